@@ -1,0 +1,55 @@
+# Everything a developer does, on a machine with Python 3.11 to 3.13, make, and the package registries.
+# Nothing here needs root, a system Java, or anything in HOME.
+
+PYTHON ?= $(firstword $(foreach each,python3.12 python3.13 python3.11 python3,$(shell $(each) -c 'import sys; print(sys.executable) if (3, 11) <= sys.version_info[:2] <= (3, 13) else None' 2>/dev/null)))
+BIN := .venv/bin
+STAMP := .venv/.installed
+LOCKS := requirements/dev.lock
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench serve lock format clean
+
+help: ## List these targets.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
+
+setup: $(STAMP) ## Install everything, as locked, into .venv.
+
+$(STAMP): $(LOCKS) pyproject.toml
+	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found: install one, or say make PYTHON=/path/to/python3"; exit 1; }
+	@test -x $(BIN)/python || { echo "Creating .venv with $(PYTHON)"; "$(PYTHON)" -m venv .venv; }
+	@echo "Installing the locked dependencies into .venv (some minutes the first time: Spark and its Java are large)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/dev.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+demo: setup ## Run the main job: flights through a broker into a lake, and a picture of their delays.
+	@$(BIN)/conveyor demo
+
+test: check ## Run every test there is, after the quick ones.
+	@$(BIN)/python -m pytest tests --ignore=tests/unit --ignore=tests/vectors --ignore=tests/tidy
+
+check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo >.venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
+	@$(BIN)/python -m pytest -q tests/unit tests/vectors tests/tidy
+
+bench: setup ## Measure this machine: throughput, latency, start-up, memory.
+	@$(BIN)/python -m benchmarks
+
+serve: setup ## Start a broker on the default ports, data in ./conveyor-data.
+	@$(BIN)/conveyor serve
+
+lock: ## Resolve the dependencies anew and write the lock.
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--no-emit-index-url --all-extras --group dev --group clients --no-emit-package conveyor \
+		pyproject.toml requirements/build.in -o requirements/dev.lock
+
+format: setup ## Let the formatter and the linter fix what they can.
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+clean: ## Remove what the other targets made, data included.
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist conveyor-data conveyor-demo

@@ -1,0 +1,1 @@
+"""What stands behind the ports: the real disk, the embedded metadata store."""

@@ -1,0 +1,1 @@
+"""What a broker does, whichever door asks: publish, fetch, administer, coordinate groups."""

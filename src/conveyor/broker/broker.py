@@ -1,0 +1,130 @@
+"""One broker: its parts, put together. Doors use these parts and nothing below them."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from uuid import UUID
+
+from conveyor.broker.fetch import Fetcher
+from conveyor.broker.flusher import Flusher
+from conveyor.broker.groups import Groups
+from conveyor.broker.partitions import PartitionServices, PartitionTable
+from conveyor.broker.producer_ids import ProducerIds
+from conveyor.broker.publish import Publisher
+from conveyor.broker.tasks import Tasks
+from conveyor.broker.topics import Topics
+from conveyor.broker.turn import Turn
+from conveyor.cluster.image import BrokerImage, ClusterImage
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ports import ABSENT, Clock, Disk, MetadataStore
+from conveyor.kernel.settings import Settings
+from conveyor.log.probe import LogProbe
+
+log = logging.getLogger(__name__)
+
+CLUSTER_ID_PATH = "/cluster/id"
+_HOUSEKEEPING_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerPorts:
+    """What a broker is given from outside: disk, metadata, time, threads that may wait, fresh ids.
+
+    failed: told of a bug; it has to stop the broker.
+    """
+
+    disk: Disk
+    store: MetadataStore
+    clock: Clock
+    threads: Executor
+    new_id: Callable[[], UUID]
+    failed: Callable[[BaseException], None]
+
+
+class Broker:
+    """See the module's docstring. `start` before anything else; `stop` flushes everything."""
+
+    def __init__(self, settings: Settings, ports: BrokerPorts) -> None:
+        loop = asyncio.get_running_loop()
+        self.settings = settings
+        self.clock = ports.clock
+        self.log_probe = LogProbe()
+        self.turn = Turn(loop.call_soon)
+        self.tasks = Tasks(ports.failed)
+        self.flusher = Flusher(loop, ports.threads)
+        self.partitions = PartitionTable(
+            PartitionServices(
+                disk=ports.disk,
+                clock=ports.clock,
+                settings=settings,
+                probe=self.log_probe,
+                wants_write=self.turn.add_write,
+                wants_flush=self.flusher.want,
+            )
+        )
+        self.publisher = Publisher(self.partitions, ports.clock)
+        self.fetcher = Fetcher(self.partitions, ports.clock, self.turn, settings.network.max_fetch_bytes)
+        self.producer_ids = ProducerIds(ports.store)
+        node_id = NodeId(settings.broker.node_id)
+        self.topics = Topics(
+            image=ClusterImage(cluster_id="", controller_id=node_id),
+            store=ports.store,
+            partitions=self.partitions,
+            disk=ports.disk,
+            settings=settings,
+            threads=ports.threads,
+            new_id=ports.new_id,
+        )
+        self.groups = Groups(
+            topics=self.topics,
+            partitions=self.partitions,
+            settings=settings.groups,
+            clock=ports.clock,
+            threads=ports.threads,
+            tasks=self.tasks,
+            new_id=ports.new_id,
+        )
+        self._ports = ports
+        self._cancel_housekeeping: Callable[[], None] | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Recover what is on the disk, and take a place in the cluster, reachable there. Raises StorageFailure."""
+        rack = self.settings.broker.rack or None
+        node_id = NodeId(self.settings.broker.node_id)
+        cluster_id = await self._cluster_id()
+        image = ClusterImage(cluster_id=cluster_id, controller_id=node_id)
+        self.topics.image = image.with_broker(BrokerImage(node_id=node_id, host=host, port=port, rack=rack))
+        await self.topics.load()
+        self._housekeep()
+
+    async def finish_requests(self) -> None:
+        """Answer everybody who waits: with what there is, with an error, or after the last flush."""
+        self.fetcher.finish_all()
+        self.groups.stop()
+        await self.turn.end()
+        await self.flusher.drain()
+        await self.turn.end()
+        await self.tasks.stop()
+
+    async def stop(self) -> None:
+        """Flush and seal every log. What was acknowledged is on the disk when this returns."""
+        if self._cancel_housekeeping is not None:
+            self._cancel_housekeeping()
+        await asyncio.get_running_loop().run_in_executor(self._ports.threads, self.partitions.close)
+        await self._ports.store.close()
+
+    async def _cluster_id(self) -> str:
+        """The cluster's own name, made when it is first started."""
+        await self._ports.store.put(CLUSTER_ID_PATH, self._ports.new_id().hex.encode(), ABSENT)
+        node = await self._ports.store.get(CLUSTER_ID_PATH)
+        assert node is not None
+        return node.value.decode()
+
+    def _housekeep(self) -> None:
+        """Forget producers that have been silent for long."""
+        now_ms = self.clock.now_ms()
+        for partition in self.partitions:
+            partition.log.producers.expire(now_ms)
+        self._cancel_housekeeping = self.clock.call_at(now_ms + _HOUSEKEEPING_MS, self._housekeep)

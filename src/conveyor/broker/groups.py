@@ -1,0 +1,103 @@
+"""Consumer groups: which partition of `__consumer_offsets` looks after a group, and its state machine there.
+
+A machine is loaded when its partition is first asked for; whoever asks meanwhile waits, and is not sent away.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from uuid import UUID
+
+from conveyor.broker.partitions import PartitionTable
+from conveyor.broker.tasks import Tasks
+from conveyor.broker.topics import OFFSETS_TOPIC, Topics
+from conveyor.cluster.image import BrokerImage
+from conveyor.groups.commands import GroupCommand
+from conveyor.groups.coordinator_partition import partition_for_group
+from conveyor.groups.machine import GroupMachine
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ports import Clock
+from conveyor.kernel.settings import GroupsSettings
+from conveyor.replication.partition import Partition
+from conveyor.replication.runner import MachineRunner, Respond, replay
+
+GroupRunner = MachineRunner[GroupCommand]
+
+
+class Groups:
+    """See the module's docstring."""
+
+    def __init__(
+        self, *, topics: Topics, partitions: PartitionTable, settings: GroupsSettings, clock: Clock, threads: Executor,
+        tasks: Tasks, new_id: Callable[[], UUID],
+    ) -> None:  # fmt: skip
+        self._topics = topics
+        self._partitions = partitions
+        self._settings = settings
+        self._clock = clock
+        self._threads = threads
+        self._tasks = tasks
+        self._new_id = new_id
+        self._runners: dict[int, GroupRunner] = {}
+        self._loading: dict[int, asyncio.Future[GroupRunner]] = {}
+
+    def new_member_id(self, client_id: str) -> str:
+        """A member id that nobody has had."""
+        return f"{client_id}-{self._new_id()}"
+
+    async def find_coordinator(self, group_id: str) -> BrokerImage:
+        """The broker that looks after a group; its topic is made if it is not there. Raises RequestError."""
+        topic = await self._topics.ensure_offsets_topic()
+        number = partition_for_group(group_id, len(topic.partitions))
+        return self._topics.image.brokers[topic.partitions[number].leader]
+
+    def submit(self, command: GroupCommand, respond: Respond) -> Callable[[], None] | None:
+        """Hand a command to a group's coordinator; `respond` gets a reply of `conveyor.groups.replies`, or a
+        RequestError, once, now or later. Returns what forgets the caller, if it has to wait."""
+        runner = self._runner(command.group_id)
+        if runner is None:
+            self._tasks.start(self._submit_when_loaded(command, respond))
+            return None
+        token = runner.submit(command, respond)
+        return lambda: runner.forget(token)
+
+    def stop(self) -> None:
+        """Answer everybody who waits."""
+        for runner in self._runners.values():
+            runner.stop()
+
+    def _runner(self, group_id: str) -> GroupRunner | None:
+        topic = self._topics.image.topics.get(OFFSETS_TOPIC)
+        return None if topic is None else self._runners.get(partition_for_group(group_id, len(topic.partitions)))
+
+    async def _submit_when_loaded(self, command: GroupCommand, respond: Respond) -> None:
+        try:
+            topic = await self._topics.ensure_offsets_topic()
+            runner = await self._loaded(partition_for_group(command.group_id, len(topic.partitions)))
+        except RequestError as error:
+            return respond(error)
+        runner.submit(command, respond)
+
+    async def _loaded(self, number: int) -> GroupRunner:
+        if number in self._runners:
+            return self._runners[number]
+        loading = self._loading.get(number)
+        if loading is None:
+            loading = self._loading[number] = asyncio.ensure_future(self._load(number))
+            loading.add_done_callback(lambda _: self._loading.pop(number))
+        return await asyncio.shield(loading)
+
+    async def _load(self, number: int) -> GroupRunner:
+        partition = self._partitions.find(OFFSETS_TOPIC, number)
+        machine = GroupMachine(self._settings)
+        await asyncio.get_running_loop().run_in_executor(self._threads, _replay, partition, machine)
+        machine.loaded(self._clock.now_ms())
+        self._runners[number] = MachineRunner(partition, machine, self._clock)
+        return self._runners[number]
+
+
+def _replay(partition: Partition, machine: GroupMachine) -> None:
+    try:
+        replay(partition.log, machine)
+    except StorageFailure as failure:
+        raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"the coordinator's log: {failure}") from failure

@@ -1,0 +1,43 @@
+"""Finding offsets: the first, the next to come, the one at a time, the one with the newest time. Source: KIP-79, KIP-734."""
+
+from conveyor.broker.partitions import PartitionTable
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import NO_TIMESTAMP
+from conveyor.log.reading import find_newest, find_time
+from conveyor.replication.partition import Partition
+
+LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
+NO_OFFSET = -1
+
+
+def find_offset(
+    partitions: PartitionTable, topic: str, number: int, timestamp_ms: int, leader_epoch: int
+) -> tuple[int, int, int]:
+    """(offset, timestamp in ms, leader epoch) for a time or one of the names above; offset -1 if nothing is so new.
+
+    Raises RequestError.
+    """
+    partition = partitions.find(topic, number)
+    partition.check_leader_epoch(leader_epoch)
+    if timestamp_ms == LATEST:
+        return partition.high_watermark, NO_TIMESTAMP, partition.leader_epoch
+    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+        return partition.log.log_start_offset, NO_TIMESTAMP, partition.leader_epoch
+    if timestamp_ms < NEWEST_TIMESTAMP:
+        raise RequestError(ErrorKind.UNSUPPORTED_VERSION, f"timestamp {timestamp_ms} has no meaning to this broker")
+    return _by_time(partition, timestamp_ms)
+
+
+def _by_time(partition: Partition, timestamp_ms: int) -> tuple[int, int, int]:
+    segments, limit = partition.log.segments, partition.high_watermark
+    try:
+        if timestamp_ms == NEWEST_TIMESTAMP:
+            record = find_newest(segments, limit)
+        else:
+            record = find_time(segments, timestamp_ms, limit)
+    except StorageFailure as failure:
+        partition.go_offline(failure)
+        raise RequestError(ErrorKind.PARTITION_OFFLINE, str(failure)) from failure
+    if record is None:
+        return NO_OFFSET, NO_TIMESTAMP, partition.leader_epoch
+    return record.offset, record.timestamp_ms, partition.leader_epoch

@@ -1,0 +1,137 @@
+"""The partitions that this broker leads: opened from the disk, found by name, closed.
+
+<data-dir>/logs/<topic>-<partition>/         a partition
+<data-dir>/logs/<topic>-<partition>.stray    not in the metadata; kept for whoever knows why, never deleted here
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from conveyor.cluster.image import TopicImage
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import TopicPartition
+from conveyor.kernel.ports import Clock, Disk
+from conveyor.kernel.settings import Settings, topic_settings
+from conveyor.log.log import Log
+from conveyor.log.probe import LogProbe
+from conveyor.log.recovery import open_log
+from conveyor.replication.partition import Partition
+
+log = logging.getLogger(__name__)
+
+LOGS = "logs"
+STRAY_SUFFIX = ".stray"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionServices:
+    """What every partition is given."""
+
+    disk: Disk
+    clock: Clock
+    settings: Settings
+    probe: LogProbe
+    wants_write: Callable[[Partition], None]
+    wants_flush: Callable[[Partition], None]
+
+
+class PartitionTable:
+    """All partitions of this broker, by (topic, number)."""
+
+    def __init__(self, services: PartitionServices) -> None:
+        self._services = services
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._broken: dict[tuple[str, int], str] = {}
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._partitions.values())
+
+    def find(self, topic: str, number: int) -> Partition:
+        """Raises RequestError: UNKNOWN_TOPIC, PARTITION_OFFLINE."""
+        partition = self._partitions.get((topic, number))
+        if partition is None:
+            raise self._missing(topic, number)
+        return partition
+
+    def offline_reason(self, topic: str, number: int) -> str | None:
+        """Why a partition is not served, if it is not."""
+        partition = self._partitions.get((topic, number))
+        return self._broken.get((topic, number)) if partition is None else partition.offline_reason
+
+    def offline(self) -> dict[str, str]:
+        """Every partition that is not served, and why."""
+        failed = {str(each.identity): each.offline_reason for each in self if each.offline_reason is not None}
+        return failed | {str(TopicPartition(*key)): reason for key, reason in self._broken.items()}
+
+    def open_logs(self, topic: TopicImage) -> list[Log | StorageFailure]:
+        """Open or make the logs of a topic, one per partition. Blocks: call it off the loop, then `add` on it."""
+        return [self._open_log(topic, number) for number in range(len(topic.partitions))]
+
+    def add(self, topic: TopicImage, logs: list[Log | StorageFailure]) -> None:
+        """Serve a topic's partitions from now on; those that could not be opened are offline."""
+        for number, (image, opened) in enumerate(zip(topic.partitions, logs, strict=True)):
+            identity = TopicPartition(topic.name, number)
+            if isinstance(opened, StorageFailure):
+                log.error("partition offline partition=%s reason=%s", identity, opened)
+                self._broken[identity] = str(opened)
+                continue
+            services = self._services
+            self._partitions[identity] = Partition(
+                identity, opened, image.leader_epoch, services.wants_write, services.wants_flush
+            )
+
+    def remove(self, topic: TopicImage) -> list[str]:
+        """Stop serving a topic. Returns the directories it leaves, renamed; delete them off the loop."""
+        doomed = []
+        for number in range(len(topic.partitions)):
+            identity = TopicPartition(topic.name, number)
+            partition = self._partitions.pop(identity, None)
+            self._broken.pop(identity, None)
+            if partition is not None:
+                partition.end("its topic was deleted")
+            name, gone = f"{LOGS}/{identity}", f"{LOGS}/{identity}.{topic.topic_id.hex}.deleted"
+            if self._services.disk.exists(name):
+                self._services.disk.rename(name, gone)
+                doomed.append(gone)
+        return doomed
+
+    def set_strays_aside(self, topics: dict[str, TopicImage]) -> None:
+        """Before the first open: rename directories that no topic of the metadata owns, and finish deletions."""
+        disk = self._services.disk
+        owned = {f"{topic.name}-{number}" for topic in topics.values() for number in range(len(topic.partitions))}
+        for name in disk.list(LOGS):
+            if name.endswith(".deleted"):
+                disk.remove_tree(f"{LOGS}/{name}")
+            elif name not in owned and not name.endswith(STRAY_SUFFIX):
+                log.warning("stray directory name=%s: no topic owns it, kept as %s%s", name, name, STRAY_SUFFIX)
+                disk.rename(f"{LOGS}/{name}", f"{LOGS}/{name}{STRAY_SUFFIX}")
+
+    def close(self) -> None:
+        """Flush and seal every log. Blocks."""
+        for partition in self:
+            if partition.offline_reason is None:
+                try:
+                    partition.log.close()
+                except StorageFailure as failure:
+                    partition.go_offline(failure)
+
+    def _open_log(self, topic: TopicImage, number: int) -> Log | StorageFailure:
+        services = self._services
+        directory = f"{LOGS}/{topic.name}-{number}"
+        wanted = topic_settings(services.settings.topics, topic.config)
+        try:
+            return open_log(
+                services.disk, directory, wanted, services.settings.producers, services.probe, services.clock.now_ms()
+            )
+        except StorageFailure as failure:
+            return failure
+
+    def _missing(self, topic: str, number: int) -> RequestError:
+        reason = self._broken.get((topic, number))
+        if reason is not None:
+            return RequestError(ErrorKind.PARTITION_OFFLINE, f"{topic}-{number} is offline: {reason}")
+        return RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic}' has no partition {number} here")

@@ -1,0 +1,103 @@
+"""Publishing record batches, and telling the publisher when they are as safe as it asked for.
+
+acks 0: nobody is told. 1: written (page cache). -1, all: the high watermark has passed them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from conveyor.broker.partitions import PartitionTable
+from conveyor.cluster.image import INTERNAL_TOPICS
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import NO_TIMESTAMP
+from conveyor.kernel.ports import Bytes, Clock
+from conveyor.replication.partition import Partition
+
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+
+
+@dataclass(slots=True)
+class Published:
+    """What became of one batch: its place, or the error. append_timestamp_ms: -1 unless the topic stamps records."""
+
+    error: RequestError | None = None
+    base_offset: int = -1
+    append_timestamp_ms: int = NO_TIMESTAMP
+    log_start_offset: int = -1
+
+
+Finished = Callable[[Sequence[Published]], None]
+
+
+class Publisher:
+    """Appends to partitions by name."""
+
+    def __init__(self, partitions: PartitionTable, clock: Clock) -> None:
+        self._partitions = partitions
+        self._clock = clock
+
+    def publish(self, batches: Sequence[tuple[str, int, Bytes | None]], acks: int, finished: Finished) -> None:
+        """Append batches of (topic, partition, batch); `finished` gets one result each, in order, now or later.
+
+        Raises RequestError (INVALID_REQUIRED_ACKS).
+        """
+        if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+            raise RequestError(ErrorKind.INVALID_REQUIRED_ACKS, f"acks is 0, 1 or all (-1), not {acks}")
+        now_ms = self._clock.now_ms()
+        pending = _Pending(len(batches), finished)
+        for number, (topic, partition, batch) in enumerate(batches):
+            try:
+                self._append(topic, partition, batch, now_ms, acks, pending, number)
+            except RequestError as error:
+                pending.results[number].error = error
+                pending.settle_one()
+        pending.settle_one()
+
+    def _append(
+        self, topic: str, number: int, batch: Bytes | None, now_ms: int, acks: int, pending: "_Pending", index: int
+    ) -> None:
+        partition = self._writable(topic, number)
+        if batch is None:
+            raise RequestError(ErrorKind.CORRUPT_BATCH, "no records")
+        if acks == ACKS_ALL:
+            partition.check_replicas()
+        info = partition.append(batch, now_ms)
+        result = pending.results[index]
+        result.base_offset = info.first_offset
+        result.log_start_offset = partition.log.log_start_offset
+        if partition.log.topic.message_timestamp_type == "LogAppendTime":
+            result.append_timestamp_ms = info.append_timestamp_ms
+        if acks == ACKS_ALL:
+            partition.when_committed(info.last_offset + 1, partial(pending.settle, result))
+        elif acks == ACKS_LEADER:
+            partition.when_written(info.last_offset + 1, partial(pending.settle, result))
+        else:
+            pending.settle_one()
+
+    def _writable(self, topic: str, number: int) -> Partition:
+        if topic in INTERNAL_TOPICS:
+            raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{topic}' is the broker's own")
+        return self._partitions.find(topic, number)
+
+
+class _Pending:
+    """A request that is answered when all its batches are settled. One extra count is held while it is being made."""
+
+    __slots__ = ("_finished", "_open", "results")
+
+    def __init__(self, count: int, finished: Finished) -> None:
+        self.results = [Published() for _ in range(count)]
+        self._open = count + 1
+        self._finished = finished
+
+    def settle(self, result: Published, error: RequestError | None) -> None:
+        if error is not None:
+            result.error = error
+            result.base_offset = -1
+        self.settle_one()
+
+    def settle_one(self) -> None:
+        self._open -= 1
+        if self._open == 0:
+            self._finished(self.results)

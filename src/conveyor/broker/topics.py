@@ -1,0 +1,117 @@
+"""Creating and deleting topics: decided by `cluster`, made durable in the metadata store, then served."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+from uuid import UUID
+
+from conveyor.broker.partitions import PartitionTable
+from conveyor.cluster.image import (
+    TOPICS_PATH,
+    ClusterImage,
+    TopicImage,
+    decode_topic,
+    encode_topic,
+    topic_path,
+)
+from conveyor.cluster.topic_creation import TopicRequest, plan_topic
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import TopicId
+from conveyor.kernel.ports import ABSENT, Disk, MetadataStore
+from conveyor.kernel.settings import Settings
+
+log = logging.getLogger(__name__)
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+Result = TypeVar("Result")
+
+
+class Topics:
+    """The topics of this broker, and the image that shows them."""
+
+    def __init__(
+        self,
+        *,
+        image: ClusterImage,
+        store: MetadataStore,
+        partitions: PartitionTable,
+        disk: Disk,
+        settings: Settings,
+        threads: Executor,
+        new_id: Callable[[], UUID],
+    ) -> None:
+        self.image = image
+        self._store = store
+        self._partitions = partitions
+        self._disk = disk
+        self._settings = settings
+        self._threads = threads
+        self._new_id = new_id
+        self._being_made: dict[str, asyncio.Future[TopicImage]] = {}
+
+    async def load(self) -> None:
+        """Open every topic of the metadata store. Raises StorageFailure if the store cannot be read."""
+        nodes = await self._store.tree(TOPICS_PATH)
+        topics = [decode_topic(path.rpartition("/")[2], node.value) for path, node in nodes.items()]
+        await self._off_loop(self._partitions.set_strays_aside, {topic.name: topic for topic in topics})
+        for topic in topics:
+            self._partitions.add(topic, await self._off_loop(self._partitions.open_logs, topic))
+        self.image = self.image.with_topics(*topics)
+
+    def check(self, request: TopicRequest) -> TopicImage:
+        """The topic that `create` would make. Raises RequestError."""
+        return plan_topic(self.image, request, self._settings, TopicId(self._new_id()))
+
+    async def create(self, request: TopicRequest) -> TopicImage:
+        """Make a topic; it is durable and served when this returns. Raises RequestError."""
+        topic = self.check(request)
+        try:
+            written = await self._store.put(topic_path(topic.name), encode_topic(topic), ABSENT)
+        except StorageFailure as failure:
+            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+        if written is None:
+            raise RequestError(ErrorKind.TOPIC_ALREADY_EXISTS, f"topic '{topic.name}' exists already")
+        self._partitions.add(topic, await self._off_loop(self._partitions.open_logs, topic))
+        self.image = self.image.with_topics(topic)
+        log.info("topic created name=%s partitions=%d id=%s", topic.name, len(topic.partitions), topic.topic_id)
+        return topic
+
+    async def ensure(self, request: TopicRequest) -> TopicImage:
+        """The topic, made if it is not there. Raises RequestError."""
+        existing = self.image.topics.get(request.name)
+        if existing is not None:
+            return existing
+        being_made = self._being_made.get(request.name)
+        if being_made is None:
+            being_made = self._being_made[request.name] = asyncio.ensure_future(self.create(request))
+            being_made.add_done_callback(lambda _: self._being_made.pop(request.name))
+        return await asyncio.shield(being_made)
+
+    async def ensure_offsets_topic(self) -> TopicImage:
+        """The internal topic of the consumer groups. Its records are always safe before anybody hears of them."""
+        count = self._settings.groups.offsets_partitions
+        return await self.ensure(TopicRequest(name=OFFSETS_TOPIC, partitions=count, config={"flush.policy": "ack"}))
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic and its records. Raises RequestError."""
+        topic = self.image.topics.get(name)
+        if topic is None:
+            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{name}' is not there")
+        if topic.is_internal:
+            raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{name}' is the broker's own")
+        try:
+            deleted = await self._store.delete(topic_path(name))
+        except StorageFailure as failure:
+            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+        if not deleted:
+            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{name}' is being deleted already")
+        self.image = self.image.without_topic(name)
+        for directory in self._partitions.remove(topic):
+            await self._off_loop(self._disk.remove_tree, directory)
+        log.info("topic deleted name=%s id=%s", name, topic.topic_id)
+
+    async def _off_loop(self, work: Callable[..., Result], *arguments: object) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)

@@ -1,0 +1,1 @@
+"""The commands: `conveyor serve`, `topic`, `produce`, `consume`, `pipeline`, `demo`."""

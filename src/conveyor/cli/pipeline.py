@@ -1,0 +1,10 @@
+"""x"""
+
+import typer
+
+app = typer.Typer()
+
+
+@app.command()
+def archive() -> None:
+    """x"""

@@ -1,0 +1,1 @@
+"""The metadata image that every broker holds, and decisions as pure functions of it."""

@@ -1,0 +1,101 @@
+"""Deciding on a new topic: is the request sound, and who gets its partitions. Pure: nothing is stored here."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
+from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError
+from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
+from conveyor.kernel.settings import Settings, topic_settings
+
+BROKER_DEFAULT = -1
+MAX_NAME_CHARACTERS = 249
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRequest:
+    """A topic as a client asks for it; -1 takes the broker's default. `assignment`: replicas of each partition."""
+
+    name: str
+    partitions: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan_topic(image: ClusterImage, request: TopicRequest, settings: Settings, topic_id: TopicId) -> TopicImage:
+    """The topic as it will be. Raises RequestError: INVALID_TOPIC, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
+    INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST, INVALID_CONFIG."""
+    check_name(request.name)
+    if request.name in image.topics:
+        raise RequestError(ErrorKind.TOPIC_ALREADY_EXISTS, f"topic '{request.name}' exists already")
+    _check_config(request, settings)
+    replicas = _assigned(image, request) if request.assignment else _spread(image, request, settings)
+    total = image.partition_count + len(replicas)
+    if total > settings.broker.max_partitions:
+        raise RequestError(
+            ErrorKind.INVALID_PARTITIONS,
+            f"with {len(replicas)} more there would be {total} partitions, broker.max_partitions is"
+            f" {settings.broker.max_partitions}",
+        )
+    partitions = tuple(
+        PartitionImage(leader=each[0], leader_epoch=LeaderEpoch(0), replicas=each, isr=each) for each in replicas
+    )
+    return TopicImage(
+        name=request.name, topic_id=topic_id, partitions=partitions, config=MappingProxyType(dict(request.config))
+    )
+
+
+def check_name(name: str) -> None:
+    """Kafka's rules for topic names. Raises RequestError (INVALID_TOPIC)."""
+    if not name or name in (".", "..") or len(name) > MAX_NAME_CHARACTERS or not _NAME.fullmatch(name):
+        shown = name if len(name) <= MAX_NAME_CHARACTERS else name[:20] + "..."
+        raise RequestError(
+            ErrorKind.INVALID_TOPIC,
+            f"topic name {shown!r} is not valid: use 1 to {MAX_NAME_CHARACTERS} of letters, digits, '.', '_' and '-'",
+        )
+
+
+def _check_config(request: TopicRequest, settings: Settings) -> None:
+    try:
+        topic_settings(settings.topics, request.config)
+    except SettingsError as error:
+        raise RequestError(ErrorKind.INVALID_CONFIG, str(error)) from error
+
+
+def _assigned(image: ClusterImage, request: TopicRequest) -> list[tuple[NodeId, ...]]:
+    if request.partitions != BROKER_DEFAULT or request.replication_factor != BROKER_DEFAULT:
+        raise RequestError(
+            ErrorKind.INVALID_REQUEST, "give either an assignment, or a number of partitions and replicas"
+        )
+    if sorted(request.assignment) != list(range(len(request.assignment))):
+        raise RequestError(ErrorKind.INVALID_REPLICA_ASSIGNMENT, "assign partitions 0, 1, 2 and so on, each once")
+    for number, nodes in request.assignment.items():
+        unknown = [node for node in nodes if node not in image.brokers]
+        if not nodes or unknown or len(set(nodes)) != len(nodes):
+            raise RequestError(
+                ErrorKind.INVALID_REPLICA_ASSIGNMENT,
+                f"partition {number} is assigned to {list(nodes)}: brokers are {sorted(image.brokers)}",
+            )
+    return [tuple(NodeId(node) for node in request.assignment[number]) for number in sorted(request.assignment)]
+
+
+def _spread(image: ClusterImage, request: TopicRequest, settings: Settings) -> list[tuple[NodeId, ...]]:
+    count = settings.broker.num_partitions if request.partitions == BROKER_DEFAULT else request.partitions
+    if count < 1:
+        raise RequestError(ErrorKind.INVALID_PARTITIONS, f"a topic has at least 1 partition, not {count}")
+    if count > settings.broker.max_partitions:
+        raise RequestError(
+            ErrorKind.INVALID_PARTITIONS,
+            f"{count} partitions: broker.max_partitions is {settings.broker.max_partitions}",
+        )
+    nodes = sorted(image.brokers)
+    factor = 1 if request.replication_factor == BROKER_DEFAULT else request.replication_factor
+    if not 1 <= factor <= len(nodes):
+        raise RequestError(
+            ErrorKind.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: there are {len(nodes)} brokers"
+        )
+    return [tuple(nodes[(number + each) % len(nodes)] for each in range(factor)) for number in range(count)]

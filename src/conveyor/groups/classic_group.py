@@ -1,0 +1,262 @@
+"""A consumer group of the classic protocol: who is in it, and how a generation of it comes about.
+
+    state                 goes to               when
+    EMPTY                 PREPARING_REBALANCE   a member joins
+    PREPARING_REBALANCE   COMPLETING_REBALANCE  all members have joined again, or the time for it is over
+    PREPARING_REBALANCE   EMPTY                 nobody is left
+    COMPLETING_REBALANCE  STABLE                the leader brings the assignments
+    COMPLETING_REBALANCE  PREPARING_REBALANCE   a member joins, changes, leaves, or does not ask for its assignment
+    STABLE                PREPARING_REBALANCE   a member joins, changes, leaves or dies
+
+This is soft state: what outlives the broker is the record written when a generation becomes STABLE or EMPTY. Everything
+here is told the time, and collects what it decides in a `Decision`. Source: KIP-62, KIP-345, KIP-394, KIP-814.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from conveyor.groups.member import Member, restored_member
+from conveyor.groups.records import GroupKey, GroupValue, group_record
+from conveyor.groups.replies import Joined, Synced
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.machine import LogRecord, Outcome, Reply, Token
+
+
+class GroupState(Enum):
+    """See the module's docstring."""
+
+    EMPTY = auto()
+    PREPARING_REBALANCE = auto()
+    COMPLETING_REBALANCE = auto()
+    STABLE = auto()
+
+
+@dataclass(slots=True)
+class Decision:
+    """Records and replies, as they come together while a command is handled."""
+
+    records: list[LogRecord] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+
+    def reply(self, token: Token, value: object) -> None:
+        self.replies.append(Reply(token, value))
+
+    def outcome(self) -> Outcome:
+        return Outcome(tuple(self.records), tuple(self.replies))
+
+
+class ClassicGroup:
+    """See the module's docstring."""
+
+    def __init__(self, group_id: str, generation_id: int = 0) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.generation_id = generation_id
+        self.protocol_type = ""
+        self.protocol_name = ""
+        self.leader = ""
+        self.members: dict[str, Member] = {}
+        self.static_members: dict[str, str] = {}
+        self.pending_members: dict[str, int] = {}
+        self.rebalance_deadline_ms: int | None = None
+
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` has something to do, at the earliest."""
+        deadlines = [member.session_deadline_ms for member in self.members.values() if not member.waits]
+        deadlines += self.pending_members.values()
+        if self.rebalance_deadline_ms is not None:
+            deadlines.append(self.rebalance_deadline_ms)
+        return min(deadlines, default=None)
+
+    def check_protocols(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...], besides: str) -> None:
+        """Whether a member can share a protocol with all others. Raises RequestError (INCONSISTENT_GROUP_PROTOCOL)."""
+        others = [member for member in self.members.values() if member.member_id != besides]
+        if not others:
+            return
+        shared = any(all(member.supports(name) for member in others) for name, _ in protocols)
+        if protocol_type != self.protocol_type or not shared:
+            raise RequestError(
+                ErrorKind.INCONSISTENT_GROUP_PROTOCOL,
+                f"group '{self.group_id}' uses the protocol type '{self.protocol_type}', and no assignor of"
+                f" {[name for name, _ in protocols]} is supported by all its members",
+            )
+
+    def add(self, member: Member) -> None:
+        if not self.members:
+            self.leader = member.member_id
+        self.members[member.member_id] = member
+        self.pending_members.pop(member.member_id, None)
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+
+    def replace_static(self, old_id: str, member_id: str, decision: Decision) -> Member:
+        """Give a static member that came back a new id; whoever still uses the old one is fenced."""
+        member = self.members.pop(old_id)
+        fenced = RequestError(ErrorKind.FENCED_INSTANCE_ID, f"'{member.group_instance_id}' has joined again")
+        for token in (member.join_token, member.sync_token):
+            if token is not None:
+                decision.reply(token, fenced)
+        member.join_token = member.sync_token = None
+        member.member_id = member_id
+        self.members[member_id] = member
+        self.static_members[member.group_instance_id or ""] = member_id
+        if self.leader == old_id:
+            self.leader = member_id
+        return member
+
+    def remove(self, member: Member, now_ms: int, decision: Decision) -> None:
+        """Take a member out, which starts a rebalance of the rest."""
+        self._forget(member, decision)
+        if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self.prepare_rebalance(now_ms, decision)
+        elif self.state is GroupState.PREPARING_REBALANCE:
+            self.complete_join_if_all_are_in(now_ms, decision)
+
+    def prepare_rebalance(self, now_ms: int, decision: Decision, delay_ms: int | None = None) -> None:
+        """Ask everybody to join again. `delay_ms`: how long a group that was empty waits for more members."""
+        again = RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{self.group_id}' rebalances: join again")
+        for member in self.members.values():
+            if member.sync_token is not None:
+                decision.reply(member.sync_token, again)
+                member.sync_token = None
+                member.touch(now_ms)
+        self.state = GroupState.PREPARING_REBALANCE
+        if delay_ms:
+            self.rebalance_deadline_ms = now_ms + delay_ms
+            return
+        longest = max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+        self.rebalance_deadline_ms = now_ms + longest
+        self.complete_join_if_all_are_in(now_ms, decision)
+
+    def complete_join_if_all_are_in(self, now_ms: int, decision: Decision) -> None:
+        if not self.pending_members and all(member.join_token is not None for member in self.members.values()):
+            self.complete_join(now_ms, decision)
+
+    def complete_join(self, now_ms: int, decision: Decision) -> None:
+        """Start a new generation with those who have joined. Static members may be late until their session ends."""
+        for member in list(self.members.values()):
+            if member.join_token is None and member.group_instance_id is None:
+                self._forget(member, decision)
+        self.rebalance_deadline_ms = None
+        self.generation_id += 1
+        if not self.members:
+            return self._become_empty(now_ms, decision)
+        self._elect_leader()
+        self.protocol_name = self._vote()
+        self.state = GroupState.COMPLETING_REBALANCE
+        self.rebalance_deadline_ms = now_ms + max(member.rebalance_timeout_ms for member in self.members.values())
+        for member in self.members.values():
+            if member.join_token is not None:
+                decision.reply(member.join_token, self.joined(member))
+                member.join_token = None
+                member.touch(now_ms)
+
+    def joined(self, member: Member, *, skip_assignment: bool = False) -> Joined:
+        """What a member is told about the present generation."""
+        is_leader = member.member_id == self.leader
+        everybody = tuple(each.joined(self.protocol_name) for each in self.members.values()) if is_leader else ()
+        return Joined(
+            generation_id=self.generation_id,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.leader,
+            member_id=member.member_id,
+            members=everybody,
+            skip_assignment=skip_assignment and is_leader,
+        )
+
+    def assign(self, assignments: Mapping[str, bytes], now_ms: int, decision: Decision) -> None:
+        """The leader's assignments are in: remember them, and tell everybody who asked."""
+        self.state = GroupState.STABLE
+        self.rebalance_deadline_ms = None
+        for member in self.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+        decision.records.append(self.record(now_ms))
+        for member in self.members.values():
+            if member.sync_token is not None:
+                decision.reply(member.sync_token, self.synced(member))
+                member.sync_token = None
+                member.touch(now_ms)
+
+    def synced(self, member: Member) -> Synced:
+        return Synced(protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment)
+
+    def record(self, now_ms: int) -> LogRecord:
+        """The group as it shall outlive the broker."""
+        members = tuple(each.value(self.protocol_name, each.assignment) for each in self.members.values())
+        value = GroupValue(
+            protocol_type=self.protocol_type,
+            generation_id=self.generation_id,
+            protocol_name=self.protocol_name or None,
+            leader=self.leader or None,
+            state_timestamp_ms=now_ms,
+            members=members,
+        )
+        return group_record(GroupKey(group_id=self.group_id), value)
+
+    def expire(self, now_ms: int, decision: Decision) -> None:
+        """Drop who was silent for too long, and end a rebalance whose time is over."""
+        for member_id in [each for each, deadline in self.pending_members.items() if deadline <= now_ms]:
+            del self.pending_members[member_id]
+        for member in list(self.members.values()):
+            if not member.waits and member.session_deadline_ms <= now_ms and member.member_id in self.members:
+                self.remove(member, now_ms, decision)
+        due = self.rebalance_deadline_ms is not None and self.rebalance_deadline_ms <= now_ms
+        if self.state is GroupState.PREPARING_REBALANCE:
+            if due:
+                self.complete_join(now_ms, decision)
+            else:
+                self.complete_join_if_all_are_in(now_ms, decision)
+        elif due:
+            self._drop_who_did_not_sync(now_ms, decision)
+
+    def _drop_who_did_not_sync(self, now_ms: int, decision: Decision) -> None:
+        self.rebalance_deadline_ms = None
+        for member in [each for each in self.members.values() if each.sync_token is None]:
+            self._forget(member, decision)
+        self.prepare_rebalance(now_ms, decision)
+
+    def _forget(self, member: Member, decision: Decision) -> None:
+        self.members.pop(member.member_id, None)
+        if self.static_members.get(member.group_instance_id or "") == member.member_id:
+            del self.static_members[member.group_instance_id or ""]
+        gone = RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"'{member.member_id}' was taken out of the group")
+        for token in (member.join_token, member.sync_token):
+            if token is not None:
+                decision.reply(token, gone)
+        member.join_token = member.sync_token = None
+        if self.leader == member.member_id:
+            self.leader = next(iter(self.members), "")
+
+    def _become_empty(self, now_ms: int, decision: Decision) -> None:
+        self.state = GroupState.EMPTY
+        self.protocol_name = self.leader = ""
+        decision.records.append(self.record(now_ms))
+
+    def _elect_leader(self) -> None:
+        """A static leader that is late gives way to somebody who is there."""
+        leader = self.members.get(self.leader)
+        if leader is None or leader.join_token is None:
+            present = (each.member_id for each in self.members.values() if each.join_token is not None)
+            self.leader = next(present, self.leader)
+
+    def _vote(self) -> str:
+        """The protocol that most members prefer, of those that all support."""
+        members = list(self.members.values())
+        shared = {name for name, _ in members[0].protocols if all(each.supports(name) for each in members)}
+        votes = Counter(next(name for name, _ in each.protocols if name in shared) for each in members)
+        return votes.most_common(1)[0][0]
+
+
+def restored_group(group_id: str, value: GroupValue, now_ms: int) -> ClassicGroup:
+    """A group as its last record tells of it."""
+    group = ClassicGroup(group_id, value.generation_id)
+    group.protocol_type = value.protocol_type
+    group.protocol_name = value.protocol_name or ""
+    for member in value.members:
+        group.add(restored_member(member, group.protocol_name, now_ms))
+    group.leader = value.leader or ""
+    group.state = GroupState.STABLE if group.members else GroupState.EMPTY
+    return group

@@ -1,0 +1,100 @@
+"""What a coordinator can be asked. Times are in ms; `generation_id` -1 and `member_id` "" mean: not a member."""
+
+from dataclasses import dataclass
+
+NO_GENERATION = -1
+NO_MEMBER = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroup:
+    """Become a member, or say what one supports now. `protocols`: (name, subscription), the preferred one first.
+
+    new_member_id: what the member is called if it has no id yet. requires_known_id: a new member is first told its id
+    and joins with that (KIP-394), so that a lost answer leaves no ghost behind.
+    """
+
+    group_id: str
+    member_id: str
+    new_member_id: str
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    group_instance_id: str | None = None
+    requires_known_id: bool = False
+    skips_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroup:
+    """Ask for one's assignment; the leader brings everybody's, by member id."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    assignments: dict[str, bytes]
+    group_instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """Say that a member lives."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeavingMember:
+    """One who leaves: by member id, or a static member by its instance id."""
+
+    member_id: str
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroup:
+    """Take members out of a group."""
+
+    group_id: str
+    members: tuple[LeavingMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetToCommit:
+    """How far a group has read one partition: the next offset to read, its leader epoch (or -1), and a note."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOffsets:
+    """Remember how far a group has read."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    offsets: tuple[OffsetToCommit, ...]
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOffsets:
+    """Ask how far a group has read: some partitions, or (None) all that it has committed."""
+
+    group_id: str
+    partitions: tuple[tuple[str, int], ...] | None
+
+
+GroupCommand = JoinGroup | SyncGroup | Heartbeat | LeaveGroup | CommitOffsets | FetchOffsets

@@ -1,0 +1,98 @@
+"""A member of a group while it lives: soft state, made from a join or from the group's last record."""
+
+from dataclasses import dataclass
+
+from conveyor.groups.commands import JoinGroup
+from conveyor.groups.records import MemberValue
+from conveyor.groups.replies import JoinedMember
+from conveyor.kernel.machine import Token
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """`join_token` and `sync_token`: the answer that the member waits for, if it does."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    session_deadline_ms: int
+    assignment: bytes = b""
+    join_token: Token | None = None
+    sync_token: Token | None = None
+    skips_assignment: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether the coordinator owes it an answer: then its silence is no sign of death."""
+        return self.join_token is not None or self.sync_token is not None
+
+    def touch(self, now_ms: int) -> None:
+        self.session_deadline_ms = now_ms + self.session_timeout_ms
+
+    def update(self, command: JoinGroup) -> None:
+        """Take over what a member says when it joins again."""
+        self.protocols = command.protocols
+        self.session_timeout_ms = command.session_timeout_ms
+        self.rebalance_timeout_ms = command.rebalance_timeout_ms
+        self.client_id, self.client_host = command.client_id, command.client_host
+        self.skips_assignment = command.skips_assignment
+
+    def supports(self, protocol_name: str) -> bool:
+        return any(name == protocol_name for name, _ in self.protocols)
+
+    def subscription(self, protocol_name: str) -> bytes:
+        return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
+
+    def joined(self, protocol_name: str) -> JoinedMember:
+        return JoinedMember(
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+            metadata=self.subscription(protocol_name),
+        )
+
+    def value(self, protocol_name: str, assignment: bytes) -> MemberValue:
+        """What is remembered of the member."""
+        return MemberValue(
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            session_timeout_ms=self.session_timeout_ms,
+            subscription=self.subscription(protocol_name),
+            assignment=assignment,
+        )
+
+
+def new_member(command: JoinGroup, member_id: str, now_ms: int) -> Member:
+    """A member that joins for the first time."""
+    return Member(
+        member_id=member_id,
+        group_instance_id=command.group_instance_id,
+        client_id=command.client_id,
+        client_host=command.client_host,
+        session_timeout_ms=command.session_timeout_ms,
+        rebalance_timeout_ms=command.rebalance_timeout_ms,
+        protocols=command.protocols,
+        session_deadline_ms=now_ms + command.session_timeout_ms,
+        skips_assignment=command.skips_assignment,
+    )
+
+
+def restored_member(value: MemberValue, protocol_name: str, now_ms: int) -> Member:
+    """A member as the group's last record tells of it; its session starts anew."""
+    return Member(
+        member_id=value.member_id,
+        group_instance_id=value.group_instance_id,
+        client_id=value.client_id,
+        client_host=value.client_host,
+        session_timeout_ms=value.session_timeout_ms,
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        protocols=((protocol_name, value.subscription),),
+        session_deadline_ms=now_ms + value.session_timeout_ms,
+        assignment=value.assignment,
+    )

@@ -1,0 +1,159 @@
+"""The records of `__consumer_offsets`, in Kafka's own formats, so that its tools read them.
+
+    key 0, 1   group, topic, partition   -> value 0 to 4: offset, leader epoch (3+), metadata, timestamps
+    key 2      group                     -> value 0 to 4: protocol, generation, leader, members
+
+A null value takes the entry away. Values are written in version 3, and read in all of them.
+"""
+
+from dataclasses import dataclass
+
+from conveyor.groups.record_fields import FieldReader, FieldWriter
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.machine import LogRecord
+
+_OFFSET_KEYS = (0, 1)
+_OFFSET_KEY = 1
+_GROUP_KEY = 2
+_VERSION = 3
+_FLEXIBLE = 4
+_NEWEST = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetKey:
+    """One partition as read by one group."""
+
+    group_id: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetValue:
+    """How far it has read."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupKey:
+    """One group."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberValue:
+    """A member as it outlives the broker: its subscription is the one of the chosen protocol."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupValue:
+    """A group as it outlives the broker. `state_timestamp_ms`: since when it is as it is."""
+
+    protocol_type: str
+    generation_id: int
+    protocol_name: str | None
+    leader: str | None
+    state_timestamp_ms: int
+    members: tuple[MemberValue, ...]
+
+
+def offset_record(key: OffsetKey, value: OffsetValue | None) -> LogRecord:
+    encoded_key = FieldWriter().int16(_OFFSET_KEY).string(key.group_id).string(key.topic).int32(key.partition).done()
+    if value is None:
+        return LogRecord(encoded_key, None)
+    out = FieldWriter().int16(_VERSION).int64(value.offset).int32(value.leader_epoch)
+    return LogRecord(encoded_key, out.string(value.metadata).int64(value.commit_timestamp_ms).done())
+
+
+def group_record(key: GroupKey, value: GroupValue | None) -> LogRecord:
+    encoded_key = FieldWriter().int16(_GROUP_KEY).string(key.group_id).done()
+    if value is None:
+        return LogRecord(encoded_key, None)
+    out = FieldWriter().int16(_VERSION).string(value.protocol_type).int32(value.generation_id)
+    out.string(value.protocol_name).string(value.leader).int64(value.state_timestamp_ms).int32(len(value.members))
+    for member in value.members:
+        out.string(member.member_id).string(member.group_instance_id).string(member.client_id)
+        out.string(member.client_host).int32(member.rebalance_timeout_ms).int32(member.session_timeout_ms)
+        out.sized(member.subscription).sized(member.assignment)
+    return LogRecord(encoded_key, out.done())
+
+
+def decode_key(content: bytes) -> OffsetKey | GroupKey | None:
+    """None for kinds of keys that a newer version may have written. Raises StorageFailure."""
+    fields = FieldReader(content)
+    version = fields.int16()
+    if version in _OFFSET_KEYS:
+        return OffsetKey(group_id=fields.text(), topic=fields.text(), partition=fields.int32())
+    if version == _GROUP_KEY:
+        return GroupKey(group_id=fields.text())
+    return None
+
+
+def decode_offset(content: bytes) -> OffsetValue:
+    """Raises StorageFailure."""
+    fields, version = _start(content)
+    offset = fields.int64()
+    leader_epoch = fields.int32() if version >= 3 else -1
+    metadata = fields.text()
+    return OffsetValue(offset=offset, leader_epoch=leader_epoch, metadata=metadata, commit_timestamp_ms=fields.int64())
+
+
+def decode_group(content: bytes) -> GroupValue:
+    """Raises StorageFailure."""
+    fields, version = _start(content)
+    protocol_type, generation_id = fields.text(), fields.int32()
+    protocol_name, leader = fields.string(), fields.string()
+    state_timestamp_ms = fields.int64() if version >= 2 else -1
+    members = tuple(_decode_member(fields, version) for _ in range(fields.array_length()))
+    return GroupValue(
+        protocol_type=protocol_type,
+        generation_id=generation_id,
+        protocol_name=protocol_name,
+        leader=leader,
+        state_timestamp_ms=state_timestamp_ms,
+        members=members,
+    )
+
+
+def _decode_member(fields: FieldReader, version: int) -> MemberValue:
+    member_id = fields.text()
+    instance_id = fields.string() if version >= 3 else None
+    client_id, client_host = fields.text(), fields.text()
+    rebalance_timeout_ms = fields.int32() if version >= 1 else -1
+    session_timeout_ms = fields.int32()
+    subscription, assignment = fields.sized(), fields.sized()
+    fields.skip_tags()
+    return MemberValue(
+        member_id=member_id,
+        group_instance_id=instance_id,
+        client_id=client_id,
+        client_host=client_host,
+        rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
+        session_timeout_ms=session_timeout_ms,
+        subscription=subscription,
+        assignment=assignment,
+    )
+
+
+def _start(content: bytes) -> tuple[FieldReader, int]:
+    fields = FieldReader(content)
+    version = fields.int16()
+    if not 0 <= version <= _NEWEST:
+        raise StorageFailure(f"a record of __consumer_offsets has version {version}: start a newer broker")
+    fields.flexible = version >= _FLEXIBLE
+    return fields, version

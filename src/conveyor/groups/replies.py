@@ -1,0 +1,81 @@
+"""What a coordinator answers. A refusal is a `RequestError` instead."""
+
+from dataclasses import dataclass
+
+from conveyor.kernel.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedMember:
+    """A member as the leader sees it: `metadata` is its subscription in the chosen protocol."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """A new generation. `members` is given to the leader only, who assigns."""
+
+    generation_id: int
+    protocol_type: str
+    protocol_name: str
+    leader: str
+    member_id: str
+    members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRefused:
+    """Why a member may not join now; `member_id` is the one to join with, for MEMBER_ID_REQUIRED."""
+
+    error: RequestError
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synced:
+    """A member's assignment."""
+
+    protocol_type: str
+    protocol_name: str
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """The heartbeat was heard, and nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """For each member that was to leave, in order: None, or why it could not."""
+
+    errors: tuple[RequestError | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """For each offset, in order: None, or why it was not taken."""
+
+    errors: tuple[RequestError | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """How far a group has read; offset -1 if it has committed nothing there."""
+
+    topic: str
+    partition: int
+    offset: int = -1
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedOffsets:
+    """What was asked for, in order; or all, by topic and partition."""
+
+    offsets: tuple[CommittedOffset, ...]

@@ -1,0 +1,1 @@
+"""HTTP: health and metrics endpoints. REST, SQS and the console follow."""

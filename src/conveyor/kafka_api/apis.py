@@ -1,0 +1,63 @@
+"""Every API that this broker serves, with its versions: all that kio knows. What is not here is not advertised."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kio.schema.index import api_key_map, schema_name_map
+
+from conveyor.kafka_api import (
+    k00_produce,
+    k01_fetch,
+    k02_list_offsets,
+    k03_metadata,
+    k08_offset_commit,
+    k09_offset_fetch,
+    k10_find_coordinator,
+    k11_join_group,
+    k12_heartbeat,
+    k13_leave_group,
+    k14_sync_group,
+    k18_api_versions,
+    k19_create_topics,
+    k20_delete_topics,
+    k22_init_producer_id,
+)
+from conveyor.kafka_api.call import Call
+
+API_VERSIONS_KEY = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API: its key, the versions served, and what handles a request."""
+
+    key: int
+    min_version: int
+    max_version: int
+    handle: Callable[[Call], None]
+
+
+def _api(key: int, handle: Callable[[Call], None]) -> Api:
+    versions = schema_name_map[api_key_map[key]]
+    return Api(key, min(versions), max(versions), handle)
+
+
+_HANDLERS: dict[int, Callable[[Call], None]] = {
+    0: k00_produce.handle,
+    1: k01_fetch.handle,
+    2: k02_list_offsets.handle,
+    3: k03_metadata.handle,
+    8: k08_offset_commit.handle,
+    9: k09_offset_fetch.handle,
+    10: k10_find_coordinator.handle,
+    11: k11_join_group.handle,
+    12: k12_heartbeat.handle,
+    13: k13_leave_group.handle,
+    14: k14_sync_group.handle,
+    18: k18_api_versions.handle,
+    19: k19_create_topics.handle,
+    20: k20_delete_topics.handle,
+    22: k22_init_producer_id.handle,
+}
+
+APIS: dict[int, Api] = {key: _api(key, handle) for key, handle in _HANDLERS.items()}

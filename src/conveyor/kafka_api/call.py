@@ -1,0 +1,56 @@
+"""One request on its way through the broker, until it is answered."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from conveyor.kafka_api.codec import Body, encode_response
+from conveyor.kafka_api.framing import LENGTH
+from conveyor.kernel.ports import FileSlice
+
+if TYPE_CHECKING:
+    from conveyor.broker.broker import Broker
+
+Part = bytes | FileSlice
+
+
+class Call:
+    """A decoded request, and the place of its answer in the order of the connection.
+
+    Exactly one of `answer`, `answer_parts` and `answer_nothing` is called, once, now or later.
+    """
+
+    __slots__ = (
+        "_answered", "api_key", "api_version", "broker", "cancel", "client_host", "client_id", "correlation_id",
+        "parts", "request",
+    )  # fmt: skip
+
+    def __init__(
+        self, broker: "Broker", api_key: int, api_version: int, header: Any, request: Any, client_host: str,
+        answered: "Callable[[Call], None]",
+    ) -> None:  # fmt: skip
+        self.broker = broker
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id: int = header.correlation_id
+        self.client_id: str = header.client_id or ""
+        self.client_host = client_host
+        self.request = request
+        self.parts: list[Part] | None = None
+        self.cancel: Callable[[], None] | None = None
+        """Set by an API whose answer waits for something; called if the connection ends first."""
+        self._answered = answered
+
+    def answer(self, body: Body) -> None:
+        """Answer with a body by kio's field names."""
+        encoded = encode_response(self.api_key, self.api_version, self.correlation_id, body)
+        self.answer_parts([LENGTH.pack(len(encoded)) + encoded])
+
+    def answer_parts(self, parts: list[Part]) -> None:
+        """Answer with ready bytes, length and header included."""
+        assert self.parts is None, "a request is answered once"
+        self.parts = parts
+        self._answered(self)
+
+    def answer_nothing(self) -> None:
+        """The protocol wants no answer (acks=0)."""
+        self.answer_parts([])

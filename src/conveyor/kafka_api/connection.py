@@ -1,0 +1,110 @@
+"""One client connection without its socket: bytes in, calls to the APIs, answers out in the order of the requests.
+
+The next request is worked on while an earlier answer waits; only the answers keep their order. A connection takes no
+more requests while `max_in_flight` of them wait: `is_full` tells its owner to stop reading.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from conveyor.broker.broker import Broker
+from conveyor.kafka_api.apis import API_VERSIONS_KEY, APIS, Api
+from conveyor.kafka_api.call import Call, Part
+from conveyor.kafka_api.codec import decode_request
+from conveyor.kafka_api.framing import FrameDecoder
+from conveyor.kafka_api.k18_api_versions import answer_unsupported
+from conveyor.kernel.errors import ProtocolViolation
+
+
+class KafkaConnection:
+    """See the module's docstring. `send` takes the parts that are ready to go out, in order."""
+
+    def __init__(self, broker: Broker, client_host: str, send: Callable[[list[Part]], None]) -> None:
+        network = broker.settings.network
+        self._broker = broker
+        self._client_host = client_host
+        self._send = send
+        self._max_in_flight = network.max_in_flight
+        self._decoder = FrameDecoder(network.max_request_bytes)
+        self._frames: deque[memoryview] = deque()
+        self._calls: deque[Call] = deque()
+        self._output_wanted = False
+        self.finished_requests = 0
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._decoder.buffered_bytes
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._calls) >= self._max_in_flight
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is being answered."""
+        return not self._calls
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes from the client. Raises ProtocolViolation; then the connection must be closed."""
+        self._frames.extend(self._decoder.feed(data))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Work on what was received, as far as the limit of open requests allows. Raises ProtocolViolation."""
+        while self._frames and not self.is_full:
+            self._start(self._frames.popleft())
+
+    def end(self) -> None:
+        """The client is gone: stop waiting on its behalf."""
+        self._frames.clear()
+        calls, self._calls = self._calls, deque()
+        for call in calls:
+            if call.cancel is not None and call.parts is None:
+                call.cancel()
+
+    def _start(self, frame: memoryview) -> None:
+        api_key = int.from_bytes(frame[0:2], "big", signed=True)
+        version = int.from_bytes(frame[2:4], "big", signed=True)
+        api = APIS.get(api_key)
+        if api is None:
+            raise ProtocolViolation(f"api key {api_key} is not served")
+        if not api.min_version <= version <= api.max_version:
+            return self._refuse_version(api, version, frame)
+        header, request = decode_request(api_key, version, frame)
+        call = Call(self._broker, api_key, version, header, request, self._client_host, self._answered)
+        self._calls.append(call)
+        api.handle(call)
+
+    def _refuse_version(self, api: Api, version: int, frame: memoryview) -> None:
+        """The protocol's own answer to an unknown version exists for ApiVersions only (KIP-511)."""
+        if api.key != API_VERSIONS_KEY:
+            raise ProtocolViolation(
+                f"api key {api.key} version {version}: versions {api.min_version} to {api.max_version} are served"
+            )
+        correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
+        call = Call(self._broker, api.key, 0, _Header(correlation_id), None, self._client_host, self._answered)
+        self._calls.append(call)
+        answer_unsupported(call)
+
+    def _answered(self, call: Call) -> None:
+        self.finished_requests += 1
+        if not self._output_wanted and self._calls and self._calls[0] is call:
+            self._output_wanted = True
+            self._broker.turn.add_output(self._send_ready)
+
+    def _send_ready(self) -> None:
+        self._output_wanted = False
+        calls = self._calls
+        ready: list[Part] = []
+        while calls and calls[0].parts is not None:
+            ready += calls.popleft().parts or ()
+        self._send(ready)
+
+
+class _Header:
+    """The part of a request header that is the same in all versions."""
+
+    client_id = ""
+
+    def __init__(self, correlation_id: int) -> None:
+        self.correlation_id = correlation_id

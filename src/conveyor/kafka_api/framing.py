@@ -1,0 +1,57 @@
+"""Cutting the byte stream of a connection into requests: a signed 32-bit length, then so many bytes."""
+
+from struct import Struct
+
+from conveyor.kernel.errors import ProtocolViolation
+
+LENGTH = Struct(">i")
+SMALLEST_FRAME_BYTES = 8
+"""API key, version and correlation id."""
+
+
+class FrameDecoder:
+    """Bytes in, frames out. Holds at most one unfinished frame, and takes memory only for what has arrived."""
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._chunks: list[bytes] = []
+        self._wanted = 0
+        self.buffered_bytes = 0
+
+    def feed(self, data: bytes) -> list[memoryview]:
+        """Take what has arrived; returns the frames that are whole now. Raises ProtocolViolation."""
+        if self.buffered_bytes:
+            self._chunks.append(data)
+            self.buffered_bytes += len(data)
+            if self.buffered_bytes < self._wanted:
+                return []
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+        return self._cut(data)
+
+    def _cut(self, data: bytes) -> list[memoryview]:
+        frames = []
+        view = memoryview(data)
+        position, end = 0, len(data)
+        self._wanted = LENGTH.size
+        while position + LENGTH.size <= end:
+            length = LENGTH.unpack_from(data, position)[0]
+            self._check(length)
+            frame_end = position + LENGTH.size + length
+            if frame_end > end:
+                self._wanted = frame_end - position
+                break
+            frames.append(view[position + LENGTH.size : frame_end])
+            position = frame_end
+            self._wanted = LENGTH.size
+        self.buffered_bytes = end - position
+        if self.buffered_bytes:
+            self._chunks.append(data[position:])
+        return frames
+
+    def _check(self, length: int) -> None:
+        if not SMALLEST_FRAME_BYTES <= length <= self._max_frame_bytes:
+            raise ProtocolViolation(
+                f"a request of {length} bytes: from {SMALLEST_FRAME_BYTES} to {self._max_frame_bytes} are taken"
+                " (network.max_request_bytes)"
+            )

@@ -1,0 +1,73 @@
+"""OffsetCommit (key 8). v5 no retention time of its own · v6 leader epoch · v7 static members · v8 flexible ·
+v9 the consumer protocol of KIP-848 · v10 topic ids."""
+
+from functools import partial
+from typing import Any
+
+from conveyor.groups.commands import CommitOffsets, OffsetToCommit
+from conveyor.groups.replies import Committed
+from conveyor.kafka_api import errors
+from conveyor.kafka_api.call import Call
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+_TOPIC_IDS = 10
+
+
+def handle(call: Call) -> None:
+    """Commit what names a partition that is there; the rest is refused one by one."""
+    request = call.request
+    offsets = tuple(each for topic in request.topics for each in _offsets(call, topic) if _is_known(call, each))
+    command = CommitOffsets(
+        group_id=request.group_id,
+        generation_id=getattr(request, "generation_id_or_member_epoch", getattr(request, "generation_id", -1)),
+        member_id=request.member_id,
+        group_instance_id=getattr(request, "group_instance_id", None),
+        offsets=offsets,
+    )
+    call.cancel = call.broker.groups.submit(command, partial(_finish, call))
+
+
+def _offsets(call: Call, topic: Any) -> list[OffsetToCommit]:
+    return [
+        OffsetToCommit(
+            topic=_name(call, topic),
+            partition=each.partition_index,
+            offset=each.committed_offset,
+            leader_epoch=getattr(each, "committed_leader_epoch", -1),
+            metadata=each.committed_metadata or "",
+        )
+        for each in topic.partitions
+    ]
+
+
+def _name(call: Call, topic: Any) -> str:
+    if call.api_version < _TOPIC_IDS:
+        return str(topic.name)
+    return call.broker.topics.image.names_by_id.get(topic.topic_id, "")
+
+
+def _is_known(call: Call, offset: OffsetToCommit) -> bool:
+    topic = call.broker.topics.image.topics.get(offset.topic)
+    return topic is not None and 0 <= offset.partition < len(topic.partitions)
+
+
+def _finish(call: Call, reply: object) -> None:
+    unknown = RequestError(ErrorKind.UNKNOWN_TOPIC, "there is no such topic or partition")
+    settled = iter(reply.errors if isinstance(reply, Committed) else ())
+    whole = reply if isinstance(reply, RequestError) else None
+
+    def outcome(offset: OffsetToCommit) -> RequestError | None:
+        if whole is not None:
+            return whole
+        return next(settled) if _is_known(call, offset) else unknown
+
+    by_id = call.api_version >= _TOPIC_IDS
+    code = errors.code_by_id if by_id else errors.code
+    topics = []
+    for topic in call.request.topics:
+        partitions = [
+            {"partition_index": each.partition, "error_code": code(outcome(each))} for each in _offsets(call, topic)
+        ]
+        named = {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
+        topics.append(named | {"partitions": partitions})
+    call.answer({"topics": topics})

@@ -1,0 +1,38 @@
+"""SyncGroup (key 14). v3 static members · v4 flexible · v5 protocol type and name."""
+
+from functools import partial
+
+from conveyor.groups.commands import SyncGroup
+from conveyor.groups.replies import Synced
+from conveyor.kafka_api import errors
+from conveyor.kafka_api.call import Call
+from conveyor.kernel.errors import RequestError
+
+
+def handle(call: Call) -> None:
+    request = call.request
+    command = SyncGroup(
+        group_id=request.group_id,
+        generation_id=request.generation_id,
+        member_id=request.member_id,
+        assignments={each.member_id: bytes(each.assignment) for each in request.assignments},
+        group_instance_id=getattr(request, "group_instance_id", None),
+        protocol_type=getattr(request, "protocol_type", None),
+        protocol_name=getattr(request, "protocol_name", None),
+    )
+    call.cancel = call.broker.groups.submit(command, partial(_finish, call))
+
+
+def _finish(call: Call, reply: object) -> None:
+    if isinstance(reply, Synced):
+        call.answer(
+            {
+                "error_code": errors.NONE,
+                "protocol_type": reply.protocol_type,
+                "protocol_name": reply.protocol_name,
+                "assignment": reply.assignment,
+            }
+        )
+    else:
+        assert isinstance(reply, RequestError)
+        call.answer({"error_code": errors.code(reply), "protocol_type": None, "protocol_name": None, "assignment": b""})

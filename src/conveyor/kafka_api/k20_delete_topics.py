@@ -1,0 +1,41 @@
+"""DeleteTopics (key 20). v4 flexible · v5 error messages · v6 by name or by id."""
+
+from typing import Any
+
+from conveyor.kafka_api import errors
+from conveyor.kafka_api.call import Call
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+_BY_ID = 6
+
+
+def handle(call: Call) -> None:
+    call.broker.tasks.start(_delete_all(call))
+
+
+async def _delete_all(call: Call) -> None:
+    if call.api_version >= _BY_ID:
+        asked = [(each.name, each.topic_id) for each in call.request.topics]
+    else:
+        asked = [(name, None) for name in call.request.topic_names]
+    call.answer({"responses": [await _delete(call, name, topic_id) for name, topic_id in asked]})
+
+
+async def _delete(call: Call, name: str | None, topic_id: Any) -> dict[str, Any]:
+    topics = call.broker.topics
+    error = None
+    try:
+        if (name is None) == (topic_id is None):
+            raise RequestError(ErrorKind.INVALID_REQUEST, "give a topic's name, or its id, and not both")
+        if name is None:
+            name = topics.image.names_by_id.get(topic_id)
+        else:
+            known = topics.image.topics.get(name)
+            topic_id = None if known is None else known.topic_id
+        if name is None:
+            raise RequestError(ErrorKind.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+        await topics.delete(name)
+    except RequestError as failure:
+        error = failure
+    message = None if error is None else error.message
+    return {"name": name, "topic_id": topic_id, "error_code": errors.code(error), "error_message": message}

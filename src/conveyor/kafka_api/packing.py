@@ -1,0 +1,43 @@
+"""The protocol's lengths and strings, packed by hand for the two responses that are on the hot path."""
+
+from struct import Struct
+
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+
+
+def unsigned_varint(number: int) -> bytes:
+    """7 bits a byte, lowest first; the top bit says that more follow."""
+    if number < 0x80:
+        return bytes((number,))
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def array_length(count: int, flexible: bool) -> bytes:
+    """The number of items in front of an array; flexible versions count from 1."""
+    return unsigned_varint(count + 1) if flexible else _INT32.pack(count)
+
+
+def null_array(flexible: bool) -> bytes:
+    return b"\0" if flexible else _INT32.pack(-1)
+
+
+def string(text: str, flexible: bool) -> bytes:
+    encoded = text.encode()
+    return (unsigned_varint(len(encoded) + 1) if flexible else _INT16.pack(len(encoded))) + encoded
+
+
+def nullable_string(text: str | None, flexible: bool) -> bytes:
+    if text is None:
+        return b"\0" if flexible else _INT16.pack(-1)
+    return string(text, flexible)
+
+
+def records_length(size: int, flexible: bool) -> bytes:
+    """The length in front of a records field; never null."""
+    return unsigned_varint(size + 1) if flexible else _INT32.pack(size)

@@ -1,0 +1,162 @@
+"""The four kinds of failure, and the one table that gives every expected failure its face at each door.
+
+- `RequestError`: expected; the client is told. `ERRORS` maps its kind to Kafka, HTTP and SQS.
+- `ProtocolViolation`: the peer does not speak the protocol; its connection is closed.
+- `StorageFailure`: a partition cannot be trusted on this disk; it goes offline and says why.
+- `AssertionError`: a bug; the broker stops rather than guess.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class ErrorKind(Enum):
+    """What can be wrong with a request."""
+
+    CLUSTER_CHANGED = auto()
+    CORRUPT_BATCH = auto()
+    COORDINATOR_LOADING = auto()
+    COORDINATOR_NOT_AVAILABLE = auto()
+    FENCED_INSTANCE_ID = auto()
+    FENCED_LEADER_EPOCH = auto()
+    FETCH_SESSION_NOT_FOUND = auto()
+    GROUP_AUTHORIZATION_FAILED = auto()
+    GROUP_ID_NOT_FOUND = auto()
+    GROUP_MAX_SIZE_REACHED = auto()
+    ILLEGAL_GENERATION = auto()
+    INCONSISTENT_GROUP_PROTOCOL = auto()
+    INVALID_COMMIT_OFFSET_SIZE = auto()
+    INVALID_CONFIG = auto()
+    INVALID_GROUP_ID = auto()
+    INVALID_PARTITIONS = auto()
+    INVALID_PRODUCER_EPOCH = auto()
+    INVALID_RECORD = auto()
+    INVALID_REPLICA_ASSIGNMENT = auto()
+    INVALID_REPLICATION_FACTOR = auto()
+    INVALID_REQUEST = auto()
+    INVALID_REQUIRED_ACKS = auto()
+    INVALID_SESSION_TIMEOUT = auto()
+    INVALID_TIMESTAMP = auto()
+    INVALID_TOPIC = auto()
+    MEMBER_ID_REQUIRED = auto()
+    MESSAGE_TOO_LARGE = auto()
+    METADATA_UNAVAILABLE = auto()
+    NOT_COORDINATOR = auto()
+    NOT_ENOUGH_REPLICAS = auto()
+    NOT_LEADER = auto()
+    OFFSET_METADATA_TOO_LARGE = auto()
+    OFFSET_OUT_OF_RANGE = auto()
+    OUT_OF_ORDER_SEQUENCE = auto()
+    PARTITION_OFFLINE = auto()
+    REBALANCE_IN_PROGRESS = auto()
+    REQUEST_TIMED_OUT = auto()
+    TOPIC_ALREADY_EXISTS = auto()
+    TOPIC_DELETION_DISABLED = auto()
+    TRANSACTIONS_UNSUPPORTED = auto()
+    UNKNOWN_LEADER_EPOCH = auto()
+    UNKNOWN_MEMBER_ID = auto()
+    UNKNOWN_TOPIC = auto()
+    UNKNOWN_TOPIC_ID = auto()
+    UNSUPPORTED_COMPRESSION = auto()
+    UNSUPPORTED_VERSION = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFace:
+    """How one kind of error looks at each door.
+
+    kafka_code: the protocol's error code. http_status: the REST status. sqs_code: the SQS error code.
+    retriable: whether the same request may succeed later, unchanged.
+    """
+
+    kafka_code: int
+    http_status: int
+    sqs_code: str
+    retriable: bool = False
+
+
+_INVALID = "InvalidParameterValue"
+_UNAVAILABLE = "ServiceUnavailable"
+_MISSING = "AWS.SimpleQueueService.NonExistentQueue"
+
+ERRORS: dict[ErrorKind, ErrorFace] = {
+    ErrorKind.CLUSTER_CHANGED: ErrorFace(41, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.CORRUPT_BATCH: ErrorFace(2, 400, _INVALID, retriable=True),
+    ErrorKind.COORDINATOR_LOADING: ErrorFace(14, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.COORDINATOR_NOT_AVAILABLE: ErrorFace(15, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.FENCED_INSTANCE_ID: ErrorFace(82, 409, _INVALID),
+    ErrorKind.FENCED_LEADER_EPOCH: ErrorFace(74, 409, _UNAVAILABLE, retriable=True),
+    ErrorKind.FETCH_SESSION_NOT_FOUND: ErrorFace(70, 404, _INVALID, retriable=True),
+    ErrorKind.GROUP_AUTHORIZATION_FAILED: ErrorFace(30, 403, "AccessDenied"),
+    ErrorKind.GROUP_ID_NOT_FOUND: ErrorFace(69, 404, _MISSING),
+    ErrorKind.GROUP_MAX_SIZE_REACHED: ErrorFace(81, 409, "OverLimit"),
+    ErrorKind.ILLEGAL_GENERATION: ErrorFace(22, 409, _INVALID),
+    ErrorKind.INCONSISTENT_GROUP_PROTOCOL: ErrorFace(23, 409, _INVALID),
+    ErrorKind.INVALID_COMMIT_OFFSET_SIZE: ErrorFace(28, 400, _INVALID),
+    ErrorKind.INVALID_CONFIG: ErrorFace(40, 400, _INVALID),
+    ErrorKind.INVALID_GROUP_ID: ErrorFace(24, 400, _INVALID),
+    ErrorKind.INVALID_PARTITIONS: ErrorFace(37, 400, _INVALID),
+    ErrorKind.INVALID_PRODUCER_EPOCH: ErrorFace(47, 409, _INVALID),
+    ErrorKind.INVALID_RECORD: ErrorFace(87, 400, _INVALID),
+    ErrorKind.INVALID_REPLICA_ASSIGNMENT: ErrorFace(39, 400, _INVALID),
+    ErrorKind.INVALID_REPLICATION_FACTOR: ErrorFace(38, 400, _INVALID),
+    ErrorKind.INVALID_REQUEST: ErrorFace(42, 400, _INVALID),
+    ErrorKind.INVALID_REQUIRED_ACKS: ErrorFace(21, 400, _INVALID),
+    ErrorKind.INVALID_SESSION_TIMEOUT: ErrorFace(26, 400, _INVALID),
+    ErrorKind.INVALID_TIMESTAMP: ErrorFace(32, 400, _INVALID),
+    ErrorKind.INVALID_TOPIC: ErrorFace(17, 400, _INVALID),
+    ErrorKind.MEMBER_ID_REQUIRED: ErrorFace(79, 409, _INVALID),
+    ErrorKind.MESSAGE_TOO_LARGE: ErrorFace(10, 413, _INVALID),
+    ErrorKind.METADATA_UNAVAILABLE: ErrorFace(-1, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.NOT_COORDINATOR: ErrorFace(16, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.NOT_ENOUGH_REPLICAS: ErrorFace(19, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.NOT_LEADER: ErrorFace(6, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.OFFSET_METADATA_TOO_LARGE: ErrorFace(12, 400, _INVALID),
+    ErrorKind.OFFSET_OUT_OF_RANGE: ErrorFace(1, 416, _INVALID),
+    ErrorKind.OUT_OF_ORDER_SEQUENCE: ErrorFace(45, 409, _INVALID),
+    ErrorKind.PARTITION_OFFLINE: ErrorFace(56, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.REBALANCE_IN_PROGRESS: ErrorFace(27, 409, _UNAVAILABLE),
+    ErrorKind.REQUEST_TIMED_OUT: ErrorFace(7, 504, _UNAVAILABLE, retriable=True),
+    ErrorKind.TOPIC_ALREADY_EXISTS: ErrorFace(36, 409, "QueueNameExists"),
+    ErrorKind.TOPIC_DELETION_DISABLED: ErrorFace(73, 403, "AccessDenied"),
+    ErrorKind.TRANSACTIONS_UNSUPPORTED: ErrorFace(53, 501, "UnsupportedOperation"),
+    ErrorKind.UNKNOWN_LEADER_EPOCH: ErrorFace(75, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.UNKNOWN_MEMBER_ID: ErrorFace(25, 404, _INVALID),
+    ErrorKind.UNKNOWN_TOPIC: ErrorFace(3, 404, _MISSING, retriable=True),
+    ErrorKind.UNKNOWN_TOPIC_ID: ErrorFace(100, 404, _MISSING, retriable=True),
+    ErrorKind.UNSUPPORTED_COMPRESSION: ErrorFace(76, 400, _INVALID),
+    ErrorKind.UNSUPPORTED_VERSION: ErrorFace(35, 400, _INVALID),
+}
+
+
+class ConveyorError(Exception):
+    """What every expected failure of this package derives from."""
+
+
+class RequestError(ConveyorError):
+    """A request that cannot be carried out; `kind` says why, the message says what to do."""
+
+    def __init__(self, kind: ErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+    @property
+    def kafka_code(self) -> int:
+        return ERRORS[self.kind].kafka_code
+
+
+class ProtocolViolation(ConveyorError):
+    """The peer sent bytes that no request of the protocol can be; the connection is closed."""
+
+
+class StorageFailure(ConveyorError):
+    """A file could not be written, flushed or trusted; the partition it belongs to goes offline."""
+
+
+class SettingsError(ConveyorError):
+    """A setting has no sound value; the message names it and says what would be right."""
+
+
+class StartupError(ConveyorError):
+    """The broker cannot start; the message is one line that says what to change."""

@@ -1,0 +1,142 @@
+"""The ports of the core: disk and metadata. What is behind them is passed in (`adapters`, or memory in tests)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Bytes = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """One append-only file. All methods but `sync` are called from the owner's thread and do not wait for the disk."""
+
+    @property
+    def size(self) -> int:
+        """Length in bytes, kept in memory."""
+        ...
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer only at the end. Raises StorageFailure."""
+        ...
+
+    def append(self, buffers: Sequence[Bytes]) -> None:
+        """Write all buffers at the end, or raise StorageFailure and leave the file as it was, as far as the disk lets."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file. Raises StorageFailure."""
+        ...
+
+    def sync(self) -> None:
+        """Wait until what was appended is on the disk. Blocks: call it off the event loop. Raises StorageFailure."""
+        ...
+
+    def fileno(self) -> int:
+        """The descriptor for sendfile, or -1 where there is none."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A tree of directories and append-only files; paths are relative, with `/`. Everything raises StorageFailure."""
+
+    def open(self, path: str) -> File:
+        """Open for reading and appending; made if it is not there. Its directory must exist."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, directory: str) -> list[str]:
+        """Sorted names in a directory; empty if it is not there."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """With its parents; nothing happens if it is there."""
+        ...
+
+    def read(self, path: str) -> bytes: ...
+
+    def write_atomic(self, path: str, content: bytes) -> None:
+        """Replace a small file: whole and on disk, or as before."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; nothing happens if it is not there."""
+        ...
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory and all in it; nothing happens if it is not there."""
+        ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in a directory durable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlice:
+    """A range of a file that is sent as it is. The file stays readable, even after its name is gone."""
+
+    file: File
+    position: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A node of the metadata tree: its bytes, and the version that a conditional change names."""
+
+    value: bytes
+    version: int
+
+
+ANY_VERSION = -1
+ABSENT = 0
+"""Versions of existing nodes start at 1."""
+
+
+class MetadataStore(Protocol):
+    """A small, versioned, watchable tree of bytes; paths are absolute, `/a/b`, parents made as needed.
+
+    Source of the shape: ZooKeeper, of which it is the part that Conveyor needs.
+    """
+
+    async def get(self, path: str) -> Versioned | None: ...
+
+    async def children(self, path: str) -> list[str]:
+        """Sorted names one level below."""
+        ...
+
+    async def tree(self, path: str) -> dict[str, Versioned]:
+        """Every node below a path, by its full path."""
+        ...
+
+    async def put(self, path: str, value: bytes, version: int = ANY_VERSION, *, ephemeral: bool = False) -> int | None:
+        """Write if the node has that version (ABSENT: is not there). Returns the new version, None if it had another.
+
+        ephemeral: the node goes when this store's session ends.
+        """
+        ...
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> bool:
+        """Delete a node and what is below it, if it has that version. False if it had another or is not there."""
+        ...
+
+    def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
+        """Call `changed(path)` after each change at or below a path, on the event loop. Returns what ends the watch."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Time, passed in: milliseconds since the epoch. A manual clock stands still until it is moved."""
+
+    def now_ms(self) -> int: ...
+
+    def call_at(self, when_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back once, at or after a time. Returns what cancels it."""
+        ...

@@ -1,0 +1,314 @@
+"""All settings, as one frozen tree. Flags, environment, conveyor.toml, DescribeConfigs and the docs are made from it.
+
+Every field has a default, a unit, a sentence and, where Kafka has the same thing, Kafka's name. A value is checked
+when the tree is made; relations between values are checked by `check_relations`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, cast
+
+from conveyor.kernel.errors import SettingsError
+
+type_names = {int: "a whole number", str: "text", bool: "true or false", float: "a number"}
+
+
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    unit: str = "",
+    kafka: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """Declare one setting: what it is by default, what it means, and what it may be."""
+    metadata = {"doc": doc, "unit": unit, "kafka": kafka, "low": low, "high": high, "choices": choices}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    """What each topic can set for itself (`conveyor topic create --config`); the section gives the defaults."""
+
+    segment_bytes: int = setting(
+        1 << 30, "A segment is closed when it would grow beyond this.", unit="bytes", kafka="segment.bytes", low=1024
+    )
+    segment_ms: int = setting(
+        7 * 24 * 3_600_000,
+        "A segment is closed when its first record is this old.",
+        unit="ms",
+        kafka="segment.ms",
+        low=1,
+    )
+    index_interval_bytes: int = setting(
+        4096, "One index entry for about this much log.", unit="bytes", kafka="index.interval.bytes", low=0
+    )
+    max_message_bytes: int = setting(
+        1_048_588, "The largest record batch taken.", unit="bytes", kafka="max.message.bytes", low=0
+    )
+    message_timestamp_type: str = setting(
+        "CreateTime",
+        "Whose clock stamps the records: the producer's, or the broker's at append.",
+        kafka="message.timestamp.type",
+        choices=("CreateTime", "LogAppendTime"),
+    )
+    flush_policy: str = setting(
+        "ack",
+        "When acks=all is answered and consumers see a record: `ack`, once it is on the disk;"
+        " `os`, once it is in the page cache, as Kafka does.",
+        choices=("ack", "os"),
+    )
+    min_insync_replicas: int = setting(
+        1, "How many replicas acks=all needs.", unit="replicas", kafka="min.insync.replicas", low=1
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """What holds for the whole broker."""
+
+    node_id: int = setting(1, "This broker's number, unique in its cluster.", kafka="node.id", low=0)
+    rack: str = setting("", "Where this broker stands, for replica placement.", kafka="broker.rack")
+    auto_create_topics: bool = setting(
+        True, "Make a topic when a client asks for one that is not there.", kafka="auto.create.topics.enable"
+    )
+    num_partitions: int = setting(
+        1, "Partitions of a topic that does not say.", unit="partitions", kafka="num.partitions", low=1, high=100_000
+    )
+    max_partitions: int = setting(
+        20_000, "Partitions that this broker holds at most, all topics together.", unit="partitions", low=1
+    )
+    flush_threads: int = setting(4, "Threads that wait for the disk (fsync).", unit="threads", low=1, high=64)
+    open_segment_files: int = setting(
+        0, "Files kept open at most; 0 takes half of what the system allows.", unit="files", low=0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSettings:
+    """How clients are listened to, and what one of them may take."""
+
+    kafka: str = setting("127.0.0.1:9092", "Where Kafka clients connect; port 0 picks a free one.", unit="host:port")
+    http: str = setting("127.0.0.1:8080", "Where HTTP clients connect; port 0 picks a free one.", unit="host:port")
+    advertised: str = setting(
+        "",
+        "The address told to Kafka clients; by default the one that they can reach by `kafka`.",
+        unit="host:port",
+        kafka="advertised.listeners",
+    )
+    insecure: bool = setting(False, "Allow a listener that is not on loopback, though nothing is authenticated.")
+    max_request_bytes: int = setting(
+        104_857_600, "The largest request taken.", unit="bytes", kafka="socket.request.max.bytes", low=1024
+    )
+    max_connections: int = setting(10_000, "Connections open at once.", kafka="max.connections", low=1)
+    max_idle_ms: int = setting(
+        600_000,
+        "A connection with no finished request for this long is closed.",
+        unit="ms",
+        kafka="connections.max.idle.ms",
+        low=1,
+    )
+    max_buffered_bytes: int = setting(
+        536_870_912,
+        "Bytes of requests being received or worked on, all connections together.",
+        unit="bytes",
+        kafka="queued.max.request.bytes",
+        low=1 << 20,
+    )
+    max_in_flight: int = setting(
+        1_000, "Requests of one connection that may wait for their answer at once.", unit="requests", low=1
+    )
+    max_fetch_bytes: int = setting(
+        57_671_680, "The largest answer to one fetch.", unit="bytes", kafka="fetch.max.bytes", low=1024
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsSettings:
+    """Consumer groups."""
+
+    offsets_partitions: int = setting(
+        8,
+        "Partitions of the topic that holds committed offsets.",
+        unit="partitions",
+        kafka="offsets.topic.num.partitions",
+        low=1,
+        high=1000,
+    )
+    initial_rebalance_delay_ms: int = setting(
+        0,
+        "How long the first rebalance of an empty group waits for more members.",
+        unit="ms",
+        kafka="group.initial.rebalance.delay.ms",
+        low=0,
+    )
+    min_session_timeout_ms: int = setting(
+        6_000,
+        "The shortest session timeout that a member may ask for.",
+        unit="ms",
+        kafka="group.min.session.timeout.ms",
+        low=1,
+    )
+    max_session_timeout_ms: int = setting(
+        1_800_000,
+        "The longest session timeout that a member may ask for.",
+        unit="ms",
+        kafka="group.max.session.timeout.ms",
+        low=1,
+    )
+    max_size: int = setting(10_000, "Members of one group.", unit="members", kafka="group.max.size", low=1)
+    offset_metadata_max_bytes: int = setting(
+        4096,
+        "The longest note that may be committed with an offset.",
+        unit="bytes",
+        kafka="offset.metadata.max.bytes",
+        low=0,
+    )
+    offsets_retention_ms: int = setting(
+        7 * 24 * 3_600_000,
+        "Committed offsets of an empty group are forgotten after this.",
+        unit="ms",
+        kafka="offsets.retention.minutes",
+        low=1,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """Idempotent producers."""
+
+    producer_id_expiration_ms: int = setting(
+        86_400_000,
+        "A producer that was silent this long is forgotten.",
+        unit="ms",
+        kafka="producer.id.expiration.ms",
+        low=1,
+    )
+    max_producers_per_partition: int = setting(
+        50_000, "Producers remembered for one partition; the longest silent goes first.", unit="producers", low=1
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The whole tree. In conveyor.toml a section is a table, in the environment CONVEYOR_<SECTION>_<NAME>."""
+
+    broker: BrokerSettings = field(default_factory=BrokerSettings)
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    topics: TopicSettings = field(default_factory=TopicSettings)
+    groups: GroupsSettings = field(default_factory=GroupsSettings)
+    producers: ProducerSettings = field(default_factory=ProducerSettings)
+
+
+def from_sources(*sources: Mapping[str, object]) -> Settings:
+    """Build the tree from flat maps `section.name` -> value, the first map that has a name wins.
+
+    Raises SettingsError for an unknown name, a wrong type, or a value out of range.
+    """
+    merged: dict[str, object] = {}
+    for source in reversed(sources):
+        merged.update(source)
+    sections: dict[str, dict[str, object]] = {}
+    for name, value in merged.items():
+        section, _, key = name.partition(".")
+        sections.setdefault(section, {})[key] = value
+    settings = Settings()
+    for section, values in sections.items():
+        if section not in {each.name for each in fields(Settings)}:
+            raise SettingsError(f"unknown setting '{_joined(section, values)}': {_known_names(section)}")
+        settings = replace(settings, **{section: _fill(getattr(settings, section), section, values)})
+    check_relations(settings)
+    return settings
+
+
+def topic_settings(defaults: TopicSettings, overrides: Mapping[str, str]) -> TopicSettings:
+    """A topic's settings from its overrides by Kafka's names (or ours, where Kafka has none: `flush.policy`).
+
+    Raises SettingsError.
+    """
+    by_topic_name = {topic_setting_name(each): each for each in fields(TopicSettings)}
+    values: dict[str, object] = {}
+    for name, text in overrides.items():
+        if name not in by_topic_name:
+            known = ", ".join(sorted(by_topic_name))
+            raise SettingsError(f"unknown topic setting '{name}': known are {known}")
+        values[by_topic_name[name].name] = parse(by_topic_name[name], text, label=name)
+    return replace(defaults, **cast("Any", values))
+
+
+def topic_setting_name(declared: "Field[Any]") -> str:
+    """The name by which a topic's setting is given: Kafka's, else ours with dots."""
+    return cast("str", declared.metadata["kafka"]) or declared.name.replace("_", ".")
+
+
+def parse(declared: "Field[Any]", value: object, *, label: str) -> object:
+    """Turn a value from a flag, the environment or a file into the setting's type. Raises SettingsError."""
+    wanted = type(declared.default)
+    parsed = _convert(wanted, value)
+    if parsed is None:
+        raise SettingsError(f"setting '{label}' is {value!r}: it takes {type_names[wanted]}")
+    _check_range(declared, parsed, label)
+    return parsed
+
+
+def check_relations(settings: Settings) -> None:
+    """Check what must hold between settings. Raises SettingsError naming both."""
+    groups, network, topics = settings.groups, settings.network, settings.topics
+    if groups.min_session_timeout_ms > groups.max_session_timeout_ms:
+        raise SettingsError(
+            f"groups.min_session_timeout_ms ({groups.min_session_timeout_ms}) is above"
+            f" groups.max_session_timeout_ms ({groups.max_session_timeout_ms}): lower the first or raise the second"
+        )
+    if topics.max_message_bytes > network.max_request_bytes:
+        raise SettingsError(
+            f"topics.max_message_bytes ({topics.max_message_bytes}) is above network.max_request_bytes"
+            f" ({network.max_request_bytes}): no request could carry such a batch; raise the second"
+        )
+    if network.max_request_bytes > network.max_buffered_bytes:
+        raise SettingsError(
+            f"network.max_request_bytes ({network.max_request_bytes}) is above network.max_buffered_bytes"
+            f" ({network.max_buffered_bytes}): raise the second"
+        )
+
+
+def _fill(section: Any, name: str, values: Mapping[str, object]) -> Any:
+    known = {each.name: each for each in fields(section)}
+    for key in values:
+        if key not in known:
+            raise SettingsError(f"unknown setting '{name}.{key}': known are {', '.join(sorted(known))}")
+    parsed = {key: parse(known[key], value, label=f"{name}.{key}") for key, value in values.items()}
+    return replace(section, **parsed)
+
+
+def _convert(wanted: type, value: object) -> object | None:
+    if wanted is bool:
+        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        return value if isinstance(value, bool) else words.get(str(value).strip().lower())
+    if wanted is int:
+        try:
+            return None if isinstance(value, bool | float) else int(str(value).strip().replace("_", ""))
+        except ValueError:
+            return None
+    return value if isinstance(value, wanted) else None
+
+
+def _check_range(declared: "Field[Any]", value: Any, label: str) -> None:
+    low, high, choices = (declared.metadata[key] for key in ("low", "high", "choices"))
+    unit = f" {declared.metadata['unit']}" if declared.metadata["unit"] else ""
+    if low is not None and value < low:
+        raise SettingsError(f"setting '{label}' is {value}: it must be at least {low}{unit}")
+    if high is not None and value > high:
+        raise SettingsError(f"setting '{label}' is {value}: it must be at most {high}{unit}")
+    if choices and value not in choices:
+        raise SettingsError(f"setting '{label}' is {value!r}: it is one of {', '.join(choices)}")
+
+
+def _joined(section: str, values: Mapping[str, object]) -> str:
+    key = next(iter(values))
+    return f"{section}.{key}" if key else section
+
+
+def _known_names(section: str) -> str:
+    return f"there is no section '{section}'; sections are {', '.join(each.name for each in fields(Settings))}"

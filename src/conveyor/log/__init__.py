@@ -1,0 +1,1 @@
+"""The log of one partition: record batches in segments, their indexes, producer state, recovery."""

@@ -1,0 +1,39 @@
+"""What one flush of a log has to do, as a value that a thread can run while the owner goes on appending."""
+
+from dataclasses import dataclass
+
+from conveyor.kernel.ids import Offset
+from conveyor.kernel.ports import Disk
+from conveyor.log.segment import Segment, segment_path
+from conveyor.log.snapshot import SUFFIX, remove_snapshots
+
+_KEPT_SNAPSHOTS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushJob:
+    """Flush the active segment, and finish those that were closed since the last flush, with their indexes.
+
+    offset: everything below it is on the disk when `run` has returned.
+    snapshot: the offset and content of a producer snapshot to write, if segments were closed.
+    """
+
+    disk: Disk
+    directory: str
+    active: Segment
+    closed: tuple[tuple[Segment, tuple[bytes, bytes]], ...]
+    snapshot: tuple[int, bytes] | None
+    directory_changed: bool
+    offset: Offset
+
+    def run(self) -> None:
+        """Blocks. Raises StorageFailure; then nothing of the log may be trusted but what recovery finds."""
+        if self.directory_changed:
+            self.disk.sync_directory(self.directory)
+        for segment, encoded in self.closed:
+            segment.file.sync()
+            segment.write_indexes(encoded)
+        self.active.file.sync()
+        if self.snapshot is not None:
+            self.disk.write_atomic(segment_path(self.directory, self.snapshot[0], SUFFIX), self.snapshot[1])
+            remove_snapshots(self.disk, self.directory, keep=_KEPT_SNAPSHOTS)

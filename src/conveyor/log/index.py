@@ -1,0 +1,94 @@
+"""Sparse indexes of a segment, in Kafka's formats: by offset, and by time.
+
+    <base>.index      (last offset of a batch - base offset) uint32, position of that batch uint32
+    <base>.timeindex  largest timestamp so far int64, (offset of its batch's last record - base offset) uint32
+
+Both rise strictly in their first column. A segment that is being written has its indexes in memory; they are written
+when it is sealed, whole and after the segment itself was flushed. So an index file on disk says: this segment is on
+disk, complete. A sealed index is searched in its file, a few reads a look-up, and takes no memory.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from struct import Struct
+from typing import Protocol
+
+from conveyor.kernel.ports import File
+
+OFFSET_ENTRY = Struct(">II")
+TIME_ENTRY = Struct(">qI")
+Entry = tuple[int, int]
+
+
+class Entries(Protocol):
+    """Index entries, in order."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Entry: ...
+
+
+class MemoryEntries:
+    """The entries of a segment that is being written: 12 bytes each."""
+
+    def __init__(self, first_typecode: str = "I") -> None:
+        self._first = array(first_typecode)
+        self._second = array("I")
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def __getitem__(self, number: int, /) -> Entry:
+        return self._first[number], self._second[number]
+
+    def append(self, first: int, second: int) -> None:
+        self._first.append(first)
+        self._second.append(second)
+
+    def encode(self, layout: Struct) -> bytes:
+        return b"".join(map(layout.pack, self._first, self._second))
+
+
+class FileEntries:
+    """The entries of a sealed segment, read where they lie."""
+
+    def __init__(self, file: File, layout: Struct) -> None:
+        self.file = file
+        self._layout = layout
+        self._count = file.size // layout.size
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int, /) -> Entry:
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        size = self._layout.size
+        first, second = self._layout.unpack(self.file.read(number * size, size))
+        return first, second
+
+
+def _first_column(entry: Entry) -> int:
+    return entry[0]
+
+
+def _second_column(entry: Entry) -> int:
+    return entry[1]
+
+
+def floor_by_first(entries: Entries, key: int) -> Entry | None:
+    """The last entry whose first column is at most the key."""
+    number = bisect_right(entries, key, key=_first_column)
+    return entries[number - 1] if number else None
+
+
+def floor_by_second(entries: Entries, key: int) -> Entry | None:
+    """The last entry whose second column is at most the key."""
+    number = bisect_right(entries, key, key=_second_column)
+    return entries[number - 1] if number else None
+
+
+def below_by_first(entries: Entries, key: int) -> Entry | None:
+    """The last entry whose first column is below the key."""
+    number = bisect_left(entries, key, key=_first_column)
+    return entries[number - 1] if number else None

@@ -1,0 +1,253 @@
+"""The log of one partition: appends are buffered, written together, flushed together; reads return file slices.
+
+Offsets, in their order:
+
+    log_start_offset <= flushed_offset <= written_offset <= log_end_offset
+
+    flushed  on the disk           moved by `complete_flush`
+    written  in the page cache     moved by `write`; only what is written can be read
+    end      appended              moved by `append`; has its offset, waits for `write`
+
+Who may call: `replication.Partition`, from one thread. Only `FlushJob.run` is called off it. After a StorageFailure
+the log must not be used any more: what is true is on the disk, and `open_log` finds it.
+"""
+
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import Offset
+from conveyor.kernel.ports import Bytes, Disk, FileSlice
+from conveyor.kernel.settings import TopicSettings
+from conveyor.log import reading
+from conveyor.log.batch import BatchHeader, check_batch, placed_prefix, with_append_time
+from conveyor.log.flush import FlushJob
+from conveyor.log.probe import LogProbe
+from conveyor.log.producer_state import ProducerState
+from conveyor.log.segment import MAX_BYTES, Segment
+from conveyor.log.snapshot import encode_snapshot
+
+log = logging.getLogger(__name__)
+
+_REMEMBERED_POSITIONS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class AppendInfo:
+    """Where a batch came to lie. Offsets are inclusive; `duplicate` if it was there already (idempotent producer)."""
+
+    first_offset: Offset
+    last_offset: Offset
+    append_timestamp_ms: int
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogParts:
+    """What recovery found, from which a `Log` starts. `fresh`: directory entries not yet made durable."""
+
+    segments: list[Segment]
+    producers: ProducerState
+    log_start_offset: int
+    fresh: bool
+
+
+class Log:
+    """See the module's docstring."""
+
+    def __init__(self, disk: Disk, directory: str, topic: TopicSettings, parts: LogParts, probe: LogProbe) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.producers = parts.producers
+        self.segments = parts.segments
+        self.log_start_offset = Offset(parts.log_start_offset)
+        self.log_end_offset = Offset(self._active.next_offset)
+        self.written_offset = self.log_end_offset
+        self.flushed_offset = self.log_end_offset
+        self._disk = disk
+        self._probe = probe
+        self._pending: list[Bytes] = []
+        self._end_position = self._active.size
+        self._unsynced: list[Segment] = []
+        self._snapshot = b""
+        self._directory_changed = parts.fresh
+        self._positions: OrderedDict[int, int] = OrderedDict()
+
+    @property
+    def _active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def needs_write(self) -> bool:
+        return bool(self._pending)
+
+    @property
+    def needs_flush(self) -> bool:
+        return self.flushed_offset < self.written_offset or bool(self._unsynced) or self._directory_changed
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    def append(self, batch: Bytes, leader_epoch: int, now_ms: int) -> AppendInfo:
+        """Take one record batch and assign its offsets; `write` puts it into the file.
+
+        batch: RecordBatch v2 wire bytes (61-byte header and payload); everything about it is checked here.
+        Raises RequestError (see `check_batch` and `ProducerState.check`) and StorageFailure.
+        Source: KIP-98.
+        """
+        header = check_batch(batch, self.topic.max_message_bytes)
+        idempotent = header.producer_id >= 0
+        if idempotent:
+            earlier = self.producers.check(header)
+            if earlier is not None:
+                return AppendInfo(
+                    Offset(earlier.base_offset), Offset(earlier.last_offset), earlier.append_timestamp_ms, True
+                )
+        timestamp_ms = header.max_timestamp
+        if self.topic.message_timestamp_type == "LogAppendTime":
+            batch, timestamp_ms = with_append_time(batch, now_ms), now_ms
+        self._roll_if_due(len(batch), now_ms)
+        base_offset = self.log_end_offset
+        self._buffer(batch, header, leader_epoch, timestamp_ms)
+        if idempotent:
+            self.producers.record(header, base_offset, now_ms)
+        return AppendInfo(base_offset, Offset(self.log_end_offset - 1), now_ms)
+
+    def write(self) -> None:
+        """Write what was appended since the last write, as one. Raises StorageFailure."""
+        if self._pending:
+            buffers, self._pending = self._pending, []
+            self._active.append(buffers)
+            self.written_offset = self.log_end_offset
+            self._remember_position(self.log_end_offset, self._end_position)
+
+    def begin_flush(self) -> FlushJob:
+        """What must be flushed so that everything written by now is on the disk; `run` it off the event loop."""
+        return self._flush_job((self._active.base_offset, self._snapshot) if self._unsynced else None)
+
+    def complete_flush(self, job: FlushJob) -> None:
+        """Take the result of a job that ran without failure."""
+        for segment, _ in job.closed:
+            segment.seal()
+        self.flushed_offset = Offset(max(self.flushed_offset, job.offset))
+
+    def read(self, offset: int, max_bytes: int, limit_offset: int, *, at_least_one: bool) -> FileSlice | None:
+        """The stored bytes from the batch that holds an offset on, up to a limit; None where there is nothing yet.
+
+        limit_offset: no record at or above it is read; a batch boundary. max_bytes: the slice ends on a batch boundary
+        at or below it, except that `at_least_one` batch is taken whole, however large it is (KIP-74).
+        Raises RequestError (OFFSET_OUT_OF_RANGE), StorageFailure.
+        """
+        if not self.log_start_offset <= offset <= limit_offset:
+            raise RequestError(
+                ErrorKind.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is outside {self.log_start_offset}..{limit_offset} of {self.directory}",
+            )
+        limit_offset = min(limit_offset, self.written_offset)
+        if offset >= limit_offset:
+            return None
+        segment = reading.segment_for(self.segments, offset)
+        start = self._position_of(segment, offset)
+        limit = segment.size if limit_offset >= segment.next_offset else self._position_of(segment, limit_offset)
+        end = reading.cut(segment, start, limit, max_bytes, at_least_one=at_least_one)
+        if end <= start:
+            return None
+        if end < limit:
+            self._remember_position(segment.header_at(end).base_offset, end)
+        return FileSlice(segment.file, start, end - start)
+
+    def close(self) -> None:
+        """Write, flush and seal everything: the next start finds a clean log. Blocks. Raises StorageFailure."""
+        self.write()
+        if not self._active.sealed:
+            self._unsynced.append(self._active)
+            self._flush_job((self.log_end_offset, encode_snapshot(self.producers))).run()
+        self._close_files()
+
+    def abandon(self) -> None:
+        """Let go of the files and write nothing more: after a StorageFailure, or before a delete."""
+        self._pending = []
+        self._close_files()
+
+    def _flush_job(self, snapshot: tuple[int, bytes] | None) -> FlushJob:
+        job = FlushJob(
+            disk=self._disk,
+            directory=self.directory,
+            active=self._active,
+            closed=tuple((segment, segment.encoded_indexes()) for segment in self._unsynced),
+            snapshot=snapshot,
+            directory_changed=self._directory_changed,
+            offset=self.written_offset,
+        )
+        self._unsynced = []
+        self._directory_changed = False
+        return job
+
+    def _close_files(self) -> None:
+        for segment in self.segments:
+            segment.close()
+
+    def _buffer(self, batch: Bytes, header: BatchHeader, leader_epoch: int, timestamp_ms: int) -> None:
+        base_offset = self.log_end_offset
+        size = len(batch)
+        self._pending.append(placed_prefix(base_offset, header, leader_epoch))
+        self._pending.append(memoryview(batch)[17:])
+        last_offset = base_offset + header.last_offset_delta
+        self._active.note(last_offset, timestamp_ms, self._end_position, size, self.topic.index_interval_bytes)
+        self._end_position += size
+        self.log_end_offset = Offset(last_offset + 1)
+        self._probe.appended_batches += 1
+        self._probe.appended_records += header.records_count
+        self._probe.appended_bytes += size
+
+    def _roll_if_due(self, size: int, now_ms: int) -> None:
+        active = self._active
+        if active.sealed:
+            self._reopen(active)
+        if self._end_position == 0:
+            active.first_append_ms = now_ms
+            return
+        if active.first_append_ms is None:
+            active.first_append_ms = now_ms
+        too_large = self._end_position + size > min(self.topic.segment_bytes, MAX_BYTES)
+        too_old = now_ms - active.first_append_ms >= self.topic.segment_ms
+        too_wide = self.log_end_offset - active.base_offset > MAX_BYTES
+        if too_large or too_old or too_wide:
+            self._roll(now_ms)
+
+    def _roll(self, now_ms: int) -> None:
+        self.write()
+        closed = self._active
+        self._snapshot = encode_snapshot(self.producers)
+        segment = Segment(self._disk, self.directory, self.log_end_offset)
+        segment.first_append_ms = now_ms
+        self.segments.append(segment)
+        self._unsynced.append(closed)
+        self._directory_changed = True
+        self._end_position = 0
+        self._remember_position(segment.base_offset, 0)
+        log.info(
+            "segment rolled partition=%s base_offset=%d bytes=%d", self.directory, segment.base_offset, closed.size
+        )
+
+    def _reopen(self, segment: Segment) -> None:
+        """Go on writing a segment that a clean stop has sealed: its index files must be gone before it grows."""
+        segment.load_indexes()
+        segment.remove_index_files()
+        self._directory_changed = True
+
+    def _position_of(self, segment: Segment, offset: int) -> int:
+        known = self._positions.get(offset)
+        if known is not None and offset >= segment.base_offset:
+            return known
+        position = reading.position_of(segment, offset)
+        self._remember_position(offset, position)
+        return position
+
+    def _remember_position(self, offset: int, position: int) -> None:
+        """Where a reader will go on, or where the high watermark will be: found again without a search."""
+        self._positions[offset] = position
+        if len(self._positions) > _REMEMBERED_POSITIONS:
+            self._positions.popitem(last=False)

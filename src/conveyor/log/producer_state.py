@@ -1,0 +1,142 @@
+"""What a partition knows of its idempotent producers: epoch, and the last five batches, so that a retry is recognised.
+
+Rules (KIP-98, KIP-360):
+- an older epoch is refused (INVALID_PRODUCER_EPOCH); a newer one starts at sequence 0;
+- a batch with the sequences of one of the last five is a duplicate, answered with the first one's offset;
+- otherwise the sequence goes on where the last batch ended, and wraps to 0 after 2**31 - 1;
+- a producer that is not known (new, or forgotten) may start anywhere.
+
+Everything here is rebuilt from the log; nothing here decides on its own when to forget: the caller passes the time.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import Offset
+from conveyor.log.batch import BatchHeader
+
+REMEMBERED_BATCHES = 5
+_SEQUENCES = 1 << 31
+
+
+class RememberedBatch(NamedTuple):
+    """One appended batch of a producer."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    append_timestamp_ms: int
+
+
+@dataclass(slots=True)
+class _Producer:
+    epoch: int
+    last_timestamp_ms: int
+    batches: list[RememberedBatch] = field(default_factory=list)
+
+
+class ProducerState:
+    """The producers of one partition, least recently heard first."""
+
+    def __init__(self, max_producers: int, expiration_ms: int) -> None:
+        self._max_producers = max_producers
+        self._expiration_ms = expiration_ms
+        self._producers: OrderedDict[int, _Producer] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, header: BatchHeader) -> RememberedBatch | None:
+        """Whether a batch of an idempotent producer may be appended; the earlier batch that it repeats, if it does.
+
+        Raises RequestError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return None
+        if header.producer_epoch != producer.epoch:
+            _check_new_epoch(producer, header)
+            return None
+        last_sequence = _last_sequence(header)
+        for batch in producer.batches:
+            if batch.base_sequence == header.base_sequence and batch.last_sequence == last_sequence:
+                return batch
+        _check_next_sequence(producer, header)
+        return None
+
+    def record(self, header: BatchHeader, base_offset: Offset, append_timestamp_ms: int) -> None:
+        """Remember a batch that is in the log; called at append and at recovery alike."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch, append_timestamp_ms)
+            self._make_room()
+        self._producers.move_to_end(header.producer_id)
+        producer.last_timestamp_ms = append_timestamp_ms
+        producer.batches.append(
+            RememberedBatch(
+                header.base_sequence,
+                _last_sequence(header),
+                base_offset,
+                base_offset + header.last_offset_delta,
+                append_timestamp_ms,
+            )
+        )
+        if len(producer.batches) > REMEMBERED_BATCHES:
+            del producer.batches[0]
+
+    def entries(self) -> Iterator[tuple[int, int, RememberedBatch]]:
+        """(producer id, epoch, batch) for every remembered batch, for a snapshot."""
+        for producer_id, producer in self._producers.items():
+            for batch in producer.batches:
+                yield producer_id, producer.epoch, batch
+
+    def restore(self, entries: Iterable[tuple[int, int, RememberedBatch]]) -> None:
+        """Start from a snapshot's entries, in the order of `entries`."""
+        self.clear()
+        for producer_id, epoch, batch in entries:
+            producer = self._producers.setdefault(producer_id, _Producer(epoch, batch.append_timestamp_ms))
+            producer.last_timestamp_ms = batch.append_timestamp_ms
+            producer.batches.append(batch)
+
+    def expire(self, now_ms: int) -> None:
+        """Forget producers that were silent for the expiration time."""
+        oldest = now_ms - self._expiration_ms
+        for producer_id in [key for key, each in self._producers.items() if each.last_timestamp_ms < oldest]:
+            del self._producers[producer_id]
+
+    def clear(self) -> None:
+        self._producers.clear()
+
+    def _make_room(self) -> None:
+        if len(self._producers) > self._max_producers:
+            self._producers.popitem(last=False)
+
+
+def _last_sequence(header: BatchHeader) -> int:
+    return (header.base_sequence + header.last_offset_delta) % _SEQUENCES
+
+
+def _check_new_epoch(producer: _Producer, header: BatchHeader) -> None:
+    if header.producer_epoch < producer.epoch:
+        raise RequestError(
+            ErrorKind.INVALID_PRODUCER_EPOCH,
+            f"producer {header.producer_id} writes with epoch {header.producer_epoch}, its newest is {producer.epoch}",
+        )
+    if header.base_sequence != 0:
+        raise RequestError(
+            ErrorKind.OUT_OF_ORDER_SEQUENCE,
+            f"producer {header.producer_id} starts epoch {header.producer_epoch} at sequence {header.base_sequence}, not 0",
+        )
+
+
+def _check_next_sequence(producer: _Producer, header: BatchHeader) -> None:
+    expected = (producer.batches[-1].last_sequence + 1) % _SEQUENCES
+    if header.base_sequence != expected:
+        raise RequestError(
+            ErrorKind.OUT_OF_ORDER_SEQUENCE,
+            f"producer {header.producer_id} sent sequence {header.base_sequence}, expected {expected}",
+        )

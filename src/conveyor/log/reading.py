@@ -1,0 +1,97 @@
+"""Finding places in segments: by offset, by time, and where a slice may end. Looks only at headers, never at records."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from conveyor.kernel.errors import StorageFailure
+from conveyor.log.batch import HEADER_BYTES, BatchHeader, read_header
+from conveyor.log.records import Record, decode_records
+from conveyor.log.segment import Segment
+
+_SCAN_BYTES = 8192
+
+
+def segment_for(segments: Sequence[Segment], offset: int) -> Segment:
+    """The segment that holds an offset; the first one for an offset below all."""
+    return segments[max(0, bisect_right(segments, offset, key=_base_offset) - 1)]
+
+
+def position_of(segment: Segment, offset: int) -> int:
+    """Where the batch that holds an offset begins; the segment's size for the offset after its last.
+
+    Raises StorageFailure.
+    """
+    start = segment.position_before(offset)
+    for position, header in headers(segment, start):
+        if header.next_offset > offset:
+            return position
+        start = position + header.size
+    return start
+
+
+def cut(segment: Segment, start: int, limit: int, max_bytes: int, *, at_least_one: bool) -> int:
+    """Where a slice from `start` ends: a batch boundary within `max_bytes`, or the end of one batch that is larger."""
+    if limit - start <= max_bytes:
+        return limit
+    boundary = segment.boundary_at_or_before(min(start + max_bytes, limit))
+    if boundary > start:
+        return boundary
+    end = start
+    for position, header in headers(segment, start):
+        if position + header.size - start > max_bytes:
+            break
+        end = position + header.size
+    if end == start and at_least_one:
+        return start + segment.header_at(start).size
+    return end
+
+
+def headers(segment: Segment, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+    """Positions and headers of the batches from a position on. Raises StorageFailure if one is cut or damaged."""
+    end = segment.size if end is None else end
+    chunk, chunk_start = b"", position
+    while position < end:
+        within = position - chunk_start
+        if within + HEADER_BYTES > len(chunk):
+            chunk, chunk_start, within = segment.file.read(position, _SCAN_BYTES), position, 0
+            if len(chunk) < HEADER_BYTES:
+                raise StorageFailure(f"{segment.path('log')} ends within a batch, at {position}")
+        header = read_header(chunk, within)
+        if header.size < HEADER_BYTES or position + header.size > end:
+            raise StorageFailure(f"{segment.path('log')} is damaged at {position}")
+        yield position, header
+        position += header.size
+
+
+def find_time(segments: Sequence[Segment], timestamp_ms: int, limit_offset: int) -> Record | None:
+    """The first record at or after a time, below an offset; None if there is none. Raises StorageFailure."""
+    for segment in segments:
+        if segment.max_timestamp >= timestamp_ms and segment.base_offset < limit_offset:
+            found = _find_time_in(segment, timestamp_ms, limit_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def find_newest(segments: Sequence[Segment], limit_offset: int) -> Record | None:
+    """The first of the records with the largest timestamp, below an offset. Raises StorageFailure. Source: KIP-734."""
+    held = [segment for segment in segments if segment.base_offset < limit_offset and segment.size]
+    if not held:
+        return None
+    newest = max(held, key=lambda segment: segment.max_timestamp)
+    return _find_time_in(newest, newest.max_timestamp, limit_offset)
+
+
+def _find_time_in(segment: Segment, timestamp_ms: int, limit_offset: int) -> Record | None:
+    for position, header in headers(segment, segment.position_before_time(timestamp_ms)):
+        if header.base_offset >= limit_offset:
+            return None
+        if header.max_timestamp >= timestamp_ms:
+            for record in decode_records(segment.file.read(position, header.size)):
+                if record.timestamp_ms >= timestamp_ms:
+                    return record
+    return None
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset

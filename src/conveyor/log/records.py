@@ -1,0 +1,146 @@
+"""The records inside a batch, decoded and encoded. Only what must look inside uses it: never a plain produce or fetch.
+
+Each record: length, attributes, timestamp delta, offset delta, key, value, headers; all numbers are zig-zag varints.
+Source: Kafka's message format, version 2.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import NO_PRODUCER_ID, NO_SEQUENCE
+from conveyor.kernel.ports import Bytes
+from conveyor.log import compression
+from conveyor.log.batch import (
+    COMPRESSION_MASK,
+    CRC_START,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    LOG_APPEND_TIME,
+    MAGIC,
+    read_header,
+)
+
+Header = tuple[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record, with its place in the log. `value=None` is a tombstone."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+def decode_records(batch: Bytes) -> Iterator[Record]:
+    """Every record of one whole batch. Raises RequestError (CORRUPT_BATCH)."""
+    header = read_header(batch)
+    codec = header.attributes & COMPRESSION_MASK
+    content = compression.decompress(codec, memoryview(batch)[HEADER_BYTES:])
+    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    position = 0
+    try:
+        for _ in range(header.records_count):
+            length, position = _read_varint(content, position)
+            end = position + length
+            yield _decode_record(content, position, header.base_offset, header.base_timestamp, append_time)
+            position = end
+    except IndexError as error:
+        raise RequestError(ErrorKind.CORRUPT_BATCH, "a record reaches beyond its batch") from error
+
+
+def encode_batch(
+    records: Sequence[tuple[int, bytes | None, bytes | None, Sequence[Header]]],
+    *,
+    codec: int = compression.NONE,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = NO_SEQUENCE,
+) -> bytes:
+    """A batch of (timestamp_ms, key, value, headers), base offset 0, as a producer would send it."""
+    base_timestamp = records[0][0]
+    encoded = bytearray()
+    for delta, (timestamp_ms, key, value, headers) in enumerate(records):
+        body = _encode_record(delta, timestamp_ms - base_timestamp, key, value, headers)
+        encoded += _varint(len(body)) + body
+    packed = compression.compress(codec, bytes(encoded))
+    newest = max(record[0] for record in records)
+    last_delta = len(records) - 1
+    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(packed)
+    batch = bytearray(
+        HEADER.pack(0, length, -1, MAGIC, 0, codec, last_delta, base_timestamp, newest, producer_id, producer_epoch,
+                    base_sequence, len(records))
+    )  # fmt: skip
+    batch += packed
+    batch[17:CRC_START] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
+    return bytes(batch)
+
+
+def _decode_record(
+    content: bytes, position: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> Record:
+    timestamp_delta, position = _read_varint(content, position + 1)
+    offset_delta, position = _read_varint(content, position)
+    key, position = _read_bytes(content, position)
+    value, position = _read_bytes(content, position)
+    count, position = _read_varint(content, position)
+    headers = []
+    for _ in range(count):
+        name, position = _read_bytes(content, position)
+        header_value, position = _read_bytes(content, position)
+        headers.append(((name or b"").decode("utf-8", "surrogateescape"), header_value))
+    timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
+    return Record(
+        offset=base_offset + offset_delta, timestamp_ms=timestamp, key=key, value=value, headers=tuple(headers)
+    )
+
+
+def _encode_record(
+    offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: Sequence[Header]
+) -> bytes:
+    body = bytearray(b"\0") + _varint(timestamp_delta) + _varint(offset_delta)
+    body += _field(key) + _field(value) + _varint(len(headers))
+    for name, header_value in headers:
+        body += _field(name.encode("utf-8", "surrogateescape")) + _field(header_value)
+    return bytes(body)
+
+
+def _field(content: bytes | None) -> bytes:
+    return _varint(-1) if content is None else _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    rest = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def _read_varint(content: bytes, position: int) -> tuple[int, int]:
+    shift = result = 0
+    while True:
+        byte = content[position]
+        position += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (result >> 1) ^ -(result & 1), position
+        shift += 7
+
+
+def _read_bytes(content: bytes, position: int) -> tuple[bytes | None, int]:
+    length, position = _read_varint(content, position)
+    if length < 0:
+        return None, position
+    end = position + length
+    if end > len(content):
+        raise IndexError(end)
+    return content[position:end], end

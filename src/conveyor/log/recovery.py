@@ -1,0 +1,163 @@
+"""Opening a log: what is on the disk, checked, and cut at the first batch that does not check out.
+
+- A segment with an index file was flushed whole before that file was written: only its end is looked at.
+- A segment without one was being written when the broker stopped: every batch is read and its CRC checked.
+  What it holds is flushed then: a reader, and a producer that repeats itself, may rely on it.
+- What does not check out at the end of the log is a write that was cut off: the log ends before it, and segments after
+  it are removed, which were not flushed either. Never so in a segment that was flushed and has others after it: a hole
+  in the middle is a StorageFailure, and the partition stays offline.
+"""
+
+import logging
+
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import Offset
+from conveyor.kernel.ports import Disk
+from conveyor.kernel.settings import ProducerSettings, TopicSettings
+from conveyor.log.batch import HEADER_BYTES, BatchHeader, batch_is_intact, read_header
+from conveyor.log.log import Log, LogParts
+from conveyor.log.probe import LogProbe
+from conveyor.log.producer_state import ProducerState
+from conveyor.log.reading import headers
+from conveyor.log.segment import OFFSET_DIGITS, Segment, segment_path
+from conveyor.log.snapshot import load_newest_snapshot, remove_snapshots
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES = 1 << 20
+
+
+def open_log(
+    disk: Disk, directory: str, topic: TopicSettings, producers: ProducerSettings, probe: LogProbe, now_ms: int
+) -> Log:
+    """Open the log in a directory, or start an empty one. Reads files, so call it off the event loop when it may be long.
+
+    Raises StorageFailure: a hole in the middle, or files that cannot be read.
+    """
+    names = disk.list(directory)
+    disk.make_directory(directory)
+    bases = sorted(int(name[:OFFSET_DIGITS]) for name in names if name.endswith(".log"))
+    segments = _open_segments(disk, directory, bases, set(names), topic, probe) if bases else []
+    fresh = not segments
+    if fresh:
+        segments = [Segment(disk, directory, 0)]
+    state = _recover_producers(disk, directory, segments, producers, now_ms)
+    return Log(disk, directory, topic, LogParts(segments, state, segments[0].base_offset, fresh), probe)
+
+
+def _open_segments(
+    disk: Disk, directory: str, bases: list[int], names: set[str], topic: TopicSettings, probe: LogProbe
+) -> list[Segment]:
+    segments: list[Segment] = []
+    for number, base in enumerate(bases):
+        if segments and segments[-1].next_offset != base:
+            raise StorageFailure(
+                f"{directory} has a hole: segment {segments[-1].base_offset} ends before offset"
+                f" {segments[-1].next_offset}, the next begins at {base}"
+            )
+        segment = Segment(disk, directory, base)
+        segments.append(segment)
+        flushed = segment_path("", base, "index").lstrip("/") in names
+        last = number == len(bases) - 1
+        if not _check(segment, flushed, last, topic, probe):
+            _remove_from(disk, directory, bases[number + 1 :])
+            break
+    return segments
+
+
+def _check(segment: Segment, flushed: bool, last: bool, topic: TopicSettings, probe: LogProbe) -> bool:
+    """Find the segment's end. False if it had to be cut there."""
+    if flushed and _end_is_sound(segment):
+        return True
+    if flushed and not last:
+        raise StorageFailure(f"{segment.path('log')} is damaged, and later segments follow it")
+    segment.forget_indexes()
+    end = _scan(segment, topic.index_interval_bytes)
+    probe.recovered_segments += 1
+    if end == segment.size:
+        segment.file.sync()
+        return True
+    log.warning(
+        "log cut partition=%s offset=%d bytes=%d: what followed is no whole batch",
+        segment.path("log"), segment.next_offset, segment.size - end,
+    )  # fmt: skip
+    probe.truncated_bytes += segment.size - end
+    segment.file.truncate(end)
+    segment.file.sync()
+    return False
+
+
+def _end_is_sound(segment: Segment) -> bool:
+    """Read a flushed segment from its last index entry on, and take its bounds from there."""
+    segment.seal()
+    entries = segment.offset_entries
+    start = entries[len(entries) - 1][1] if len(entries) else 0
+    times = segment.time_entries
+    segment.max_timestamp = times[len(times) - 1][0] if len(times) else segment.max_timestamp
+    if start > segment.size:
+        return False
+    end = start
+    while end < segment.size:
+        header = _intact_batch(segment, end)
+        if header is None:
+            return False
+        end += header.size
+        segment.next_offset = header.next_offset
+    return True
+
+
+def _scan(segment: Segment, interval_bytes: int) -> int:
+    """Check every batch from the start, making the indexes; returns where the first unsound one begins."""
+    position = 0
+    buffer, buffer_start = b"", 0
+    while position < segment.size:
+        within = position - buffer_start
+        size = read_header(buffer, within).size if within + HEADER_BYTES <= len(buffer) else 0
+        if size < HEADER_BYTES or within + size > len(buffer):
+            size = _size_at(segment, position)
+            if size == 0:
+                return position
+            buffer, buffer_start, within = segment.file.read(position, max(size, _READ_BYTES)), position, 0
+        batch = memoryview(buffer)[within : within + size]
+        header = read_header(batch)
+        if header.base_offset != segment.next_offset or not batch_is_intact(batch):
+            return position
+        segment.note(header.next_offset - 1, header.max_timestamp, position, size, interval_bytes)
+        position += size
+    return position
+
+
+def _size_at(segment: Segment, position: int) -> int:
+    """The size of a whole batch at a position, or 0."""
+    if position + HEADER_BYTES > segment.size:
+        return 0
+    size = segment.header_at(position).size
+    return size if HEADER_BYTES <= size <= segment.size - position else 0
+
+
+def _intact_batch(segment: Segment, position: int) -> BatchHeader | None:
+    size = _size_at(segment, position)
+    batch = segment.file.read(position, size)
+    return read_header(batch) if size and batch_is_intact(batch) else None
+
+
+def _remove_from(disk: Disk, directory: str, bases: list[int]) -> None:
+    for base in reversed(bases):
+        log.warning("segment removed partition=%s base_offset=%d: the log ends before it", directory, base)
+        Segment(disk, directory, base).remove()
+
+
+def _recover_producers(
+    disk: Disk, directory: str, segments: list[Segment], settings: ProducerSettings, now_ms: int
+) -> ProducerState:
+    state = ProducerState(settings.max_producers_per_partition, settings.producer_id_expiration_ms)
+    end = segments[-1].next_offset
+    remove_snapshots(disk, directory, above=end)
+    known = load_newest_snapshot(disk, directory, state, end)
+    for segment in segments:
+        if segment.next_offset > known:
+            for _, header in headers(segment, segment.position_before(known)):
+                if header.producer_id >= 0 and header.base_offset >= known:
+                    state.record(header, Offset(header.base_offset), now_ms)
+    state.expire(now_ms)
+    return state

@@ -1,0 +1,1 @@
+"""A partition: leader, high watermark, who waits for it; and the runner of the state machines that live on one."""

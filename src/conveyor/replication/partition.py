@@ -1,0 +1,182 @@
+"""One partition that this broker leads: its log, its high watermark, and everybody who waits for either.
+
+    append -> (end of the loop's turn) write -> (policy `ack`) flush -> high watermark -> waiters
+
+The high watermark is the lowest offset that every in-sync replica has made as durable as the topic's `flush.policy`
+asks: with one replica, flushed (`ack`) or written (`os`). It never goes back.
+
+States: online, offline (a StorageFailure; says why; ends with a restart). Invariants: a waiter is called exactly once;
+after a StorageFailure nothing is appended or acknowledged any more. Who may call: the broker, from the loop's thread.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import LeaderEpoch, Offset, TopicPartition
+from conveyor.kernel.ports import Bytes, FileSlice
+from conveyor.log.flush import FlushJob
+from conveyor.log.log import AppendInfo, Log
+
+log = logging.getLogger(__name__)
+
+Waiter = Callable[[RequestError | None], None]
+"""Called once: with None when the offset is reached, with the error when it never will be."""
+
+
+class Partition:
+    """See the module's docstring.
+
+    wants_write, wants_flush: called when there is something to write or flush; the owner then calls `write`, or
+    `begin_flush` and `complete_flush`.
+    """
+
+    def __init__(
+        self,
+        identity: TopicPartition,
+        log: Log,
+        leader_epoch: LeaderEpoch,
+        wants_write: Callable[["Partition"], None],
+        wants_flush: Callable[["Partition"], None],
+    ) -> None:
+        self.identity = identity
+        self.log = log
+        self.leader_epoch = leader_epoch
+        self.high_watermark = Offset(log.flushed_offset)
+        self.offline_reason: str | None = None
+        self._wants_write = wants_write
+        self._wants_flush = wants_flush
+        self._written_waiters: deque[tuple[int, Waiter]] = deque()
+        self._committed_waiters: deque[tuple[int, Waiter]] = deque()
+        self._watchers: dict[Callable[[], None], None] = {}
+        self._flushing = False
+
+    def append(self, batch: Bytes, now_ms: int) -> AppendInfo:
+        """Append one record batch. Raises RequestError, also when the partition is offline or goes so now."""
+        if self.offline_reason is not None:
+            raise self._offline_error()
+        was_idle = not self.log.needs_write
+        try:
+            info = self.log.append(batch, self.leader_epoch, now_ms)
+        except StorageFailure as failure:
+            self.go_offline(failure)
+            raise self._offline_error() from failure
+        if was_idle:
+            self._wants_write(self)
+        return info
+
+    def write(self) -> None:
+        """Write what this turn appended, tell who waits for it, and ask for the flush that the policy wants."""
+        if self.offline_reason is not None:
+            return
+        try:
+            self.log.write()
+        except StorageFailure as failure:
+            return self.go_offline(failure)
+        _release(self._written_waiters, self.log.written_offset)
+        if self.log.topic.flush_policy == "ack":
+            self._wants_flush(self)
+        else:
+            self._advance(self.log.written_offset)
+
+    def begin_flush(self) -> FlushJob | None:
+        """A job to run off the loop, if there is something to flush."""
+        if self.offline_reason is not None or not self.log.needs_flush:
+            return None
+        self._flushing = True
+        return self.log.begin_flush()
+
+    def complete_flush(self, job: FlushJob, failure: StorageFailure | None) -> None:
+        """Take the result of a flush."""
+        self._flushing = False
+        if self.offline_reason is not None:
+            return self.log.abandon()
+        if failure is not None:
+            return self.go_offline(failure)
+        self.log.complete_flush(job)
+        if self.log.topic.flush_policy == "ack":
+            self._advance(self.log.flushed_offset)
+
+    def when_written(self, offset: int, waiter: Waiter) -> None:
+        """Call back when everything below an offset is in the page cache (acks=1)."""
+        _wait(self._written_waiters, offset, self.log.written_offset, waiter)
+
+    def when_committed(self, offset: int, waiter: Waiter) -> None:
+        """Call back when the high watermark has reached an offset (acks=all)."""
+        _wait(self._committed_waiters, offset, self.high_watermark, waiter)
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call back once, at the next rise of the high watermark, or when the partition goes offline."""
+        self._watchers[changed] = None
+
+    def unwatch(self, changed: Callable[[], None]) -> None:
+        self._watchers.pop(changed, None)
+
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> FileSlice | None:
+        """What consumers may see from an offset on. Raises RequestError."""
+        if self.offline_reason is not None:
+            raise self._offline_error()
+        try:
+            return self.log.read(offset, max_bytes, self.high_watermark, at_least_one=at_least_one)
+        except StorageFailure as failure:
+            self.go_offline(failure)
+            raise self._offline_error() from failure
+
+    def check_leader_epoch(self, epoch: int) -> None:
+        """Compare the epoch that a client knows, if it does (-1). Raises RequestError. Source: KIP-320."""
+        if 0 <= epoch < self.leader_epoch:
+            raise RequestError(ErrorKind.FENCED_LEADER_EPOCH, f"{self.identity}: epoch is {self.leader_epoch}")
+        if epoch > self.leader_epoch:
+            raise RequestError(ErrorKind.UNKNOWN_LEADER_EPOCH, f"{self.identity}: epoch is {self.leader_epoch}")
+
+    def check_replicas(self) -> None:
+        """Whether acks=all can be promised. Raises RequestError (NOT_ENOUGH_REPLICAS)."""
+        needed = self.log.topic.min_insync_replicas
+        if needed > 1:
+            raise RequestError(
+                ErrorKind.NOT_ENOUGH_REPLICAS, f"{self.identity} has 1 in-sync replica, min.insync.replicas is {needed}"
+            )
+
+    def go_offline(self, failure: StorageFailure) -> None:
+        """Stop serving: what is on the disk is true, what is in memory may not be."""
+        if self.offline_reason is None:
+            log.error("partition offline partition=%s reason=%s", self.identity, failure)
+            self.end(str(failure))
+
+    def end(self, reason: str) -> None:
+        """Answer everybody who waits, and let go of the files."""
+        self.offline_reason = reason
+        for waiters in (self._written_waiters, self._committed_waiters):
+            while waiters:
+                waiters.popleft()[1](self._offline_error())
+        self._notify()
+        if not self._flushing:
+            self.log.abandon()
+
+    def _offline_error(self) -> RequestError:
+        return RequestError(ErrorKind.PARTITION_OFFLINE, f"{self.identity} is offline: {self.offline_reason}")
+
+    def _advance(self, offset: Offset) -> None:
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            _release(self._committed_waiters, offset)
+            self._notify()
+
+    def _notify(self) -> None:
+        if self._watchers:
+            watchers, self._watchers = self._watchers, {}
+            for changed in watchers:
+                changed()
+
+
+def _wait(waiters: deque[tuple[int, Waiter]], offset: int, reached: int, waiter: Waiter) -> None:
+    if offset <= reached:
+        waiter(None)
+    else:
+        waiters.append((offset, waiter))
+
+
+def _release(waiters: deque[tuple[int, Waiter]], reached: int) -> None:
+    while waiters and waiters[0][0] <= reached:
+        waiters.popleft()[1](None)

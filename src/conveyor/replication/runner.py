@@ -1,0 +1,123 @@
+"""Runs one state machine on one partition: appends what it decides, applies it, and holds replies until it is safe.
+
+    submit -> handle -> append records -> apply -> (high watermark) -> replies
+
+The machine is loaded by `replay`, which reads the partition from its start. After a failed append the state in memory
+is not what the log says: the partition is offline by then, and everybody gets COORDINATOR_NOT_AVAILABLE.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Generic
+
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.machine import Command, LogRecord, Outcome, Reply, StateMachine, Token
+from conveyor.kernel.ports import Clock
+from conveyor.log.batch import iterate_batches
+from conveyor.log.log import Log
+from conveyor.log.records import Record, decode_records, encode_batch
+from conveyor.replication.partition import Partition
+
+Respond = Callable[[object], None]
+"""Takes a reply's value, or a RequestError."""
+
+_READ_BYTES = 1 << 20
+
+
+class MachineRunner(Generic[Command]):
+    """See the module's docstring."""
+
+    def __init__(self, partition: Partition, machine: StateMachine[Command], clock: Clock) -> None:
+        self._partition = partition
+        self._machine = machine
+        self._clock = clock
+        self._tokens = count(1)
+        self._waiting: dict[Token, Respond] = {}
+        self._alarm_ms: int | None = None
+        self._cancel_alarm: Callable[[], None] | None = None
+        self._set_alarm()
+
+    def submit(self, command: Command, respond: Respond) -> Token:
+        """Hand a command to the machine; `respond` is called once, now or later. Returns what `forget` takes."""
+        token = Token(next(self._tokens))
+        self._waiting[token] = respond
+        self._carry_out(self._machine.handle(command, token, self._clock.now_ms()))
+        return token
+
+    def forget(self, token: Token) -> None:
+        """Nobody waits for this reply any more: its connection is gone."""
+        self._waiting.pop(token, None)
+
+    def stop(self) -> None:
+        """Answer everybody who waits, and set no more alarms."""
+        if self._cancel_alarm is not None:
+            self._cancel_alarm()
+        self._fail_all()
+
+    def _carry_out(self, outcome: Outcome) -> None:
+        if outcome.records and not self._append(outcome.records):
+            return self._fail_all()
+        if outcome.replies:
+            self._reply_when_safe(outcome.replies)
+        self._set_alarm()
+
+    def _append(self, records: tuple[LogRecord, ...]) -> bool:
+        now_ms = self._clock.now_ms()
+        batch = encode_batch([(now_ms, record.key, record.value, ()) for record in records])
+        try:
+            self._partition.append(batch, now_ms)
+        except RequestError:
+            return False
+        for record in records:
+            self._machine.apply(LogRecord(record.key, record.value, now_ms))
+        return True
+
+    def _reply_when_safe(self, replies: tuple[Reply, ...]) -> None:
+        def reached(error: RequestError | None) -> None:
+            for reply in replies:
+                respond = self._waiting.pop(reply.token, None)
+                if respond is not None:
+                    respond(reply.value if error is None else _unavailable())
+
+        self._partition.when_committed(self._partition.log.log_end_offset, reached)
+
+    def _fail_all(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for respond in waiting.values():
+            respond(_unavailable())
+
+    def _set_alarm(self) -> None:
+        deadline = self._machine.next_deadline_ms()
+        if deadline == self._alarm_ms:
+            return
+        if self._cancel_alarm is not None:
+            self._cancel_alarm()
+        self._alarm_ms = deadline
+        self._cancel_alarm = None if deadline is None else self._clock.call_at(deadline, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm_ms = self._cancel_alarm = None
+        if self._partition.offline_reason is None:
+            self._carry_out(self._machine.expire(self._clock.now_ms()))
+
+
+def replay(log: Log, machine: StateMachine[Command]) -> None:
+    """Apply every record of a log, oldest first. Blocks; call it off the event loop. Raises StorageFailure."""
+    offset: int = log.log_start_offset
+    while offset < log.written_offset:
+        found = log.read(offset, _READ_BYTES, log.written_offset, at_least_one=True)
+        assert found is not None, "a log that has records below its end returns some"
+        content = found.file.read(found.position, found.length)
+        for position, header in iterate_batches(content):
+            if header.base_offset >= offset:
+                _apply_all(decode_records(content[position : position + header.size]), machine)
+            offset = header.next_offset
+
+
+def _apply_all(records: Iterable[Record], machine: StateMachine[Command]) -> None:
+    for record in records:
+        machine.apply(LogRecord(record.key, record.value, record.timestamp_ms))
+
+
+def _unavailable() -> RequestError:
+    return RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, "the coordinator's partition is offline: ask again")

@@ -1,0 +1,1 @@
+"""The asyncio shell: sockets, the event loop, wiring, start and stop."""

@@ -1,0 +1,74 @@
+"""Where a listener binds, and whether it may."""
+
+import errno
+import ipaddress
+import socket
+from typing import NamedTuple
+
+from conveyor.kernel.errors import SettingsError, StartupError
+
+
+class Address(NamedTuple):
+    """A host and a port; prints as both."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str, setting: str) -> Address:
+    """`host:port`, `[v6]:port`. Raises SettingsError."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not host or not port.isdigit() or int(port) > 65535:
+        raise SettingsError(f"setting '{setting}' is {text!r}: it takes host:port, such as 127.0.0.1:9092")
+    return Address(host.strip("[]"), int(port))
+
+
+def check_exposure(address: Address, setting: str, insecure: bool) -> None:
+    """Refuse to listen beyond this machine while nobody is authenticated, unless told to. Raises SettingsError."""
+    if not insecure and not _is_loopback(address.host):
+        raise SettingsError(
+            f"{setting} {address} can be reached from other machines, and nothing authenticates clients:"
+            " bind to 127.0.0.1, or say --insecure"
+        )
+
+
+def bind(address: Address, setting: str) -> socket.socket:
+    """A bound, listening socket. Raises StartupError."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((address.host, address.port))
+        bound.listen(1024)
+        bound.setblocking(False)
+    except (OSError, OverflowError) as error:
+        bound.close()
+        raise _cannot_bind(address, setting, error) from error
+    return bound
+
+
+def bound_address(bound: socket.socket) -> Address:
+    """Where a socket really listens, its port picked by the system if it was 0."""
+    name = bound.getsockname()
+    return Address(name[0], name[1])
+
+
+def _cannot_bind(address: Address, setting: str, error: Exception) -> StartupError:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return StartupError(
+            f"port {address.port} on {address.host} is taken by another process:"
+            f" stop it, or choose another with --{setting} {address.host}:PORT (0 picks a free one)"
+        )
+    return StartupError(f"cannot listen on {address} (--{setting}): {error}")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

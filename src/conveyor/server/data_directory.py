@@ -1,0 +1,47 @@
+"""The data directory: made, checked, and locked against a second broker."""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO
+
+from conveyor.kernel.errors import StartupError
+
+LOCK_NAME = ".lock"
+
+
+class DataDirectory:
+    """A directory that belongs to this process until `release`. Raises StartupError when it cannot."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = (path / LOCK_NAME).open("a+")
+        except FileExistsError as error:
+            raise StartupError(f"data directory {path} is a file: choose another with --data-dir") from error
+        except OSError as error:
+            raise StartupError(
+                f"data directory {path} is not writable ({error.strerror}): change its permissions, or choose another"
+                " with --data-dir"
+            ) from error
+        _take(self._lock, path)
+
+    def release(self) -> None:
+        self._lock.close()
+
+
+def _take(lock: IO[str], path: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.seek(0)
+        holder = lock.read().strip() or "unknown"
+        lock.close()
+        raise StartupError(
+            f"data directory {path} is in use by another broker (process {holder}):"
+            " stop it, or choose another directory with --data-dir"
+        ) from error
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()

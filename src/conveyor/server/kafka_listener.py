@@ -1,0 +1,242 @@
+"""The Kafka listener: sockets of clients, and what they may take of the broker's memory and patience.
+
+- A client that does not read is not written to, and not read from: file slices are read from the disk only as far as
+  the socket takes them.
+- Requests that are only partly received are counted, all connections together; beyond the limit the connection that
+  holds most is closed.
+- A connection that finishes no request for `network.max_idle_ms` is closed.
+"""
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from typing import cast
+
+from conveyor.broker.broker import Broker
+from conveyor.kafka_api.call import Part
+from conveyor.kafka_api.connection import KafkaConnection
+from conveyor.kernel.errors import ProtocolViolation, StorageFailure
+from conveyor.kernel.ports import FileSlice
+from conveyor.server.probe import NetworkProbe
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_CHUNK_BYTES = 1 << 20
+
+
+class KafkaListener:
+    """All connections of Kafka clients."""
+
+    def __init__(self, broker: Broker, probe: NetworkProbe) -> None:
+        self.broker = broker
+        self.probe = probe
+        self.connections: set[_ClientProtocol] = set()
+        self.buffered_bytes = 0
+        self._server: asyncio.Server | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def start(self, bound: socket.socket) -> None:
+        """Accept connections on a bound socket."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _ClientProtocol(self), sock=bound, backlog=_BACKLOG)
+        self._sweep_later()
+
+    def stop_reading(self) -> None:
+        """Take no more connections, and no more requests from those there are."""
+        if self._server is not None:
+            self._server.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for connection in self.connections:
+            connection.stop_reading()
+
+    def close_connections(self) -> None:
+        """Close all, once what was answered is sent."""
+        for connection in list(self.connections):
+            connection.finish()
+
+    def count(self, connection: "_ClientProtocol", change: int) -> None:
+        """Account for bytes of a partly received request; too many close the connection that holds most."""
+        self.buffered_bytes += change
+        if change > 0 and self.buffered_bytes > self.broker.settings.network.max_buffered_bytes:
+            largest = max(self.connections, key=_counted, default=connection)
+            largest.close(
+                f"partly received requests take {self.buffered_bytes} bytes (network.max_buffered_bytes),"
+                f" this one {largest.counted_bytes}"
+            )
+
+    def _sweep_later(self) -> None:
+        seconds = max(0.05, min(10.0, self.broker.settings.network.max_idle_ms / 4000))
+        self._sweep = asyncio.get_running_loop().call_later(seconds, self._close_idle)
+
+    def _close_idle(self) -> None:
+        oldest = asyncio.get_running_loop().time() - self.broker.settings.network.max_idle_ms / 1000
+        for connection in list(self.connections):
+            connection.close_if_idle(oldest)
+        self._sweep_later()
+
+
+class _ClientProtocol(asyncio.Protocol):
+    """One socket: reads into a `KafkaConnection`, writes what it sends."""
+
+    def __init__(self, listener: KafkaListener) -> None:
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._output: deque[Part] = deque()
+        self._writable = True
+        self._reading = True
+        self._ended = False
+        self._stopping = False
+        self._finished_requests = 0
+        self._last_progress = self._loop.time()
+        self.counted_bytes = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername") or ("?", 0)
+        self._peer = f"{peer[0]}:{peer[1]}"
+        self._connection = KafkaConnection(self._listener.broker, peer[0], self._send)
+        _tune(transport.get_extra_info("socket"))
+        connections = self._listener.connections
+        connections.add(self)
+        self._listener.probe.connections_opened += 1
+        limit = self._listener.broker.settings.network.max_connections
+        if len(connections) > limit:
+            self.close(f"more than {limit} connections (network.max_connections)")
+
+    def data_received(self, data: bytes) -> None:
+        self._listener.probe.received_bytes += len(data)
+        try:
+            self._connection.receive(data)
+        except ProtocolViolation as violation:
+            return self.close(str(violation))
+        self._count_buffered()
+        self._balance()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._ended:
+            log.debug("connection closed peer=%s by=client", self._peer)
+            self._end()
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._write_more()
+        self._balance()
+
+    def close(self, reason: str) -> None:
+        """Close with one log line."""
+        if not self._ended:
+            log.warning("connection closed peer=%s reason=%s", self._peer, reason)
+            self._listener.probe.connections_refused += 1
+            self._end()
+            self._transport.abort()
+
+    def stop_reading(self) -> None:
+        self._stopping = True
+        self._balance()
+
+    def finish(self) -> None:
+        """Close once the output is sent."""
+        self._end()
+        self._transport.close()
+
+    def close_if_idle(self, oldest: float) -> None:
+        finished = self._connection.finished_requests
+        if finished != self._finished_requests or not self._connection.is_idle:
+            self._finished_requests = finished
+            self._last_progress = self._loop.time()
+        elif self._last_progress < oldest:
+            idle_ms = self._listener.broker.settings.network.max_idle_ms
+            self.close(f"no finished request for {idle_ms} ms (network.max_idle_ms)")
+
+    def _end(self) -> None:
+        self._ended = True
+        self._output.clear()
+        self._connection.end()
+        self._listener.connections.discard(self)
+        self._listener.count(self, -self.counted_bytes)
+        self.counted_bytes = 0
+
+    def _count_buffered(self) -> None:
+        buffered = self._connection.buffered_bytes
+        if buffered != self.counted_bytes:
+            change = buffered - self.counted_bytes
+            self.counted_bytes = buffered
+            self._listener.count(self, change)
+
+    def _send(self, parts: list[Part]) -> None:
+        if self._ended:
+            return
+        self._output.extend(parts)
+        self._write_more()
+        if not self._reading:
+            self._balance()
+
+    def _write_more(self) -> None:
+        """Hand the socket as much as it takes, joining what is small."""
+        while self._output and self._writable and not self._ended:
+            chunk = self._next_chunk()
+            self._listener.probe.sent_bytes += len(chunk)
+            self._transport.write(chunk)
+
+    def _next_chunk(self) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        output = self._output
+        while output and size < _CHUNK_BYTES:
+            part = output.popleft()
+            if isinstance(part, bytes):
+                piece = part
+            else:
+                piece = self._read(part, _CHUNK_BYTES - size)
+            pieces.append(piece)
+            size += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _read(self, part: FileSlice, room: int) -> bytes:
+        """The next bytes of a slice; what does not fit waits at the head of the queue."""
+        length = min(part.length, room)
+        try:
+            content = part.file.read(part.position, length)
+        except StorageFailure as failure:
+            content = b""
+            log.error("read failed peer=%s reason=%s", self._peer, failure)
+        if len(content) < length:
+            self.close("stored records could not be read")
+        elif length < part.length:
+            self._output.appendleft(FileSlice(part.file, part.position + length, part.length - length))
+        return content
+
+    def _balance(self) -> None:
+        """Read from the client only while it reads our answers, and while not too many of them are owed."""
+        if self._ended:
+            return
+        try:
+            if self._wants_requests():
+                self._connection.go_on()
+        except ProtocolViolation as violation:
+            return self.close(str(violation))
+        wanted = self._wants_requests()
+        if wanted != self._reading and not self._ended:
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _wants_requests(self) -> bool:
+        return self._writable and not self._stopping and not self._connection.is_full
+
+
+def _counted(connection: _ClientProtocol) -> int:
+    return connection.counted_bytes
+
+
+def _tune(connection: socket.socket | None) -> None:
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,0 +1,13 @@
+"""Counters of the network, plain numbers that /metrics reads."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class NetworkProbe:
+    """Summed over all connections since the start."""
+
+    connections_opened: int = 0
+    connections_refused: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0

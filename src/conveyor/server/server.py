@@ -1,0 +1,126 @@
+"""A broker with its doors open: wiring, start, stop.
+
+Start: data directory, sockets bound, logs recovered, Kafka door open, HTTP door open, ready.
+Stop: no new connections, owed answers are given, logs flushed and sealed, connections closed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import resource
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
+
+from conveyor.adapters.disk import RealDisk
+from conveyor.adapters.sqlite_store import SqliteStore
+from conveyor.adapters.system_clock import SystemClock
+from conveyor.broker.broker import Broker, BrokerPorts
+from conveyor.kernel.errors import StartupError, StorageFailure
+from conveyor.kernel.ports import Clock, Disk
+from conveyor.kernel.settings import Settings
+from conveyor.server.addresses import Address, bind, bound_address, check_exposure, parse_address
+from conveyor.server.data_directory import DataDirectory
+from conveyor.server.http_listener import HttpListener
+from conveyor.server.kafka_listener import KafkaListener
+from conveyor.server.probe import NetworkProbe
+
+log = logging.getLogger(__name__)
+
+
+class Server:
+    """One broker and its listeners. Without a data directory everything is kept on the disk that is passed in.
+
+    `stopping` is set by whoever wants the server to stop, and by a bug, which is then in `failure`.
+    """
+
+    def __init__(self, settings: Settings, data_directory: Path | None, *, disk: Disk | None = None) -> None:
+        self.settings = settings
+        self.stopping = asyncio.Event()
+        self.failure: BaseException | None = None
+        self._data_path = data_directory
+        self._disk = disk
+        self._probe = NetworkProbe()
+        self._stack = contextlib.AsyncExitStack()
+
+    async def start(self, clock: Clock | None = None) -> None:
+        """Accept requests when this returns. Raises SettingsError, StartupError; nothing is left open then."""
+        async with contextlib.AsyncExitStack() as stack:
+            await self._start(stack, clock or SystemClock(asyncio.get_running_loop()))
+            self._stack = stack.pop_all()
+
+    async def stop(self) -> None:
+        """Answer what is owed, flush and seal the logs, close everything."""
+        await self._stack.aclose()
+
+    async def _start(self, stack: contextlib.AsyncExitStack, clock: Clock) -> None:
+        kafka_socket, self.kafka_address = self._bind(stack, "kafka")
+        http_socket, self.http_address = self._bind(stack, "http")
+        try:
+            self.broker = self._make_broker(stack, clock)
+            advertised = self._advertised()
+            stack.push_async_callback(self.broker.stop)
+            await self.broker.start(advertised.host, advertised.port)
+        except StorageFailure as failure:
+            raise StartupError(f"the data directory cannot be used: {failure}") from failure
+        listener = KafkaListener(self.broker, self._probe)
+        stack.callback(listener.close_connections)
+        stack.push_async_callback(self._drain, listener)
+        await listener.start(kafka_socket)
+        http = HttpListener(self.broker, self._probe, http_socket)
+        stack.push_async_callback(http.stop)
+        http.start()
+
+    async def _drain(self, listener: KafkaListener) -> None:
+        """Take no more requests; answer those that wait, with what there is."""
+        listener.stop_reading()
+        await self.broker.finish_requests()
+
+    def _make_broker(self, stack: contextlib.AsyncExitStack, clock: Clock) -> Broker:
+        disk, store = self._open_storage(stack)
+        threads = ThreadPoolExecutor(self.settings.broker.flush_threads, "disk")
+        stack.callback(threads.shutdown)
+        ports = BrokerPorts(disk=disk, store=store, clock=clock, threads=threads, new_id=uuid4, failed=self._failed)
+        return Broker(self.settings, ports)
+
+    def _open_storage(self, stack: contextlib.AsyncExitStack) -> tuple[Disk, SqliteStore]:
+        if self._data_path is None:
+            assert self._disk is not None, "give a data directory or a disk"
+            return self._disk, SqliteStore(None)
+        directory = DataDirectory(self._data_path)
+        stack.callback(directory.release)
+        limit = self.settings.broker.open_segment_files or raise_file_limit() // 2
+        return RealDisk(self._data_path, limit), SqliteStore(self._data_path / "metadata.sqlite")
+
+    def _bind(self, stack: contextlib.AsyncExitStack, which: str) -> tuple[socket.socket, Address]:
+        network = self.settings.network
+        address = parse_address(getattr(network, which), f"network.{which}")
+        check_exposure(address, f"--{which}", network.insecure)
+        bound = bind(address, which)
+        stack.callback(bound.close)
+        return bound, bound_address(bound)
+
+    def _advertised(self) -> Address:
+        """What clients are told to connect to. A wildcard address is replaced by this machine's name."""
+        advertised = self.settings.network.advertised
+        if advertised:
+            return parse_address(advertised, "network.advertised")
+        host, port = self.kafka_address
+        return Address(socket.getfqdn() if host in ("0.0.0.0", "::") else host, port)  # noqa: S104
+
+    def _failed(self, error: BaseException) -> None:
+        """A bug: stop rather than guess."""
+        log.critical("broker stops: unexpected error", exc_info=error)
+        self.failure = error
+        self.stopping.set()
+
+
+def raise_file_limit() -> int:
+    """Let this process open as many files as the system allows it to; returns how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 1 << 20 if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 20)

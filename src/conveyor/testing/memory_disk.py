@@ -1,0 +1,145 @@
+"""A disk in memory that can fail, and that forgets what was not flushed when its power is cut.
+
+It keeps two states of every file: what was written, and what was synced; and two of every directory: the names that
+were made or removed, and those that a `sync_directory` has made durable. Everything that chance decides comes from a
+`random.Random` that is passed in.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ports import Bytes
+
+
+class MemoryFile:
+    """One append-only file. `written` is what a reader sees, the first `synced_bytes` of it survive a power cut."""
+
+    def __init__(self, path: str, disk: "MemoryDisk") -> None:
+        self.path = path
+        self.written = bytearray()
+        self.synced_bytes = 0
+        self._disk = disk
+
+    @property
+    def size(self) -> int:
+        return len(self.written)
+
+    def read(self, position: int, length: int) -> bytes:
+        self._disk.check("read", self.path)
+        return bytes(self.written[position : position + length])
+
+    def append(self, buffers: Sequence[Bytes]) -> None:
+        self._disk.check("append", self.path)
+        self._disk.take_room(sum(map(len, buffers)), self.path)
+        for each in buffers:
+            self.written += each
+
+    def truncate(self, size: int) -> None:
+        self._disk.check("truncate", self.path)
+        del self.written[size:]
+        self.synced_bytes = min(self.synced_bytes, size)
+
+    def sync(self) -> None:
+        self._disk.check("sync", self.path)
+        self.synced_bytes = len(self.written)
+
+    def fileno(self) -> int:
+        return -1
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class MemoryDisk:
+    """See `conveyor.kernel.ports.Disk`.
+
+    free_bytes: how much may still be appended; None for no limit. `fail(operation)` makes an operation fail from now
+    on: read, append, truncate, sync, rename, write_atomic, sync_directory; `heal()` ends that.
+    """
+
+    def __init__(self, free_bytes: int | None = None) -> None:
+        self.free_bytes = free_bytes
+        self._files: dict[str, MemoryFile] = {}
+        self._durable_names: set[str] = set()
+        self._failing: set[str] = set()
+
+    def fail(self, operation: str) -> None:
+        self._failing.add(operation)
+
+    def heal(self) -> None:
+        self._failing.clear()
+        self.free_bytes = None
+
+    def check(self, operation: str, path: str) -> None:
+        if operation in self._failing:
+            raise StorageFailure(f"{path}: {operation} failed")
+
+    def take_room(self, size: int, path: str) -> None:
+        if self.free_bytes is not None:
+            if size > self.free_bytes:
+                raise StorageFailure(f"{path}: No space left on device")
+            self.free_bytes -= size
+
+    def power_cut(self, chance: Random) -> "MemoryDisk":
+        """The disk as it may be found afterwards: what was synced, and by chance some of the rest, torn anywhere."""
+        survivor = MemoryDisk()
+        for path, file in self._files.items():
+            if path not in self._durable_names and chance.random() < 0.5:
+                continue
+            kept = MemoryFile(path, survivor)
+            unsynced = len(file.written) - file.synced_bytes
+            kept.written += file.written[: file.synced_bytes + chance.randint(0, unsynced)]
+            kept.synced_bytes = len(kept.written)
+            survivor._files[path] = kept
+            survivor._durable_names.add(path)
+        return survivor
+
+    def open(self, path: str) -> MemoryFile:
+        return self._files.setdefault(path, MemoryFile(path, self))
+
+    def exists(self, path: str) -> bool:
+        return path in self._files or any(each.startswith(f"{path}/") for each in self._files)
+
+    def list(self, directory: str) -> list[str]:
+        below = [path.removeprefix(f"{directory}/") for path in self._files if path.startswith(f"{directory}/")]
+        return sorted({name.partition("/")[0] for name in below})
+
+    def make_directory(self, path: str) -> None:
+        """Directories are there as soon as files are in them."""
+
+    def read(self, path: str) -> bytes:
+        self.check("read", path)
+        if path not in self._files:
+            raise StorageFailure(f"{path}: No such file or directory")
+        return bytes(self._files[path].written)
+
+    def write_atomic(self, path: str, content: bytes) -> None:
+        self.check("write_atomic", path)
+        self.take_room(len(content), path)
+        file = MemoryFile(path, self)
+        file.written += content
+        file.synced_bytes = len(content)
+        self._files[path] = file
+        self._durable_names.add(path)
+
+    def remove(self, path: str) -> None:
+        self._files.pop(path, None)
+        self._durable_names.discard(path)
+
+    def remove_tree(self, path: str) -> None:
+        for each in [name for name in self._files if name.startswith(f"{path}/")]:
+            self.remove(each)
+
+    def rename(self, old: str, new: str) -> None:
+        self.check("rename", old)
+        for path in [each for each in self._files if each == old or each.startswith(f"{old}/")]:
+            file = self._files.pop(path)
+            file.path = new + path.removeprefix(old)
+            self._files[file.path] = file
+            self._durable_names.discard(path)
+            self._durable_names.add(file.path)
+
+    def sync_directory(self, path: str) -> None:
+        self.check("sync_directory", path)
+        self._durable_names |= {each for each in self._files if each.startswith(f"{path}/")}
