@@ -1,1 +1,5 @@
-"""x"""
+"""Registers `format("conveyor")` with every Spark session: Spark imports top-level modules called `pyspark_*`."""
+
+from conveyor.pipeline.source import ConveyorDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

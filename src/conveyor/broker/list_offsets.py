@@ -1,4 +1,4 @@
-"""Finding offsets: the first, the next to come, the one at a time, the one with the newest time. Source: KIP-79, KIP-734."""
+"""Finding offsets: the first, the next to come, the one at a time, the one with the newest time. KIP-79, KIP-734."""
 
 from conveyor.broker.partitions import PartitionTable
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure

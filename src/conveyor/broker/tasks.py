@@ -1,4 +1,4 @@
-"""The few requests that have to wait inside: each is a task, kept until it ends. An unexpected error stops the broker."""
+"""The few requests that have to wait inside: each is a task, kept until it ends. A bug in one stops the broker."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

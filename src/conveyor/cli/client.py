@@ -1,4 +1,4 @@
-"""What the client commands share: the broker's address, and errors in one line. They are Kafka clients like any other."""
+"""What the client commands share: the broker's address, and errors in one line. They are ordinary Kafka clients."""
 
 import logging
 from typing import Annotated, Any

@@ -91,7 +91,7 @@ def _print_records(
 def _check(error: Any) -> None:
     from confluent_kafka import KafkaError
 
-    if error.code() != KafkaError._PARTITION_EOF:
+    if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
         raise ClientError(error.str())
 
 

@@ -1,5 +1,136 @@
-"""x"""
+"""`conveyor demo`: the main job, end to end, on this machine."""
+
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from conveyor.cli.client import ClientError
+
+if TYPE_CHECKING:
+    from conveyor.pipeline.flights_report import Delays
 
 
-def demo() -> None:
-    """x"""
+def demo(
+    to: Annotated[Path, typer.Option("--to", help="A directory for everything that is made.")] = Path(
+        "./conveyor-demo"
+    ),
+) -> None:
+    """Stream a year of real flights through a broker into a lake, and look at their delays (needs conveyor[demo])."""
+    from conveyor.pipeline.errors import PipelineError
+    from conveyor.pipeline.session import require_spark
+
+    if to.exists() and any(to.iterdir()):
+        raise ClientError(f"{to} is not empty: remove it, or choose another directory with --to")
+    try:
+        require_spark()
+        with _broker(to / "broker") as (bootstrap, http):
+            _run(to, bootstrap, http)
+    except PipelineError as error:
+        raise ClientError(str(error)) from error
+
+
+def _run(to: Path, bootstrap: str, http: str) -> None:
+    from conveyor.cli.progress import count_progress
+    from conveyor.pipeline.archive import archive, read_lake
+    from conveyor.pipeline.flights import FLIGHTS, PLANES, WEATHER
+    from conveyor.pipeline.flights_checks import check_lake
+    from conveyor.pipeline.flights_producer import create_topics, produce_flights
+    from conveyor.pipeline.flights_report import delays, draw
+    from conveyor.pipeline.session import spark_session
+
+    started = time.monotonic()
+    _say(f"broker ready: Kafka at {bootstrap}, HTTP at {http}")
+    create_topics(bootstrap)
+    with count_progress("producing") as show:
+        acknowledged = produce_flights(bootstrap, show.update)
+        _say(f"produced {acknowledged.total:,} records with acks=all, {show.rate():,.0f} a second")
+    lake = (to / "lake").resolve()
+    spark: Any = None
+
+    def session() -> Any:
+        nonlocal spark
+        spark = spark_session("conveyor demo")
+        show.describe("archiving")
+        return spark
+
+    with count_progress("starting Spark") as show:
+        result = archive(session, bootstrap, [FLIGHTS, WEATHER, PLANES], lake, 200_000, show.update)
+        _say(f"archived {result.records:,} records as Parquet, by topic and day, {show.rate():,.0f} a second")
+    table = delays(read_lake(spark, lake))
+    _print_table(table)
+    picture = to / "delays.png"
+    draw(table, picture)
+    passed = _report(check_lake(read_lake(spark, lake), acknowledged))
+    spark.stop()
+    _say_what_next(to, picture, time.monotonic() - started)
+    if not passed:
+        raise ClientError("the demonstration did not do what it says: see the failed checks above")
+
+
+@contextmanager
+def _broker(data_dir: Path) -> Iterator[tuple[str, str]]:
+    """A broker process of our own: its Kafka address and its HTTP URL."""
+    data_dir.mkdir(parents=True)
+    command = [sys.executable, "-m", "conveyor.cli.main", "serve", "--data-dir", str(data_dir)]
+    command += ["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "warning"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        ready = process.stdout.readline() if process.stdout else ""
+        words = dict(word.partition("=")[::2] for word in ready.split()[1:])
+        if "kafka" not in words:
+            raise ClientError("the broker did not start: see its message above")
+        yield words["kafka"], words["http"]
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def _print_table(table: "Delays") -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from conveyor.pipeline.flights_report import CONDITIONS
+
+    shown = Table(title="Mean departure delay in minutes", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    shown.add_column("carrier")
+    hours = [6, 9, 12, 15, 18, 20]
+    for name in ["flights", *(f"{hour}h" for hour in hours), *(each.replace(" ", "\n") for each in CONDITIONS)]:
+        shown.add_column(name, justify="right")
+    for carrier in table.by_hour.index:
+        by_hour = [_minutes(table.by_hour.loc[carrier, hour]) for hour in hours]
+        by_weather = [_minutes(table.by_weather.loc[carrier, each]) for each in CONDITIONS]
+        shown.add_row(carrier, f"{table.flights[carrier]:,}", *by_hour, *by_weather)
+    Console(width=None if sys.stdout.isatty() else 110).print(shown)
+
+
+def _minutes(delay: Any) -> str:
+    return "·" if math.isnan(delay) else str(round(delay))
+
+
+def _report(checks: list[Any]) -> bool:
+    for check in checks:
+        _say(f"{'ok    ' if check.passed else 'FAILED'} {check.what}: {check.found}")
+    return all(check.passed for check in checks)
+
+
+def _say_what_next(to: Path, picture: Path, seconds: float) -> None:
+    _say(f"done in {seconds:.0f} s. Where everything lies:")
+    _say(f"  picture   {picture}")
+    _say(f"  lake      {to / 'lake'}")
+    _say(f"  broker    {to / 'broker'}")
+    _say("What to try next:")
+    _say(f"  conveyor serve --data-dir {to / 'broker'}")
+    _say("  conveyor topic describe flights")
+    _say("  conveyor consume flights --from earliest --max 3 --format json")
+
+
+def _say(line: str) -> None:
+    typer.echo(line)

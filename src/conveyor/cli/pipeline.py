@@ -1,10 +1,48 @@
-"""x"""
+"""`conveyor pipeline`: jobs on Spark."""
+
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-app = typer.Typer()
+from conveyor.cli.client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
+
+app = typer.Typer(help="Run jobs on Spark (needs conveyor[spark]).", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def _jobs() -> None:
+    """Run jobs on Spark (needs conveyor[spark])."""
 
 
 @app.command()
-def archive() -> None:
-    """x"""
+def archive(
+    topic: Annotated[list[str], typer.Option("--topic", help="A topic to archive; may be said several times.")],
+    to: Annotated[Path, typer.Option("--to", help="The lake's directory; on a cluster, one that all nodes share.")],
+    master: Annotated[str, typer.Option(help="The Spark master, such as spark://host:7077.")] = "local[*]",
+    batch_records: Annotated[int, typer.Option(min=1, help="Records of one micro-batch.")] = 500_000,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Write topics to Parquet files, partitioned by topic and day, as far as they reach now.
+
+    Run it again to go on where it stopped. Every record is written once, however often a run is cut off.
+    """
+    from conveyor.cli.progress import count_progress
+    from conveyor.pipeline.archive import archive as run
+    from conveyor.pipeline.errors import PipelineError
+    from conveyor.pipeline.session import require_spark, spark_session
+
+    try:
+        require_spark()
+        with count_progress("archiving") as show:
+            result = run(
+                lambda: spark_session("conveyor archive", master),
+                bootstrap,
+                topic,
+                to.resolve(),
+                batch_records,
+                show.update,
+            )
+    except PipelineError as error:
+        raise ClientError(str(error)) from error
+    typer.echo(f"archived {result.records:,} records of {', '.join(result.topics)} to {to}")

@@ -2,7 +2,7 @@
 
 
 def partition_for_group(group_id: str, partition_count: int) -> int:
-    """Kafka's rule: the absolute value of the name's Java hash (0 for the one that has none), modulo the number of partitions."""
+    """Kafka's rule: the absolute value of the name's Java hash (0 for the one that has none), modulo the count."""
     hashed = 0
     units = group_id.encode("utf-16-be", "surrogatepass")
     for high, low in zip(units[::2], units[1::2], strict=True):

@@ -65,7 +65,7 @@ def _refuse(call: Call, kind: ErrorKind, message: str) -> None:
 
 
 def encode(version: int, correlation_id: int, topics: Sequence[Any], results: Sequence[Published]) -> bytes:
-    """The response to a request's topics, one result per partition in the request's order; length and header included."""
+    """The response to a request's topics, one result per partition in its order; length and header included."""
     flexible = version >= _FLEXIBLE
     following = iter(results)
     parts = [b"\0" if flexible else b"", array_length(len(topics), flexible)]
@@ -75,8 +75,7 @@ def encode(version: int, correlation_id: int, topics: Sequence[Any], results: Se
         else:
             parts.append(string(topic.name, flexible))
         parts.append(array_length(len(topic.partition_data), flexible))
-        for each in topic.partition_data:
-            parts.append(_partition(version, each.index, next(following), flexible))
+        parts += [_partition(version, each.index, next(following), flexible) for each in topic.partition_data]
         if flexible:
             parts.append(b"\0")
     parts.append(_NO_THROTTLE)

@@ -146,11 +146,11 @@ class RequestError(ConveyorError):
         return ERRORS[self.kind].kafka_code
 
 
-class ProtocolViolation(ConveyorError):
+class ProtocolViolation(ConveyorError):  # noqa: N818 - named for what it is
     """The peer sent bytes that no request of the protocol can be; the connection is closed."""
 
 
-class StorageFailure(ConveyorError):
+class StorageFailure(ConveyorError):  # noqa: N818 - named for what it is
     """A file could not be written, flushed or trusted; the partition it belongs to goes offline."""
 
 

@@ -20,7 +20,7 @@ class File(Protocol):
         ...
 
     def append(self, buffers: Sequence[Bytes]) -> None:
-        """Write all buffers at the end, or raise StorageFailure and leave the file as it was, as far as the disk lets."""
+        """Write all buffers at the end. Raises StorageFailure; the file is then as it was, as far as the disk lets."""
         ...
 
     def truncate(self, size: int) -> None:

@@ -74,7 +74,8 @@ def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
 def check_batch(batch: Bytes, max_bytes: int) -> BatchHeader:
     """Check what a producer sent for one partition: exactly one sound batch of magic 2.
 
-    Raises RequestError: CORRUPT_BATCH, INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION, TRANSACTIONS_UNSUPPORTED.
+    Raises RequestError: CORRUPT_BATCH, INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION,
+    TRANSACTIONS_UNSUPPORTED.
     """
     size = len(batch)
     if size < HEADER_BYTES:

@@ -1,4 +1,4 @@
-"""The codecs of the batch attributes, from `cramjam`. Output is bounded: a small batch may not unpack into all memory."""
+"""The codecs of the batch attributes, from `cramjam`. Output is bounded: a small batch cannot take all memory."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -129,7 +129,7 @@ def _check_new_epoch(producer: _Producer, header: BatchHeader) -> None:
     if header.base_sequence != 0:
         raise RequestError(
             ErrorKind.OUT_OF_ORDER_SEQUENCE,
-            f"producer {header.producer_id} starts epoch {header.producer_epoch} at sequence {header.base_sequence}, not 0",
+            f"producer {header.producer_id} starts epoch {header.producer_epoch} at {header.base_sequence}, not 0",
         )
 
 

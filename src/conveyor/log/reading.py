@@ -1,4 +1,4 @@
-"""Finding places in segments: by offset, by time, and where a slice may end. Looks only at headers, never at records."""
+"""Finding places in segments: by offset, by time, and where a slice may end. Looks at headers, mostly."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence

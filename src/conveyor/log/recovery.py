@@ -30,7 +30,7 @@ _READ_BYTES = 1 << 20
 def open_log(
     disk: Disk, directory: str, topic: TopicSettings, producers: ProducerSettings, probe: LogProbe, now_ms: int
 ) -> Log:
-    """Open the log in a directory, or start an empty one. Reads files, so call it off the event loop when it may be long.
+    """Open the log in a directory, or start an empty one. Reads files: call it off the event loop.
 
     Raises StorageFailure: a hole in the middle, or files that cannot be read.
     """

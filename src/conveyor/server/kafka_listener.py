@@ -190,10 +190,7 @@ class _ClientProtocol(asyncio.Protocol):
         output = self._output
         while output and size < _CHUNK_BYTES:
             part = output.popleft()
-            if isinstance(part, bytes):
-                piece = part
-            else:
-                piece = self._read(part, _CHUNK_BYTES - size)
+            piece = part if isinstance(part, bytes) else self._read(part, _CHUNK_BYTES - size)
             pieces.append(piece)
             size += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -90,13 +90,13 @@ class Broker:
     def start(self) -> Self:
         """Returns when requests are accepted. Raises what kept the broker from starting."""
         self._started.clear()
-        self._failure = None
         self._thread = threading.Thread(target=self._run, name="conveyor-broker", daemon=True)
         self._thread.start()
         self._started.wait()
-        if self._failure is not None:
+        failure = self._take_failure()
+        if failure is not None:
             self._thread.join()
-            raise self._failure
+            raise failure
         self._settings |= {"network.kafka": self.bootstrap_servers, "network.http": str(self._server.http_address)}
         return self
 
@@ -108,8 +108,14 @@ class Broker:
             self._loop.call_soon_threadsafe(self._server.stopping.set)
         self._thread.join()
         self._thread = None
-        if self._failure is not None:
-            raise self._failure
+        failure = self._take_failure()
+        if failure is not None:
+            raise failure
+
+    def _take_failure(self) -> BaseException | None:
+        """What went wrong on the broker's thread, told once."""
+        failure, self._failure = self._failure, None
+        return failure
 
     def __enter__(self) -> Self:
         return self.start()

@@ -1,0 +1,104 @@
+"""Streaming the flights into a broker, and remembering what was acknowledged, so that it can be compared later."""
+
+import hashlib
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from conveyor.pipeline.errors import PipelineError
+from conveyor.pipeline.flights import PARTITIONS, RECORDS, Event, events
+
+SEQUENCE_HEADER = "sequence"
+_SILENT = logging.getLogger("conveyor.pipeline.client")
+_SHOW_EVERY = 5_000
+
+
+def record_digest(key: bytes, value: bytes, timestamp_ms: int) -> bytes:
+    """SHA-256 of a record's content, its three parts told apart."""
+    return hashlib.sha256(b"%b\0%b\0%d" % (key, value, timestamp_ms)).digest()
+
+
+class Acknowledged:
+    """What the broker has acknowledged: for each partition how many records, and a hash over them in order."""
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[str, int], int] = defaultdict(int)
+        self.hashes: dict[tuple[str, int], Any] = defaultdict(hashlib.sha256)
+        self.total = 0
+        self.error: str | None = None
+
+    def settle(self, error: Any, message: Any) -> None:
+        """A delivery report. Reports of a partition come in the order of its offsets."""
+        if error is not None:
+            self.error = error.str()
+            return
+        place = (message.topic(), message.partition())
+        if message.offset() != self.counts[place]:
+            self.error = f"offset {message.offset()} of {place} came after {self.counts[place]} records"
+        self.counts[place] += 1
+        self.total += 1
+        self.hashes[place].update(record_digest(message.key(), message.value(), message.timestamp()[1]))
+
+    def digests(self) -> dict[tuple[str, int], str]:
+        return {place: each.hexdigest() for place, each in self.hashes.items()}
+
+
+def create_topics(bootstrap: str) -> None:
+    """Make the three topics. Raises PipelineError."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap}, logger=_SILENT)
+    wanted = [NewTopic(name, num_partitions=count, replication_factor=1) for name, count in PARTITIONS.items()]
+    try:
+        for made in admin.create_topics(wanted).values():
+            made.result(30)
+    except KafkaException as error:
+        raise PipelineError(error.args[0].str()) from error
+
+
+def produce_flights(bootstrap: str, progress: Callable[[int, int], None]) -> Acknowledged:
+    """Produce every event with acks=all, idempotently. Raises PipelineError if one was not taken."""
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "compression.type": "zstd",
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 100_000,
+        },
+        logger=_SILENT,
+    )
+    acknowledged = Acknowledged()
+    total = sum(RECORDS.values())
+    for number, event in enumerate(events()):
+        _send(producer, event, number, acknowledged)
+        if number % _SHOW_EVERY == 0:
+            progress(acknowledged.total, total)
+    producer.flush()
+    progress(acknowledged.total, total)
+    if acknowledged.error is not None:
+        raise PipelineError(f"not every record was taken in order: {acknowledged.error}")
+    return acknowledged
+
+
+def _send(producer: Any, event: Event, number: int, acknowledged: Acknowledged) -> None:
+    headers = [(SEQUENCE_HEADER, str(number).encode()), ("source", b"nycflights13")]
+    while True:
+        try:
+            producer.produce(
+                event.topic,
+                key=event.key,
+                value=event.value,
+                timestamp=event.timestamp_ms,
+                headers=headers,
+                on_delivery=acknowledged.settle,
+            )
+        except BufferError:
+            producer.poll(0.05)
+        else:
+            producer.poll(0)
+            return

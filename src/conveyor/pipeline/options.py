@@ -1,0 +1,97 @@
+"""The options of `format("conveyor")`, named as Spark's own Kafka source names them where it has the same thing.
+
+bootstrap.servers      host:port[,host:port]      needed
+topic                  name[,name]                needed; `subscribe` is the same
+startingOffsets        earliest | latest | JSON   {"topic": {"0": 17, "1": -2}}; -2 earliest, -1 latest
+startingTimestamp      ms since the epoch         the first record at or after it; wins over startingOffsets
+endingOffsets          latest | JSON              batch only
+endingTimestamp        ms since the epoch         batch only; records before it
+maxOffsetsPerTrigger   number                     stream only; records of one micro-batch, all partitions together
+maxRecordsPerPartition number                     a longer range becomes several Spark partitions
+failOnDataLoss         true | false               whether missing records end the query (default true)
+includeHeaders         true | false               default true
+kafka.*                                           handed to the client (librdkafka's names)
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from conveyor.pipeline.errors import PipelineError
+
+EARLIEST, LATEST = -2, -1
+_NAMED = {"earliest": EARLIEST, "latest": LATEST}
+
+Bounds = dict[str, dict[int, int]]
+"""Offsets by topic and partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """See the module's docstring. An offset is a number for all partitions, or one for each."""
+
+    bootstrap_servers: str
+    topics: tuple[str, ...]
+    starting_offsets: int | Bounds = EARLIEST
+    ending_offsets: int | Bounds = LATEST
+    starting_timestamp_ms: int | None = None
+    ending_timestamp_ms: int | None = None
+    max_offsets_per_trigger: int | None = None
+    max_records_per_partition: int | None = None
+    fail_on_data_loss: bool = True
+    include_headers: bool = True
+    client: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Raises PipelineError naming the option that is wrong or missing."""
+    options = {name.lower(): value for name, value in given.items()}
+    start_default = "latest" if streaming else "earliest"
+    return SourceOptions(
+        bootstrap_servers=_needed(options, "bootstrap.servers", "kafka.bootstrap.servers"),
+        topics=tuple(each.strip() for each in _needed(options, "topic", "subscribe").split(",") if each.strip()),
+        starting_offsets=_offsets(options.get("startingoffsets", start_default), "startingOffsets"),
+        ending_offsets=_offsets(options.get("endingoffsets", "latest"), "endingOffsets"),
+        starting_timestamp_ms=_number(options, "startingTimestamp"),
+        ending_timestamp_ms=_number(options, "endingTimestamp"),
+        max_offsets_per_trigger=_number(options, "maxOffsetsPerTrigger"),
+        max_records_per_partition=_number(options, "maxRecordsPerPartition"),
+        fail_on_data_loss=_flag(options, "failOnDataLoss"),
+        include_headers=_flag(options, "includeHeaders"),
+        client={name[len("kafka.") :]: value for name, value in options.items() if name.startswith("kafka.")},
+    )
+
+
+def _needed(options: Mapping[str, str], *names: str) -> str:
+    for name in names:
+        if options.get(name):
+            return options[name]
+    raise PipelineError(f"option '{names[0]}' is missing: set .option('{names[0]}', ...)")
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    if not text.isdigit():
+        raise PipelineError(f"option '{name}' is {text!r}: it takes a whole number")
+    return int(text)
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name.lower(), "true").lower()
+    if text not in ("true", "false"):
+        raise PipelineError(f"option '{name}' is {text!r}: it takes true or false")
+    return text == "true"
+
+
+def _offsets(text: str, name: str) -> int | Bounds:
+    if text.lower() in _NAMED:
+        return _NAMED[text.lower()]
+    try:
+        document = json.loads(text)
+        return {topic: {int(key): int(value) for key, value in each.items()} for topic, each in document.items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise PipelineError(
+            f'option \'{name}\' is {text!r}: it takes earliest, latest, or JSON such as {{"topic": {{"0": 17}}}}'
+        ) from error

@@ -1,0 +1,154 @@
+"""`format("conveyor")`: topics as a Spark table, batch and stream. One Spark partition per range of a topic partition.
+
+Offsets of a stream are a dict, `{"topic": {"0": 17}}`: the next offset to read. The driver works out ranges, tasks read
+them with a client of their own. See `options` for the options and `rows` for the columns.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from conveyor.pipeline.client import consumer, latest_bounds, records, resolve, watermarks
+from conveyor.pipeline.errors import DataLossError
+from conveyor.pipeline.options import Bounds, SourceOptions, parse_options
+from conveyor.pipeline.ranges import limited, split
+from conveyor.pipeline.rows import arrow_schema, spark_schema, to_batch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+StreamOffset = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class OffsetRange(InputPartition):
+    """Records of one partition: from `start` up to, and without, `end`."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class ConveyorDataSource(DataSource):
+    """See the module's docstring."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "conveyor"
+
+    def schema(self) -> "StructType":
+        return spark_schema()
+
+    def reader(self, schema: Any) -> "BatchReader":
+        return BatchReader(parse_options(self.options, streaming=False))
+
+    def streamReader(self, schema: Any) -> "StreamReader":  # noqa: N802 - Spark's name
+        return StreamReader(parse_options(self.options, streaming=True))
+
+
+class BatchReader(DataSourceReader):
+    """Reads what lies between two bounds now."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[OffsetRange]:
+        options = self._options
+        with consumer(options) as client:
+            start = resolve(client, options, options.starting_offsets, options.starting_timestamp_ms)
+            end = resolve(client, options, options.ending_offsets, options.ending_timestamp_ms)
+            return _ranges(client, options, start, end)
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        return _read(self._options, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads on as records come."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._goal: Bounds | None = None
+
+    def initialOffset(self) -> StreamOffset:  # noqa: N802 - Spark's name
+        options = self._options
+        with consumer(options) as client:
+            return _to_json(resolve(client, options, options.starting_offsets, options.starting_timestamp_ms))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        with consumer(self._options) as client:
+            self._goal = latest_bounds(client, self._options)
+
+    def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:  # noqa: N802 - Spark's name
+        with consumer(self._options) as client:
+            end = self._goal or latest_bounds(client, self._options)
+            begin = _from_json(start)
+            for topic, numbers in end.items():
+                for number in numbers:
+                    known = begin.setdefault(topic, {})
+                    if number not in known:
+                        known[number] = watermarks(client, topic, number)[0]
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return _to_json(limited(begin, end, most))
+
+    def partitions(self, start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
+        with consumer(self._options) as client:
+            return _ranges(client, self._options, _from_json(start), _from_json(end))
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        return _read(self._options, partition)
+
+    def commit(self, end: StreamOffset) -> None:
+        """Nothing to do: the checkpoint remembers."""
+
+
+def _ranges(client: Any, options: SourceOptions, start: Bounds, end: Bounds) -> list[OffsetRange]:
+    """The ranges to read; where the first records are gone already, that is data loss, or the range is shorter."""
+    ranges = []
+    for topic, ends in end.items():
+        for number, stop in ends.items():
+            low, high = watermarks(client, topic, number)
+            begin = start.get(topic, {}).get(number, low)
+            if begin < low or stop > high or begin > high:
+                _lost(options, topic, number, begin, stop, low, high)
+                begin, stop = max(begin, low), min(stop, high)
+            parts = split(begin, stop, options.max_records_per_partition)
+            ranges += [OffsetRange(topic, number, *part) for part in parts]
+    return ranges
+
+
+def _lost(options: SourceOptions, topic: str, number: int, begin: int, stop: int, low: int, high: int) -> None:
+    if options.fail_on_data_loss:
+        raise DataLossError(
+            f"partition {number} of '{topic}' holds offsets {low} to {high}, wanted were {begin} to {stop}: records"
+            " were deleted, or the topic was made anew; set failOnDataLoss to false to go on without them"
+        )
+
+
+def _read(options: SourceOptions, wanted: InputPartition) -> Iterator["pa.RecordBatch"]:
+    assert isinstance(wanted, OffsetRange)
+    schema = arrow_schema()
+    with consumer(options) as client:
+        try:
+            for messages in records(client, wanted.topic, wanted.partition, wanted.start, wanted.end):
+                yield to_batch(messages, schema, include_headers=options.include_headers)
+        except DataLossError:
+            if options.fail_on_data_loss:
+                raise
+
+
+def _to_json(bounds: Bounds) -> StreamOffset:
+    return {topic: {str(number): offset for number, offset in each.items()} for topic, each in bounds.items()}
+
+
+def _from_json(offset: StreamOffset) -> Bounds:
+    return {topic: {int(number): value for number, value in each.items()} for topic, each in offset.items()}
