@@ -23,13 +23,13 @@ CREATE TABLE IF NOT EXISTS nodes (
 
 
 class SqliteStore:
-    """See `conveyor.kernel.ports.MetadataStore`. `path=None` keeps the tree in memory, for tests."""
+    """See `conveyor.kernel.ports.MetadataStore`."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path) -> None:
         self._thread = ThreadPoolExecutor(1, "metadata")
         self._watches: dict[object, tuple[str, Callable[[str], None]]] = {}
         try:
-            self._connection = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=FULL")
             self._connection.execute(_SCHEMA)
@@ -92,7 +92,11 @@ class SqliteStore:
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
         handle = object()
         self._watches[handle] = (path, changed)
-        return lambda: (self._watches.pop(handle, None), None)[1]
+
+        def end() -> None:
+            self._watches.pop(handle, None)
+
+        return end
 
     async def close(self) -> None:
         await self._run(self._connection.close)

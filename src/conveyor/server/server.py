@@ -18,7 +18,7 @@ from conveyor.adapters.sqlite_store import SqliteStore
 from conveyor.adapters.system_clock import SystemClock
 from conveyor.broker.broker import Broker, BrokerPorts
 from conveyor.kernel.errors import StartupError, StorageFailure
-from conveyor.kernel.ports import Clock, Disk
+from conveyor.kernel.ports import Clock, Disk, MetadataStore
 from conveyor.kernel.settings import Settings
 from conveyor.server.addresses import Address, bind, bound_address, check_exposure, parse_address
 from conveyor.server.data_directory import DataDirectory
@@ -30,17 +30,16 @@ log = logging.getLogger(__name__)
 
 
 class Server:
-    """One broker and its listeners. Without a data directory everything is kept on the disk that is passed in.
+    """One broker and its listeners. `storage`: a data directory, or a disk and a metadata store made elsewhere.
 
     `stopping` is set by whoever wants the server to stop, and by a bug, which is then in `failure`.
     """
 
-    def __init__(self, settings: Settings, data_directory: Path | None, *, disk: Disk | None = None) -> None:
+    def __init__(self, settings: Settings, storage: Path | tuple[Disk, MetadataStore]) -> None:
         self.settings = settings
         self.stopping = asyncio.Event()
         self.failure: BaseException | None = None
-        self._data_path = data_directory
-        self._disk = disk
+        self._storage = storage
         self._probe = NetworkProbe()
         self._stack = contextlib.AsyncExitStack()
 
@@ -84,14 +83,13 @@ class Server:
         ports = BrokerPorts(disk=disk, store=store, clock=clock, threads=threads, new_id=uuid4, failed=self._failed)
         return Broker(self.settings, ports)
 
-    def _open_storage(self, stack: contextlib.AsyncExitStack) -> tuple[Disk, SqliteStore]:
-        if self._data_path is None:
-            assert self._disk is not None, "give a data directory or a disk"
-            return self._disk, SqliteStore(None)
-        directory = DataDirectory(self._data_path)
+    def _open_storage(self, stack: contextlib.AsyncExitStack) -> tuple[Disk, MetadataStore]:
+        if isinstance(self._storage, tuple):
+            return self._storage
+        directory = DataDirectory(self._storage)
         stack.callback(directory.release)
         limit = self.settings.broker.open_segment_files or raise_file_limit() // 2
-        return RealDisk(self._data_path, limit), SqliteStore(self._data_path / "metadata.sqlite")
+        return RealDisk(self._storage, limit), SqliteStore(self._storage / "metadata.sqlite")
 
     def _bind(self, stack: contextlib.AsyncExitStack, which: str) -> tuple[socket.socket, Address]:
         network = self.settings.network

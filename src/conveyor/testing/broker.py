@@ -14,6 +14,7 @@ from conveyor.kernel.settings import from_sources
 from conveyor.server.server import Server
 from conveyor.testing.manual_clock import ManualClock
 from conveyor.testing.memory_disk import MemoryDisk
+from conveyor.testing.memory_store import MemoryStore
 
 _ANY_PORT = {"network.kafka": "127.0.0.1:0", "network.http": "127.0.0.1:0"}
 
@@ -64,7 +65,7 @@ class Broker:
         if data_dir is None and self.disk is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="conveyor-")
             data_dir = self._temporary.name
-        self.data_dir = None if data_dir is None or self.disk is not None else Path(data_dir)
+        self._storage = Path(data_dir or ".") if self.disk is None else (self.disk, MemoryStore())
         self._manual_clock = ManualClock() if manual_clock else None
         self._thread: threading.Thread | None = None
         self._started = threading.Event()
@@ -148,7 +149,7 @@ class Broker:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._server = Server(from_sources(self._settings), self.data_dir, disk=self.disk)
+        self._server = Server(from_sources(self._settings), self._storage)
         await self._server.start(self._manual_clock)
         self._started.set()
         await self._server.stopping.wait()

@@ -1,0 +1,46 @@
+"""A broker in a process of its own, which can be killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+
+class BrokerProcess:
+    """`conveyor serve` on a data directory; the same ports after each start."""
+
+    def __init__(self, data_dir: Path, *options: str) -> None:
+        self._command = [sys.executable, "-m", "conveyor.cli.main", "serve", "--data-dir", str(data_dir), *options]
+        self._log = data_dir.parent / "broker.log"
+        self.kafka = self.http = "127.0.0.1:0"
+        self.ready: dict[str, str] = {}
+
+    def start(self) -> "BrokerProcess":
+        with self._log.open("a") as log:
+            command = [*self._command, "--kafka", self.kafka, "--http", self.http]
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line.startswith("ready "), self.log()
+        self.ready = dict(word.partition("=")[::2] for word in line.split()[1:])
+        self.kafka, self.http = self.ready["kafka"], self.ready["http"].removeprefix("http://")
+        return self
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        """SIGKILL: no chance to flush or to say goodbye."""
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        self._process.terminate()
+        self._process.communicate(timeout=60)
+        return self._process.returncode
+
+    def log(self) -> str:
+        return self._log.read_text()
