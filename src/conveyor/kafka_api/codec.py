@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import timedelta
 from functools import cache
-from types import UnionType
 from typing import Any, cast, get_args, get_origin
 
 from kio.index import load_request_schema, load_response_schema
@@ -17,29 +16,32 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
+from conveyor.kafka_api.skim import skimmer, without_none
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ports import Bytes
 
 Body = Mapping[str, Any]
 Reader = Callable[[Bytes, int], tuple[Any, int]]
+Skim = Callable[[Bytes, int], None]
 
 _NO_THROTTLE = timedelta(0)
 
 
 @cache
-def request_readers(api_key: int, version: int) -> tuple[Reader, Reader]:
-    """The readers of the header and the body of a request."""
+def _request_readers(api_key: int, version: int) -> tuple[Reader, Skim, Reader]:
     schema = load_request_schema(api_key, version)
-    return cast("Reader", entity_reader(schema.__header_schema__)), cast("Reader", entity_reader(schema))
+    read_header, read_body = entity_reader(schema.__header_schema__), entity_reader(schema)
+    return cast("Reader", read_header), skimmer(schema), cast("Reader", read_body)
 
 
 def decode_request(api_key: int, version: int, frame: Bytes) -> tuple[Any, Any]:
     """The header and the body in a frame. Raises ProtocolViolation if they are not what the schema says."""
-    read_header, read_body = request_readers(api_key, version)
+    read_header, skim_body, read_body = _request_readers(api_key, version)
     try:
         header, size = read_header(frame, 0)
+        skim_body(frame, size)
         return header, read_body(frame, size)[0]
-    except (SerialError, ValueError, OverflowError, IndexError, TypeError) as error:
+    except (SerialError, ValueError, OverflowError, LookupError, TypeError) as error:
         raise ProtocolViolation(f"api key {api_key} version {version}: {type(error).__name__}: {error}") from error
 
 
@@ -83,18 +85,12 @@ def _converter(declared: "Field[Any]") -> Callable[[Any], Any] | None:
         return ErrorCode
     if kafka_type in ("timedelta_i32", "timedelta_i64"):
         return lambda milliseconds: timedelta(milliseconds=milliseconds)
-    bare = _without_none(declared.type)
+    bare = without_none(declared.type)
     if get_origin(bare) is tuple:
-        item = _without_none(get_args(bare)[0])
+        item = without_none(get_args(bare)[0])
         if is_dataclass(item):
             return lambda values: tuple(build(item, each) for each in values)
         return tuple
     if is_dataclass(bare):
         return lambda values: build(bare, values)
     return None
-
-
-def _without_none(annotation: Any) -> Any:
-    if get_origin(annotation) is UnionType:
-        return next(each for each in get_args(annotation) if each is not type(None))
-    return annotation

@@ -1,0 +1,165 @@
+"""Looking over a request before it is decoded: does every length fit into the frame?
+
+kio's decoder makes room for as many items as an array announces before it reads the first; an array that announces two
+thousand million would end the process. So each request is walked once, by its schema, without making anything of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from struct import Struct
+from types import UnionType
+from typing import Any, get_args, get_origin
+
+from conveyor.kernel.errors import ProtocolViolation
+from conveyor.kernel.ports import Bytes
+
+MAX_ARRAY_ITEMS = 200_000
+
+Skip = Callable[[Bytes, int], int]
+"""From a position in a frame to the position after what is skipped; beyond the frame's end if it does not fit."""
+
+_INT16, _INT32 = Struct(">h"), Struct(">i")
+_FIXED = {
+    "int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "error_code": 2, "int32": 4, "uint32": 4,
+    "timedelta_i32": 4, "int64": 8, "uint64": 8, "float64": 8, "timedelta_i64": 8, "datetime_i64": 8, "uuid": 16,
+}  # fmt: skip
+
+
+def skimmer(schema: Any) -> Callable[[Bytes, int], None]:
+    """What looks over a frame from the position where a body of this schema begins. Raises ProtocolViolation."""
+    steps = _entity_steps(schema)
+
+    def skim(frame: Bytes, position: int) -> None:
+        end = len(frame)
+        try:
+            for step in steps:
+                position = step(frame, position)
+        except (IndexError, ValueError, TypeError) as error:
+            raise ProtocolViolation(f"{schema.__name__}: {error}") from error
+        if position > end:
+            raise ProtocolViolation(f"{schema.__name__} reaches beyond its frame")
+
+    return skim
+
+
+def _entity_steps(schema: Any) -> list[Skip]:
+    flexible = bool(schema.__flexible__)
+    steps: list[Skip] = []
+    fixed = 0
+    for each in fields(schema):
+        if "tag" in each.metadata:
+            continue
+        kind = each.metadata.get("kafka_type", "")
+        is_array = get_origin(without_none(each.type)) is tuple
+        if kind in _FIXED and not is_array:
+            fixed += _FIXED[kind]
+            continue
+        if fixed:
+            steps.append(_skip_bytes(fixed))
+            fixed = 0
+        steps += _field_steps(each.type, kind, is_array, flexible)
+    if fixed:
+        steps.append(_skip_bytes(fixed))
+    return [*steps, _skip_tags] if flexible else steps
+
+
+def _field_steps(annotation: Any, kind: str, is_array: bool, flexible: bool) -> list[Skip]:
+    bare = without_none(annotation)
+    if is_array:
+        item = without_none(get_args(bare)[0])
+        return [_skip_array(_item_steps(item, kind, flexible), flexible)]
+    return _item_steps(bare, kind, flexible)
+
+
+def _item_steps(item: Any, kind: str, flexible: bool) -> list[Skip]:
+    if is_dataclass(item):
+        return _entity_steps(item)
+    if kind in _FIXED:
+        return [_skip_bytes(_FIXED[kind])]
+    if flexible:
+        return [_skip_compact]
+    return [_skip_string if kind == "string" else _skip_sized]
+
+
+def _skip_bytes(count: int) -> Skip:
+    return lambda _, position: position + count
+
+
+def _skip_string(frame: Bytes, position: int) -> int:
+    return position + 2 + max(0, _int16(frame, position))
+
+
+def _skip_sized(frame: Bytes, position: int) -> int:
+    return position + 4 + max(0, _int32(frame, position))
+
+
+def _skip_compact(frame: Bytes, position: int) -> int:
+    length, position = _varint(frame, position)
+    return position + max(0, length - 1)
+
+
+def _skip_tags(frame: Bytes, position: int) -> int:
+    if frame[position] == 0:
+        return position + 1
+    count, position = _varint(frame, position)
+    for _ in range(count):
+        _, position = _varint(frame, position)
+        size, position = _varint(frame, position)
+        position += size
+    return position
+
+
+def _skip_array(steps: list[Skip], flexible: bool) -> Skip:
+    def skip(frame: Bytes, position: int) -> int:
+        if flexible:
+            count, position = _varint(frame, position)
+            count -= 1
+        else:
+            count, position = _int32(frame, position), position + 4
+        if count > MAX_ARRAY_ITEMS or count > len(frame) - position:
+            raise ValueError(f"an array of {count} items")
+        for _ in range(count):
+            for step in steps:
+                position = step(frame, position)
+        return position
+
+    return skip
+
+
+def _int16(frame: Bytes, position: int) -> int:
+    _check(frame, position + 2)
+    number: int = _INT16.unpack_from(frame, position)[0]
+    return number
+
+
+def _int32(frame: Bytes, position: int) -> int:
+    _check(frame, position + 4)
+    number: int = _INT32.unpack_from(frame, position)[0]
+    return number
+
+
+def _check(frame: Bytes, end: int) -> None:
+    if end > len(frame):
+        raise ValueError("it ends too early")
+
+
+def _varint(frame: Bytes, position: int) -> tuple[int, int]:
+    byte = frame[position]
+    if byte < 0x80:
+        return byte, position + 1
+    result, shift = byte & 0x7F, 7
+    while byte >= 0x80:
+        position += 1
+        byte = frame[position]
+        result |= (byte & 0x7F) << shift
+        shift += 7
+        if shift > 35:
+            raise ValueError("a varint of more than five bytes")
+    return result, position + 1
+
+
+def without_none(annotation: Any) -> Any:
+    """`X` from `X | None`."""
+    if get_origin(annotation) is UnionType:
+        return next(each for each in get_args(annotation) if each is not type(None))
+    return annotation

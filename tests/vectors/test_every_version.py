@@ -1,0 +1,136 @@
+"""Every API in every version served: a request made by kio is answered with what kio reads, to the last byte."""
+
+import io
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+from conveyor.kafka_api.apis import APIS
+from conveyor.kafka_api.codec import build
+from conveyor.log.records import encode_batch
+from conveyor.testing import Broker
+
+TOPIC = "vectors"
+BATCH = encode_batch([(1, b"key", b"value", [("name", b"header")])])
+EVERY_VERSION = [(api.key, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)]
+
+
+def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
+    """Values for every field of every version, by API key."""
+    named = {"name": TOPIC, "topic": TOPIC, "topic_id": topic_id}
+    partition = {"partition": 0, "partition_index": 0, "index": 0}
+    group = {"group_id": "g", "member_id": "", "generation_id": -1, "generation_id_or_member_epoch": -1}
+    produced = named | {"partition_data": [partition | {"records": BATCH}]}
+    fetched = named | {"partitions": [partition | {"fetch_offset": 0, "partition_max_bytes": 1 << 20}]}
+    listed = named | {"partitions": [partition | {"timestamp": -2}]}
+    committed = named | {"partitions": [partition | {"committed_offset": 1, "committed_metadata": "note"}]}
+    asked = [named | {"partition_indexes": (0,)}]
+    creatable = {"name": "made", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    joined = {"session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer"}
+    return {
+        0: {"acks": -1, "timeout": 1000, "topic_data": [produced]},
+        1: {"max_wait": 0, "min_bytes": 0, "topics": [fetched], "forgotten_topics_data": []},
+        2: {"replica_id": -1, "isolation_level": 0, "topics": [listed], "timeout": 1000},
+        3: {"topics": [named], "allow_auto_topic_creation": False}
+        | dict.fromkeys(("include_cluster_authorized_operations", "include_topic_authorized_operations"), False),
+        8: group | {"retention_time": -1, "topics": [committed]},
+        9: group | {"topics": asked, "groups": [group | {"topics": asked}]},
+        10: {"key": "g", "key_type": 0, "coordinator_keys": ("g",)},
+        11: group | joined | {"protocols": [{"name": "range", "metadata": b"m"}]},
+        12: group,
+        13: group | {"members": [{"member_id": "nobody", "group_instance_id": None}]},
+        14: group | {"protocol_type": None, "protocol_name": None, "assignments": []},
+        18: {"client_software_name": "test", "client_software_version": "1"},
+        19: {"topics": [creatable], "timeout": 1000, "validate_only": True},
+        20: {"topics": [{"name": "nothing", "topic_id": None}], "topic_names": ("nothing",), "timeout": 1000},
+        22: {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1},
+    }
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(memory=True) as running:
+        yield running
+
+
+def exchange(broker: Broker, api_key: int, version: int, values: dict[str, Any]) -> Any:
+    """Send a request, and read the response with kio: all of it."""
+    schema = load_request_schema(api_key, version)
+    header = schema.__header_schema__
+    out = io.BytesIO()
+    known = {"request_api_key": api_key, "request_api_version": version, "correlation_id": 99, "client_id": "vectors"}
+    entity_writer(header)(out, build(header, known))
+    entity_writer(schema)(out, build(schema, values))
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(struct.pack(">i", out.tell()) + out.getvalue())
+        frame = read_frame(connection)
+    answer_schema = load_response_schema(api_key, version)
+    answer_header, size = entity_reader(answer_schema.__header_schema__)(frame, 0)
+    answer, body_size = entity_reader(answer_schema)(frame, size)
+    assert answer_header.correlation_id == 99
+    assert size + body_size == len(frame), "the response has bytes that its schema does not know"
+    return answer
+
+
+def read_frame(connection: socket.socket) -> bytes:
+    data = b""
+    while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
+        more = connection.recv(65536)
+        assert more, "the broker closed the connection"
+        data += more
+    return data[4:]
+
+
+def errors_in(answer: Any) -> set[int]:
+    """Every error code in a response, however deep."""
+    if isinstance(answer, tuple):
+        return set().union(*map(errors_in, answer)) if answer else set()
+    if not hasattr(answer, "__dataclass_fields__"):
+        return set()
+    found = {int(answer.error_code)} if hasattr(answer, "error_code") else set()
+    return found.union(*(errors_in(getattr(answer, name)) for name in answer.__dataclass_fields__))
+
+
+EXPECTED_ERRORS = {11: {0, 79}, 12: {25}, 13: {25}, 14: {25}, 20: {3}}
+
+
+@pytest.fixture(scope="module")
+def topic_id(broker: Broker) -> UUID:
+    wanted = {"name": TOPIC, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    made = exchange(broker, 19, 7, {"topics": [wanted], "timeout": 1000, "validate_only": False})
+    identity: UUID = made.topics[0].topic_id
+    return identity
+
+
+@pytest.mark.parametrize(("api_key", "version"), EVERY_VERSION)
+def test_every_version_is_answered_in_its_own_format(
+    broker: Broker, topic_id: UUID, api_key: int, version: int
+) -> None:
+    values = topic_requests(topic_id)[api_key]
+    if api_key == 11:
+        values = values | {"group_id": f"joined-{version}"}
+    answer = exchange(broker, api_key, version, values)
+    assert errors_in(answer) - {0} <= EXPECTED_ERRORS.get(api_key, set())
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_fetched_records_are_the_producers_bytes(broker: Broker, topic_id: UUID, version: int) -> None:
+    exchange(broker, 0, 9, topic_requests(topic_id)[0])
+    answer = exchange(broker, 1, version, topic_requests(topic_id)[1])
+    records = answer.responses[0].partitions[0].records
+    assert records[17 : len(BATCH)] == BATCH[17:]
+
+
+@pytest.mark.parametrize("version", range(7, 19))
+def test_a_fetch_session_is_declined(broker: Broker, topic_id: UUID, version: int) -> None:
+    new = exchange(broker, 1, version, topic_requests(topic_id)[1] | {"session_epoch": 0})
+    assert (new.session_id, int(new.error_code)) == (0, 0)
+    unknown = exchange(broker, 1, version, topic_requests(topic_id)[1] | {"session_id": 5, "session_epoch": 1})
+    assert int(unknown.error_code) == 70

@@ -1,0 +1,92 @@
+"""The two responses that are packed by hand are, byte for byte, what kio writes."""
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import cast
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conveyor.broker.fetch import Fetched
+from conveyor.broker.publish import Published
+from conveyor.kafka_api import k00_produce, k01_fetch
+from conveyor.kafka_api.call import Call
+from conveyor.kafka_api.codec import encode_response
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ports import FileSlice
+from conveyor.testing import MemoryDisk
+
+TOPIC_ID = UUID("f81d4fae-7dec-11d0-a765-00a0c91e6bf6")
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=200)
+INT64 = st.integers(-1, 2**63 - 1)
+TIMES = st.sampled_from([-1, 0, 1_700_000_000_123])
+ERRORS = st.sampled_from([None, ErrorKind.UNKNOWN_TOPIC, ErrorKind.MESSAGE_TOO_LARGE, ErrorKind.PARTITION_OFFLINE])
+
+
+def code(kind: ErrorKind | None, by_id: bool) -> int:
+    if kind is ErrorKind.UNKNOWN_TOPIC and by_id:
+        return 100
+    return 0 if kind is None else RequestError(kind, "").kafka_code
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@given(st.data())
+def test_produce_response(version: int, data: st.DataObject) -> None:
+    topics, results, expected = [], [], []
+    for _ in range(data.draw(st.integers(0, 3))):
+        name, partitions = data.draw(NAMES), []
+        indexes = data.draw(st.lists(st.integers(0, 2**31 - 1), max_size=140))
+        for index in indexes:
+            kind, base, when, start = (data.draw(each) for each in (ERRORS, INT64, TIMES, INT64))
+            error = None if kind is None else RequestError(kind, name)
+            results.append(Published(error, base, when, start))
+            fields = {"index": index, "error_code": code(kind, version >= 13), "base_offset": base}
+            fields |= {"log_append_time": from_ms(when), "log_start_offset": start, "record_errors": []}
+            partitions.append(fields | {"error_message": None if kind is None else name})
+        topics.append(
+            SimpleNamespace(name=name, topic_id=TOPIC_ID, partition_data=[SimpleNamespace(index=i) for i in indexes])
+        )
+        expected.append({"name": name, "topic_id": TOPIC_ID, "partition_responses": partitions})
+    packed = k00_produce.encode(version, 7, topics, results)
+    written = encode_response(0, version, 7, {"responses": expected})
+    assert packed == len(written).to_bytes(4, "big") + written
+
+
+def from_ms(milliseconds: int) -> datetime | None:
+    """The type that kio has for this field."""
+    return None if milliseconds < 0 else datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+@given(st.data())
+def test_fetch_response(version: int, data: st.DataObject) -> None:
+    disk = MemoryDisk()
+    file = disk.open("log")
+    isolation = data.draw(st.sampled_from([0, 1]))
+    topics, results, expected = [], [], []
+    for _ in range(data.draw(st.integers(0, 3))):
+        name, partitions = data.draw(NAMES), []
+        indexes = data.draw(st.lists(st.integers(0, 2**31 - 1), max_size=5))
+        for index in indexes:
+            kind, high, start = data.draw(ERRORS), data.draw(INT64), data.draw(INT64)
+            content = data.draw(st.binary(max_size=300))
+            records = FileSlice(file, file.size, len(content)) if content else None
+            file.append([content])
+            error = None if kind is None else RequestError(kind, name)
+            results.append(Fetched(error, high, start, records))
+            fields = {"partition_index": index, "error_code": code(kind, version >= 13), "high_watermark": high}
+            fields |= {"last_stable_offset": high, "log_start_offset": start, "records": content}
+            partitions.append(fields | {"aborted_transactions": () if isolation else None})
+        parts = [SimpleNamespace(partition=each) for each in indexes]
+        topics.append(SimpleNamespace(topic=name, topic_id=TOPIC_ID, partitions=parts))
+        expected.append({"topic": name, "topic_id": TOPIC_ID, "partitions": partitions})
+    request = SimpleNamespace(isolation_level=isolation)
+    call = cast("Call", SimpleNamespace(api_version=version, correlation_id=7, request=request))
+    packed = b"".join(
+        part if isinstance(part, bytes) else part.file.read(part.position, part.length)
+        for part in k01_fetch.encode(call, topics, results)
+    )
+    written = encode_response(1, version, 7, {"error_code": 0, "responses": expected})
+    assert packed == len(written).to_bytes(4, "big") + written
