@@ -19,8 +19,8 @@ SEED = int(os.environ.get("HOSTILE_SEED", "20260101"))
 
 @pytest.fixture
 def broker(tmp_path: Path) -> BrokerProcess:
-    options = ("--set", "network.max_idle_ms=500", "--set", "network.max_request_bytes=2000000")
-    options += ("--set", "network.max_buffered_bytes=4000000")
+    limits = ("network.max_idle_ms=500", "network.max_request_bytes=2000000", "network.max_buffered_bytes=4000000")
+    options = [word for limit in limits for word in ("--set", limit)]
     return BrokerProcess(tmp_path / "data", *options).start()
 
 

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -34,15 +34,16 @@ def code(kind: ErrorKind | None, by_id: bool) -> int:
 @pytest.mark.parametrize("version", range(3, 14))
 @given(st.data())
 def test_produce_response(version: int, data: st.DataObject) -> None:
-    topics, results, expected = [], [], []
+    topics, results = [], []
+    expected: list[dict[str, Any]] = []
     for _ in range(data.draw(st.integers(0, 3))):
         name, partitions = data.draw(NAMES), []
         indexes = data.draw(st.lists(st.integers(0, 2**31 - 1), max_size=140))
         for index in indexes:
-            kind, base, when, start = (data.draw(each) for each in (ERRORS, INT64, TIMES, INT64))
+            kind, base, when, start = data.draw(ERRORS), data.draw(INT64), data.draw(TIMES), data.draw(INT64)
             error = None if kind is None else RequestError(kind, name)
             results.append(Published(error, base, when, start))
-            fields = {"index": index, "error_code": code(kind, version >= 13), "base_offset": base}
+            fields: dict[str, Any] = {"index": index, "error_code": code(kind, version >= 13), "base_offset": base}
             fields |= {"log_append_time": from_ms(when), "log_start_offset": start, "record_errors": []}
             partitions.append(fields | {"error_message": None if kind is None else name})
         topics.append(
@@ -65,7 +66,8 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
     disk = MemoryDisk()
     file = disk.open("log")
     isolation = data.draw(st.sampled_from([0, 1]))
-    topics, results, expected = [], [], []
+    topics, results = [], []
+    expected: list[dict[str, Any]] = []
     for _ in range(data.draw(st.integers(0, 3))):
         name, partitions = data.draw(NAMES), []
         indexes = data.draw(st.lists(st.integers(0, 2**31 - 1), max_size=5))
@@ -76,8 +78,13 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
             file.append([content])
             error = None if kind is None else RequestError(kind, name)
             results.append(Fetched(error, high, start, records))
-            fields = {"partition_index": index, "error_code": code(kind, version >= 13), "high_watermark": high}
-            fields |= {"last_stable_offset": high, "log_start_offset": start, "records": content}
+            fields: dict[str, Any] = {"partition_index": index, "error_code": code(kind, version >= 13)}
+            fields |= {
+                "high_watermark": high,
+                "last_stable_offset": high,
+                "log_start_offset": start,
+                "records": content,
+            }
             partitions.append(fields | {"aborted_transactions": () if isolation else None})
         parts = [SimpleNamespace(partition=each) for each in indexes]
         topics.append(SimpleNamespace(topic=name, topic_id=TOPIC_ID, partitions=parts))
