@@ -53,7 +53,7 @@ class Broker:
         self.log_probe = LogProbe()
         self.turn = Turn(loop.call_soon)
         self.tasks = Tasks(ports.failed)
-        self.flusher = Flusher(loop, ports.threads)
+        self.flusher = Flusher(loop, ports.threads, settings.broker.flush_threads)
         self.partitions = PartitionTable(
             PartitionServices(
                 disk=ports.disk,

@@ -1,6 +1,12 @@
-"""Group commit: at most one flush of a log runs; all that are wanted meanwhile are one flush after it."""
+"""Group commit: at most one flush of a log runs at a time, and all that are wanted meanwhile are one flush after it.
+
+The logs that want a flush in one turn of the loop are dealt out to the threads that are free, a round each; while all
+threads are busy, more logs gather for the next rounds. So a round's fixed price is shared by more logs the more there
+is to do, and a slow flush holds up only its own round.
+"""
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from functools import partial
 
@@ -8,47 +14,69 @@ from conveyor.kernel.errors import StorageFailure
 from conveyor.log.flush import FlushJob
 from conveyor.replication.partition import Partition
 
+Round = list[tuple[Partition, FlushJob]]
+
 
 class Flusher:
-    """Runs flush jobs on threads, and hands the results back on the loop."""
+    """Runs rounds of flush jobs on threads, and hands the results back on the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, threads: Executor) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: Executor, max_rounds: int) -> None:
         self._loop = loop
         self._threads = threads
-        self._wanted_again: dict[Partition, bool] = {}
+        self._free_rounds = max_rounds
+        self._wanted: dict[Partition, None] = {}
+        self._flushing: set[Partition] = set()
+        self._scheduled = False
         self._idle = asyncio.Event()
         self._idle.set()
 
     def want(self, partition: Partition) -> None:
-        """Flush a partition's log, now or right after the flush that is running."""
-        if partition in self._wanted_again:
-            self._wanted_again[partition] = True
-        else:
-            self._start(partition)
+        """Flush a partition's log: at the end of this turn, or after the flush that is running."""
+        self._wanted[partition] = None
+        if not self._scheduled and self._free_rounds:
+            self._scheduled = True
+            self._idle.clear()
+            self._loop.call_soon(self._start)
 
     async def drain(self) -> None:
         """Wait until no flush is running or wanted."""
         await self._idle.wait()
 
-    def _start(self, partition: Partition) -> None:
-        job = partition.begin_flush()
-        if job is None:
-            return
-        self._wanted_again[partition] = False
-        self._idle.clear()
-        running = self._loop.run_in_executor(self._threads, _run, job)
-        running.add_done_callback(partial(self._done, partition, job))
-
-    def _done(self, partition: Partition, job: FlushJob, running: "asyncio.Future[StorageFailure | None]") -> None:
-        again = self._wanted_again.pop(partition)
-        partition.complete_flush(job, running.result())
-        if again:
-            self.want(partition)
-        if not self._wanted_again:
+    def _start(self) -> None:
+        self._scheduled = False
+        jobs = self._take_jobs()
+        rounds = min(self._free_rounds, len(jobs))
+        for number in range(rounds):
+            self._free_rounds -= 1
+            mine = jobs[number::rounds]
+            running = self._loop.run_in_executor(self._threads, _run, [job for _, job in mine])
+            running.add_done_callback(partial(self._done, mine))
+        if not self._flushing and not self._wanted:
             self._idle.set()
 
+    def _take_jobs(self) -> Round:
+        jobs: Round = []
+        for partition in [each for each in self._wanted if each not in self._flushing]:
+            del self._wanted[partition]
+            job = partition.begin_flush()
+            if job is not None:
+                self._flushing.add(partition)
+                jobs.append((partition, job))
+        return jobs
 
-def _run(job: FlushJob) -> StorageFailure | None:
+    def _done(self, mine: Round, running: "asyncio.Future[list[StorageFailure | None]]") -> None:
+        self._free_rounds += 1
+        for (partition, job), failure in zip(mine, running.result(), strict=True):
+            self._flushing.discard(partition)
+            partition.complete_flush(job, failure)
+        self._start()
+
+
+def _run(jobs: Sequence[FlushJob]) -> list[StorageFailure | None]:
+    return [_failure_of(job) for job in jobs]
+
+
+def _failure_of(job: FlushJob) -> StorageFailure | None:
     try:
         job.run()
     except StorageFailure as failure:

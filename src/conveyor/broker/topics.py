@@ -68,16 +68,11 @@ class Topics:
     async def create(self, request: TopicRequest) -> TopicImage:
         """Make a topic; it is durable and served when this returns. Raises RequestError."""
         topic = self.check(request)
-        try:
-            written = await self._store.put(topic_path(topic.name), encode_topic(topic), ABSENT)
-        except StorageFailure as failure:
-            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
-        if written is None:
-            raise RequestError(ErrorKind.TOPIC_ALREADY_EXISTS, f"topic '{topic.name}' exists already")
-        self._partitions.add(topic, await self._off_loop(self._partitions.open_logs, topic))
-        self.image = self.image.with_topics(topic)
-        log.info("topic created name=%s partitions=%d id=%s", topic.name, len(topic.partitions), topic.topic_id)
-        return topic
+        if topic.name in self._being_made:
+            raise _exists(topic.name)
+        being_made = self._being_made[topic.name] = asyncio.ensure_future(self._make(topic))
+        being_made.add_done_callback(lambda _: self._being_made.pop(topic.name))
+        return await asyncio.shield(being_made)
 
     async def ensure(self, request: TopicRequest) -> TopicImage:
         """The topic, made if it is not there. Raises RequestError."""
@@ -85,10 +80,7 @@ class Topics:
         if existing is not None:
             return existing
         being_made = self._being_made.get(request.name)
-        if being_made is None:
-            being_made = self._being_made[request.name] = asyncio.ensure_future(self.create(request))
-            being_made.add_done_callback(lambda _: self._being_made.pop(request.name))
-        return await asyncio.shield(being_made)
+        return await (self.create(request) if being_made is None else asyncio.shield(being_made))
 
     async def ensure_offsets_topic(self) -> TopicImage:
         """The internal topic of the consumer groups. Its records are always safe before anybody hears of them."""
@@ -113,5 +105,21 @@ class Topics:
             await self._off_loop(self._disk.remove_tree, directory)
         log.info("topic deleted name=%s id=%s", name, topic.topic_id)
 
+    async def _make(self, topic: TopicImage) -> TopicImage:
+        try:
+            written = await self._store.put(topic_path(topic.name), encode_topic(topic), ABSENT)
+        except StorageFailure as failure:
+            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+        if written is None:
+            raise _exists(topic.name)
+        self._partitions.add(topic, await self._off_loop(self._partitions.open_logs, topic))
+        self.image = self.image.with_topics(topic)
+        log.info("topic created name=%s partitions=%d id=%s", topic.name, len(topic.partitions), topic.topic_id)
+        return topic
+
     async def _off_loop(self, work: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+
+def _exists(name: str) -> RequestError:
+    return RequestError(ErrorKind.TOPIC_ALREADY_EXISTS, f"topic '{name}' exists already")

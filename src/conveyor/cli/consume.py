@@ -54,7 +54,7 @@ def consume(
 def _start(text: str) -> int:
     if text in _START:
         return _START[text]
-    if text.isdigit():
+    if text.isdecimal():
         return int(text)
     raise ClientError(f"--from {text}: it is earliest, latest, or an offset")
 

@@ -94,6 +94,9 @@ def _skip_sized(frame: Bytes, position: int) -> int:
 
 
 def _skip_compact(frame: Bytes, position: int) -> int:
+    short = frame[position]
+    if short < 0x80:
+        return position + (short or 1)
     length, position = _varint(frame, position)
     return position + max(0, length - 1)
 

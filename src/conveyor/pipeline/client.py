@@ -18,24 +18,25 @@ _SILENT.propagate = False
 
 @contextmanager
 def consumer(options: SourceOptions) -> Iterator[Any]:
-    """A confluent-kafka consumer that belongs to no group and commits nothing."""
-    from confluent_kafka import Consumer
+    """A confluent-kafka consumer that belongs to no group and commits nothing. Raises PipelineError: bad `kafka.*`."""
+    from confluent_kafka import Consumer, KafkaException
 
-    made = Consumer(
-        {
-            "group.id": "conveyor-pipeline",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "fetch.wait.max.ms": 50,
-            "fetch.message.max.bytes": 8 << 20,
-            "queued.max.messages.kbytes": 64 << 10,
-            **options.client,
-            "bootstrap.servers": options.bootstrap_servers,
-        },
-        logger=_SILENT,
-    )
+    settings = {
+        "group.id": "conveyor-pipeline",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "fetch.wait.max.ms": 50,
+        "fetch.message.max.bytes": 8 << 20,
+        "queued.max.messages.kbytes": 64 << 10,
+        **options.client,
+        "bootstrap.servers": options.bootstrap_servers,
+    }
+    try:
+        made = Consumer(settings, logger=_SILENT)
+    except KafkaException as error:
+        raise PipelineError(f"the Kafka client refuses its options: {error.args[0].str()}") from error
     try:
         yield made
     finally:
@@ -77,15 +78,23 @@ def latest_bounds(client: Any, options: SourceOptions) -> Bounds:
     return bounds
 
 
-def resolve(client: Any, options: SourceOptions, wanted: int | Bounds, timestamp_ms: int | None) -> Bounds:
-    """Real offsets for what an option says: names, numbers, or a time. A partition left out of JSON is earliest."""
+def resolve(
+    client: Any, options: SourceOptions, wanted: int | Bounds, timestamp_ms: int | None, left_out: int = EARLIEST
+) -> Bounds:
+    """Real offsets for what an option says: names, numbers, or a time.
+
+    left_out: what a partition gets that the option's JSON does not name.
+    Raises PipelineError if it names one that is not there.
+    """
     bounds: Bounds = {}
-    for topic, number in partitions_of(client, options):
+    places = partitions_of(client, options)
+    _check_named({} if isinstance(wanted, int) else wanted, places)
+    for topic, number in places:
         low, high = watermarks(client, topic, number)
         if timestamp_ms is not None:
             offset = _at_time(client, topic, number, timestamp_ms, high)
         else:
-            offset = wanted if isinstance(wanted, int) else wanted.get(topic, {}).get(number, EARLIEST)
+            offset = wanted if isinstance(wanted, int) else wanted.get(topic, {}).get(number, left_out)
         bounds.setdefault(topic, {})[number] = {EARLIEST: low, LATEST: high}.get(offset, offset)
     return bounds
 
@@ -115,6 +124,13 @@ def records(client: Any, topic: str, number: int, start: int, end: int) -> Itera
             position = max(position, message.offset() + (error is None))
         if some:
             yield some
+
+
+def _check_named(wanted: Bounds, places: list[tuple[str, int]]) -> None:
+    strangers = [(topic, number) for topic, each in wanted.items() for number in each if (topic, number) not in places]
+    if strangers:
+        topic, number = strangers[0]
+        raise PipelineError(f"offsets are given for partition {number} of '{topic}', which is not there or not read")
 
 
 def _at_time(client: Any, topic: str, number: int, timestamp_ms: int, high: int) -> int:

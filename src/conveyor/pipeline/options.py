@@ -2,15 +2,18 @@
 
 bootstrap.servers      host:port[,host:port]      needed
 topic                  name[,name]                needed; `subscribe` is the same
-startingOffsets        earliest | latest | JSON   {"topic": {"0": 17, "1": -2}}; -2 earliest, -1 latest
+startingOffsets        earliest | latest | JSON   {"topic": {"0": 17, "1": -2}}; -2 earliest, -1 latest; what is left out
+                                                  is earliest
 startingTimestamp      ms since the epoch         the first record at or after it; wins over startingOffsets
-endingOffsets          latest | JSON              batch only
+endingOffsets          latest | JSON              batch only; what is left out is latest
 endingTimestamp        ms since the epoch         batch only; records before it
 maxOffsetsPerTrigger   number                     stream only; records of one micro-batch, all partitions together
 maxRecordsPerPartition number                     a longer range becomes several Spark partitions
 failOnDataLoss         true | false               whether missing records end the query (default true)
 includeHeaders         true | false               default true
 kafka.*                                           handed to the client (librdkafka's names)
+
+Any other option is refused, so that a slip of the pen does not read something else than was meant.
 """
 
 import json
@@ -21,6 +24,13 @@ from conveyor.pipeline.errors import PipelineError
 
 EARLIEST, LATEST = -2, -1
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
+
+_BOTH = (
+    "bootstrap.servers topic subscribe startingOffsets startingTimestamp maxRecordsPerPartition failOnDataLoss"
+    " includeHeaders"
+).split()
+_BATCH_ONLY = ["endingOffsets", "endingTimestamp"]
+_STREAM_ONLY = ["maxOffsetsPerTrigger"]
 
 Bounds = dict[str, dict[int, int]]
 """Offsets by topic and partition."""
@@ -46,20 +56,33 @@ class SourceOptions:
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Raises PipelineError naming the option that is wrong or missing."""
     options = {name.lower(): value for name, value in given.items()}
+    _refuse_others(options, streaming=streaming)
     start_default = "latest" if streaming else "earliest"
     return SourceOptions(
         bootstrap_servers=_needed(options, "bootstrap.servers", "kafka.bootstrap.servers"),
-        topics=tuple(each.strip() for each in _needed(options, "topic", "subscribe").split(",") if each.strip()),
+        topics=_topics(_needed(options, "topic", "subscribe")),
         starting_offsets=_offsets(options.get("startingoffsets", start_default), "startingOffsets"),
         ending_offsets=_offsets(options.get("endingoffsets", "latest"), "endingOffsets"),
         starting_timestamp_ms=_number(options, "startingTimestamp"),
         ending_timestamp_ms=_number(options, "endingTimestamp"),
-        max_offsets_per_trigger=_number(options, "maxOffsetsPerTrigger"),
-        max_records_per_partition=_number(options, "maxRecordsPerPartition"),
+        max_offsets_per_trigger=_count(options, "maxOffsetsPerTrigger"),
+        max_records_per_partition=_count(options, "maxRecordsPerPartition"),
         fail_on_data_loss=_flag(options, "failOnDataLoss"),
         include_headers=_flag(options, "includeHeaders"),
         client={name[len("kafka.") :]: value for name, value in options.items() if name.startswith("kafka.")},
     )
+
+
+def _refuse_others(options: Mapping[str, str], *, streaming: bool) -> None:
+    """Raises PipelineError for an option that would have no effect."""
+    allowed = [*_BOTH, *(_STREAM_ONLY if streaming else _BATCH_ONLY)]
+    misplaced = {name.lower(): name for name in (_BATCH_ONLY if streaming else _STREAM_ONLY)}
+    known = {name.lower() for name in allowed}
+    for name in options:
+        if name in misplaced:
+            raise PipelineError(f"option '{misplaced[name]}' is for {'read' if streaming else 'readStream'} only")
+        if name not in known and not name.startswith("kafka."):
+            raise PipelineError(f"unknown option '{name}': there are {', '.join(allowed)}, and kafka.*")
 
 
 def _needed(options: Mapping[str, str], *names: str) -> str:
@@ -69,13 +92,27 @@ def _needed(options: Mapping[str, str], *names: str) -> str:
     raise PipelineError(f"option '{names[0]}' is missing: set .option('{names[0]}', ...)")
 
 
+def _topics(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+    if not names:
+        raise PipelineError(f"option 'topic' is {text!r}: it takes names, with commas between them")
+    return names
+
+
 def _number(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name.lower())
     if text is None:
         return None
-    if not text.isdigit():
+    if not text.isdecimal():
         raise PipelineError(f"option '{name}' is {text!r}: it takes a whole number")
     return int(text)
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    count = _number(options, name)
+    if count == 0:
+        raise PipelineError(f"option '{name}' is 0: it takes a number from 1")
+    return count
 
 
 def _flag(options: Mapping[str, str], name: str) -> bool:
@@ -90,8 +127,14 @@ def _offsets(text: str, name: str) -> int | Bounds:
         return _NAMED[text.lower()]
     try:
         document = json.loads(text)
-        return {topic: {int(key): int(value) for key, value in each.items()} for topic, each in document.items()}
+        return {topic: {int(key): _offset(value) for key, value in each.items()} for topic, each in document.items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise PipelineError(
             f'option \'{name}\' is {text!r}: it takes earliest, latest, or JSON such as {{"topic": {{"0": 17}}}}'
         ) from error
+
+
+def _offset(value: object) -> int:
+    if type(value) is not int or value < EARLIEST:
+        raise ValueError(value)
+    return value

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from conveyor.pipeline.client import consumer, latest_bounds, records, resolve, watermarks
 from conveyor.pipeline.errors import DataLossError
-from conveyor.pipeline.options import Bounds, SourceOptions, parse_options
+from conveyor.pipeline.options import LATEST, Bounds, SourceOptions, parse_options
 from conveyor.pipeline.ranges import limited, split
 from conveyor.pipeline.rows import arrow_schema, spark_schema, to_batch
 
@@ -61,7 +61,7 @@ class BatchReader(DataSourceReader):
         options = self._options
         with consumer(options) as client:
             start = resolve(client, options, options.starting_offsets, options.starting_timestamp_ms)
-            end = resolve(client, options, options.ending_offsets, options.ending_timestamp_ms)
+            end = resolve(client, options, options.ending_offsets, options.ending_timestamp_ms, LATEST)
             return _ranges(client, options, start, end)
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
@@ -135,7 +135,8 @@ def _lost(options: SourceOptions, topic: str, number: int, begin: int, stop: int
 
 
 def _read(options: SourceOptions, wanted: InputPartition) -> Iterator["pa.RecordBatch"]:
-    assert isinstance(wanted, OffsetRange)
+    if not isinstance(wanted, OffsetRange):
+        return  # Spark makes up a partition of its own where there is nothing to read.
     schema = arrow_schema()
     with consumer(options) as client:
         try:

@@ -21,7 +21,7 @@ class Address(NamedTuple):
 def parse_address(text: str, setting: str) -> Address:
     """`host:port`, `[v6]:port`. Raises SettingsError."""
     host, separator, port = text.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65535:
+    if not separator or not host or not port.isdecimal() or int(port) > 65535:
         raise SettingsError(f"setting '{setting}' is {text!r}: it takes host:port, such as 127.0.0.1:9092")
     return Address(host.strip("[]"), int(port))
 
