@@ -57,9 +57,9 @@ def _add_commands(first_argument: list[str]) -> None:
 
         app.command()(serve.serve)
         return
-    from conveyor.cli import consume, demo, pipeline, produce, serve, topic
+    from conveyor.cli import consume, demo, pipeline, produce, serve, settings, topic
 
-    for command in (serve.serve, produce.produce, consume.consume, demo.demo):
+    for command in (serve.serve, produce.produce, consume.consume, settings.settings, demo.demo):
         app.command()(command)
     app.add_typer(topic.app, name="topic")
     app.add_typer(pipeline.app, name="pipeline")

@@ -42,7 +42,8 @@ def produce(
     producer.flush()
     if outcome.error is not None:
         raise ClientError(f"{outcome.failed} records were not taken: {outcome.error}")
-    typer.echo(f"produced {outcome.taken} records to {topic}", err=True)
+    noun = "record" if outcome.taken == 1 else "records"
+    typer.echo(f"produced {outcome.taken} {noun} to {topic}", err=True)
 
 
 class _Outcome:

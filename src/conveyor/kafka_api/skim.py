@@ -14,6 +14,8 @@ from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ports import Bytes
 
 MAX_ARRAY_ITEMS = 200_000
+MAX_STRING_BYTES = 32_767
+"""Kafka's own limit, in every version: what is read in a flexible one may have to be written in another."""
 
 Skip = Callable[[Bytes, int], int]
 """From a position in a frame to the position after what is skipped; beyond the frame's end if it does not fit."""
@@ -77,7 +79,7 @@ def _item_steps(item: Any, kind: str, flexible: bool) -> list[Skip]:
     if kind in _FIXED:
         return [_skip_bytes(_FIXED[kind])]
     if flexible:
-        return [_skip_compact]
+        return [_skip_compact_string if kind == "string" else _skip_compact]
     return [_skip_string if kind == "string" else _skip_sized]
 
 
@@ -99,6 +101,13 @@ def _skip_compact(frame: Bytes, position: int) -> int:
         return position + (short or 1)
     length, position = _varint(frame, position)
     return position + max(0, length - 1)
+
+
+def _skip_compact_string(frame: Bytes, position: int) -> int:
+    end = _skip_compact(frame, position)
+    if end - position > 3 + MAX_STRING_BYTES:
+        raise ValueError(f"a string of more than {MAX_STRING_BYTES} bytes")
+    return end
 
 
 def _skip_tags(frame: Bytes, position: int) -> int:

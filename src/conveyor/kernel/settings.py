@@ -170,7 +170,6 @@ class GroupsSettings:
         7 * 24 * 3_600_000,
         "Committed offsets of an empty group are forgotten after this.",
         unit="ms",
-        kafka="offsets.retention.minutes",
         low=1,
     )
 
