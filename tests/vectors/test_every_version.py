@@ -32,6 +32,7 @@ def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
     committed = named | {"partitions": [partition | {"committed_offset": 1, "committed_metadata": "note"}]}
     asked = [named | {"partition_indexes": (0,)}]
     creatable = {"name": "made", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    topic_resource = {"resource_type": 2, "resource_name": TOPIC}
     joined = {"session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer"}
     return {
         0: {"acks": -1, "timeout": 1000, "topic_data": [produced]},
@@ -49,7 +50,13 @@ def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
         18: {"client_software_name": "test", "client_software_version": "1"},
         19: {"topics": [creatable], "timeout": 1000, "validate_only": True},
         20: {"topics": [{"name": "nothing", "topic_id": None}], "topic_names": ("nothing",), "timeout": 1000},
+        21: {"topics": [named | {"partitions": [partition | {"offset": 0}]}], "timeout": 1000},
         22: {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1},
+        32: {"resources": [topic_resource | {"configuration_keys": None}], "include_synonyms": True}
+        | {"include_documentation": True},
+        33: {"resources": [topic_resource | {"configs": []}], "validate_only": True},
+        37: {"topics": [named | {"count": 2, "assignments": None}], "timeout": 1000, "validate_only": True},
+        44: {"resources": [topic_resource | {"configs": []}], "validate_only": True},
     }
 
 

@@ -12,6 +12,7 @@ from conveyor.kernel.ports import Bytes
 
 _MAX_BUFFERS = 1024
 _SMALL_WRITE_BYTES = 1 << 18
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 
 
 class RealFile:
@@ -22,7 +23,9 @@ class RealFile:
         self._disk = disk
         self._descriptor = -1
         self._dirty = False
-        self._size = os.fstat(self.fileno()).st_size
+        self._descriptor = os.open(path, _FLAGS | os.O_CREAT, 0o644)
+        disk.opened(self)
+        self._size = os.fstat(self._descriptor).st_size
 
     @property
     def size(self) -> int:
@@ -34,7 +37,7 @@ class RealFile:
 
     def fileno(self) -> int:
         if self._descriptor < 0:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(self._path, _FLAGS)
             self._disk.opened(self)
         return self._descriptor
 
@@ -66,11 +69,20 @@ class RealFile:
             os.fdatasync(self.fileno())
             self._dirty = self._dirty and self._size != size
 
+    def detach(self) -> None:
+        with _storage_failure(self._path):
+            self.fileno()
+        self._disk.closed(self)
+
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
             self._disk.closed(self)
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
 
 
 class RealDisk:

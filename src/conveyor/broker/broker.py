@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from conveyor.broker.fetch import Fetcher
+from conveyor.broker.fetch_sessions import FetchSessions
 from conveyor.broker.flusher import Flusher
 from conveyor.broker.groups import Groups
 from conveyor.broker.partitions import PartitionServices, PartitionTable
 from conveyor.broker.producer_ids import ProducerIds
 from conveyor.broker.publish import Publisher
+from conveyor.broker.retention import Retention
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics import Topics
 from conveyor.broker.turn import Turn
@@ -66,6 +68,7 @@ class Broker:
         )
         self.publisher = Publisher(self.partitions, ports.clock)
         self.fetcher = Fetcher(self.partitions, ports.clock, self.turn, settings.network.max_fetch_bytes)
+        self.fetch_sessions = FetchSessions(ports.new_id)
         self.producer_ids = ProducerIds(ports.store)
         node_id = NodeId(settings.broker.node_id)
         self.topics = Topics(
@@ -86,6 +89,13 @@ class Broker:
             tasks=self.tasks,
             new_id=ports.new_id,
         )
+        self.retention = Retention(
+            partitions=self.partitions,
+            clock=ports.clock,
+            threads=ports.threads,
+            tasks=self.tasks,
+            interval_ms=settings.broker.retention_check_ms,
+        )
         self._ports = ports
         self._cancel_housekeeping: Callable[[], None] | None = None
 
@@ -98,6 +108,7 @@ class Broker:
         self.topics.image = image.with_broker(BrokerImage(node_id=node_id, host=host, port=port, rack=rack))
         await self.topics.load()
         self._housekeep()
+        self.retention.start()
 
     async def finish_requests(self) -> None:
         """Answer everybody who waits: with what there is, with an error, or after the last flush."""
@@ -112,6 +123,7 @@ class Broker:
         """Flush and seal every log. What was acknowledged is on the disk when this returns."""
         if self._cancel_housekeeping is not None:
             self._cancel_housekeeping()
+        self.retention.stop()
         await asyncio.get_running_loop().run_in_executor(self._ports.threads, self.partitions.close)
         await self._ports.store.close()
 

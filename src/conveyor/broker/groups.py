@@ -23,6 +23,8 @@ from conveyor.replication.runner import MachineRunner, Respond, replay
 
 GroupRunner = MachineRunner[GroupCommand]
 
+_MEMBER_NAME_LENGTH = 255
+
 
 class Groups:
     """See the module's docstring."""
@@ -42,8 +44,8 @@ class Groups:
         self._loading: dict[int, asyncio.Future[GroupRunner]] = {}
 
     def new_member_id(self, client_id: str) -> str:
-        """A member id that nobody has had."""
-        return f"{client_id}-{self._new_id()}"
+        """A member id that nobody has had. A long client id is cut: what comes of it must still be a Kafka string."""
+        return f"{client_id[:_MEMBER_NAME_LENGTH]}-{self._new_id()}"
 
     async def find_coordinator(self, group_id: str) -> BrokerImage:
         """The broker that looks after a group; its topic is made if it is not there. Raises RequestError."""

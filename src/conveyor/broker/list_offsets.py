@@ -29,12 +29,12 @@ def find_offset(
 
 
 def _by_time(partition: Partition, timestamp_ms: int) -> tuple[int, int, int]:
-    segments, limit = partition.log.segments, partition.high_watermark
+    segments, limit, start = partition.log.segments, partition.high_watermark, partition.log.log_start_offset
     try:
         if timestamp_ms == NEWEST_TIMESTAMP:
-            record = find_newest(segments, limit)
+            record = find_newest(segments, limit, start)
         else:
-            record = find_time(segments, timestamp_ms, limit)
+            record = find_time(segments, timestamp_ms, limit, start)
     except StorageFailure as failure:
         partition.go_offline(failure)
         raise RequestError(ErrorKind.PARTITION_OFFLINE, str(failure)) from failure

@@ -71,9 +71,24 @@ class PartitionTable:
         """Open or make the logs of a topic, one per partition. Blocks: call it off the loop, then `add` on it."""
         return [self._open_log(topic, number) for number in range(len(topic.partitions))]
 
+    def open_missing_logs(self, topic: TopicImage) -> list[Log | StorageFailure]:
+        """Make the logs of a topic's new partitions. Blocks: call it off the loop, then `add` on it."""
+        known = self._partitions.keys() | self._broken.keys()
+        present = sum((topic.name, number) in known for number in range(len(topic.partitions)))
+        return [self._open_log(topic, number) for number in range(present, len(topic.partitions))]
+
+    def configure(self, topic: TopicImage) -> None:
+        """Let a topic's settings hold from now on."""
+        wanted = topic_settings(self._services.settings.topics, topic.config)
+        for number in range(len(topic.partitions)):
+            partition = self._partitions.get((topic.name, number))
+            if partition is not None:
+                partition.log.topic = wanted
+
     def add(self, topic: TopicImage, logs: list[Log | StorageFailure]) -> None:
-        """Serve a topic's partitions from now on; those that could not be opened are offline."""
-        for number, (image, opened) in enumerate(zip(topic.partitions, logs, strict=True)):
+        """Serve a topic's last partitions from now on, as many as there are logs; those not opened are offline."""
+        first = len(topic.partitions) - len(logs)
+        for number, (image, opened) in enumerate(zip(topic.partitions[first:], logs, strict=True), first):
             identity = TopicPartition(topic.name, number)
             if isinstance(opened, StorageFailure):
                 log.error("partition offline partition=%s reason=%s", identity, opened)

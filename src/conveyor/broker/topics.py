@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
 from uuid import UUID
 
 from conveyor.broker.partitions import PartitionTable
 from conveyor.cluster.image import (
+    INTERNAL_TOPICS,
     TOPICS_PATH,
     ClusterImage,
     TopicImage,
@@ -16,6 +17,7 @@ from conveyor.cluster.image import (
     encode_topic,
     topic_path,
 )
+from conveyor.cluster.topic_change import ConfigChange, changed_config, more_partitions, replaced_config
 from conveyor.cluster.topic_creation import TopicRequest, plan_topic
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicId
@@ -25,6 +27,7 @@ from conveyor.kernel.settings import Settings
 log = logging.getLogger(__name__)
 
 OFFSETS_TOPIC = "__consumer_offsets"
+_MAX_INT32 = (1 << 31) - 1  # How large a group may be is settled by `groups.max_size`, not by its record's size.
 
 Result = TypeVar("Result")
 
@@ -50,6 +53,7 @@ class Topics:
         self._settings = settings
         self._threads = threads
         self._new_id = new_id
+        self._one_change = asyncio.Lock()
         self._being_made: dict[str, asyncio.Future[TopicImage]] = {}
 
     async def load(self) -> None:
@@ -60,6 +64,13 @@ class Topics:
         for topic in topics:
             self._partitions.add(topic, await self._off_loop(self._partitions.open_logs, topic))
         self.image = self.image.with_topics(*topics)
+
+    def existing(self, name: str) -> TopicImage:
+        """Raises RequestError (UNKNOWN_TOPIC)."""
+        topic = self.image.topics.get(name)
+        if topic is None:
+            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{name}' is not there")
+        return topic
 
     def check(self, request: TopicRequest) -> TopicImage:
         """The topic that `create` would make. Raises RequestError."""
@@ -72,7 +83,7 @@ class Topics:
             raise _exists(topic.name)
         being_made = self._being_made[topic.name] = asyncio.ensure_future(self._make(topic))
         being_made.add_done_callback(lambda _: self._being_made.pop(topic.name))
-        return await asyncio.shield(being_made)
+        return await being_made
 
     async def ensure(self, request: TopicRequest) -> TopicImage:
         """The topic, made if it is not there. Raises RequestError."""
@@ -85,25 +96,43 @@ class Topics:
     async def ensure_offsets_topic(self) -> TopicImage:
         """The internal topic of the consumer groups. Its records are always safe before anybody hears of them."""
         count = self._settings.groups.offsets_partitions
-        return await self.ensure(TopicRequest(name=OFFSETS_TOPIC, partitions=count, config={"flush.policy": "ack"}))
+        config = {"flush.policy": "ack", "max.message.bytes": str(_MAX_INT32)}
+        return await self.ensure(TopicRequest(name=OFFSETS_TOPIC, partitions=count, config=config))
+
+    async def change_config(self, name: str, changes: Sequence[ConfigChange], *, check_only: bool = False) -> None:
+        """Change some settings of a topic, at once and durably. Raises RequestError."""
+        await self._change(name, lambda topic: changed_config(topic, changes, self._settings), check_only)
+
+    async def replace_config(self, name: str, config: Mapping[str, str], *, check_only: bool = False) -> None:
+        """Give a topic these settings, and the defaults for all others. Raises RequestError."""
+        await self._change(name, lambda topic: replaced_config(topic, config, self._settings), check_only)
+
+    async def add_partitions(
+        self, name: str, count: int, assignment: Sequence[Sequence[int]] | None, *, check_only: bool = False
+    ) -> None:
+        """Add partitions to a topic until there are `count`. Raises RequestError."""
+        if name in INTERNAL_TOPICS:
+            raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{name}' is the broker's own")
+        await self._change(
+            name, lambda topic: more_partitions(self.image, topic, count, assignment, self._settings), check_only
+        )
 
     async def delete(self, name: str) -> None:
         """Delete a topic and its records. Raises RequestError."""
-        topic = self.image.topics.get(name)
-        if topic is None:
-            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{name}' is not there")
-        if topic.is_internal:
-            raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{name}' is the broker's own")
-        try:
-            deleted = await self._store.delete(topic_path(name))
-        except StorageFailure as failure:
-            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
-        if not deleted:
-            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{name}' is being deleted already")
-        self.image = self.image.without_topic(name)
-        for directory in self._partitions.remove(topic):
-            await self._off_loop(self._disk.remove_tree, directory)
-        log.info("topic deleted name=%s id=%s", name, topic.topic_id)
+        async with self._one_change:
+            topic = self.existing(name)
+            if topic.is_internal:
+                raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{name}' is the broker's own")
+            try:
+                deleted = await self._store.delete(topic_path(name))
+            except StorageFailure as failure:
+                raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+            if not deleted:
+                raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{name}' is being deleted already")
+            self.image = self.image.without_topic(name)
+            for directory in self._partitions.remove(topic):
+                await self._off_loop(self._disk.remove_tree, directory)
+            log.info("topic deleted name=%s id=%s", name, topic.topic_id)
 
     async def _make(self, topic: TopicImage) -> TopicImage:
         try:
@@ -116,6 +145,31 @@ class Topics:
         self.image = self.image.with_topics(topic)
         log.info("topic created name=%s partitions=%d id=%s", topic.name, len(topic.partitions), topic.topic_id)
         return topic
+
+    async def _change(self, name: str, change: Callable[[TopicImage], TopicImage], check_only: bool) -> None:
+        """Changes are made one after the other, each on what the one before has left."""
+        async with self._one_change:
+            topic = self.existing(name)
+            changed = change(topic)
+            if check_only or changed == topic:
+                return
+            await self._write(changed)
+            if len(changed.partitions) > len(topic.partitions):
+                self._partitions.add(changed, await self._off_loop(self._partitions.open_missing_logs, changed))
+            if name in self.image.topics:
+                self.image = self.image.with_topics(changed)
+                self._partitions.configure(changed)
+                log.info("topic changed name=%s partitions=%d config=%s", name, len(changed.partitions), changed.config)
+
+    async def _write(self, changed: TopicImage) -> None:
+        path = topic_path(changed.name)
+        try:
+            node = await self._store.get(path)
+            written = None if node is None else await self._store.put(path, encode_topic(changed), node.version)
+        except StorageFailure as failure:
+            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+        if written is None:
+            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{changed.name}' is being deleted")
 
     async def _off_loop(self, work: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)

@@ -32,15 +32,9 @@ def plan_topic(image: ClusterImage, request: TopicRequest, settings: Settings, t
     check_name(request.name)
     if request.name in image.topics:
         raise RequestError(ErrorKind.TOPIC_ALREADY_EXISTS, f"topic '{request.name}' exists already")
-    _check_config(request, settings)
+    check_config(request.config, settings)
     replicas = _assigned(image, request) if request.assignment else _spread(image, request, settings)
-    total = image.partition_count + len(replicas)
-    if total > settings.broker.max_partitions:
-        raise RequestError(
-            ErrorKind.INVALID_PARTITIONS,
-            f"with {len(replicas)} more there would be {total} partitions, broker.max_partitions is"
-            f" {settings.broker.max_partitions}",
-        )
+    check_partition_count(image, len(replicas), settings)
     partitions = tuple(
         PartitionImage(leader=each[0], leader_epoch=LeaderEpoch(0), replicas=each, isr=each) for each in replicas
     )
@@ -59,11 +53,33 @@ def check_name(name: str) -> None:
         )
 
 
-def _check_config(request: TopicRequest, settings: Settings) -> None:
+def check_config(config: Mapping[str, str], settings: Settings) -> None:
+    """Raises RequestError (INVALID_CONFIG)."""
     try:
-        topic_settings(settings.topics, request.config)
+        topic_settings(settings.topics, config)
     except SettingsError as error:
         raise RequestError(ErrorKind.INVALID_CONFIG, str(error)) from error
+
+
+def check_partition_count(image: ClusterImage, added: int, settings: Settings) -> None:
+    """Raises RequestError (INVALID_PARTITIONS) if this broker cannot hold so many more."""
+    total = image.partition_count + added
+    if total > settings.broker.max_partitions:
+        raise RequestError(
+            ErrorKind.INVALID_PARTITIONS,
+            f"with {added} more there would be {total} partitions, broker.max_partitions is"
+            f" {settings.broker.max_partitions}",
+        )
+
+
+def check_replicas(image: ClusterImage, number: int, nodes: Sequence[int]) -> None:
+    """Whether a partition can lie on these brokers. Raises RequestError (INVALID_REPLICA_ASSIGNMENT)."""
+    unknown = [node for node in nodes if node not in image.brokers]
+    if not nodes or unknown or len(set(nodes)) != len(nodes):
+        raise RequestError(
+            ErrorKind.INVALID_REPLICA_ASSIGNMENT,
+            f"partition {number} is assigned to {list(nodes)}: brokers are {sorted(image.brokers)}",
+        )
 
 
 def _assigned(image: ClusterImage, request: TopicRequest) -> list[tuple[NodeId, ...]]:
@@ -74,12 +90,7 @@ def _assigned(image: ClusterImage, request: TopicRequest) -> list[tuple[NodeId, 
     if sorted(request.assignment) != list(range(len(request.assignment))):
         raise RequestError(ErrorKind.INVALID_REPLICA_ASSIGNMENT, "assign partitions 0, 1, 2 and so on, each once")
     for number, nodes in request.assignment.items():
-        unknown = [node for node in nodes if node not in image.brokers]
-        if not nodes or unknown or len(set(nodes)) != len(nodes):
-            raise RequestError(
-                ErrorKind.INVALID_REPLICA_ASSIGNMENT,
-                f"partition {number} is assigned to {list(nodes)}: brokers are {sorted(image.brokers)}",
-            )
+        check_replicas(image, number, nodes)
     return [tuple(NodeId(node) for node in request.assignment[number]) for number in sorted(request.assignment)]
 
 

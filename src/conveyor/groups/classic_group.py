@@ -61,6 +61,7 @@ class ClassicGroup:
         self.static_members: dict[str, str] = {}
         self.pending_members: dict[str, int] = {}
         self.rebalance_deadline_ms: int | None = None
+        self.awaits_more_members = False
 
     def next_deadline_ms(self) -> int | None:
         """When `expire` has something to do, at the earliest."""
@@ -72,9 +73,9 @@ class ClassicGroup:
 
     def check_protocols(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...], besides: str) -> None:
         """Whether a member can share a protocol with all others. Raises RequestError (INCONSISTENT_GROUP_PROTOCOL)."""
-        others = [member for member in self.members.values() if member.member_id != besides]
-        if not others:
+        if not self.members:
             return
+        others = [member for member in self.members.values() if member.member_id != besides]
         shared = any(all(member.supports(name) for member in others) for name, _ in protocols)
         if protocol_type != self.protocol_type or not shared:
             raise RequestError(
@@ -108,7 +109,11 @@ class ClassicGroup:
 
     def remove(self, member: Member, now_ms: int, decision: Decision) -> None:
         """Take a member out, which starts a rebalance of the rest."""
-        self._forget(member, decision)
+        self.forget(member, decision)
+        self.members_left(now_ms, decision)
+
+    def members_left(self, now_ms: int, decision: Decision) -> None:
+        """Have those who are still there share anew what the others had."""
         if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare_rebalance(now_ms, decision)
         elif self.state is GroupState.PREPARING_REBALANCE:
@@ -124,29 +129,38 @@ class ClassicGroup:
                 member.touch(now_ms)
         self.state = GroupState.PREPARING_REBALANCE
         if delay_ms:
+            self.awaits_more_members = True
             self.rebalance_deadline_ms = now_ms + delay_ms
             return
-        longest = max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
-        self.rebalance_deadline_ms = now_ms + longest
+        self.rebalance_deadline_ms = now_ms + self._longest_rebalance_timeout_ms()
         self.complete_join_if_all_are_in(now_ms, decision)
 
     def complete_join_if_all_are_in(self, now_ms: int, decision: Decision) -> None:
-        if not self.pending_members and all(member.join_token is not None for member in self.members.values()):
+        if self.awaits_more_members or self.pending_members:
+            return
+        if all(member.join_token is not None for member in self.members.values()):
             self.complete_join(now_ms, decision)
 
     def complete_join(self, now_ms: int, decision: Decision) -> None:
-        """Start a new generation with those who have joined. Static members may be late until their session ends."""
+        """Start a new generation with those who have joined. Static members may be late until their session ends.
+
+        If they all are, the rebalance goes on.
+        """
         for member in list(self.members.values()):
             if member.join_token is None and member.group_instance_id is None:
-                self._forget(member, decision)
+                self.forget(member, decision)
+        self.awaits_more_members = False
+        if self.members and not any(member.join_token is not None for member in self.members.values()):
+            self.rebalance_deadline_ms = now_ms + self._longest_rebalance_timeout_ms()
+            return
         self.rebalance_deadline_ms = None
         self.generation_id += 1
         if not self.members:
             return self._become_empty(now_ms, decision)
         self._elect_leader()
-        self.protocol_name = self._vote()
+        self.protocol_name = self.vote()
         self.state = GroupState.COMPLETING_REBALANCE
-        self.rebalance_deadline_ms = now_ms + max(member.rebalance_timeout_ms for member in self.members.values())
+        self.rebalance_deadline_ms = now_ms + self._longest_rebalance_timeout_ms()
         for member in self.members.values():
             if member.join_token is not None:
                 decision.reply(member.join_token, self.joined(member))
@@ -215,10 +229,11 @@ class ClassicGroup:
     def _drop_who_did_not_sync(self, now_ms: int, decision: Decision) -> None:
         self.rebalance_deadline_ms = None
         for member in [each for each in self.members.values() if each.sync_token is None]:
-            self._forget(member, decision)
+            self.forget(member, decision)
         self.prepare_rebalance(now_ms, decision)
 
-    def _forget(self, member: Member, decision: Decision) -> None:
+    def forget(self, member: Member, decision: Decision) -> None:
+        """Take a member out; `members_left` is due after the last."""
         self.members.pop(member.member_id, None)
         if self.static_members.get(member.group_instance_id or "") == member.member_id:
             del self.static_members[member.group_instance_id or ""]
@@ -242,7 +257,10 @@ class ClassicGroup:
             present = (each.member_id for each in self.members.values() if each.join_token is not None)
             self.leader = next(present, self.leader)
 
-    def _vote(self) -> str:
+    def _longest_rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def vote(self) -> str:
         """The protocol that most members prefer, of those that all support."""
         members = list(self.members.values())
         shared = {name for name, _ in members[0].protocols if all(each.supports(name) for each in members)}

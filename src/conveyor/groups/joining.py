@@ -41,10 +41,10 @@ def check_member(group: ClassicGroup, member_id: str, instance_id: str | None) -
     """The member that somebody claims to be. Raises RequestError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
     if instance_id is not None:
         known = group.static_members.get(instance_id)
-        if known is not None and known != member_id:
+        if known not in (None, member_id):
             raise RequestError(ErrorKind.FENCED_INSTANCE_ID, f"'{instance_id}' is '{known}' now, not '{member_id}'")
     member = group.members.get(member_id)
-    if member is None:
+    if member is None or (instance_id is not None and member.group_instance_id != instance_id):
         raise RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"group '{group.group_id}' has no member '{member_id}'")
     return member
 
@@ -114,12 +114,14 @@ def _rejoin(
 def _return_static(
     group: ClassicGroup, known_id: str, command: JoinGroup, token: Token, now_ms: int, decision: Decision
 ) -> None:
-    """A static member is back under a new id: while the group is stable and it wants the same, nothing else happens."""
+    """A static member is back under a new id: while the group is stable and its protocol stays, nothing else happens.
+
+    Its subscription may differ: clients write into it what they own, which is nothing after a start.
+    """
     member = group.replace_static(known_id, command.new_member_id, decision)
-    unchanged = member.subscription(group.protocol_name) == dict(command.protocols).get(group.protocol_name)
     member.update(command)
     member.touch(now_ms)
-    if group.state is GroupState.STABLE and unchanged:
+    if group.state is GroupState.STABLE and group.vote() == group.protocol_name:
         decision.records.append(group.record(now_ms))
         return decision.reply(token, group.joined(member, skip_assignment=command.skips_assignment))
     _rejoin(group, member, command, token, now_ms, decision)

@@ -5,6 +5,7 @@ groups, made from the hard state by `loaded`. What `handle` changes is soft, and
 See `conveyor.kernel.machine` for the contract.
 """
 
+from dataclasses import replace
 from heapq import heappop, heappush
 
 from conveyor.groups.classic_group import ClassicGroup, Decision, GroupState, restored_group
@@ -57,7 +58,7 @@ class GroupMachine:
         if isinstance(key, OffsetKey):
             self._offsets.apply(key, None if record.value is None else decode_offset(record.value))
         elif record.value is not None:
-            self._values[key.group_id] = decode_group(record.value)
+            self._values[key.group_id] = _with_timestamp(decode_group(record.value), record.timestamp_ms)
         else:
             self._values.pop(key.group_id, None)
         if self._is_loaded:
@@ -103,8 +104,7 @@ class GroupMachine:
         match command:
             case JoinGroup():
                 check_join(command, self._settings)
-                group = self._groups.setdefault(command.group_id, ClassicGroup(command.group_id))
-                join(group, command, token, now_ms, self._settings, decision)
+                join(self._group_to_join(command), command, token, now_ms, self._settings, decision)
             case SyncGroup():
                 self._sync(command, token, now_ms, decision)
             case Heartbeat():
@@ -138,22 +138,22 @@ class GroupMachine:
         decision.reply(token, Alive())
 
     def _leave(self, command: LeaveGroup, token: Token, now_ms: int, decision: Decision) -> None:
-        group = self._group(command.group_id)
-        errors = tuple(self._leave_one(group, each, now_ms, decision) for each in command.members)
+        _check_group_id(command.group_id)
+        group = self._groups.get(command.group_id) or ClassicGroup(command.group_id)
+        size = len(group.members)
+        errors = tuple(self._leave_one(group, each, decision) for each in command.members)
+        if len(group.members) < size or group.state is GroupState.PREPARING_REBALANCE:
+            group.members_left(now_ms, decision)
         decision.reply(token, Left(errors=errors))
 
-    def _leave_one(
-        self, group: ClassicGroup, leaving: LeavingMember, now_ms: int, decision: Decision
-    ) -> RequestError | None:
+    def _leave_one(self, group: ClassicGroup, leaving: LeavingMember, decision: Decision) -> RequestError | None:
         member_id = leaving.member_id
         if leaving.group_instance_id is not None and member_id == NO_MEMBER:
             member_id = group.static_members.get(leaving.group_instance_id, NO_MEMBER)
         if group.pending_members.pop(member_id, None) is not None:
-            if group.state is GroupState.PREPARING_REBALANCE:
-                group.complete_join_if_all_are_in(now_ms, decision)
             return None
         try:
-            group.remove(check_member(group, member_id, leaving.group_instance_id), now_ms, decision)
+            group.forget(check_member(group, member_id, leaving.group_instance_id), decision)
         except RequestError as error:
             return error
         return None
@@ -167,12 +167,12 @@ class GroupMachine:
     def _check_commit(self, command: CommitOffsets, now_ms: int) -> None:
         """Who may commit: a member of this generation; or anybody, to a group without members. Raises RequestError."""
         group = self._groups.get(command.group_id)
-        is_member = command.generation_id > NO_GENERATION or command.member_id != NO_MEMBER
-        if group is None or group.state is GroupState.EMPTY:
-            if command.generation_id > NO_GENERATION:
-                raise RequestError(ErrorKind.ILLEGAL_GENERATION, f"group '{command.group_id}' has no generation now")
+        has_generation = command.generation_id > NO_GENERATION
+        if group is None and has_generation:
+            raise RequestError(ErrorKind.ILLEGAL_GENERATION, f"group '{command.group_id}' has no generation now")
+        if group is None or (group.state is GroupState.EMPTY and not has_generation):
             return
-        if not is_member and command.group_instance_id is None:
+        if not has_generation and command.member_id == NO_MEMBER and command.group_instance_id is None:
             raise RequestError(
                 ErrorKind.UNKNOWN_MEMBER_ID, f"group '{command.group_id}' has members: only they commit its offsets"
             )
@@ -193,18 +193,25 @@ class GroupMachine:
         return group, member
 
     def _group(self, group_id: str) -> ClassicGroup:
-        if not group_id:
-            raise RequestError(ErrorKind.INVALID_GROUP_ID, "the group id is empty")
+        _check_group_id(group_id)
         group = self._groups.get(group_id)
         if group is None:
             raise RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"group '{group_id}' has no members")
         return group
 
+    def _group_to_join(self, command: JoinGroup) -> ClassicGroup:
+        """A new member may be a group's first; one that has an id is of a group that is there. Raises RequestError."""
+        if command.member_id != NO_MEMBER:
+            return self._group(command.group_id)
+        return self._groups.setdefault(command.group_id, ClassicGroup(command.group_id))
+
     def _expire_group(self, group_id: str, now_ms: int, decision: Decision) -> None:
+        """A group that becomes empty now is not forgotten now: the record that says so is yet to be applied."""
         group = self._groups.get(group_id)
+        was_empty = group is None or group.state is GroupState.EMPTY
         if group is not None:
             group.expire(now_ms, decision)
-        if group is None or (group.state is GroupState.EMPTY and not group.pending_members):
+        if was_empty and (group is None or not group.pending_members):
             self._expire_empty(group_id, now_ms, decision)
 
     def _expire_empty(self, group_id: str, now_ms: int, decision: Decision) -> None:
@@ -244,8 +251,18 @@ class GroupMachine:
         return min(commits) + retention_ms if commits else None
 
 
+def _check_group_id(group_id: str) -> None:
+    if not group_id:
+        raise RequestError(ErrorKind.INVALID_GROUP_ID, "the group id is empty")
+
+
 def _rebalancing(group: ClassicGroup) -> RequestError:
     return RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{group.group_id}' rebalances: join again")
+
+
+def _with_timestamp(value: GroupValue, appended_ms: int) -> GroupValue:
+    """Early versions of the record do not say since when the group is as it is: since it was written, then."""
+    return value if value.state_timestamp_ms >= 0 else replace(value, state_timestamp_ms=appended_ms)
 
 
 def _check_protocol(group: ClassicGroup, command: SyncGroup) -> None:

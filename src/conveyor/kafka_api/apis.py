@@ -20,7 +20,12 @@ from conveyor.kafka_api import (
     k18_api_versions,
     k19_create_topics,
     k20_delete_topics,
+    k21_delete_records,
     k22_init_producer_id,
+    k32_describe_configs,
+    k33_alter_configs,
+    k37_create_partitions,
+    k44_incremental_alter_configs,
 )
 from conveyor.kafka_api.call import Call
 
@@ -57,7 +62,12 @@ _HANDLERS: dict[int, Callable[[Call], None]] = {
     18: k18_api_versions.handle,
     19: k19_create_topics.handle,
     20: k20_delete_topics.handle,
+    21: k21_delete_records.handle,
     22: k22_init_producer_id.handle,
+    32: k32_describe_configs.handle,
+    33: k33_alter_configs.handle,
+    37: k37_create_partitions.handle,
+    44: k44_incremental_alter_configs.handle,
 }
 
 APIS: dict[int, Api] = {key: _api(key, handle) for key, handle in _HANDLERS.items()}

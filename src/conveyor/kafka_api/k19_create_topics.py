@@ -2,19 +2,15 @@
 (KIP-525) · v7 topic ids."""
 
 from collections import Counter
-from dataclasses import fields
 from typing import Any
 
 from conveyor.broker.broker import Broker
+from conveyor.broker.configs import topic_configs
 from conveyor.cluster.image import TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kafka_api import errors
+from conveyor.kafka_api import configs, errors
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.settings import topic_setting_name, topic_settings
-
-_SET_ON_TOPIC = 1
-_DEFAULT = 5
 
 
 def handle(call: Call) -> None:
@@ -72,17 +68,7 @@ def _created(broker: Broker, topic: TopicImage) -> dict[str, Any]:
 
 
 def _configs(broker: Broker, topic: TopicImage) -> list[dict[str, Any]]:
-    settings = topic_settings(broker.settings.topics, topic.config)
-    return [
-        {
-            "name": topic_setting_name(each),
-            "value": str(getattr(settings, each.name)),
-            "read_only": False,
-            "config_source": _SET_ON_TOPIC if topic_setting_name(each) in topic.config else _DEFAULT,
-            "is_sensitive": False,
-        }
-        for each in fields(settings)
-    ]
+    return [configs.encoded(each) for each in topic_configs(topic, broker.settings)]
 
 
 def _failed(name: str, error: RequestError) -> dict[str, Any]:

@@ -17,9 +17,12 @@ class ErrorKind(Enum):
     CORRUPT_BATCH = auto()
     COORDINATOR_LOADING = auto()
     COORDINATOR_NOT_AVAILABLE = auto()
+    ELECTION_NOT_NEEDED = auto()
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = auto()
     FENCED_INSTANCE_ID = auto()
     FENCED_LEADER_EPOCH = auto()
     FETCH_SESSION_NOT_FOUND = auto()
+    FETCH_SESSION_TOPIC_ID_ERROR = auto()
     GROUP_AUTHORIZATION_FAILED = auto()
     GROUP_ID_NOT_FOUND = auto()
     GROUP_MAX_SIZE_REACHED = auto()
@@ -27,6 +30,7 @@ class ErrorKind(Enum):
     INCONSISTENT_GROUP_PROTOCOL = auto()
     INVALID_COMMIT_OFFSET_SIZE = auto()
     INVALID_CONFIG = auto()
+    INVALID_FETCH_SESSION_EPOCH = auto()
     INVALID_GROUP_ID = auto()
     INVALID_PARTITIONS = auto()
     INVALID_PRODUCER_EPOCH = auto()
@@ -41,6 +45,7 @@ class ErrorKind(Enum):
     MEMBER_ID_REQUIRED = auto()
     MESSAGE_TOO_LARGE = auto()
     METADATA_UNAVAILABLE = auto()
+    MISMATCHED_ENDPOINT_TYPE = auto()
     NOT_COORDINATOR = auto()
     NOT_ENOUGH_REPLICAS = auto()
     NOT_LEADER = auto()
@@ -48,6 +53,7 @@ class ErrorKind(Enum):
     OFFSET_OUT_OF_RANGE = auto()
     OUT_OF_ORDER_SEQUENCE = auto()
     PARTITION_OFFLINE = auto()
+    PREFERRED_LEADER_NOT_AVAILABLE = auto()
     REBALANCE_IN_PROGRESS = auto()
     REQUEST_TIMED_OUT = auto()
     TOPIC_ALREADY_EXISTS = auto()
@@ -58,6 +64,7 @@ class ErrorKind(Enum):
     UNKNOWN_TOPIC = auto()
     UNKNOWN_TOPIC_ID = auto()
     UNSUPPORTED_COMPRESSION = auto()
+    UNSUPPORTED_ENDPOINT_TYPE = auto()
     UNSUPPORTED_VERSION = auto()
 
 
@@ -84,9 +91,12 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.CORRUPT_BATCH: ErrorFace(2, 400, _INVALID, retriable=True),
     ErrorKind.COORDINATOR_LOADING: ErrorFace(14, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.COORDINATOR_NOT_AVAILABLE: ErrorFace(15, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.ELECTION_NOT_NEEDED: ErrorFace(84, 409, _INVALID, retriable=True),
+    ErrorKind.ELIGIBLE_LEADERS_NOT_AVAILABLE: ErrorFace(83, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.FENCED_INSTANCE_ID: ErrorFace(82, 409, _INVALID),
     ErrorKind.FENCED_LEADER_EPOCH: ErrorFace(74, 409, _UNAVAILABLE, retriable=True),
     ErrorKind.FETCH_SESSION_NOT_FOUND: ErrorFace(70, 404, _INVALID, retriable=True),
+    ErrorKind.FETCH_SESSION_TOPIC_ID_ERROR: ErrorFace(106, 400, _INVALID, retriable=True),
     ErrorKind.GROUP_AUTHORIZATION_FAILED: ErrorFace(30, 403, "AccessDenied"),
     ErrorKind.GROUP_ID_NOT_FOUND: ErrorFace(69, 404, _MISSING),
     ErrorKind.GROUP_MAX_SIZE_REACHED: ErrorFace(81, 409, "OverLimit"),
@@ -94,6 +104,7 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.INCONSISTENT_GROUP_PROTOCOL: ErrorFace(23, 409, _INVALID),
     ErrorKind.INVALID_COMMIT_OFFSET_SIZE: ErrorFace(28, 400, _INVALID),
     ErrorKind.INVALID_CONFIG: ErrorFace(40, 400, _INVALID),
+    ErrorKind.INVALID_FETCH_SESSION_EPOCH: ErrorFace(71, 409, _INVALID, retriable=True),
     ErrorKind.INVALID_GROUP_ID: ErrorFace(24, 400, _INVALID),
     ErrorKind.INVALID_PARTITIONS: ErrorFace(37, 400, _INVALID),
     ErrorKind.INVALID_PRODUCER_EPOCH: ErrorFace(47, 409, _INVALID),
@@ -108,6 +119,7 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.MEMBER_ID_REQUIRED: ErrorFace(79, 409, _INVALID),
     ErrorKind.MESSAGE_TOO_LARGE: ErrorFace(10, 413, _INVALID),
     ErrorKind.METADATA_UNAVAILABLE: ErrorFace(-1, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.MISMATCHED_ENDPOINT_TYPE: ErrorFace(114, 400, _INVALID),
     ErrorKind.NOT_COORDINATOR: ErrorFace(16, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.NOT_ENOUGH_REPLICAS: ErrorFace(19, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.NOT_LEADER: ErrorFace(6, 503, _UNAVAILABLE, retriable=True),
@@ -115,6 +127,7 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.OFFSET_OUT_OF_RANGE: ErrorFace(1, 416, _INVALID),
     ErrorKind.OUT_OF_ORDER_SEQUENCE: ErrorFace(45, 409, _INVALID),
     ErrorKind.PARTITION_OFFLINE: ErrorFace(56, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.PREFERRED_LEADER_NOT_AVAILABLE: ErrorFace(80, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.REBALANCE_IN_PROGRESS: ErrorFace(27, 409, _UNAVAILABLE),
     ErrorKind.REQUEST_TIMED_OUT: ErrorFace(7, 504, _UNAVAILABLE, retriable=True),
     ErrorKind.TOPIC_ALREADY_EXISTS: ErrorFace(36, 409, "QueueNameExists"),
@@ -125,6 +138,7 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.UNKNOWN_TOPIC: ErrorFace(3, 404, _MISSING, retriable=True),
     ErrorKind.UNKNOWN_TOPIC_ID: ErrorFace(100, 404, _MISSING, retriable=True),
     ErrorKind.UNSUPPORTED_COMPRESSION: ErrorFace(76, 400, _INVALID),
+    ErrorKind.UNSUPPORTED_ENDPOINT_TYPE: ErrorFace(115, 400, _INVALID),
     ErrorKind.UNSUPPORTED_VERSION: ErrorFace(35, 400, _INVALID),
 }
 

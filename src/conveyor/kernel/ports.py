@@ -35,6 +35,10 @@ class File(Protocol):
         """The descriptor for sendfile, or -1 where there is none."""
         ...
 
+    def detach(self) -> None:
+        """Keep the content readable for whoever holds this file, though its name goes, or is given to another file."""
+        ...
+
     def close(self) -> None: ...
 
 

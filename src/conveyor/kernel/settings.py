@@ -22,9 +22,15 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     choices: tuple[str, ...] = (),
+    several: bool = False,
 ) -> Any:
-    """Declare one setting: what it is by default, what it means, and what it may be."""
-    metadata = {"doc": doc, "unit": unit, "kafka": kafka, "low": low, "high": high, "choices": choices}
+    """Declare one setting: what it is by default, what it means, and what it may be.
+
+    several: it takes more than one of its choices, with commas between them.
+    """
+    metadata = {
+        "doc": doc, "unit": unit, "kafka": kafka, "low": low, "high": high, "choices": choices, "several": several
+    }  # fmt: skip
     return field(default=default, metadata=metadata)
 
 
@@ -41,6 +47,20 @@ class TopicSettings:
         unit="ms",
         kafka="segment.ms",
         low=1,
+    )
+    retention_ms: int = setting(
+        14 * 24 * 3_600_000,
+        "Records older than this are deleted, by whole segments; -1 keeps them for ever.",
+        unit="ms",
+        kafka="retention.ms",
+        low=-1,
+    )
+    retention_bytes: int = setting(
+        -1,
+        "A partition larger than this loses its oldest segments; -1 for no limit.",
+        unit="bytes",
+        kafka="retention.bytes",
+        low=-1,
     )
     index_interval_bytes: int = setting(
         4096, "One index entry for about this much log.", unit="bytes", kafka="index.interval.bytes", low=0
@@ -81,6 +101,13 @@ class BrokerSettings:
         20_000, "Partitions that this broker holds at most, all topics together.", unit="partitions", low=1
     )
     flush_threads: int = setting(4, "Threads that wait for the disk (fsync).", unit="threads", low=1, high=64)
+    retention_check_ms: int = setting(
+        300_000,
+        "How often partitions are looked over for records to delete.",
+        unit="ms",
+        kafka="log.retention.check.interval.ms",
+        low=1,
+    )
     open_segment_files: int = setting(
         0, "Files kept open at most; 0 takes half of what the system allows.", unit="files", low=0
     )
@@ -227,7 +254,7 @@ def topic_settings(defaults: TopicSettings, overrides: Mapping[str, str]) -> Top
 
     Raises SettingsError.
     """
-    by_topic_name = {topic_setting_name(each): each for each in fields(TopicSettings)}
+    by_topic_name = topic_setting_fields()
     values: dict[str, object] = {}
     for name, text in overrides.items():
         if name not in by_topic_name:
@@ -235,6 +262,11 @@ def topic_settings(defaults: TopicSettings, overrides: Mapping[str, str]) -> Top
             raise SettingsError(f"unknown topic setting '{name}': known are {known}")
         values[by_topic_name[name].name] = parse(by_topic_name[name], text, label=name)
     return replace(defaults, **cast("Any", values))
+
+
+def topic_setting_fields() -> "dict[str, Field[Any]]":
+    """Every setting of a topic by the name it is given by."""
+    return {topic_setting_name(each): each for each in fields(TopicSettings)}
 
 
 def topic_setting_name(declared: "Field[Any]") -> str:
@@ -300,7 +332,8 @@ def _check_range(declared: "Field[Any]", value: Any, label: str) -> None:
         raise SettingsError(f"setting '{label}' is {value}: it must be at least {low}{unit}")
     if high is not None and value > high:
         raise SettingsError(f"setting '{label}' is {value}: it must be at most {high}{unit}")
-    if choices and value not in choices:
+    chosen = value.split(",") if declared.metadata["several"] else [value]
+    if choices and not set(chosen) <= set(choices):
         raise SettingsError(f"setting '{label}' is {value!r}: it is one of {', '.join(choices)}")
 
 

@@ -25,8 +25,10 @@ from conveyor.log.batch import BatchHeader, check_batch, placed_prefix, with_app
 from conveyor.log.flush import FlushJob
 from conveyor.log.probe import LogProbe
 from conveyor.log.producer_state import ProducerState
+from conveyor.log.retention import is_too_old
 from conveyor.log.segment import MAX_BYTES, Segment
 from conveyor.log.snapshot import encode_snapshot
+from conveyor.log.trim import TrimJob
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +159,32 @@ class Log:
         if end < limit:
             self._remember_position(segment.header_at(end).base_offset, end)
         return FileSlice(segment.file, start, end - start)
+
+    def roll_if_too_old(self, now_ms: int) -> None:
+        """Close the active segment if every record in it is older than `retention.ms`. Raises StorageFailure."""
+        if self._end_position and not self._active.sealed and is_too_old(self._active, self.topic, now_ms):
+            self._roll(now_ms)
+
+    def trim(self, offset: int) -> TrimJob:
+        """Let go of everything below an offset; run the job off the event loop. Whoever reads a slice of it, still can.
+
+        Segments that are not wholly below it stay, and so does the active one; no reader sees what is below it.
+        """
+        self.log_start_offset = Offset(max(self.log_start_offset, offset))
+        kept = self.segments[:]
+        while len(kept) > 1 and kept[0].sealed and kept[0].next_offset <= self.log_start_offset:
+            del kept[0]
+        dropped = self.segments[: len(self.segments) - len(kept)]
+        self.segments = kept
+        self._positions.clear()
+        for segment in dropped:
+            segment.detach()
+        return TrimJob(
+            disk=self._disk,
+            directory=self.directory,
+            log_start_offset=self.log_start_offset,
+            doomed_paths=tuple(path for segment in dropped for path in segment.paths()),
+        )
 
     def close(self) -> None:
         """Write, flush and seal everything: the next start finds a clean log. Blocks. Raises StorageFailure."""

@@ -63,32 +63,37 @@ def headers(segment: Segment, position: int, end: int | None = None) -> Iterator
         position += header.size
 
 
-def find_time(segments: Sequence[Segment], timestamp_ms: int, limit_offset: int) -> Record | None:
-    """The first record at or after a time, below an offset; None if there is none. Raises StorageFailure."""
+def find_time(
+    segments: Sequence[Segment], timestamp_ms: int, limit_offset: int, start_offset: int = 0
+) -> Record | None:
+    """The first record at or after a time, from an offset on and below another; None if there is none.
+
+    Raises StorageFailure.
+    """
     for segment in segments:
         if segment.max_timestamp >= timestamp_ms and segment.base_offset < limit_offset:
-            found = _find_time_in(segment, timestamp_ms, limit_offset)
+            found = _find_time_in(segment, timestamp_ms, limit_offset, start_offset)
             if found is not None:
                 return found
     return None
 
 
-def find_newest(segments: Sequence[Segment], limit_offset: int) -> Record | None:
-    """The first of the records with the largest timestamp, below an offset. Raises StorageFailure. Source: KIP-734."""
+def find_newest(segments: Sequence[Segment], limit_offset: int, start_offset: int = 0) -> Record | None:
+    """The first of the records with the largest timestamp, between offsets. Raises StorageFailure. Source: KIP-734."""
     held = [segment for segment in segments if segment.base_offset < limit_offset and segment.size]
     if not held:
         return None
     newest = max(held, key=lambda segment: segment.max_timestamp)
-    return _find_time_in(newest, newest.max_timestamp, limit_offset)
+    return _find_time_in(newest, newest.max_timestamp, limit_offset, start_offset)
 
 
-def _find_time_in(segment: Segment, timestamp_ms: int, limit_offset: int) -> Record | None:
+def _find_time_in(segment: Segment, timestamp_ms: int, limit_offset: int, start_offset: int) -> Record | None:
     for position, header in headers(segment, segment.position_before_time(timestamp_ms)):
         if header.base_offset >= limit_offset:
             return None
         if header.max_timestamp >= timestamp_ms:
             for record in decode_records(segment.file.read(position, header.size)):
-                if record.timestamp_ms >= timestamp_ms:
+                if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
                     return record
     return None
 

@@ -26,6 +26,9 @@ from conveyor.log.batch import (
 
 Header = tuple[str, bytes | None]
 
+_VARINT_BITS = 70
+"""A number of 64 bits takes ten bytes at most."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -49,7 +52,9 @@ def decode_records(batch: Bytes) -> Iterator[Record]:
         for _ in range(header.records_count):
             length, position = _read_varint(content, position)
             end = position + length
-            yield _decode_record(content, position, header.base_offset, header.base_timestamp, append_time)
+            if not position < end <= len(content):
+                raise IndexError(end)
+            yield _decode_record(content[position:end], header.base_offset, header.base_timestamp, append_time)
             position = end
     except IndexError as error:
         raise RequestError(ErrorKind.CORRUPT_BATCH, "a record reaches beyond its batch") from error
@@ -82,10 +87,8 @@ def encode_batch(
     return bytes(batch)
 
 
-def _decode_record(
-    content: bytes, position: int, base_offset: int, base_timestamp: int, append_time: int | None
-) -> Record:
-    timestamp_delta, position = _read_varint(content, position + 1)
+def _decode_record(content: bytes, base_offset: int, base_timestamp: int, append_time: int | None) -> Record:
+    timestamp_delta, position = _read_varint(content, 1)
     offset_delta, position = _read_varint(content, position)
     key, position = _read_bytes(content, position)
     value, position = _read_bytes(content, position)
@@ -127,13 +130,14 @@ def _varint(number: int) -> bytes:
 
 def _read_varint(content: bytes, position: int) -> tuple[int, int]:
     shift = result = 0
-    while True:
+    while shift < _VARINT_BITS:
         byte = content[position]
         position += 1
         result |= (byte & 0x7F) << shift
         if byte < 0x80:
             return (result >> 1) ^ -(result & 1), position
         shift += 7
+    raise IndexError(position)
 
 
 def _read_bytes(content: bytes, position: int) -> tuple[bytes | None, int]:

@@ -5,10 +5,12 @@
   What it holds is flushed then: a reader, and a producer that repeats itself, may rely on it.
 - What does not check out at the end of the log is a write that was cut off: the log ends before it, and segments after
   it are removed, which were not flushed either. Never so in a segment that was flushed and has others after it: a hole
-  in the middle is a StorageFailure, and the partition stays offline.
+  in the middle is a StorageFailure, and the partition stays offline. So a segment that is found whole here, and is not
+  the last, is sealed at once: from now on it counts as flushed.
 """
 
 import logging
+from bisect import bisect_right
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import Offset
@@ -21,6 +23,7 @@ from conveyor.log.producer_state import ProducerState
 from conveyor.log.reading import headers
 from conveyor.log.segment import OFFSET_DIGITS, Segment, segment_path
 from conveyor.log.snapshot import load_newest_snapshot, remove_snapshots
+from conveyor.log.start_offset import read_start_offset
 
 log = logging.getLogger(__name__)
 
@@ -36,70 +39,92 @@ def open_log(
     """
     names = disk.list(directory)
     disk.make_directory(directory)
+    start_offset = read_start_offset(disk, directory)
     bases = sorted(int(name[:OFFSET_DIGITS]) for name in names if name.endswith(".log"))
+    bases = _without_trimmed(disk, directory, bases, start_offset)
     segments = _open_segments(disk, directory, bases, set(names), topic, probe) if bases else []
+    if segments and segments[-1].next_offset < start_offset:
+        _remove(disk, directory, [segment.base_offset for segment in segments])
+        segments = []
     fresh = not segments
     if fresh:
-        segments = [Segment(disk, directory, 0)]
+        segments = [Segment(disk, directory, start_offset)]
     state = _recover_producers(disk, directory, segments, producers, now_ms)
-    return Log(disk, directory, topic, LogParts(segments, state, segments[0].base_offset, fresh), probe)
+    start_offset = max(start_offset, segments[0].base_offset)
+    return Log(disk, directory, topic, LogParts(segments, state, start_offset, fresh), probe)
+
+
+def _without_trimmed(disk: Disk, directory: str, bases: list[int], start_offset: int) -> list[int]:
+    """Remove the files of segments that end before the log does start; returns the others."""
+    kept = bisect_right(bases, start_offset) - 1
+    if kept <= 0:
+        return bases
+    for base in bases[:kept]:
+        Segment(disk, directory, base).remove()
+    disk.sync_directory(directory)
+    return bases[kept:]
 
 
 def _open_segments(
     disk: Disk, directory: str, bases: list[int], names: set[str], topic: TopicSettings, probe: LogProbe
 ) -> list[Segment]:
     segments: list[Segment] = []
-    for number, base in enumerate(bases):
-        if segments and segments[-1].next_offset != base:
-            raise StorageFailure(
-                f"{directory} has a hole: segment {segments[-1].base_offset} ends before offset"
-                f" {segments[-1].next_offset}, the next begins at {base}"
-            )
+    for base, following in zip(bases, [*bases[1:], None], strict=True):
         segment = Segment(disk, directory, base)
         segments.append(segment)
         flushed = segment_path("", base, "index").lstrip("/") in names
-        last = number == len(bases) - 1
-        if not _check(segment, flushed, last, topic, probe):
-            _remove_from(disk, directory, bases[number + 1 :])
+        if not (flushed and _end_is_sound(segment)):
+            if flushed and following is not None:
+                raise StorageFailure(f"{segment.path('log')} is damaged, and later segments follow it")
+            _recover(disk, directory, segment, topic, probe)
+        if following is None:
             break
+        if segment.next_offset != following:
+            if segment.sealed:
+                raise StorageFailure(
+                    f"the log has a hole: {segment.path('log')} ends before offset {segment.next_offset},"
+                    f" the next segment begins at {following}"
+                )
+            _remove(disk, directory, [each for each in bases if each >= following])
+            break
+        if not segment.sealed:
+            segment.write_indexes(segment.encoded_indexes())
+            segment.seal()
     return segments
 
 
-def _check(segment: Segment, flushed: bool, last: bool, topic: TopicSettings, probe: LogProbe) -> bool:
-    """Find the segment's end. False if it had to be cut there."""
-    if flushed and _end_is_sound(segment):
-        return True
-    if flushed and not last:
-        raise StorageFailure(f"{segment.path('log')} is damaged, and later segments follow it")
+def _recover(disk: Disk, directory: str, segment: Segment, topic: TopicSettings, probe: LogProbe) -> None:
+    """Find the end of a segment that was being written, cut it there, and make it and its name durable."""
     segment.forget_indexes()
     end = _scan(segment, topic.index_interval_bytes)
     probe.recovered_segments += 1
-    if end == segment.size:
-        segment.file.sync()
-        return True
-    log.warning(
-        "log cut partition=%s offset=%d bytes=%d: what followed is no whole batch",
-        segment.path("log"), segment.next_offset, segment.size - end,
-    )  # fmt: skip
-    probe.truncated_bytes += segment.size - end
-    segment.file.truncate(end)
+    if end != segment.size:
+        log.warning(
+            "log cut partition=%s offset=%d bytes=%d: what followed is no whole batch",
+            segment.path("log"), segment.next_offset, segment.size - end,
+        )  # fmt: skip
+        probe.truncated_bytes += segment.size - end
+        segment.file.truncate(end)
     segment.file.sync()
-    return False
+    disk.sync_directory(directory)
 
 
 def _end_is_sound(segment: Segment) -> bool:
     """Read a flushed segment from its last index entry on, and take its bounds from there."""
     segment.seal()
-    entries = segment.offset_entries
-    start = entries[len(entries) - 1][1] if len(entries) else 0
     times = segment.time_entries
     segment.max_timestamp = times[len(times) - 1][0] if len(times) else segment.max_timestamp
-    if start > segment.size:
-        return False
-    end = start
+    entries = segment.offset_entries
+    end = 0
+    if len(entries):
+        delta, end = entries[len(entries) - 1]
+        indexed = _intact_batch(segment, end)
+        if indexed is None or indexed.next_offset != segment.base_offset + delta + 1:
+            return False
+        segment.next_offset = indexed.base_offset
     while end < segment.size:
         header = _intact_batch(segment, end)
-        if header is None:
+        if header is None or header.base_offset != segment.next_offset:
             return False
         end += header.size
         segment.next_offset = header.next_offset
@@ -141,10 +166,11 @@ def _intact_batch(segment: Segment, position: int) -> BatchHeader | None:
     return read_header(batch) if size and batch_is_intact(batch) else None
 
 
-def _remove_from(disk: Disk, directory: str, bases: list[int]) -> None:
+def _remove(disk: Disk, directory: str, bases: list[int]) -> None:
     for base in reversed(bases):
         log.warning("segment removed partition=%s base_offset=%d: the log ends before it", directory, base)
         Segment(disk, directory, base).remove()
+    disk.sync_directory(directory)
 
 
 def _recover_producers(

@@ -146,6 +146,17 @@ class Segment:
         self.sealed = False
         self.next_offset, self.max_timestamp = self.base_offset, NO_TIMESTAMP
 
+    def paths(self) -> tuple[str, ...]:
+        """Its files, the offset index first: without it a segment does not count as flushed."""
+        return tuple(self.path(suffix) for suffix in ("index", "timeindex", "log"))
+
+    def detach(self) -> None:
+        """The files of a sealed segment are about to lose their names: whoever holds this segment can still read it."""
+        self.file.detach()
+        if self._sealed_offsets is not None and self._sealed_times is not None:
+            self._sealed_offsets.file.detach()
+            self._sealed_times.file.detach()
+
     def remove(self) -> None:
         self.close()
         self.remove_index_files()

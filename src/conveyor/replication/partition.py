@@ -18,6 +18,8 @@ from conveyor.kernel.ids import LeaderEpoch, Offset, TopicPartition
 from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.log.flush import FlushJob
 from conveyor.log.log import AppendInfo, Log
+from conveyor.log.retention import retained_from
+from conveyor.log.trim import TrimJob
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +114,35 @@ class Partition:
 
     def unwatch(self, changed: Callable[[], None]) -> None:
         self._watchers.pop(changed, None)
+
+    def delete_records(self, offset: int) -> TrimJob:
+        """Let go of everything below an offset; the caller runs the job.
+
+        Raises RequestError: OFFSET_OUT_OF_RANGE, PARTITION_OFFLINE.
+        """
+        if self.offline_reason is not None:
+            raise self._offline_error()
+        if not self.log.log_start_offset <= offset <= self.high_watermark:
+            raise RequestError(
+                ErrorKind.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is outside {self.log.log_start_offset}..{self.high_watermark} of {self.identity}",
+            )
+        return self.log.trim(offset)
+
+    def retain(self, now_ms: int) -> TrimJob | None:
+        """Let go of what the topic's retention asks for; None if that is nothing."""
+        if self.offline_reason is not None:
+            return None
+        try:
+            self.log.roll_if_too_old(now_ms)
+        except StorageFailure as failure:
+            self.go_offline(failure)
+            return None
+        if self.log.needs_flush:
+            self._wants_flush(self)
+        log = self.log
+        start = retained_from(log.segments, log.log_start_offset, log.topic, self.high_watermark, now_ms)
+        return log.trim(start) if start > log.log_start_offset else None
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> FileSlice | None:
         """What consumers may see from an offset on. Raises RequestError."""

@@ -47,6 +47,9 @@ class MemoryFile:
     def fileno(self) -> int:
         return -1
 
+    def detach(self) -> None:
+        """The content is held by this object already."""
+
     def close(self) -> None:
         """Nothing is held."""
 

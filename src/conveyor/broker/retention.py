@@ -1,0 +1,85 @@
+"""Deleting records: on request at once, by age and size every `broker.retention_check_ms`.
+
+A new log start offset is on the disk before anybody is told of it, and before a file is removed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from conveyor.broker.partitions import PartitionTable
+from conveyor.broker.tasks import Tasks
+from conveyor.cluster.image import INTERNAL_TOPICS
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ports import Clock
+from conveyor.log.trim import TrimJob
+from conveyor.replication.partition import Partition
+
+log = logging.getLogger(__name__)
+
+HIGH_WATERMARK = -1
+"""The offset of a request that deletes everything there is."""
+
+
+class Retention:
+    """See the module's docstring."""
+
+    def __init__(
+        self, *, partitions: PartitionTable, clock: Clock, threads: Executor, tasks: Tasks, interval_ms: int
+    ) -> None:
+        self._partitions = partitions
+        self._clock = clock
+        self._threads = threads
+        self._tasks = tasks
+        self._interval_ms = interval_ms
+        self._one_at_a_time = asyncio.Lock()
+        self._cancel_alarm: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Look partitions over from now on, every now and then."""
+        self._cancel_alarm = self._clock.call_at(self._clock.now_ms() + self._interval_ms, self._on_alarm)
+
+    def stop(self) -> None:
+        if self._cancel_alarm is not None:
+            self._cancel_alarm()
+
+    async def delete_records(self, topic: str, number: int, offset: int) -> int:
+        """Delete what is below an offset. Returns the log start offset, once it is on the disk. Raises RequestError."""
+        if topic in INTERNAL_TOPICS:
+            raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{topic}' is the broker's own")
+        partition = self._partitions.find(topic, number)
+        job = partition.delete_records(partition.high_watermark if offset == HIGH_WATERMARK else offset)
+        failure = await self._carry_out(partition, job)
+        if failure is not None:
+            raise RequestError(ErrorKind.PARTITION_OFFLINE, str(failure)) from failure
+        return job.log_start_offset
+
+    async def retain_all(self) -> None:
+        """Look every partition over once."""
+        for partition in list(self._partitions):
+            job = partition.retain(self._clock.now_ms())
+            if job is not None:
+                log.info(
+                    "log trimmed partition=%s log_start_offset=%d files=%d",
+                    partition.identity, job.log_start_offset, len(job.doomed_paths),
+                )  # fmt: skip
+                await self._carry_out(partition, job)
+
+    def _on_alarm(self) -> None:
+        self._tasks.start(self._look_over())
+
+    async def _look_over(self) -> None:
+        await self.retain_all()
+        self.start()
+
+    async def _carry_out(self, partition: Partition, job: TrimJob) -> StorageFailure | None:
+        """Jobs run one after the other: an older start offset must not overwrite a newer one."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with self._one_at_a_time:
+                await loop.run_in_executor(self._threads, job.run)
+        except StorageFailure as failure:
+            partition.go_offline(failure)
+            return failure
+        return None

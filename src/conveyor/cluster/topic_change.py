@@ -1,0 +1,104 @@
+"""Deciding on a change of a topic: its settings, or more partitions. Pure: nothing is stored here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from types import MappingProxyType
+
+from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
+from conveyor.cluster.topic_creation import check_config, check_partition_count, check_replicas
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import LeaderEpoch, NodeId
+from conveyor.kernel.settings import Settings, topic_setting_fields
+
+
+class Operation(Enum):
+    """What is done to one setting. Source: KIP-339."""
+
+    SET = auto()
+    DELETE = auto()
+    APPEND = auto()
+    SUBTRACT = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """One setting by Kafka's name. `value`: what is set, appended or subtracted; None for DELETE."""
+
+    name: str
+    operation: Operation
+    value: str | None = None
+
+
+def changed_config(topic: TopicImage, changes: Sequence[ConfigChange], settings: Settings) -> TopicImage:
+    """The topic with some settings changed, the others as they were. Raises RequestError (INVALID_CONFIG)."""
+    names = [change.name for change in changes]
+    if len(set(names)) < len(names):
+        raise RequestError(ErrorKind.INVALID_REQUEST, "a setting is changed twice in one request")
+    config = dict(topic.config)
+    for change in changes:
+        _change(config, change, settings)
+    return replaced_config(topic, config, settings)
+
+
+def replaced_config(topic: TopicImage, config: Mapping[str, str], settings: Settings) -> TopicImage:
+    """The topic with these settings, and the defaults for all others. Raises RequestError (INVALID_CONFIG)."""
+    check_config(config, settings)
+    return replace(topic, config=MappingProxyType(dict(config)))
+
+
+def more_partitions(
+    image: ClusterImage, topic: TopicImage, count: int, assignment: Sequence[Sequence[int]] | None, settings: Settings
+) -> TopicImage:
+    """The topic with partitions added until there are `count`.
+
+    Raises RequestError: INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT.
+    """
+    present = len(topic.partitions)
+    if count <= present:
+        raise RequestError(
+            ErrorKind.INVALID_PARTITIONS, f"topic '{topic.name}' has {present} partitions: ask for more than that"
+        )
+    check_partition_count(image, count - present, settings)
+    if assignment is None:
+        nodes, factor = sorted(image.brokers), len(topic.partitions[0].replicas)
+        assignment = [[nodes[(each + turn) % len(nodes)] for turn in range(factor)] for each in range(present, count)]
+    if len(assignment) != count - present:
+        raise RequestError(
+            ErrorKind.INVALID_REPLICA_ASSIGNMENT,
+            f"{count - present} partitions are added, and {len(assignment)} are assigned",
+        )
+    for number, replicas in enumerate(assignment, present):
+        check_replicas(image, number, replicas)
+    added = [tuple(NodeId(node) for node in each) for each in assignment]
+    return replace(
+        topic,
+        partitions=topic.partitions
+        + tuple(PartitionImage(leader=each[0], leader_epoch=LeaderEpoch(0), replicas=each, isr=each) for each in added),
+    )
+
+
+def _change(config: dict[str, str], change: ConfigChange, settings: Settings) -> None:
+    declared = topic_setting_fields().get(change.name)
+    if declared is None:
+        raise RequestError(ErrorKind.INVALID_CONFIG, f"unknown topic setting '{change.name}'")
+    if change.operation is Operation.DELETE:
+        config.pop(change.name, None)
+        return
+    if change.value is None:
+        raise RequestError(ErrorKind.INVALID_CONFIG, f"topic setting '{change.name}' has no value")
+    if change.operation is Operation.SET:
+        config[change.name] = change.value
+        return
+    if not declared.metadata["several"]:
+        raise RequestError(
+            ErrorKind.INVALID_CONFIG,
+            f"'{change.name}' is not a list: it can be set, not appended to or subtracted from",
+        )
+    present = [each for each in config.get(change.name, getattr(settings.topics, declared.name)).split(",") if each]
+    named = change.value.split(",")
+    if change.operation is Operation.APPEND:
+        present += [each for each in named if each not in present]
+    else:
+        present = [each for each in present if each not in named]
+    config[change.name] = ",".join(present)

@@ -1,0 +1,61 @@
+"""What the APIs about settings share: resource types, and how an entry looks on the wire. Source: KIP-133, KIP-226."""
+
+from typing import Any
+
+from conveyor.broker.broker import Broker
+from conveyor.broker.configs import ConfigEntry, ConfigSource, broker_configs, topic_configs
+from conveyor.kafka_api import errors
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+TOPIC = 2
+BROKER = 4
+
+SOURCES = {ConfigSource.TOPIC: 1, ConfigSource.BROKER: 4, ConfigSource.DEFAULT: 5}
+_LIST = 7
+_KINDS = {bool: 1, str: 2, int: 5, float: 6}
+
+
+def entries_of(broker: Broker, resource_type: int, name: str) -> list[ConfigEntry]:
+    """The settings of a resource. Raises RequestError."""
+    if resource_type == TOPIC:
+        return topic_configs(broker.topics.existing(name), broker.settings)
+    if resource_type == BROKER:
+        check_broker_name(broker, name)
+        return broker_configs(broker.settings) if name else []
+    raise unknown_resource(resource_type)
+
+
+def check_broker_name(broker: Broker, name: str) -> None:
+    """Settings are this broker's own, or (no name) the cluster's, which has none. Raises RequestError."""
+    own = broker.settings.broker.node_id
+    if name not in ("", str(own)):
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"this is broker {own}: ask broker '{name}' itself")
+
+
+def unknown_resource(resource_type: int) -> RequestError:
+    return RequestError(
+        ErrorKind.INVALID_REQUEST, f"resource type {resource_type} has no settings: topics (2) and brokers (4) have"
+    )
+
+
+def encoded(entry: ConfigEntry) -> dict[str, Any]:
+    """An entry by kio's field names, without synonyms and documentation."""
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "read_only": entry.read_only,
+        "is_default": entry.source is ConfigSource.DEFAULT,
+        "config_source": SOURCES[entry.source],
+        "is_sensitive": False,
+        "config_type": _LIST if entry.several else _KINDS[entry.kind],
+    }
+
+
+def result(resource: Any, error: RequestError | None) -> dict[str, Any]:
+    """The answer for one resource of a change."""
+    return {
+        "error_code": errors.code(error),
+        "error_message": None if error is None else error.message,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+    }

@@ -1,0 +1,29 @@
+"""AlterConfigs (key 33): replace all settings of a topic; what is not named goes back to its default. v2 flexible."""
+
+from typing import Any
+
+from conveyor.kafka_api import configs
+from conveyor.kafka_api.call import Call
+from conveyor.kafka_api.k44_incremental_alter_configs import check_resource
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+
+def handle(call: Call) -> None:
+    call.broker.tasks.start(_alter_all(call))
+
+
+async def _alter_all(call: Call) -> None:
+    call.answer({"responses": [await _alter(call, each) for each in call.request.resources]})
+
+
+async def _alter(call: Call, resource: Any) -> dict[str, Any]:
+    try:
+        check_resource(call, resource)
+        missing = [each.name for each in resource.configs if each.value is None]
+        if missing:
+            raise RequestError(ErrorKind.INVALID_CONFIG, f"topic setting '{missing[0]}' has no value")
+        config = {each.name: each.value for each in resource.configs}
+        await call.broker.topics.replace_config(resource.resource_name, config, check_only=call.request.validate_only)
+    except RequestError as error:
+        return configs.result(resource, error)
+    return configs.result(resource, None)

@@ -1,0 +1,33 @@
+"""CreatePartitions (key 37): more partitions for a topic (KIP-195). v2 flexible · v3 quota errors."""
+
+from collections import Counter
+from typing import Any
+
+from conveyor.kafka_api import errors
+from conveyor.kafka_api.call import Call
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+
+def handle(call: Call) -> None:
+    call.broker.tasks.start(_add_all(call))
+
+
+async def _add_all(call: Call) -> None:
+    names = Counter(each.name for each in call.request.topics)
+    asked = {each.name: each for each in call.request.topics}
+    call.answer({"results": [await _add(call, each, names[name]) for name, each in asked.items()]})
+
+
+async def _add(call: Call, asked: Any, times_named: int) -> dict[str, Any]:
+    error = None
+    try:
+        if times_named > 1:
+            raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{asked.name}' is named twice")
+        assignment = None if asked.assignments is None else [each.broker_ids for each in asked.assignments]
+        await call.broker.topics.add_partitions(
+            asked.name, asked.count, assignment, check_only=call.request.validate_only
+        )
+    except RequestError as failure:
+        error = failure
+    message = None if error is None else error.message
+    return {"name": asked.name, "error_code": errors.code(error), "error_message": message}

@@ -1,0 +1,50 @@
+"""IncrementalAlterConfigs (key 44): set, delete, append to or subtract from single settings (KIP-339). v1 flexible."""
+
+from collections import Counter
+from typing import Any
+
+from conveyor.cluster.topic_change import ConfigChange, Operation
+from conveyor.kafka_api import configs
+from conveyor.kafka_api.call import Call
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+_OPERATIONS = {0: Operation.SET, 1: Operation.DELETE, 2: Operation.APPEND, 3: Operation.SUBTRACT}
+
+
+def handle(call: Call) -> None:
+    call.broker.tasks.start(_alter_all(call))
+
+
+async def _alter_all(call: Call) -> None:
+    call.answer({"responses": [await _alter(call, each) for each in call.request.resources]})
+
+
+async def _alter(call: Call, resource: Any) -> dict[str, Any]:
+    try:
+        check_resource(call, resource)
+        changes = [_change(each) for each in resource.configs]
+        await call.broker.topics.change_config(resource.resource_name, changes, check_only=call.request.validate_only)
+    except RequestError as error:
+        return configs.result(resource, error)
+    return configs.result(resource, None)
+
+
+def check_resource(call: Call, resource: Any) -> None:
+    """Only topics have settings that a client may change, each resource once a request. Raises RequestError."""
+    counts = Counter((each.resource_type, each.resource_name) for each in call.request.resources)
+    if counts[resource.resource_type, resource.resource_name] > 1:
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"'{resource.resource_name}' is named twice in one request")
+    if resource.resource_type == configs.BROKER:
+        raise RequestError(
+            ErrorKind.INVALID_REQUEST,
+            "a broker's settings are given at its start: by flags, environment or conveyor.toml",
+        )
+    if resource.resource_type != configs.TOPIC:
+        raise configs.unknown_resource(resource.resource_type)
+
+
+def _change(asked: Any) -> ConfigChange:
+    operation = _OPERATIONS.get(asked.config_operation)
+    if operation is None:
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"operation {asked.config_operation}: there are 0 to 3")
+    return ConfigChange(name=asked.name, operation=operation, value=asked.value)

@@ -1,0 +1,38 @@
+"""What a log may let go of: records that are too old, too many, or deleted on request. Pure; `Log` carries it out.
+
+Whole segments go, from the start of the log, and never one that is still written or not yet safe. Between segment
+boundaries only the log start offset moves (DeleteRecords).
+"""
+
+from collections.abc import Sequence
+
+from conveyor.kernel.ids import NO_TIMESTAMP
+from conveyor.kernel.settings import TopicSettings
+from conveyor.log.segment import Segment
+
+FOREVER = -1
+"""`retention.ms` or `retention.bytes`: no limit."""
+
+
+def retained_from(
+    segments: Sequence[Segment], log_start_offset: int, topic: TopicSettings, limit_offset: int, now_ms: int
+) -> int:
+    """The offset that the log should start at. limit_offset: nothing at or above it is let go (the high watermark)."""
+    start = log_start_offset
+    excess = sum(segment.size for segment in segments) - topic.retention_bytes
+    for segment in segments[:-1]:
+        if not segment.sealed or segment.next_offset > limit_offset:
+            break
+        too_many = topic.retention_bytes != FOREVER and excess >= segment.size
+        if segment.next_offset > start and not too_many and not is_too_old(segment, topic, now_ms):
+            break
+        start = max(start, segment.next_offset)
+        excess -= segment.size
+    return start
+
+
+def is_too_old(segment: Segment, topic: TopicSettings, now_ms: int) -> bool:
+    """Whether every record of a segment is older than `retention.ms`."""
+    if topic.retention_ms == FOREVER or segment.max_timestamp == NO_TIMESTAMP:
+        return False
+    return segment.max_timestamp < now_ms - topic.retention_ms

@@ -1,0 +1,24 @@
+"""Letting go of the start of a log, as a value that a thread can run while the owner goes on."""
+
+from dataclasses import dataclass
+
+from conveyor.kernel.ports import Disk
+from conveyor.log.start_offset import write_start_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimJob:
+    """Make a new log start offset durable, then remove the files that the log no longer has."""
+
+    disk: Disk
+    directory: str
+    log_start_offset: int
+    doomed_paths: tuple[str, ...]
+
+    def run(self) -> None:
+        """Blocks. A crash in the middle is made good by the next start. Raises StorageFailure."""
+        write_start_offset(self.disk, self.directory, self.log_start_offset)
+        for path in self.doomed_paths:
+            self.disk.remove(path)
+        if self.doomed_paths:
+            self.disk.sync_directory(self.directory)

@@ -1,0 +1,27 @@
+"""A file that lost its name is still there for whoever holds it."""
+
+from pathlib import Path
+
+from conveyor.adapters.disk import RealDisk
+
+
+def test_detached_file_is_read_after_its_name_is_given_to_another(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path, max_open_files=1)
+    old = disk.open("a")
+    old.append([b"old"])
+    old.sync()
+    old.detach()
+    disk.write_atomic("a", b"new!")
+    others = [disk.open(name) for name in ("b", "c", "d")]
+    assert old.read(0, 10) == b"old"
+    assert disk.open("a").read(0, 10) == b"new!"
+    assert len(others) == 3
+
+
+def test_file_whose_name_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path, max_open_files=100)
+    file = disk.open("a")
+    file.detach()
+    disk.remove("a")
+    assert file.read(0, 1) == b""
+    assert not (tmp_path / "a").exists()

@@ -1,0 +1,22 @@
+"""Fixtures of the broker's tests."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from conveyor.broker.broker import Broker
+from conveyor.cluster.topic_creation import TopicRequest
+from tests.unit.broker.parts import Storage, running_parts
+
+
+@pytest.fixture
+def storage() -> Storage:
+    return Storage()
+
+
+@pytest.fixture
+async def broker(storage: Storage) -> AsyncIterator[Broker]:
+    """A broker with one topic, `t`, of two partitions."""
+    async with running_parts(storage=storage) as running:
+        await running.topics.create(TopicRequest(name="t", partitions=2))
+        yield running

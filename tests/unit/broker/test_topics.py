@@ -1,0 +1,106 @@
+"""Topics: made, deleted, found again after a restart."""
+
+import asyncio
+import logging
+
+import pytest
+
+from conveyor.broker.broker import Broker
+from conveyor.cluster.image import TopicImage
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import ErrorKind, RequestError
+from tests.unit.broker.parts import Storage, publish, running_parts
+
+
+async def test_a_new_topic_is_served_and_stored(broker: Broker, storage: Storage) -> None:
+    topic = await broker.topics.create(TopicRequest(name="new", partitions=3))
+    assert broker.topics.image.topics["new"] == topic
+    assert [broker.partitions.find("new", number).high_watermark for number in range(3)] == [0, 0, 0]
+    assert await storage.store.children("/topics") == ["new", "t"]
+
+
+async def test_a_check_makes_nothing(broker: Broker, storage: Storage) -> None:
+    assert len(broker.topics.check(TopicRequest(name="new")).partitions) == 1
+    assert await storage.store.children("/topics") == ["t"]
+
+
+async def test_topics_come_back_after_a_restart(storage: Storage) -> None:
+    async with running_parts(storage=storage) as first:
+        made = await first.topics.create(TopicRequest(name="kept", partitions=2, config={"segment.bytes": "4096"}))
+        await publish(first, ("kept", 1))
+    async with running_parts(storage=storage) as second:
+        assert second.topics.image.topics["kept"] == made
+        assert second.topics.image.cluster_id == first.topics.image.cluster_id
+        assert second.partitions.find("kept", 1).high_watermark == 1
+
+
+async def test_a_deleted_topic_leaves_nothing(broker: Broker, storage: Storage) -> None:
+    await publish(broker, ("t", 0))
+    await broker.topics.delete("t")
+    assert storage.disk.list("logs") == []
+    assert await storage.store.children("/topics") == []
+    assert len(broker.partitions) == 0
+
+
+async def test_a_topic_can_be_made_again_after_its_deletion(broker: Broker) -> None:
+    await publish(broker, ("t", 0))
+    await broker.topics.delete("t")
+    await broker.topics.create(TopicRequest(name="t"))
+    assert broker.partitions.find("t", 0).high_watermark == 0
+
+
+async def test_what_is_not_there_cannot_be_deleted(broker: Broker) -> None:
+    with pytest.raises(RequestError) as refused:
+        await broker.topics.delete("nothing")
+    assert refused.value.kind is ErrorKind.UNKNOWN_TOPIC
+
+
+async def test_the_brokers_own_topic_cannot_be_deleted(broker: Broker) -> None:
+    await broker.topics.ensure_offsets_topic()
+    with pytest.raises(RequestError) as refused:
+        await broker.topics.delete("__consumer_offsets")
+    assert refused.value.kind is ErrorKind.INVALID_TOPIC
+
+
+async def test_many_who_need_a_topic_at_once_get_the_same(broker: Broker) -> None:
+    found = await asyncio.gather(*(broker.topics.ensure(TopicRequest(name="wanted")) for _ in range(5)))
+    assert len({each.topic_id for each in found}) == 1
+
+
+@pytest.mark.parametrize("first", ["create", "ensure"])
+async def test_who_needs_a_topic_that_is_being_made_waits_for_it(broker: Broker, first: str) -> None:
+    topics, request = broker.topics, TopicRequest(name="wanted")
+    if first == "create":
+        made, ensured = await asyncio.gather(topics.create(request), topics.ensure(request))
+        assert ensured == made
+    else:
+        outcomes = await asyncio.gather(topics.ensure(request), topics.create(request), return_exceptions=True)
+        assert isinstance(outcomes[0], TopicImage)
+        assert isinstance(outcomes[1], RequestError)
+        assert outcomes[1].kind is ErrorKind.TOPIC_ALREADY_EXISTS
+
+
+async def test_a_directory_of_no_topic_is_set_aside(storage: Storage, caplog: pytest.LogCaptureFixture) -> None:
+    storage.disk.open("logs/lost-0/00000000000000000000.log").append([b"kept"])
+    with caplog.at_level(logging.WARNING):
+        async with running_parts(storage=storage):
+            assert storage.disk.list("logs") == ["lost-0.stray"]
+    assert "stray directory name=lost-0" in caplog.text
+
+
+async def test_a_deletion_that_was_cut_off_is_finished_at_the_start(storage: Storage) -> None:
+    storage.disk.open("logs/t-0.0123.deleted/00000000000000000000.log").append([b"gone"])
+    async with running_parts(storage=storage):
+        assert storage.disk.list("logs") == []
+
+
+async def test_a_partition_that_cannot_be_opened_is_offline_and_the_others_served(storage: Storage) -> None:
+    async with running_parts(storage=storage) as first:
+        await first.topics.create(TopicRequest(name="t"))
+        await publish(first, ("t", 0))
+    storage.disk.fail("read")
+    async with running_parts(storage=storage) as second:
+        assert second.topics.image.topics["t"].name == "t"
+        assert "read failed" in str(second.partitions.offline_reason("t", 0))
+        with pytest.raises(RequestError, match="offline"):
+            second.partitions.find("t", 0)

@@ -1,0 +1,93 @@
+"""Changing a topic: settings one by one or all at once, and more partitions."""
+
+from uuid import UUID
+
+import pytest
+
+from conveyor.cluster.image import BrokerImage, ClusterImage, TopicImage
+from conveyor.cluster.topic_change import ConfigChange, Operation, changed_config, more_partitions, replaced_config
+from conveyor.cluster.topic_creation import TopicRequest, plan_topic
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import NodeId, TopicId
+from conveyor.kernel.settings import Settings, from_sources
+
+SETTINGS = Settings()
+BROKER = BrokerImage(node_id=NodeId(1), host="localhost", port=9092)
+EMPTY = ClusterImage(cluster_id="c", controller_id=NodeId(1)).with_broker(BROKER)
+
+
+def topic(**config: str) -> TopicImage:
+    request = TopicRequest(name="t", partitions=2, config={key.replace("_", "."): each for key, each in config.items()})
+    return plan_topic(EMPTY, request, SETTINGS, TopicId(UUID(int=1)))
+
+
+def change(name: str, operation: Operation, value: str | None = None) -> ConfigChange:
+    return ConfigChange(name=name, operation=operation, value=value)
+
+
+def test_change_sets_and_deletes_single_settings() -> None:
+    changed = changed_config(
+        topic(retention_ms="1", segment_bytes="4096"),
+        [change("retention.ms", Operation.DELETE), change("max.message.bytes", Operation.SET, "5")],
+        SETTINGS,
+    )
+    assert changed.config == {"segment.bytes": "4096", "max.message.bytes": "5"}
+
+
+def test_replace_forgets_what_is_not_named() -> None:
+    assert replaced_config(topic(retention_ms="1"), {"segment.bytes": "4096"}, SETTINGS).config == {
+        "segment.bytes": "4096"
+    }
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        change("no.such.setting", Operation.SET, "1"),
+        change("no.such.setting", Operation.DELETE),
+        change("retention.ms", Operation.SET, "soon"),
+        change("retention.ms", Operation.SET),
+        change("retention.ms", Operation.APPEND, "1"),
+    ],
+)
+def test_change_refuses_what_has_no_sound_value(bad: ConfigChange) -> None:
+    with pytest.raises(RequestError) as refused:
+        changed_config(topic(), [bad], SETTINGS)
+    assert refused.value.kind is ErrorKind.INVALID_CONFIG
+
+
+def test_change_refuses_a_setting_named_twice() -> None:
+    twice = [change("retention.ms", Operation.SET, "1"), change("retention.ms", Operation.DELETE)]
+    with pytest.raises(RequestError, match="twice") as refused:
+        changed_config(topic(), twice, SETTINGS)
+    assert refused.value.kind is ErrorKind.INVALID_REQUEST
+
+
+def test_more_partitions_keeps_those_there_are() -> None:
+    before = topic()
+    after = more_partitions(EMPTY, before, 4, None, SETTINGS)
+    assert after.partitions[:2] == before.partitions
+    assert [each.leader for each in after.partitions] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("count", "assignment", "kind"),
+    [
+        (2, None, ErrorKind.INVALID_PARTITIONS),
+        (1, None, ErrorKind.INVALID_PARTITIONS),
+        (4, [[1]], ErrorKind.INVALID_REPLICA_ASSIGNMENT),
+        (3, [[7]], ErrorKind.INVALID_REPLICA_ASSIGNMENT),
+        (3, [[]], ErrorKind.INVALID_REPLICA_ASSIGNMENT),
+        (1_000_000, None, ErrorKind.INVALID_PARTITIONS),
+    ],
+)
+def test_more_partitions_refuses(count: int, assignment: list[list[int]] | None, kind: ErrorKind) -> None:
+    with pytest.raises(RequestError) as refused:
+        more_partitions(EMPTY, topic(), count, assignment, SETTINGS)
+    assert refused.value.kind is kind
+
+
+def test_more_partitions_respects_the_brokers_limit() -> None:
+    small = from_sources({"broker.max_partitions": "3"})
+    with pytest.raises(RequestError, match="max_partitions"):
+        more_partitions(EMPTY.with_topics(topic()), topic(), 4, None, small)

@@ -1,0 +1,113 @@
+"""What makes a sound request for a topic, and who gets its partitions."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from conveyor.cluster.image import BrokerImage, ClusterImage, TopicImage
+from conveyor.cluster.topic_creation import TopicRequest, check_name, plan_topic
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import NodeId, TopicId
+from conveyor.kernel.settings import Settings, from_sources
+
+TOPIC_ID = TopicId(UUID(int=7))
+
+
+def cluster(*nodes: int) -> ClusterImage:
+    image = ClusterImage(cluster_id="c", controller_id=NodeId(1))
+    for node in nodes:
+        image = image.with_broker(BrokerImage(node_id=NodeId(node), host="h", port=node))
+    return image
+
+
+THREE = cluster(3, 1, 2)
+
+
+def plan(image: ClusterImage = THREE, settings: Settings | None = None, **request: Any) -> TopicImage:
+    return plan_topic(image, TopicRequest(**{"name": "t"} | request), settings or Settings(), TOPIC_ID)
+
+
+def refusal(image: ClusterImage = THREE, settings: Settings | None = None, **request: Any) -> RequestError:
+    with pytest.raises(RequestError) as refused:
+        plan(image, settings, **request)
+    return refused.value
+
+
+def replicas(topic: TopicImage) -> list[tuple[int, ...]]:
+    return [tuple(each.replicas) for each in topic.partitions]
+
+
+def test_partitions_go_round_the_brokers() -> None:
+    assert replicas(plan(partitions=4)) == [(1,), (2,), (3,), (1,)]
+    assert replicas(plan(partitions=3, replication_factor=2)) == [(1, 2), (2, 3), (3, 1)]
+
+
+def test_the_first_replica_leads_and_all_are_in_sync() -> None:
+    [partition] = plan(partitions=1, replication_factor=3).partitions
+    assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 0, (1, 2, 3))
+
+
+def test_the_brokers_defaults_are_taken() -> None:
+    settings = from_sources({"broker.num_partitions": 5})
+    assert replicas(plan(settings=settings))[-1] == (2,)
+    assert len(plan(settings=settings).partitions) == 5
+
+
+def test_an_assignment_is_taken_as_it_is() -> None:
+    assert replicas(plan(assignment={1: [3, 1], 0: [2]})) == [(2,), (3, 1)]
+
+
+def test_settings_are_kept_under_kafkas_names() -> None:
+    topic = plan(config={"segment.bytes": "2048", "flush.policy": "os"})
+    assert topic.config == {"segment.bytes": "2048", "flush.policy": "os"}
+    assert (topic.name, topic.topic_id) == ("t", TOPIC_ID)
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "message"),
+    [
+        ({"partitions": 0}, ErrorKind.INVALID_PARTITIONS, "at least 1 partition"),
+        ({"partitions": -2}, ErrorKind.INVALID_PARTITIONS, "not -2"),
+        ({"partitions": 20_001}, ErrorKind.INVALID_PARTITIONS, "broker.max_partitions is 20000"),
+        ({"replication_factor": 4}, ErrorKind.INVALID_REPLICATION_FACTOR, "there are 3 brokers"),
+        ({"replication_factor": 0}, ErrorKind.INVALID_REPLICATION_FACTOR, "replication factor 0"),
+        ({"assignment": {0: [1], 2: [1]}}, ErrorKind.INVALID_REPLICA_ASSIGNMENT, "0, 1, 2"),
+        ({"assignment": {0: [9]}}, ErrorKind.INVALID_REPLICA_ASSIGNMENT, "brokers are"),
+        ({"assignment": {0: []}}, ErrorKind.INVALID_REPLICA_ASSIGNMENT, "assigned to"),
+        ({"assignment": {0: [1, 1]}}, ErrorKind.INVALID_REPLICA_ASSIGNMENT, "assigned to"),
+        ({"assignment": {0: [1]}, "partitions": 1}, ErrorKind.INVALID_REQUEST, "either"),
+        ({"config": {"nothing": "1"}}, ErrorKind.INVALID_CONFIG, "unknown topic setting 'nothing'"),
+        ({"config": {"segment.bytes": "1"}}, ErrorKind.INVALID_CONFIG, "at least 1024"),
+        ({"name": "a b"}, ErrorKind.INVALID_TOPIC, "letters, digits"),
+    ],
+)
+def test_an_unsound_request_is_refused(request_: dict[str, Any], kind: ErrorKind, message: str) -> None:
+    error = refusal(**request_)
+    assert error.kind is kind
+    assert message in error.message
+
+
+def test_a_topic_is_made_once() -> None:
+    assert refusal(THREE.with_topics(plan())).kind is ErrorKind.TOPIC_ALREADY_EXISTS
+
+
+def test_the_limit_counts_what_is_there_already() -> None:
+    settings = from_sources({"broker.max_partitions": 4})
+    image = THREE.with_topics(plan(name="other", partitions=3))
+    assert len(plan(image, settings, partitions=1).partitions) == 1
+    error = refusal(image, settings, partitions=2)
+    assert error.kind is ErrorKind.INVALID_PARTITIONS
+    assert "there would be 5 partitions" in error.message
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "...", "x" * 249, "__mine"])
+def test_a_name_that_kafka_takes_is_taken(name: str) -> None:
+    check_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a/b", "a b", "ä", "a\n", "../x", "a\0"])
+def test_a_name_that_kafka_refuses_is_refused(name: str) -> None:
+    with pytest.raises(RequestError, match="is not valid") as refused:
+        check_name(name)
+    assert len(refused.value.message) < 200

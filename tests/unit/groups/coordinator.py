@@ -1,0 +1,156 @@
+"""A group coordinator without a broker: a GroupMachine, run as the runner runs it, on a log that is a list."""
+
+from typing import Any
+
+from conveyor.groups.commands import (
+    CommitOffsets,
+    FetchOffsets,
+    GroupCommand,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    OffsetToCommit,
+    SyncGroup,
+)
+from conveyor.groups.machine import GroupMachine
+from conveyor.groups.replies import CommittedOffset, FetchedOffsets, Joined, JoinRefused, Synced
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.machine import LogRecord, Outcome, Token
+from conveyor.kernel.settings import GroupsSettings
+
+GROUP = "readers"
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+RANGE = (("range", b"topics"),)
+
+
+class Coordinator:
+    """Answers are kept by token; that no caller is answered twice is checked with each."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = GroupsSettings(**settings)
+        self.now_ms = 1_700_000_000_000
+        self.log: list[LogRecord] = []
+        self.waiting: set[Token] = set()
+        self.replies: dict[Token, object] = {}
+        self._next_token = 0
+        self._next_member = 0
+        self.machine = self._loaded_machine()
+
+    def submit(self, command: GroupCommand) -> Token:
+        """Hand a command in; the answer may come later."""
+        self._next_token += 1
+        token = Token(self._next_token)
+        self.waiting.add(token)
+        self._carry_out(self.machine.handle(command, token, self.now_ms))
+        return token
+
+    def ask(self, command: GroupCommand) -> Any:
+        """Hand a command in that is answered at once."""
+        return self.reply(self.submit(command))
+
+    def reply(self, token: Token) -> Any:
+        assert token in self.replies, "it should have been answered"
+        return self.replies[token]
+
+    def is_parked(self, token: Token) -> bool:
+        return token in self.waiting
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass, with a stop at each deadline."""
+        end = self.now_ms + milliseconds
+        while (deadline := self.machine.next_deadline_ms()) is not None and deadline <= end:
+            self.now_ms = max(self.now_ms, deadline)
+            self._carry_out(self.machine.expire(self.now_ms))
+        self.now_ms = end
+
+    def crash(self) -> None:
+        """Lose everything but the log; who waited is told nothing."""
+        self.waiting.clear()
+        self.machine = self._loaded_machine()
+
+    def start_join(self, member_id: str = "", **fields: Any) -> Token:
+        self._next_member += 1
+        values: dict[str, Any] = {
+            "group_id": GROUP,
+            "member_id": member_id,
+            "new_member_id": f"member-{self._next_member}",
+            "client_id": "client",
+            "client_host": "/127.0.0.1",
+            "session_timeout_ms": SESSION_MS,
+            "rebalance_timeout_ms": REBALANCE_MS,
+            "protocol_type": "consumer",
+            "protocols": RANGE,
+        }
+        return self.submit(JoinGroup(**values | fields))
+
+    def join(self, member_id: str = "", **fields: Any) -> Joined:
+        """Join, where nobody else has to."""
+        joined = self.reply(self.start_join(member_id, **fields))
+        assert isinstance(joined, Joined), joined
+        return joined
+
+    def start_sync(self, member_id: str, generation_id: int, **fields: Any) -> Token:
+        values = {"group_id": GROUP, "assignments": {}}
+        return self.submit(SyncGroup(member_id=member_id, generation_id=generation_id, **values | fields))
+
+    def heartbeat(self, member_id: str, generation_id: int, **fields: Any) -> Any:
+        values = {"group_id": GROUP} | fields
+        return self.ask(Heartbeat(member_id=member_id, generation_id=generation_id, **values))
+
+    def leave(self, *member_ids: str, group_id: str = GROUP) -> Any:
+        members = tuple(LeavingMember(member_id=each) for each in member_ids)
+        return self.ask(LeaveGroup(group_id=group_id, members=members))
+
+    def commit(self, offset: int, member_id: str = "", generation_id: int = -1, **fields: Any) -> Any:
+        """Commit an offset of partition 0 of `topic`."""
+        place = OffsetToCommit(topic="topic", partition=0, offset=offset, leader_epoch=3, metadata="note")
+        values = {"group_id": GROUP, "offsets": (place,)} | fields
+        return self.ask(CommitOffsets(member_id=member_id, generation_id=generation_id, **values))
+
+    def committed(self, group_id: str = GROUP) -> tuple[CommittedOffset, ...]:
+        fetched = self.ask(FetchOffsets(group_id=group_id, partitions=None))
+        assert isinstance(fetched, FetchedOffsets)
+        return fetched.offsets
+
+    def stable_group(self, size: int, **fields: Any) -> tuple[list[str], int]:
+        """A stable group: its members, the leader first, and its generation. Everybody is assigned its own name."""
+        joined = self.join(**fields)
+        others = [self.start_join(**fields) for _ in range(size - 1)]
+        if others:
+            joined = self.join(joined.member_id, **fields)
+        members = [joined.member_id] + [self.reply(token).member_id for token in others]
+        self.assign(members[0], joined.generation_id, *members)
+        return members, joined.generation_id
+
+    def assign(self, leader: str, generation_id: int, *members: str) -> None:
+        """All members sync, the leader last."""
+        others = [self.start_sync(each, generation_id) for each in members if each != leader]
+        assignments = {each: each.encode() for each in members}
+        synced = self.reply(self.start_sync(leader, generation_id, assignments=assignments))
+        assert isinstance(synced, Synced), synced
+        assert all(isinstance(self.reply(token), Synced) for token in others)
+
+    def _carry_out(self, outcome: Outcome) -> None:
+        for record in outcome.records:
+            self.log.append(LogRecord(record.key, record.value, self.now_ms))
+            self.machine.apply(self.log[-1])
+        for reply in outcome.replies:
+            assert reply.token not in self.replies, "a caller was answered twice"
+            self.replies[reply.token] = reply.value
+            self.waiting.discard(reply.token)
+
+    def _loaded_machine(self) -> GroupMachine:
+        machine = GroupMachine(self.settings)
+        for record in self.log:
+            machine.apply(record)
+        machine.loaded(self.now_ms)
+        return machine
+
+
+def kind_of(reply: object) -> ErrorKind:
+    """Why something was refused."""
+    error = reply.error if isinstance(reply, JoinRefused) else reply
+    assert isinstance(error, RequestError), f"it was not refused: {error}"
+    return error.kind

@@ -1,0 +1,27 @@
+"""The partition that looks after a group is the one that Kafka would choose."""
+
+import pytest
+
+from conveyor.groups.coordinator_partition import partition_for_group
+
+
+@pytest.mark.parametrize(
+    ("group_id", "java_hash"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99_162_322),
+        ("Hello World", -862_545_276),
+        ("ä", 228),
+        ("\N{GRINNING FACE}", 0xD83D * 31 + 0xDE00),
+    ],
+)
+def test_partition_is_the_absolute_java_hash_modulo_the_count(group_id: str, java_hash: int) -> None:
+    assert [partition_for_group(group_id, count) for count in (1, 8, 50)] == [
+        abs(java_hash) % count for count in (1, 8, 50)
+    ]
+
+
+def test_hash_without_an_absolute_value_goes_to_partition_zero() -> None:
+    """Java's `"polygenelubricants".hashCode()` is the smallest integer there is."""
+    assert partition_for_group("polygenelubricants", 50) == 0

@@ -1,0 +1,140 @@
+"""Committed offsets: who may commit, what is read back, and when it is forgotten."""
+
+import pytest
+
+from conveyor.groups.commands import CommitOffsets, FetchOffsets, OffsetToCommit
+from conveyor.groups.replies import CommittedOffset
+from conveyor.kernel.errors import ErrorKind
+from tests.unit.groups.coordinator import GROUP, SESSION_MS, Coordinator, kind_of
+
+RETENTION_MS = 7 * 24 * 3_600_000
+COMMITTED = CommittedOffset(topic="topic", partition=0, offset=5, leader_epoch=3, metadata="note")
+
+
+def test_member_commits_and_reads_back() -> None:
+    coordinator = Coordinator()
+    [member], generation_id = coordinator.stable_group(1)
+    assert coordinator.commit(5, member, generation_id).errors == (None,)
+    assert coordinator.committed() == (COMMITTED,)
+
+
+def test_later_commit_takes_the_place_of_the_earlier_even_if_it_goes_back() -> None:
+    coordinator = Coordinator()
+    coordinator.commit(9)
+    coordinator.commit(5)
+    assert coordinator.committed() == (COMMITTED,)
+
+
+def test_simple_consumer_commits_without_a_group() -> None:
+    coordinator = Coordinator()
+    assert coordinator.commit(5).errors == (None,)
+    assert coordinator.committed() == (COMMITTED,)
+
+
+def test_simple_consumer_may_have_an_empty_group_id() -> None:
+    coordinator = Coordinator()
+    coordinator.commit(5, group_id="")
+    assert coordinator.committed("") == (COMMITTED,)
+
+
+def test_simple_consumer_is_refused_while_the_group_has_members() -> None:
+    coordinator = Coordinator()
+    [member], _ = coordinator.stable_group(1)
+    assert kind_of(coordinator.commit(5)) is ErrorKind.UNKNOWN_MEMBER_ID
+    coordinator.leave(member)
+    assert coordinator.commit(5).errors == (None,)
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_commit_of_another_generation_is_refused(change: int) -> None:
+    coordinator = Coordinator()
+    [member], generation_id = coordinator.stable_group(1)
+    assert kind_of(coordinator.commit(5, member, generation_id + change)) is ErrorKind.ILLEGAL_GENERATION
+    assert coordinator.committed() == ()
+
+
+def test_commit_of_a_stranger_is_refused() -> None:
+    coordinator = Coordinator()
+    _, generation_id = coordinator.stable_group(1)
+    assert kind_of(coordinator.commit(5, "stranger", generation_id)) is ErrorKind.UNKNOWN_MEMBER_ID
+
+
+def test_commit_of_a_member_whose_group_is_empty_or_gone_is_refused() -> None:
+    coordinator = Coordinator()
+    [member], generation_id = coordinator.stable_group(1)
+    coordinator.advance(SESSION_MS)
+    assert kind_of(coordinator.commit(5, member, generation_id)) is ErrorKind.UNKNOWN_MEMBER_ID
+    refused = coordinator.commit(5, member, generation_id, group_id="never-was")
+    assert kind_of(refused) is ErrorKind.ILLEGAL_GENERATION
+
+
+def test_commit_while_the_others_join_again_is_taken() -> None:
+    coordinator = Coordinator()
+    [member], generation_id = coordinator.stable_group(1)
+    coordinator.start_join()
+    assert coordinator.commit(5, member, generation_id).errors == (None,)
+
+
+def test_commit_between_join_and_sync_is_refused() -> None:
+    coordinator = Coordinator()
+    joined = coordinator.join()
+    refused = coordinator.commit(5, joined.member_id, joined.generation_id)
+    assert kind_of(refused) is ErrorKind.REBALANCE_IN_PROGRESS
+
+
+def test_note_that_is_too_long_is_refused_for_its_partition_alone() -> None:
+    coordinator = Coordinator(offset_metadata_max_bytes=4)
+    offsets = tuple(
+        OffsetToCommit(topic="topic", partition=number, offset=1, leader_epoch=-1, metadata=note)
+        for number, note in enumerate(["four", "füür", ""])
+    )
+    command = CommitOffsets(group_id=GROUP, generation_id=-1, member_id="", offsets=offsets)
+    errors = coordinator.ask(command).errors
+    assert [errors[0], errors[2]] == [None, None]
+    assert kind_of(errors[1]) is ErrorKind.OFFSET_METADATA_TOO_LARGE
+    assert [each.partition for each in coordinator.committed()] == [0, 2]
+
+
+def test_partitions_are_answered_in_the_order_asked_and_unknown_ones_with_nothing() -> None:
+    coordinator = Coordinator()
+    coordinator.commit(5)
+    asked = (("topic", 1), ("topic", 0), ("other", 0))
+    fetched = coordinator.ask(FetchOffsets(group_id=GROUP, partitions=asked)).offsets
+    assert [(each.topic, each.partition, each.offset) for each in fetched] == [
+        ("topic", 1, -1),
+        ("topic", 0, 5),
+        ("other", 0, -1),
+    ]
+
+
+def test_groups_have_their_own_offsets() -> None:
+    coordinator = Coordinator()
+    coordinator.commit(5)
+    assert coordinator.committed("others") == ()
+
+
+def test_offsets_without_a_group_are_forgotten_after_the_retention() -> None:
+    coordinator = Coordinator()
+    coordinator.commit(5)
+    coordinator.advance(RETENTION_MS - 1)
+    assert coordinator.committed() == (COMMITTED,)
+    coordinator.advance(1)
+    assert coordinator.committed() == ()
+    coordinator.crash()
+    assert coordinator.committed() == ()
+    assert coordinator.machine.next_deadline_ms() is None
+
+
+def test_offsets_of_a_group_live_as_long_as_its_members_and_the_retention() -> None:
+    coordinator = Coordinator(offsets_retention_ms=3 * SESSION_MS)
+    [member], generation_id = coordinator.stable_group(1)
+    coordinator.commit(5, member, generation_id)
+    for _ in range(10):
+        coordinator.advance(SESSION_MS - 1)
+        coordinator.heartbeat(member, generation_id)
+    coordinator.leave(member)
+    coordinator.advance(3 * SESSION_MS - 1)
+    assert coordinator.committed() == (COMMITTED,)
+    coordinator.advance(1)
+    assert coordinator.committed() == ()
+    assert coordinator.join().generation_id == 1

@@ -1,0 +1,152 @@
+"""Rebalances: the join barrier, the leader's assignment, and the deadlines that end each part."""
+
+from conveyor.groups.replies import Alive, Synced
+from conveyor.kernel.errors import ErrorKind
+from tests.unit.groups.coordinator import GROUP, REBALANCE_MS, SESSION_MS, Coordinator, kind_of
+
+
+def test_joins_wait_until_all_members_are_in() -> None:
+    coordinator = Coordinator()
+    first = coordinator.join().member_id
+    second = coordinator.start_join()
+    assert coordinator.is_parked(second)
+    joined = coordinator.join(first)
+    assert coordinator.reply(second).generation_id == joined.generation_id == 2
+
+
+def test_only_the_leader_gets_the_list_of_members() -> None:
+    coordinator = Coordinator()
+    first = coordinator.join(protocols=(("range", b"one"),)).member_id
+    second = coordinator.start_join(protocols=(("range", b"two"),))
+    leader, follower = coordinator.join(first, protocols=(("range", b"one"),)), coordinator.reply(second)
+    assert leader.leader == follower.leader == first
+    assert {each.member_id: each.metadata for each in leader.members} == {first: b"one", follower.member_id: b"two"}
+    assert follower.members == ()
+
+
+def test_members_get_what_the_leader_assigned_and_strangers_are_left_out() -> None:
+    coordinator = Coordinator()
+    first = coordinator.join().member_id
+    token = coordinator.start_join()
+    coordinator.join(first)
+    second = coordinator.reply(token).member_id
+    waiting = coordinator.start_sync(second, 2)
+    assert coordinator.is_parked(waiting)
+    lead = coordinator.start_sync(first, 2, assignments={first: b"one", "stranger": b"three"})
+    assert coordinator.reply(lead) == Synced(protocol_type="consumer", protocol_name="range", assignment=b"one")
+    assert coordinator.reply(waiting).assignment == b""
+
+
+def test_follower_that_syncs_after_the_leader_is_answered_at_once() -> None:
+    coordinator = Coordinator()
+    members, generation_id = coordinator.stable_group(2)
+    assert coordinator.reply(coordinator.start_sync(members[1], generation_id)).assignment == members[1].encode()
+
+
+def test_assignment_of_a_stable_group_cannot_be_changed_by_syncing_again() -> None:
+    coordinator = Coordinator()
+    [member], generation_id = coordinator.stable_group(1)
+    again = coordinator.start_sync(member, generation_id, assignments={member: b"other"})
+    assert coordinator.reply(again).assignment == member.encode()
+
+
+def test_sync_is_refused_for_strangers_other_generations_and_other_protocols() -> None:
+    coordinator = Coordinator()
+    [member], generation_id = coordinator.stable_group(1)
+    sync, reply = coordinator.start_sync, coordinator.reply
+    assert kind_of(reply(sync("stranger", generation_id))) is ErrorKind.UNKNOWN_MEMBER_ID
+    assert kind_of(reply(sync(member, generation_id, group_id="no-group"))) is ErrorKind.UNKNOWN_MEMBER_ID
+    assert kind_of(reply(sync(member, generation_id, group_id=""))) is ErrorKind.INVALID_GROUP_ID
+    assert kind_of(reply(sync(member, generation_id - 1))) is ErrorKind.ILLEGAL_GENERATION
+    for wrong in ({"protocol_type": "connect"}, {"protocol_name": "sticky"}):
+        assert kind_of(reply(sync(member, generation_id, **wrong))) is ErrorKind.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_rebalance_sends_those_who_sync_back_to_join() -> None:
+    coordinator = Coordinator()
+    first = coordinator.join().member_id
+    token = coordinator.start_join()
+    coordinator.join(first)
+    second = coordinator.reply(token).member_id
+    waiting = coordinator.start_sync(second, 2)
+    coordinator.start_join()
+    assert kind_of(coordinator.reply(waiting)) is ErrorKind.REBALANCE_IN_PROGRESS
+    assert kind_of(coordinator.reply(coordinator.start_sync(first, 2))) is ErrorKind.REBALANCE_IN_PROGRESS
+
+
+def test_rebalance_goes_on_without_those_who_do_not_join_in_time() -> None:
+    coordinator = Coordinator()
+    members, generation_id = coordinator.stable_group(2, session_timeout_ms=2 * REBALANCE_MS)
+    token = coordinator.start_join()
+    coordinator.advance(REBALANCE_MS - 1)
+    assert coordinator.is_parked(token)
+    coordinator.advance(1)
+    joined = coordinator.reply(token)
+    assert (joined.leader, len(joined.members)) == (joined.member_id, 1)
+    assert kind_of(coordinator.heartbeat(members[0], generation_id)) is ErrorKind.UNKNOWN_MEMBER_ID
+
+
+def test_rebalance_waits_for_the_longest_rebalance_timeout_of_its_members() -> None:
+    coordinator = Coordinator()
+    coordinator.stable_group(1, session_timeout_ms=3 * REBALANCE_MS, rebalance_timeout_ms=2 * REBALANCE_MS)
+    token = coordinator.start_join()
+    coordinator.advance(2 * REBALANCE_MS - 1)
+    assert coordinator.is_parked(token)
+
+
+def test_leader_that_brings_no_assignment_is_dropped() -> None:
+    coordinator = Coordinator()
+    first = coordinator.join(session_timeout_ms=3 * REBALANCE_MS).member_id
+    token = coordinator.start_join()
+    coordinator.join(first, session_timeout_ms=3 * REBALANCE_MS)
+    second = coordinator.reply(token).member_id
+    waiting = coordinator.start_sync(second, 2)
+    coordinator.advance(REBALANCE_MS)
+    assert kind_of(coordinator.reply(waiting)) is ErrorKind.REBALANCE_IN_PROGRESS
+    assert kind_of(coordinator.heartbeat(first, 2)) is ErrorKind.UNKNOWN_MEMBER_ID
+    assert coordinator.join(second).leader == second
+
+
+def test_member_that_waits_does_not_lose_its_session() -> None:
+    coordinator = Coordinator()
+    [member], _ = coordinator.stable_group(1, session_timeout_ms=2 * REBALANCE_MS)
+    token = coordinator.start_join()
+    coordinator.advance(3 * SESSION_MS)
+    coordinator.join(member)
+    assert coordinator.heartbeat(coordinator.reply(token).member_id, 2) == Alive()
+
+
+def test_rebalance_ends_early_when_the_last_missing_member_dies() -> None:
+    coordinator = Coordinator()
+    coordinator.stable_group(1)
+    token = coordinator.start_join()
+    coordinator.advance(SESSION_MS)
+    assert [each.member_id for each in coordinator.reply(token).members] == [coordinator.reply(token).member_id]
+
+
+def test_empty_group_waits_for_more_members_as_long_as_it_is_told_to() -> None:
+    coordinator = Coordinator(initial_rebalance_delay_ms=3_000)
+    tokens = []
+    for _ in range(3):
+        tokens.append(coordinator.start_join())
+        coordinator.advance(900)
+    assert all(coordinator.is_parked(token) for token in tokens)
+    coordinator.advance(300)
+    joined = [coordinator.reply(token) for token in tokens]
+    assert {each.generation_id for each in joined} == {1}
+    assert sorted(len(each.members) for each in joined) == [0, 0, 3]
+
+
+def test_generation_rises_with_each_rebalance_also_of_an_empty_group() -> None:
+    coordinator = Coordinator()
+    [member], generation_id = coordinator.stable_group(1)
+    coordinator.leave(member)
+    assert coordinator.join().generation_id == generation_id + 2
+
+
+def test_later_members_of_another_group_do_not_disturb_a_rebalance() -> None:
+    coordinator = Coordinator()
+    coordinator.stable_group(1)
+    token = coordinator.start_join()
+    coordinator.join(group_id=f"{GROUP}-2")
+    assert coordinator.is_parked(token)
