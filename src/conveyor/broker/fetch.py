@@ -62,7 +62,7 @@ class Fetcher:
         if enough or wait.max_wait_ms <= 0 or not positions:
             finished(results)
             return None
-        waiting = _Waiting(partial(self._read, positions, wait), self._turn, finished, self._waiting)
+        waiting = _Waiting(partial(self._read, positions, wait), results, self._turn, finished, self._waiting)
         waiting.partitions = [self._partitions.find(each.topic, each.partition) for each in positions]
         waiting.start(self._clock, wait.max_wait_ms)
         return waiting.end
@@ -103,17 +103,22 @@ class Fetcher:
 
 
 class _Waiting:
-    """A fetch that waits for more. It is woken at most once a turn, however many of its partitions have moved."""
+    """A fetch that waits for more. It is woken at most once a turn, however many of its partitions have moved.
+
+    While none of them has moved, what found nothing has still found nothing, and is not read again for the answer.
+    """
 
     def __init__(
         self,
         read: Callable[[], tuple[list[Fetched], bool]],
+        results: Sequence[Fetched],
         turn: Turn,
         finished: Finished,
         everybody: "set[_Waiting]",
     ) -> None:
         self.partitions: list[Partition] = []
         self._read = read
+        self._results = results
         self._turn = turn
         self._finished = finished
         self._everybody = everybody
@@ -148,16 +153,18 @@ class _Waiting:
         self._woken = False
         if self._done:
             return
-        results, enough = self._read()
+        self._results, enough = self._read()
         if enough:
-            self._finish(results)
+            self._finish()
         else:
             self._watch()
 
     def expire(self) -> None:
-        """Answer with what there is."""
-        self._finish(self._read()[0])
+        """Answer with what there is. Records that were too few to be worth an answer may be deleted by now."""
+        if self._woken or any(each.records is not None for each in self._results):
+            self._results, _ = self._read()
+        self._finish()
 
-    def _finish(self, results: Sequence[Fetched]) -> None:
+    def _finish(self) -> None:
         self.end()
-        self._finished(results)
+        self._finished(self._results)

@@ -3,22 +3,32 @@
 v4 isolation level · v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v11 rack · v12 flexible ·
 v13 topic ids (KIP-516) · v15 replica state · v16 leader endpoints · v18 high watermark in the request.
 
-Sessions are declined: every answer has session id 0, which tells a client to send its whole list each time.
-
 The response is packed by hand around file slices, which the socket layer sends as they lie on the disk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from struct import Struct
 from typing import Any
 
 from conveyor.broker.fetch import Fetched, FetchPosition, FetchWait
+from conveyor.broker.fetch_sessions import (
+    FIRST_EPOCH,
+    LAST_EPOCH,
+    NO_SESSION,
+    FetchSession,
+    PartitionKey,
+    SessionPartition,
+    TopicKey,
+    epoch_after,
+    wrong_epoch,
+)
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call, Part
 from conveyor.kafka_api.packing import array_length, null_array, records_length, string
-from conveyor.kernel.errors import ERRORS, ErrorKind
+from conveyor.kernel.errors import RequestError
 
 _TOPIC_IDS = 13
 _FLEXIBLE = 12
@@ -40,11 +50,25 @@ _MILLISECOND = timedelta(milliseconds=1)
 def handle(call: Call) -> None:
     """Read every partition; answer when there is enough, or when the client will wait no longer."""
     request = call.request
-    if getattr(request, "session_id", 0) != 0:
-        return call.answer_parts(encode(call, [], [], ErrorKind.FETCH_SESSION_NOT_FOUND))
+    epoch = getattr(request, "session_epoch", LAST_EPOCH)
+    positions = _positions(call)
+    if epoch in (FIRST_EPOCH, LAST_EPOCH):
+        call.broker.fetch_sessions.close(getattr(request, "session_id", NO_SESSION))
+        return _fetch(call, positions, partial(_answer_all, call, positions))
+    try:
+        session = _go_on(call, positions)
+    except RequestError as error:
+        return call.answer_parts(encode(call, [], [], error))
+    if session is None:
+        return _fetch(call, positions, partial(_answer_all, call, positions))
+    names = call.broker.topics.image.names_by_id
+    _fetch(call, session.positions(names), partial(_answer_changes, call, session))
+
+
+def _positions(call: Call) -> list[FetchPosition]:
     names = call.broker.topics.image.names_by_id
     by_id = call.api_version >= _TOPIC_IDS
-    positions = [
+    return [
         FetchPosition(
             names.get(topic.topic_id, "") if by_id else topic.topic,
             each.partition,
@@ -52,26 +76,105 @@ def handle(call: Call) -> None:
             each.partition_max_bytes,
             getattr(each, "current_leader_epoch", -1),
         )
-        for topic in request.topics
+        for topic in call.request.topics
         for each in topic.partitions
     ]
+
+
+def _topic_key(call: Call, topic: Any) -> TopicKey:
+    """How this version of the request names a topic."""
+    key: TopicKey = topic.topic_id if call.api_version >= _TOPIC_IDS else topic.topic
+    return key
+
+
+def _session_partitions(call: Call, positions: Sequence[FetchPosition]) -> Iterator[SessionPartition]:
+    """The request's partitions as a session keeps them; nothing is told of them yet."""
+    following = iter(positions)
+    for topic in call.request.topics:
+        key = _topic_key(call, topic)
+        for _ in topic.partitions:
+            yield SessionPartition(key, next(following))
+
+
+def _go_on(call: Call, positions: Sequence[FetchPosition]) -> FetchSession | None:
+    request = call.request
+    forgotten: list[PartitionKey] = [
+        (_topic_key(call, topic), number) for topic in request.forgotten_topics_data for number in topic.partitions
+    ]
+    return call.broker.fetch_sessions.go_on(
+        request.session_id,
+        request.session_epoch,
+        _session_partitions(call, positions),
+        forgotten,
+        by_id=call.api_version >= _TOPIC_IDS,
+        now_ms=call.broker.clock.now_ms(),
+    )
+
+
+def _fetch(call: Call, positions: Sequence[FetchPosition], finished: Callable[[Sequence[Fetched]], None]) -> None:
+    request = call.request
     wait = FetchWait(request.max_wait // _MILLISECOND, request.min_bytes, request.max_bytes)
-    call.cancel = call.broker.fetcher.fetch(positions, wait, partial(_finish, call))
+    call.cancel = call.broker.fetcher.fetch(positions, wait, finished)
 
 
-def _finish(call: Call, results: Sequence[Fetched]) -> None:
-    call.answer_parts(encode(call, call.request.topics, results))
+def _answer_all(call: Call, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> None:
+    session_id = NO_SESSION
+    if getattr(call.request, "session_epoch", LAST_EPOCH) == FIRST_EPOCH:
+        session_id = _open_session(call, positions, results)
+    call.answer_parts(encode(call, call.request.topics, results, session_id=session_id))
 
 
-def encode(call: Call, topics: Sequence[Any], results: Sequence[Fetched], error: ErrorKind | None = None) -> list[Part]:
-    """The response to a request's topics, one result per partition in the request's order: bytes and file slices."""
+def _open_session(call: Call, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> int:
+    told = list(_session_partitions(call, positions))
+    for each, fetched in zip(told, results, strict=True):
+        each.tell(fetched)
+    by_id = call.api_version >= _TOPIC_IDS
+    return call.broker.fetch_sessions.open(told, by_id=by_id, now_ms=call.broker.clock.now_ms())
+
+
+def _answer_changes(call: Call, session: FetchSession, results: Sequence[Fetched]) -> None:
+    """A session that has gone on to another request meanwhile has other partitions: these results tell it nothing."""
+    epoch = call.request.session_epoch
+    if session.next_epoch != epoch_after(epoch):
+        error = wrong_epoch(session, epoch)
+        return call.answer_parts(encode(call, [], [], error, session_id=session.session_id))
+    topics: dict[TopicKey, _ChangedTopic] = {}
+    for each, fetched in session.changes(results):
+        topic = topics.get(each.topic)
+        if topic is None:
+            topic = topics[each.topic] = _ChangedTopic(each.topic, each.topic, [], [])
+        topic.partitions.append(each.position)
+        topic.results.append(fetched)
+    told = [fetched for topic in topics.values() for fetched in topic.results]
+    call.answer_parts(encode(call, list(topics.values()), told, session_id=session.session_id))
+
+
+@dataclass(slots=True)
+class _ChangedTopic:
+    """What `encode` wants of a topic: its name or its id, by version, and its partitions."""
+
+    topic: TopicKey
+    topic_id: TopicKey
+    partitions: list[FetchPosition]
+    results: list[Fetched]
+
+
+def encode(
+    call: Call,
+    topics: Sequence[Any],
+    results: Sequence[Fetched],
+    error: RequestError | None = None,
+    *,
+    session_id: int = NO_SESSION,
+) -> list[Part]:
+    """The response with some topics, one result per partition in their order: bytes and file slices."""
     version = call.api_version
     flexible = version >= _FLEXIBLE
     following = iter(results)
     out = _Parts(b"\0" if flexible else b"")
     out.add(_NO_THROTTLE)
     if version >= _SESSIONS:
-        out.add(_SESSION.pack(0 if error is None else ERRORS[error].kafka_code, 0))
+        out.add(_SESSION.pack(errors.code(error), session_id))
     out.add(array_length(len(topics), flexible))
     for topic in topics:
         if version >= _TOPIC_IDS:

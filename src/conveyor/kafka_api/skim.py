@@ -20,6 +20,7 @@ MAX_STRING_BYTES = 32_767
 Skip = Callable[[Bytes, int], int]
 """From a position in a frame to the position after what is skipped; beyond the frame's end if it does not fit."""
 
+_NULL = 0xFF
 _INT16, _INT32 = Struct(">h"), Struct(">i")
 _FIXED = {
     "int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "error_code": 2, "int32": 4, "uint32": 4,
@@ -70,6 +71,8 @@ def _field_steps(annotation: Any, kind: str, is_array: bool, flexible: bool) -> 
     if is_array:
         item = without_none(get_args(bare)[0])
         return [_skip_array(_item_steps(item, kind, flexible), flexible)]
+    if is_dataclass(bare) and bare is not annotation:
+        return [_skip_nullable(_entity_steps(bare))]
     return _item_steps(bare, kind, flexible)
 
 
@@ -133,6 +136,19 @@ def _skip_array(steps: list[Skip], flexible: bool) -> Skip:
         for _ in range(count):
             for step in steps:
                 position = step(frame, position)
+        return position
+
+    return skip
+
+
+def _skip_nullable(steps: list[Skip]) -> Skip:
+    """One byte, -1 for null, stands in front of an entity that may be null."""
+
+    def skip(frame: Bytes, position: int) -> int:
+        null = frame[position] == _NULL
+        position += 1
+        for step in () if null else steps:
+            position = step(frame, position)
         return position
 
     return skip

@@ -1,0 +1,122 @@
+"""Admin clients ask about the cluster: brokers, log directories, leaders, producers, topics in pages."""
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import ElectionType, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from kafka import KafkaAdminClient
+from kafka import TopicPartition as Partition
+from kafka.errors import UnknownTopicOrPartitionError
+
+from conveyor.testing import Broker
+
+PARTITIONS = 3
+RECORDS = 5
+
+
+@pytest.fixture
+def confluent(broker: Broker, topic: str) -> AdminClient:
+    """librdkafka's admin client, on a broker whose topic has records in partition 1."""
+    client = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    client.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(20)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
+    for number in range(RECORDS):
+        producer.produce(topic, value=b"%d" % number, partition=1, timestamp=1000 + number)
+    assert producer.flush(20) == 0
+    return client
+
+
+@pytest.fixture
+def admin(broker: Broker, confluent: AdminClient) -> Iterator[KafkaAdminClient]:
+    """kafka-python's admin client, on the same broker."""
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    yield client
+    client.close()
+
+
+def test_confluent_describes_the_cluster(broker: Broker, confluent: AdminClient) -> None:
+    cluster = confluent.describe_cluster(include_authorized_operations=True).result(20)
+    assert [f"{node.host}:{node.port}" for node in cluster.nodes] == [broker.bootstrap_servers]
+    assert cluster.controller.id == cluster.nodes[0].id == 1
+    assert cluster.cluster_id
+
+
+def test_confluent_describes_topics(confluent: AdminClient, topic: str) -> None:
+    described = confluent.describe_topics(TopicCollection([topic]))[topic].result(20)
+    assert [each.leader.id for each in described.partitions] == [1] * PARTITIONS
+
+
+def test_confluent_lists_offsets(confluent: AdminClient, topic: str) -> None:
+    asked = {
+        TopicPartition(topic, 0): OffsetSpec.latest(),
+        TopicPartition(topic, 1): OffsetSpec.latest(),
+        TopicPartition(topic, 2): OffsetSpec.earliest(),
+    }
+    found = confluent.list_offsets(asked)
+    assert [found[each].result(20).offset for each in asked] == [0, RECORDS, 0]
+    at_time = TopicPartition(topic, 1)
+    assert confluent.list_offsets({at_time: OffsetSpec.for_timestamp(1003)})[at_time].result(20).offset == 3
+    assert confluent.list_offsets({at_time: OffsetSpec.max_timestamp()})[at_time].result(20).offset == 4
+
+
+@pytest.mark.parametrize("kind", [ElectionType.PREFERRED, ElectionType.UNCLEAN])
+def test_confluent_elects_nobody(confluent: AdminClient, topic: str, kind: ElectionType) -> None:
+    asked = [TopicPartition(topic, 0), TopicPartition(topic, 9)]
+    elected = confluent.elect_leaders(kind, asked).result(20)
+    codes = {each.partition: None if error is None else error.code() for each, error in elected.items()}
+    assert codes == {0: 84, 9: 3}
+
+
+def test_confluent_elects_nobody_anywhere(confluent: AdminClient) -> None:
+    assert not confluent.elect_leaders(ElectionType.PREFERRED, None).result(20)
+
+
+def test_confluent_is_told_of_a_topic_that_is_not_there(confluent: AdminClient) -> None:
+    with pytest.raises(KafkaException):
+        confluent.describe_topics(TopicCollection(["nothing"]))["nothing"].result(20)
+
+
+def test_kafka_python_describes_the_cluster(broker: Broker, admin: KafkaAdminClient) -> None:
+    cluster = admin.describe_cluster()
+    [node] = cluster["brokers"]
+    assert f"{node['host']}:{node['port']}" == broker.bootstrap_servers
+    assert (cluster["controller_id"], node["broker_id"], node["is_fenced"]) == (1, 1, False)
+    assert len(cluster["authorized_operations"]) == 7
+
+
+def test_kafka_python_describes_log_directories(admin: KafkaAdminClient, topic: str) -> None:
+    for asked in (None, {topic: [0, 1, 2]}, [topic]):
+        [described] = admin.describe_log_dirs(asked)
+        [directory] = described["log_dirs"]
+        sizes = {
+            each["partition_index"]: each["partition_size"]
+            for found in directory["topics"]
+            if found["name"] == topic
+            for each in found["partitions"]
+        }
+        assert (sizes[0], sizes[2]) == (0, 0)
+        assert sizes[1] > 0
+
+
+def test_kafka_python_elects_nobody(admin: KafkaAdminClient, topic: str) -> None:
+    answer = admin.elect_leaders(0, {topic: [0, 1]})
+    codes = [each.error_code for found in answer.replica_election_results for each in found.partition_result]
+    assert codes == [84, 84]
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.elect_leaders(0, {"nothing": [0]})
+
+
+def test_kafka_python_describes_producers(admin: KafkaAdminClient, topic: str) -> None:
+    described = admin.describe_producers([Partition(topic, number) for number in (0, 1)])
+    assert described[Partition(topic, 0)].active_producers == []
+    [producer] = described[Partition(topic, 1)].active_producers
+    assert (producer.producer_epoch, producer.last_sequence) == (0, RECORDS - 1)
+
+
+def test_kafka_python_describes_topics_in_pages(admin: KafkaAdminClient, topic: str) -> None:
+    first = admin.describe_topic_partitions([topic], response_partition_limit=2)
+    assert first["next_cursor"] == {"topic_name": topic, "partition_index": 2}
+    last = admin.describe_topic_partitions([topic], response_partition_limit=2, cursor=first["next_cursor"])
+    numbers = [each["partition_index"] for page in (first, last) for each in page["topics"][0]["partitions"]]
+    assert (numbers, last["next_cursor"]) == (list(range(PARTITIONS)), None)
