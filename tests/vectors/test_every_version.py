@@ -47,6 +47,8 @@ def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
         12: group,
         13: group | {"members": [{"member_id": "nobody", "group_instance_id": None}]},
         14: group | {"protocol_type": None, "protocol_name": None, "assignments": []},
+        15: {"groups": ("g",), "include_authorized_operations": True},
+        16: {"states_filter": (), "types_filter": ()},
         18: {"client_software_name": "test", "client_software_version": "1"},
         19: {"topics": [creatable], "timeout": 1000, "validate_only": True},
         20: {"topics": [{"name": "nothing", "topic_id": None}], "topic_names": ("nothing",), "timeout": 1000},
@@ -55,8 +57,15 @@ def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
         32: {"resources": [topic_resource | {"configuration_keys": None}], "include_synonyms": True}
         | {"include_documentation": True},
         33: {"resources": [topic_resource | {"configs": []}], "validate_only": True},
+        35: {"topics": [named | {"partitions": (0,)}]},
         37: {"topics": [named | {"count": 2, "assignments": None}], "timeout": 1000, "validate_only": True},
+        42: {"groups_names": ("nothing",)},
+        43: {"election_type": 0, "topic_partitions": [named | {"partitions": (0,)}], "timeout": 1000},
         44: {"resources": [topic_resource | {"configs": []}], "validate_only": True},
+        47: {"group_id": "g", "topics": [named | {"partitions": [partition]}]},
+        60: {"include_cluster_authorized_operations": True, "endpoint_type": 1, "include_fenced_brokers": True},
+        61: {"topics": asked},
+        75: {"topics": [named], "response_partition_limit": 1, "cursor": None},
     }
 
 
@@ -105,7 +114,7 @@ def errors_in(answer: Any) -> set[int]:
     return found.union(*(errors_in(getattr(answer, name)) for name in answer.__dataclass_fields__))
 
 
-EXPECTED_ERRORS = {11: {0, 79}, 12: {25}, 13: {25}, 14: {25}, 20: {3}}
+EXPECTED_ERRORS = {11: {0, 79}, 12: {25}, 13: {25}, 14: {25}, 15: {69}, 20: {3}, 42: {69}, 43: {84}, 47: {69}}
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +145,16 @@ def test_fetched_records_are_the_producers_bytes(broker: Broker, topic_id: UUID,
 
 
 @pytest.mark.parametrize("version", range(7, 19))
-def test_a_fetch_session_is_declined(broker: Broker, topic_id: UUID, version: int) -> None:
-    new = exchange(broker, 1, version, topic_requests(topic_id)[1] | {"session_epoch": 0})
-    assert (new.session_id, int(new.error_code)) == (0, 0)
-    unknown = exchange(broker, 1, version, topic_requests(topic_id)[1] | {"session_id": 5, "session_epoch": 1})
-    assert int(unknown.error_code) == 70
+def test_a_fetch_session_goes_on_until_it_is_closed(broker: Broker, topic_id: UUID, version: int) -> None:
+    whole, nothing = topic_requests(topic_id)[1], topic_requests(topic_id)[1] | {"topics": []}
+    unknown = exchange(broker, 1, version, whole | {"session_id": 5, "session_epoch": 1})
+    assert (int(unknown.error_code), unknown.session_id) == (70, 0)
+    session = exchange(broker, 1, version, whole | {"session_epoch": 0}).session_id
+    again = exchange(broker, 1, version, nothing | {"session_id": session, "session_epoch": 1})
+    assert (int(again.error_code), again.session_id) == (0, session)
+    wrong = exchange(broker, 1, version, nothing | {"session_id": session, "session_epoch": 1})
+    assert (int(wrong.error_code), wrong.session_id) == (71, 0)
+    closing = exchange(broker, 1, version, whole | {"session_id": session, "session_epoch": -1})
+    assert (len(closing.responses), closing.session_id) == (1, 0)
+    closed = exchange(broker, 1, version, nothing | {"session_id": session, "session_epoch": 2})
+    assert int(closed.error_code) == 70

@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from uuid import UUID
 
+from conveyor.broker.compaction import Compaction, Compactor
 from conveyor.broker.fetch import Fetcher
 from conveyor.broker.fetch_sessions import FetchSessions
 from conveyor.broker.flusher import Flusher
@@ -43,6 +44,7 @@ class BrokerPorts:
     threads: Executor
     new_id: Callable[[], UUID]
     failed: Callable[[BaseException], None]
+    compactor: Compactor
 
 
 class Broker:
@@ -96,6 +98,15 @@ class Broker:
             tasks=self.tasks,
             interval_ms=settings.broker.retention_check_ms,
         )
+        self.compaction = Compaction(
+            partitions=self.partitions,
+            compactor=ports.compactor,
+            disk=ports.disk,
+            clock=ports.clock,
+            threads=ports.threads,
+            tasks=self.tasks,
+            settings=settings.broker,
+        )
         self._ports = ports
         self._cancel_housekeeping: Callable[[], None] | None = None
 
@@ -109,6 +120,7 @@ class Broker:
         await self.topics.load()
         self._housekeep()
         self.retention.start()
+        self.compaction.start()
 
     async def finish_requests(self) -> None:
         """Answer everybody who waits: with what there is, with an error, or after the last flush."""
@@ -124,6 +136,7 @@ class Broker:
         if self._cancel_housekeeping is not None:
             self._cancel_housekeeping()
         self.retention.stop()
+        self.compaction.stop()
         await asyncio.get_running_loop().run_in_executor(self._ports.threads, self.partitions.close)
         await self._ports.store.close()
 

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _MAX_INT32 = (1 << 31) - 1  # How large a group may be is settled by `groups.max_size`, not by its record's size.
+_OFFSETS_SEGMENT_BYTES = 100 << 20  # Small, so that most of it can be compacted.
 
 Result = TypeVar("Result")
 
@@ -96,7 +97,12 @@ class Topics:
     async def ensure_offsets_topic(self) -> TopicImage:
         """The internal topic of the consumer groups. Its records are always safe before anybody hears of them."""
         count = self._settings.groups.offsets_partitions
-        config = {"flush.policy": "ack", "max.message.bytes": str(_MAX_INT32)}
+        config = {
+            "cleanup.policy": "compact",
+            "flush.policy": "ack",
+            "max.message.bytes": str(_MAX_INT32),
+            "segment.bytes": str(_OFFSETS_SEGMENT_BYTES),
+        }
         return await self.ensure(TopicRequest(name=OFFSETS_TOPIC, partitions=count, config=config))
 
     async def change_config(self, name: str, changes: Sequence[ConfigChange], *, check_only: bool = False) -> None:

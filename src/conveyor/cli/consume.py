@@ -10,6 +10,7 @@ import typer
 from conveyor.cli.client import DEFAULT_BOOTSTRAP, TIMEOUT_S, Bootstrap, ClientError, client_config, require_topic
 
 _START = {"earliest": -2, "latest": -1}
+_LAST_OFFSET = (1 << 63) - 1
 
 
 def consume(
@@ -54,7 +55,7 @@ def consume(
 def _start(text: str) -> int:
     if text in _START:
         return _START[text]
-    if text.isdecimal():
+    if text.isdecimal() and int(text) <= _LAST_OFFSET:
         return int(text)
     raise ClientError(f"--from {text}: it is earliest, latest, or an offset")
 

@@ -21,11 +21,13 @@ class ErrorKind(Enum):
     ELIGIBLE_LEADERS_NOT_AVAILABLE = auto()
     FENCED_INSTANCE_ID = auto()
     FENCED_LEADER_EPOCH = auto()
+    FENCED_MEMBER_EPOCH = auto()
     FETCH_SESSION_NOT_FOUND = auto()
     FETCH_SESSION_TOPIC_ID_ERROR = auto()
     GROUP_AUTHORIZATION_FAILED = auto()
     GROUP_ID_NOT_FOUND = auto()
     GROUP_MAX_SIZE_REACHED = auto()
+    GROUP_SUBSCRIBED_TO_TOPIC = auto()
     ILLEGAL_GENERATION = auto()
     INCONSISTENT_GROUP_PROTOCOL = auto()
     INVALID_COMMIT_OFFSET_SIZE = auto()
@@ -35,6 +37,7 @@ class ErrorKind(Enum):
     INVALID_PARTITIONS = auto()
     INVALID_PRODUCER_EPOCH = auto()
     INVALID_RECORD = auto()
+    INVALID_REGULAR_EXPRESSION = auto()
     INVALID_REPLICA_ASSIGNMENT = auto()
     INVALID_REPLICATION_FACTOR = auto()
     INVALID_REQUEST = auto()
@@ -46,6 +49,7 @@ class ErrorKind(Enum):
     MESSAGE_TOO_LARGE = auto()
     METADATA_UNAVAILABLE = auto()
     MISMATCHED_ENDPOINT_TYPE = auto()
+    NON_EMPTY_GROUP = auto()
     NOT_COORDINATOR = auto()
     NOT_ENOUGH_REPLICAS = auto()
     NOT_LEADER = auto()
@@ -53,9 +57,11 @@ class ErrorKind(Enum):
     OFFSET_OUT_OF_RANGE = auto()
     OUT_OF_ORDER_SEQUENCE = auto()
     PARTITION_OFFLINE = auto()
+    POLICY_VIOLATION = auto()
     PREFERRED_LEADER_NOT_AVAILABLE = auto()
     REBALANCE_IN_PROGRESS = auto()
     REQUEST_TIMED_OUT = auto()
+    STALE_MEMBER_EPOCH = auto()
     TOPIC_ALREADY_EXISTS = auto()
     TOPIC_DELETION_DISABLED = auto()
     TRANSACTIONS_UNSUPPORTED = auto()
@@ -63,6 +69,8 @@ class ErrorKind(Enum):
     UNKNOWN_MEMBER_ID = auto()
     UNKNOWN_TOPIC = auto()
     UNKNOWN_TOPIC_ID = auto()
+    UNRELEASED_INSTANCE_ID = auto()
+    UNSUPPORTED_ASSIGNOR = auto()
     UNSUPPORTED_COMPRESSION = auto()
     UNSUPPORTED_ENDPOINT_TYPE = auto()
     UNSUPPORTED_VERSION = auto()
@@ -95,11 +103,13 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.ELIGIBLE_LEADERS_NOT_AVAILABLE: ErrorFace(83, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.FENCED_INSTANCE_ID: ErrorFace(82, 409, _INVALID),
     ErrorKind.FENCED_LEADER_EPOCH: ErrorFace(74, 409, _UNAVAILABLE, retriable=True),
+    ErrorKind.FENCED_MEMBER_EPOCH: ErrorFace(110, 409, _INVALID),
     ErrorKind.FETCH_SESSION_NOT_FOUND: ErrorFace(70, 404, _INVALID, retriable=True),
     ErrorKind.FETCH_SESSION_TOPIC_ID_ERROR: ErrorFace(106, 400, _INVALID, retriable=True),
     ErrorKind.GROUP_AUTHORIZATION_FAILED: ErrorFace(30, 403, "AccessDenied"),
     ErrorKind.GROUP_ID_NOT_FOUND: ErrorFace(69, 404, _MISSING),
     ErrorKind.GROUP_MAX_SIZE_REACHED: ErrorFace(81, 409, "OverLimit"),
+    ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC: ErrorFace(86, 409, _INVALID),
     ErrorKind.ILLEGAL_GENERATION: ErrorFace(22, 409, _INVALID),
     ErrorKind.INCONSISTENT_GROUP_PROTOCOL: ErrorFace(23, 409, _INVALID),
     ErrorKind.INVALID_COMMIT_OFFSET_SIZE: ErrorFace(28, 400, _INVALID),
@@ -109,6 +119,7 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.INVALID_PARTITIONS: ErrorFace(37, 400, _INVALID),
     ErrorKind.INVALID_PRODUCER_EPOCH: ErrorFace(47, 409, _INVALID),
     ErrorKind.INVALID_RECORD: ErrorFace(87, 400, _INVALID),
+    ErrorKind.INVALID_REGULAR_EXPRESSION: ErrorFace(128, 400, _INVALID),
     ErrorKind.INVALID_REPLICA_ASSIGNMENT: ErrorFace(39, 400, _INVALID),
     ErrorKind.INVALID_REPLICATION_FACTOR: ErrorFace(38, 400, _INVALID),
     ErrorKind.INVALID_REQUEST: ErrorFace(42, 400, _INVALID),
@@ -120,6 +131,7 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.MESSAGE_TOO_LARGE: ErrorFace(10, 413, _INVALID),
     ErrorKind.METADATA_UNAVAILABLE: ErrorFace(-1, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.MISMATCHED_ENDPOINT_TYPE: ErrorFace(114, 400, _INVALID),
+    ErrorKind.NON_EMPTY_GROUP: ErrorFace(68, 409, _INVALID),
     ErrorKind.NOT_COORDINATOR: ErrorFace(16, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.NOT_ENOUGH_REPLICAS: ErrorFace(19, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.NOT_LEADER: ErrorFace(6, 503, _UNAVAILABLE, retriable=True),
@@ -128,8 +140,10 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.OUT_OF_ORDER_SEQUENCE: ErrorFace(45, 409, _INVALID),
     ErrorKind.PARTITION_OFFLINE: ErrorFace(56, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.PREFERRED_LEADER_NOT_AVAILABLE: ErrorFace(80, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.POLICY_VIOLATION: ErrorFace(44, 409, "UnsupportedOperation"),
     ErrorKind.REBALANCE_IN_PROGRESS: ErrorFace(27, 409, _UNAVAILABLE),
     ErrorKind.REQUEST_TIMED_OUT: ErrorFace(7, 504, _UNAVAILABLE, retriable=True),
+    ErrorKind.STALE_MEMBER_EPOCH: ErrorFace(113, 409, _INVALID),
     ErrorKind.TOPIC_ALREADY_EXISTS: ErrorFace(36, 409, "QueueNameExists"),
     ErrorKind.TOPIC_DELETION_DISABLED: ErrorFace(73, 403, "AccessDenied"),
     ErrorKind.TRANSACTIONS_UNSUPPORTED: ErrorFace(53, 501, "UnsupportedOperation"),
@@ -137,6 +151,8 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.UNKNOWN_MEMBER_ID: ErrorFace(25, 404, _INVALID),
     ErrorKind.UNKNOWN_TOPIC: ErrorFace(3, 404, _MISSING, retriable=True),
     ErrorKind.UNKNOWN_TOPIC_ID: ErrorFace(100, 404, _MISSING, retriable=True),
+    ErrorKind.UNRELEASED_INSTANCE_ID: ErrorFace(111, 409, _INVALID),
+    ErrorKind.UNSUPPORTED_ASSIGNOR: ErrorFace(112, 400, _INVALID),
     ErrorKind.UNSUPPORTED_COMPRESSION: ErrorFace(76, 400, _INVALID),
     ErrorKind.UNSUPPORTED_ENDPOINT_TYPE: ErrorFace(115, 400, _INVALID),
     ErrorKind.UNSUPPORTED_VERSION: ErrorFace(35, 400, _INVALID),

@@ -6,6 +6,7 @@ when the tree is made; relations between values are checked by `check_relations`
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from math import isfinite
 from typing import Any, cast
 
 from conveyor.kernel.errors import SettingsError
@@ -48,6 +49,14 @@ class TopicSettings:
         kafka="segment.ms",
         low=1,
     )
+    cleanup_policy: str = setting(
+        "delete",
+        "What happens to old records: `delete`, by retention.ms and retention.bytes; `compact`, where the last record"
+        " of each key stays; or both.",
+        kafka="cleanup.policy",
+        choices=("delete", "compact"),
+        several=True,
+    )
     retention_ms: int = setting(
         14 * 24 * 3_600_000,
         "Records older than this are deleted, by whole segments; -1 keeps them for ever.",
@@ -61,6 +70,30 @@ class TopicSettings:
         unit="bytes",
         kafka="retention.bytes",
         low=-1,
+    )
+    min_cleanable_dirty_ratio: float = setting(
+        0.5,
+        "A log is compacted when this share of it has not been compacted yet.",
+        kafka="min.cleanable.dirty.ratio",
+        low=0,
+        high=1,
+    )
+    min_compaction_lag_ms: int = setting(
+        0, "Records younger than this are not compacted.", unit="ms", kafka="min.compaction.lag.ms", low=0
+    )
+    max_compaction_lag_ms: int = setting(
+        (1 << 63) - 1,
+        "A record is compacted after this at the latest, however little there is to do.",
+        unit="ms",
+        kafka="max.compaction.lag.ms",
+        low=1,
+    )
+    delete_retention_ms: int = setting(
+        86_400_000,
+        "How long a tombstone stays for readers, once it is all that is left of its key.",
+        unit="ms",
+        kafka="delete.retention.ms",
+        low=0,
     )
     index_interval_bytes: int = setting(
         4096, "One index entry for about this much log.", unit="bytes", kafka="index.interval.bytes", low=0
@@ -106,6 +139,20 @@ class BrokerSettings:
         "How often partitions are looked over for records to delete.",
         unit="ms",
         kafka="log.retention.check.interval.ms",
+        low=1,
+    )
+    compaction_check_ms: int = setting(
+        15_000,
+        "How often compacted topics are looked over for work.",
+        unit="ms",
+        kafka="log.cleaner.backoff.ms",
+        low=1,
+    )
+    compaction_max_keys: int = setting(
+        1_000_000,
+        "Distinct keys that one compaction remembers, about 150 bytes each in a process of its own; what is beyond"
+        " waits for the next.",
+        unit="keys",
         low=1,
     )
     open_segment_files: int = setting(
@@ -185,7 +232,37 @@ class GroupsSettings:
         kafka="group.max.session.timeout.ms",
         low=1,
     )
-    max_size: int = setting(10_000, "Members of one group.", unit="members", kafka="group.max.size", low=1)
+    max_size: int = setting(
+        10_000, "Members of one group of the classic protocol.", unit="members", kafka="group.max.size", low=1
+    )
+    consumer_session_timeout_ms: int = setting(
+        45_000,
+        "A member of the consumer protocol (KIP-848) that is silent for this long is taken out of its group.",
+        unit="ms",
+        kafka="group.consumer.session.timeout.ms",
+        low=1,
+    )
+    consumer_heartbeat_interval_ms: int = setting(
+        5_000,
+        "How often members of the consumer protocol are asked to give a sign of life.",
+        unit="ms",
+        kafka="group.consumer.heartbeat.interval.ms",
+        low=1,
+    )
+    consumer_max_size: int = setting(
+        10_000,
+        "Members of one group of the consumer protocol.",
+        unit="members",
+        kafka="group.consumer.max.size",
+        low=1,
+    )
+    consumer_assignors: str = setting(
+        "uniform,range",
+        "How partitions may be shared out in groups of the consumer protocol; the first is for groups that ask for none.",
+        kafka="group.consumer.assignors",
+        choices=("uniform", "range"),
+        several=True,
+    )
     offset_metadata_max_bytes: int = setting(
         4096,
         "The longest note that may be committed with an offset.",
@@ -292,6 +369,11 @@ def check_relations(settings: Settings) -> None:
             f"groups.min_session_timeout_ms ({groups.min_session_timeout_ms}) is above"
             f" groups.max_session_timeout_ms ({groups.max_session_timeout_ms}): lower the first or raise the second"
         )
+    if groups.consumer_heartbeat_interval_ms >= groups.consumer_session_timeout_ms:
+        raise SettingsError(
+            f"groups.consumer_heartbeat_interval_ms ({groups.consumer_heartbeat_interval_ms}) is not below"
+            f" groups.consumer_session_timeout_ms ({groups.consumer_session_timeout_ms}): lower the first"
+        )
     if topics.max_message_bytes > network.max_request_bytes:
         raise SettingsError(
             f"topics.max_message_bytes ({topics.max_message_bytes}) is above network.max_request_bytes"
@@ -317,6 +399,12 @@ def _convert(wanted: type, value: object) -> object | None:
     if wanted is bool:
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
         return value if isinstance(value, bool) else words.get(str(value).strip().lower())
+    if wanted is float:
+        try:
+            number = float("nan") if isinstance(value, bool) else float(str(value).strip())
+        except ValueError:
+            return None
+        return number if isfinite(number) else None
     if wanted is int:
         try:
             return None if isinstance(value, bool | float) else int(str(value).strip().replace("_", ""))

@@ -36,6 +36,8 @@ LAST_COMPRESSION = 4
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
+DELETE_HORIZON = 0x40
+"""The base timestamp says until when the batch's tombstones stay. Source: KIP-534."""
 _KNOWN_ATTRIBUTES = 0x7F
 
 

@@ -22,12 +22,16 @@ from conveyor.kernel.ports import Bytes, Disk, FileSlice
 from conveyor.kernel.settings import TopicSettings
 from conveyor.log import reading
 from conveyor.log.batch import BatchHeader, check_batch, placed_prefix, with_append_time
+from conveyor.log.compaction import CleanedSegment, CompactionResult
+from conveyor.log.compaction_plan import CompactionPlan, plan_compaction
 from conveyor.log.flush import FlushJob
 from conveyor.log.probe import LogProbe
 from conveyor.log.producer_state import ProducerState
+from conveyor.log.records import check_keys
 from conveyor.log.retention import is_too_old
 from conveyor.log.segment import MAX_BYTES, Segment
 from conveyor.log.snapshot import encode_snapshot
+from conveyor.log.swap import SwapJob
 from conveyor.log.trim import TrimJob
 
 log = logging.getLogger(__name__)
@@ -52,6 +56,7 @@ class LogParts:
     segments: list[Segment]
     producers: ProducerState
     log_start_offset: int
+    cleaned_offset: int
     fresh: bool
 
 
@@ -64,6 +69,7 @@ class Log:
         self.producers = parts.producers
         self.segments = parts.segments
         self.log_start_offset = Offset(parts.log_start_offset)
+        self.cleaned_offset = parts.cleaned_offset
         self.log_end_offset = Offset(self._active.next_offset)
         self.written_offset = self.log_end_offset
         self.flushed_offset = self.log_end_offset
@@ -74,6 +80,7 @@ class Log:
         self._unsynced: list[Segment] = []
         self._snapshot = b""
         self._directory_changed = parts.fresh
+        self._is_swapping = False
         self._positions: OrderedDict[int, int] = OrderedDict()
 
     @property
@@ -107,6 +114,8 @@ class Log:
                 return AppendInfo(
                     Offset(earlier.base_offset), Offset(earlier.last_offset), earlier.append_timestamp_ms, True
                 )
+        if "compact" in self.topic.cleanup_policy:
+            check_keys(batch)
         timestamp_ms = header.max_timestamp
         if self.topic.message_timestamp_type == "LogAppendTime":
             batch, timestamp_ms = with_append_time(batch, now_ms), now_ms
@@ -152,6 +161,10 @@ class Log:
             return None
         segment = reading.segment_for(self.segments, offset)
         start = self._position_of(segment, offset)
+        if start >= segment.size and segment is not self._active:
+            segment, start = reading.first_with_records(self.segments, segment), 0
+            if segment.base_offset >= limit_offset:
+                return None
         limit = segment.size if limit_offset >= segment.next_offset else self._position_of(segment, limit_offset)
         end = reading.cut(segment, start, limit, max_bytes, at_least_one=at_least_one)
         if end <= start:
@@ -172,7 +185,7 @@ class Log:
         """
         self.log_start_offset = Offset(max(self.log_start_offset, offset))
         kept = self.segments[:]
-        while len(kept) > 1 and kept[0].sealed and kept[0].next_offset <= self.log_start_offset:
+        while self._can_drop(kept):
             del kept[0]
         dropped = self.segments[: len(self.segments) - len(kept)]
         self.segments = kept
@@ -186,6 +199,42 @@ class Log:
             doomed_paths=tuple(path for segment in dropped for path in segment.paths()),
         )
 
+    def plan_compaction(self, limit_offset: int, now_ms: int, max_keys: int) -> CompactionPlan | None:
+        """What is worth compacting now, below an offset; None if nothing is."""
+        if "compact" not in self.topic.cleanup_policy or self._is_swapping:
+            return None
+        return plan_compaction(
+            self.directory,
+            self.segments,
+            self.topic,
+            cleaned_offset=self.cleaned_offset,
+            limit_offset=limit_offset,
+            now_ms=now_ms,
+            max_keys=max_keys,
+        )
+
+    def begin_swap(self, result: CompactionResult) -> SwapJob | None:
+        """Decide to put compacted segments in place; run the job off the event loop, then `complete_swap`.
+
+        None if the log has let go of some of them meanwhile: discard the result then.
+        """
+        present = {segment.base_offset: segment for segment in self.segments[:-1] if segment.sealed}
+        if not set(result.replaced) <= present.keys():
+            return None
+        for base in result.replaced:
+            present[base].detach()
+        self._is_swapping = True
+        return SwapJob(disk=self._disk, directory=self.directory, result=result)
+
+    def complete_swap(self, result: CompactionResult) -> None:
+        """The new segments have the old ones' names: read them from now on. Raises StorageFailure."""
+        self._is_swapping = False
+        self.cleaned_offset = max(self.cleaned_offset, result.cleaned_offset)
+        new = [self._swapped_in(each) for each in result.cleaned]
+        kept = [segment for segment in self.segments if segment.base_offset not in result.replaced]
+        self.segments = sorted(new + kept, key=reading.base_offset)
+        self._positions.clear()
+
     def close(self) -> None:
         """Write, flush and seal everything: the next start finds a clean log. Blocks. Raises StorageFailure."""
         self.write()
@@ -198,6 +247,16 @@ class Log:
         """Let go of the files and write nothing more: after a StorageFailure, or before a delete."""
         self._pending = []
         self._close_files()
+
+    def _can_drop(self, kept: list[Segment]) -> bool:
+        first = kept[0]
+        return len(kept) > 1 and first.sealed and first.next_offset <= self.log_start_offset and not self._is_swapping
+
+    def _swapped_in(self, cleaned: CleanedSegment) -> Segment:
+        segment = Segment(self._disk, self.directory, cleaned.base_offset)
+        segment.seal()
+        segment.next_offset, segment.max_timestamp = cleaned.next_offset, cleaned.max_timestamp
+        return segment
 
     def _flush_job(self, snapshot: tuple[int, bytes] | None) -> FlushJob:
         job = FlushJob(
@@ -240,10 +299,19 @@ class Log:
         if active.first_append_ms is None:
             active.first_append_ms = now_ms
         too_large = self._end_position + size > min(self.topic.segment_bytes, MAX_BYTES)
-        too_old = now_ms - active.first_append_ms >= self.topic.segment_ms
+        too_old = now_ms - active.first_append_ms >= self._max_segment_age_ms()
         too_wide = self.log_end_offset - active.base_offset > MAX_BYTES
         if too_large or too_old or too_wide:
             self._roll(now_ms)
+
+    def _max_segment_age_ms(self) -> int:
+        """What is still written cannot be compacted: with a limit for that, a segment is closed sooner."""
+        topic = self.topic
+        return (
+            min(topic.segment_ms, topic.max_compaction_lag_ms)
+            if "compact" in topic.cleanup_policy
+            else topic.segment_ms
+        )
 
     def _roll(self, now_ms: int) -> None:
         self.write()

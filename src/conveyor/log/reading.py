@@ -13,7 +13,7 @@ _SCAN_BYTES = 8192
 
 def segment_for(segments: Sequence[Segment], offset: int) -> Segment:
     """The segment that holds an offset; the first one for an offset below all."""
-    return segments[max(0, bisect_right(segments, offset, key=_base_offset) - 1)]
+    return segments[max(0, bisect_right(segments, offset, key=base_offset) - 1)]
 
 
 def position_of(segment: Segment, offset: int) -> int:
@@ -98,5 +98,11 @@ def _find_time_in(segment: Segment, timestamp_ms: int, limit_offset: int, start_
     return None
 
 
-def _base_offset(segment: Segment) -> int:
+def first_with_records(segments: Sequence[Segment], before: Segment) -> Segment:
+    """The first segment after one that holds anything; the last one if none does. Compaction may empty segments."""
+    later = segments[bisect_right(segments, before.base_offset, key=base_offset) :]
+    return next((segment for segment in later if segment.size), segments[-1])
+
+
+def base_offset(segment: Segment) -> int:
     return segment.base_offset

@@ -21,6 +21,8 @@ from conveyor.log.batch import (
     LENGTH_PREFIX_BYTES,
     LOG_APPEND_TIME,
     MAGIC,
+    MAGIC_END,
+    BatchHeader,
     read_header,
 )
 
@@ -28,6 +30,9 @@ Header = tuple[str, bytes | None]
 
 _VARINT_BITS = 70
 """A number of 64 bits takes ten bytes at most."""
+
+_LAST_TIMESTAMP = (1 << 62) - 1
+"""So that the difference of two timestamps still is a number of 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +51,6 @@ def decode_records(batch: Bytes) -> Iterator[Record]:
     header = read_header(batch)
     codec = header.attributes & COMPRESSION_MASK
     content = compression.decompress(codec, memoryview(batch)[HEADER_BYTES:])
-    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     position = 0
     try:
         for _ in range(header.records_count):
@@ -54,10 +58,16 @@ def decode_records(batch: Bytes) -> Iterator[Record]:
             end = position + length
             if not position < end <= len(content):
                 raise IndexError(end)
-            yield _decode_record(content[position:end], header.base_offset, header.base_timestamp, append_time)
+            yield _decode_record(content[position:end], header)
             position = end
     except IndexError as error:
         raise RequestError(ErrorKind.CORRUPT_BATCH, "a record reaches beyond its batch") from error
+
+
+def check_keys(batch: Bytes) -> None:
+    """Every record of a compacted topic has a key. Raises RequestError (INVALID_RECORD)."""
+    if any(record.key is None for record in decode_records(batch)):
+        raise RequestError(ErrorKind.INVALID_RECORD, "a record without a key cannot be compacted: give it one")
 
 
 def encode_batch(
@@ -83,11 +93,33 @@ def encode_batch(
                     base_sequence, len(records))
     )  # fmt: skip
     batch += packed
-    batch[17:CRC_START] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
+    batch[MAGIC_END:CRC_START] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
     return bytes(batch)
 
 
-def _decode_record(content: bytes, base_offset: int, base_timestamp: int, append_time: int | None) -> Record:
+def rebuild_batch(header: BatchHeader, records: Sequence[Record], base_timestamp: int, attributes: int) -> bytes:
+    """A batch with some of its records: the same offsets, producer and compression; at least one record."""
+    encoded = bytearray()
+    for each in records:
+        delta_ms = each.timestamp_ms - base_timestamp
+        body = _encode_record(each.offset - header.base_offset, delta_ms, each.key, each.value, each.headers)
+        encoded += _varint(len(body)) + body
+    packed = compression.compress(attributes & COMPRESSION_MASK, bytes(encoded))
+    rebuilt = header._replace(
+        batch_length=HEADER_BYTES - LENGTH_PREFIX_BYTES + len(packed),
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max(each.timestamp_ms for each in records),
+        records_count=len(records),
+        crc=0,
+    )
+    batch = bytearray(HEADER.pack(*rebuilt))
+    batch += packed
+    batch[MAGIC_END:CRC_START] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
+    return bytes(batch)
+
+
+def _decode_record(content: bytes, header: BatchHeader) -> Record:
     timestamp_delta, position = _read_varint(content, 1)
     offset_delta, position = _read_varint(content, position)
     key, position = _read_bytes(content, position)
@@ -98,9 +130,15 @@ def _decode_record(content: bytes, base_offset: int, base_timestamp: int, append
         name, position = _read_bytes(content, position)
         header_value, position = _read_bytes(content, position)
         headers.append(((name or b"").decode("utf-8", "surrogateescape"), header_value))
-    timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
+    timestamp = header.base_timestamp + timestamp_delta
+    if not 0 <= offset_delta <= header.last_offset_delta or max(abs(timestamp), abs(timestamp_delta)) > _LAST_TIMESTAMP:
+        raise IndexError(offset_delta)
     return Record(
-        offset=base_offset + offset_delta, timestamp_ms=timestamp, key=key, value=value, headers=tuple(headers)
+        offset=header.base_offset + offset_delta,
+        timestamp_ms=header.max_timestamp if header.attributes & LOG_APPEND_TIME else timestamp,
+        key=key,
+        value=value,
+        headers=tuple(headers),
     )
 
 

@@ -18,12 +18,13 @@ from conveyor.kernel.ports import Disk
 from conveyor.kernel.settings import ProducerSettings, TopicSettings
 from conveyor.log.batch import HEADER_BYTES, BatchHeader, batch_is_intact, read_header
 from conveyor.log.log import Log, LogParts
+from conveyor.log.offset_file import CLEANED, LOG_START, read_offset
 from conveyor.log.probe import LogProbe
 from conveyor.log.producer_state import ProducerState
 from conveyor.log.reading import headers
 from conveyor.log.segment import OFFSET_DIGITS, Segment, segment_path
 from conveyor.log.snapshot import load_newest_snapshot, remove_snapshots
-from conveyor.log.start_offset import read_start_offset
+from conveyor.log.swap import finish_swap
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +38,16 @@ def open_log(
 
     Raises StorageFailure: a hole in the middle, or files that cannot be read.
     """
-    names = disk.list(directory)
     disk.make_directory(directory)
-    start_offset = read_start_offset(disk, directory)
+    finish_swap(disk, directory)
+    names = disk.list(directory)
+    start_offset = read_offset(disk, directory, LOG_START)
+    cleaned_offset = read_offset(disk, directory, CLEANED)
     bases = sorted(int(name[:OFFSET_DIGITS]) for name in names if name.endswith(".log"))
     bases = _without_trimmed(disk, directory, bases, start_offset)
-    segments = _open_segments(disk, directory, bases, set(names), topic, probe) if bases else []
+    if bases and bases[0] > start_offset:
+        bases = _without_start(disk, directory, bases, names, start_offset)
+    segments = _open_segments(disk, directory, bases, set(names), topic, probe, cleaned_offset) if bases else []
     if segments and segments[-1].next_offset < start_offset:
         _remove(disk, directory, [segment.base_offset for segment in segments])
         segments = []
@@ -51,7 +56,7 @@ def open_log(
         segments = [Segment(disk, directory, start_offset)]
     state = _recover_producers(disk, directory, segments, producers, now_ms)
     start_offset = max(start_offset, segments[0].base_offset)
-    return Log(disk, directory, topic, LogParts(segments, state, start_offset, fresh), probe)
+    return Log(disk, directory, topic, LogParts(segments, state, start_offset, cleaned_offset, fresh), probe)
 
 
 def _without_trimmed(disk: Disk, directory: str, bases: list[int], start_offset: int) -> list[int]:
@@ -65,21 +70,38 @@ def _without_trimmed(disk: Disk, directory: str, bases: list[int], start_offset:
     return bases[kept:]
 
 
+def _without_start(disk: Disk, directory: str, bases: list[int], names: list[str], start_offset: int) -> list[int]:
+    """A power cut may forget a log's first file and keep a later one, if nothing was flushed yet: nothing is kept."""
+    if any(name.endswith(".index") for name in names):
+        raise StorageFailure(
+            f"the log has a hole: it starts at offset {start_offset}, {directory} begins with segment {bases[0]}"
+        )
+    _remove(disk, directory, bases)
+    return []
+
+
 def _open_segments(
-    disk: Disk, directory: str, bases: list[int], names: set[str], topic: TopicSettings, probe: LogProbe
+    disk: Disk,
+    directory: str,
+    bases: list[int],
+    names: set[str],
+    topic: TopicSettings,
+    probe: LogProbe,
+    cleaned_offset: int,
 ) -> list[Segment]:
     segments: list[Segment] = []
     for base, following in zip(bases, [*bases[1:], None], strict=True):
         segment = Segment(disk, directory, base)
         segments.append(segment)
         flushed = segment_path("", base, "index").lstrip("/") in names
-        if not (flushed and _end_is_sound(segment)):
+        has_gaps = base < cleaned_offset
+        if not (flushed and _end_is_sound(segment, has_gaps=has_gaps)):
             if flushed and following is not None:
                 raise StorageFailure(f"{segment.path('log')} is damaged, and later segments follow it")
-            _recover(disk, directory, segment, topic, probe)
+            _recover(disk, directory, segment, topic, probe, has_gaps=has_gaps)
         if following is None:
             break
-        if segment.next_offset != following:
+        if segment.next_offset > following or (segment.next_offset < following and not has_gaps):
             if segment.sealed:
                 raise StorageFailure(
                     f"the log has a hole: {segment.path('log')} ends before offset {segment.next_offset},"
@@ -93,10 +115,12 @@ def _open_segments(
     return segments
 
 
-def _recover(disk: Disk, directory: str, segment: Segment, topic: TopicSettings, probe: LogProbe) -> None:
+def _recover(
+    disk: Disk, directory: str, segment: Segment, topic: TopicSettings, probe: LogProbe, *, has_gaps: bool
+) -> None:
     """Find the end of a segment that was being written, cut it there, and make it and its name durable."""
     segment.forget_indexes()
-    end = _scan(segment, topic.index_interval_bytes)
+    end = _scan(segment, topic.index_interval_bytes, has_gaps=has_gaps)
     probe.recovered_segments += 1
     if end != segment.size:
         log.warning(
@@ -109,7 +133,7 @@ def _recover(disk: Disk, directory: str, segment: Segment, topic: TopicSettings,
     disk.sync_directory(directory)
 
 
-def _end_is_sound(segment: Segment) -> bool:
+def _end_is_sound(segment: Segment, *, has_gaps: bool) -> bool:
     """Read a flushed segment from its last index entry on, and take its bounds from there."""
     segment.seal()
     times = segment.time_entries
@@ -124,14 +148,19 @@ def _end_is_sound(segment: Segment) -> bool:
         segment.next_offset = indexed.base_offset
     while end < segment.size:
         header = _intact_batch(segment, end)
-        if header is None or header.base_offset != segment.next_offset:
+        if header is None or not _follows(segment, header, has_gaps):
             return False
         end += header.size
         segment.next_offset = header.next_offset
     return True
 
 
-def _scan(segment: Segment, interval_bytes: int) -> int:
+def _follows(segment: Segment, header: BatchHeader, has_gaps: bool) -> bool:
+    """Whether a batch goes on where the one before has ended; after a compaction it may be further on."""
+    return header.base_offset == segment.next_offset or (has_gaps and header.base_offset > segment.next_offset)
+
+
+def _scan(segment: Segment, interval_bytes: int, *, has_gaps: bool) -> int:
     """Check every batch from the start, making the indexes; returns where the first unsound one begins."""
     position = 0
     buffer, buffer_start = b"", 0
@@ -145,7 +174,7 @@ def _scan(segment: Segment, interval_bytes: int) -> int:
             buffer, buffer_start, within = segment.file.read(position, max(size, _READ_BYTES)), position, 0
         batch = memoryview(buffer)[within : within + size]
         header = read_header(batch)
-        if header.base_offset != segment.next_offset or not batch_is_intact(batch):
+        if not _follows(segment, header, has_gaps) or not batch_is_intact(batch):
             return position
         segment.note(header.next_offset - 1, header.max_timestamp, position, size, interval_bytes)
         position += size

@@ -35,7 +35,8 @@ def segment_path(directory: str, base_offset: int, suffix: str) -> str:
 class Segment:
     """A segment's file, its size, its bounds and its indexes."""
 
-    def __init__(self, disk: Disk, directory: str, base_offset: int) -> None:
+    def __init__(self, disk: Disk, directory: str, base_offset: int, ending: str = "") -> None:
+        """`ending` is put behind its files' names: for a segment that is not in the log yet."""
         self.base_offset = base_offset
         self.next_offset = base_offset
         self.max_timestamp = NO_TIMESTAMP
@@ -43,6 +44,7 @@ class Segment:
         self.sealed = False
         self._disk = disk
         self._directory = directory
+        self._ending = ending
         self.file: File = disk.open(self.path("log"))
         self._offsets = MemoryEntries()
         self._times = MemoryEntries("q")
@@ -52,7 +54,12 @@ class Segment:
         self._bytes_since_entry = 0
 
     def path(self, suffix: str) -> str:
-        return segment_path(self._directory, self.base_offset, suffix)
+        return segment_path(self._directory, self.base_offset, suffix) + self._ending
+
+    @staticmethod
+    def paths_of(directory: str, base_offset: int, ending: str = "") -> tuple[str, ...]:
+        """A segment's files, the offset index first: without it a segment does not count as flushed."""
+        return tuple(segment_path(directory, base_offset, suffix) + ending for suffix in ("index", "timeindex", "log"))
 
     @property
     def size(self) -> int:
@@ -147,8 +154,7 @@ class Segment:
         self.next_offset, self.max_timestamp = self.base_offset, NO_TIMESTAMP
 
     def paths(self) -> tuple[str, ...]:
-        """Its files, the offset index first: without it a segment does not count as flushed."""
-        return tuple(self.path(suffix) for suffix in ("index", "timeindex", "log"))
+        return self.paths_of(self._directory, self.base_offset, self._ending)
 
     def detach(self) -> None:
         """The files of a sealed segment are about to lose their names: whoever holds this segment can still read it."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from conveyor.kernel.ports import Disk
-from conveyor.log.start_offset import write_start_offset
+from conveyor.log.offset_file import LOG_START, write_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class TrimJob:
 
     def run(self) -> None:
         """Blocks. A crash in the middle is made good by the next start. Raises StorageFailure."""
-        write_start_offset(self.disk, self.directory, self.log_start_offset)
+        write_offset(self.disk, self.directory, LOG_START, self.log_start_offset)
         for path in self.doomed_paths:
             self.disk.remove(path)
         if self.doomed_paths:

@@ -16,9 +16,12 @@ from collections.abc import Callable
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, Offset, TopicPartition
 from conveyor.kernel.ports import Bytes, FileSlice
+from conveyor.log.compaction import CompactionResult
+from conveyor.log.compaction_plan import CompactionPlan
 from conveyor.log.flush import FlushJob
 from conveyor.log.log import AppendInfo, Log
 from conveyor.log.retention import retained_from
+from conveyor.log.swap import SwapJob
 from conveyor.log.trim import TrimJob
 
 log = logging.getLogger(__name__)
@@ -96,17 +99,20 @@ class Partition:
             return self.log.abandon()
         if failure is not None:
             return self.go_offline(failure)
-        self.log.complete_flush(job)
+        try:
+            self.log.complete_flush(job)
+        except StorageFailure as error:
+            return self.go_offline(error)
         if self.log.topic.flush_policy == "ack":
             self._advance(self.log.flushed_offset)
 
     def when_written(self, offset: int, waiter: Waiter) -> None:
         """Call back when everything below an offset is in the page cache (acks=1)."""
-        _wait(self._written_waiters, offset, self.log.written_offset, waiter)
+        self._wait(self._written_waiters, offset, self.log.written_offset, waiter)
 
     def when_committed(self, offset: int, waiter: Waiter) -> None:
         """Call back when the high watermark has reached an offset (acks=all)."""
-        _wait(self._committed_waiters, offset, self.high_watermark, waiter)
+        self._wait(self._committed_waiters, offset, self.high_watermark, waiter)
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call back once, at the next rise of the high watermark, or when the partition goes offline."""
@@ -118,10 +124,14 @@ class Partition:
     def delete_records(self, offset: int) -> TrimJob:
         """Let go of everything below an offset; the caller runs the job.
 
-        Raises RequestError: OFFSET_OUT_OF_RANGE, PARTITION_OFFLINE.
+        Raises RequestError: OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, PARTITION_OFFLINE.
         """
         if self.offline_reason is not None:
             raise self._offline_error()
+        if "delete" not in self.log.topic.cleanup_policy:
+            raise RequestError(
+                ErrorKind.POLICY_VIOLATION, f"{self.identity} is compacted: its cleanup.policy does not say `delete`"
+            )
         if not self.log.log_start_offset <= offset <= self.high_watermark:
             raise RequestError(
                 ErrorKind.OFFSET_OUT_OF_RANGE,
@@ -131,7 +141,7 @@ class Partition:
 
     def retain(self, now_ms: int) -> TrimJob | None:
         """Let go of what the topic's retention asks for; None if that is nothing."""
-        if self.offline_reason is not None:
+        if self.offline_reason is not None or "delete" not in self.log.topic.cleanup_policy:
             return None
         try:
             self.log.roll_if_too_old(now_ms)
@@ -143,6 +153,25 @@ class Partition:
         log = self.log
         start = retained_from(log.segments, log.log_start_offset, log.topic, self.high_watermark, now_ms)
         return log.trim(start) if start > log.log_start_offset else None
+
+    def plan_compaction(self, now_ms: int, max_keys: int) -> CompactionPlan | None:
+        """What of the log is worth compacting now; None if nothing is."""
+        if self.offline_reason is not None:
+            return None
+        return self.log.plan_compaction(self.high_watermark, now_ms, max_keys)
+
+    def begin_swap(self, result: CompactionResult) -> SwapJob | None:
+        """See `Log.begin_swap`; None also if the partition is not served any more."""
+        return None if self.offline_reason is not None else self.log.begin_swap(result)
+
+    def complete_swap(self, result: CompactionResult) -> None:
+        """See `Log.complete_swap`."""
+        if self.offline_reason is not None:
+            return
+        try:
+            self.log.complete_swap(result)
+        except StorageFailure as failure:
+            self.go_offline(failure)
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> FileSlice | None:
         """What consumers may see from an offset on. Raises RequestError."""
@@ -194,18 +223,19 @@ class Partition:
             _release(self._committed_waiters, offset)
             self._notify()
 
+    def _wait(self, waiters: deque[tuple[int, Waiter]], offset: int, reached: int, waiter: Waiter) -> None:
+        if offset <= reached:
+            waiter(None)
+        elif self.offline_reason is not None:
+            waiter(self._offline_error())
+        else:
+            waiters.append((offset, waiter))
+
     def _notify(self) -> None:
         if self._watchers:
             watchers, self._watchers = self._watchers, {}
             for changed in watchers:
                 changed()
-
-
-def _wait(waiters: deque[tuple[int, Waiter]], offset: int, reached: int, waiter: Waiter) -> None:
-    if offset <= reached:
-        waiter(None)
-    else:
-        waiters.append((offset, waiter))
 
 
 def _release(waiters: deque[tuple[int, Waiter]], reached: int) -> None:

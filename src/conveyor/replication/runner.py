@@ -3,14 +3,16 @@
     submit -> handle -> append records -> apply -> (high watermark) -> replies
 
 The machine is loaded by `replay`, which reads the partition from its start. After a failed append the state in memory
-is not what the log says: the partition is offline by then, and everybody gets COORDINATOR_NOT_AVAILABLE.
+is not what the log says, whatever the reason: the disk, or a log that refuses the records (somebody has made an
+internal topic's `max.message.bytes` too small, say). So the partition goes offline, and the machine with it: everybody
+gets COORDINATOR_NOT_AVAILABLE, until a restart replays what is true.
 """
 
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Generic
 
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.machine import Command, LogRecord, Outcome, Reply, StateMachine, Token
 from conveyor.kernel.ports import Clock
 from conveyor.log.batch import iterate_batches
@@ -40,6 +42,9 @@ class MachineRunner(Generic[Command]):
     def submit(self, command: Command, respond: Respond) -> Token:
         """Hand a command to the machine; `respond` is called once, now or later. Returns what `forget` takes."""
         token = Token(next(self._tokens))
+        if self._partition.offline_reason is not None:
+            respond(_unavailable())
+            return token
         self._waiting[token] = respond
         self._carry_out(self._machine.handle(command, token, self._clock.now_ms()))
         return token
@@ -66,7 +71,8 @@ class MachineRunner(Generic[Command]):
         batch = encode_batch([(now_ms, record.key, record.value, ()) for record in records])
         try:
             self._partition.append(batch, now_ms)
-        except RequestError:
+        except RequestError as error:
+            self._partition.go_offline(StorageFailure(f"what was decided could not be written: {error}"))
             return False
         for record in records:
             self._machine.apply(LogRecord(record.key, record.value, now_ms))
@@ -106,7 +112,8 @@ def replay(log: Log, machine: StateMachine[Command]) -> None:
     offset: int = log.log_start_offset
     while offset < log.written_offset:
         found = log.read(offset, _READ_BYTES, log.written_offset, at_least_one=True)
-        assert found is not None, "a log that has records below its end returns some"
+        if found is None:  # Compaction has left nothing up to the end.
+            return
         content = found.file.read(found.position, found.length)
         for position, header in iterate_batches(content):
             if header.base_offset >= offset:

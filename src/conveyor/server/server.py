@@ -13,10 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
+from conveyor.adapters.compactor import ProcessCompactor, ThreadCompactor
 from conveyor.adapters.disk import RealDisk
 from conveyor.adapters.sqlite_store import SqliteStore
 from conveyor.adapters.system_clock import SystemClock
 from conveyor.broker.broker import Broker, BrokerPorts
+from conveyor.broker.compaction import Compactor
 from conveyor.kernel.errors import StartupError, StorageFailure
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
 from conveyor.kernel.settings import Settings
@@ -77,19 +79,29 @@ class Server:
         await self.broker.finish_requests()
 
     def _make_broker(self, stack: contextlib.AsyncExitStack, clock: Clock) -> Broker:
-        disk, store = self._open_storage(stack)
+        disk, store, compactor = self._open_storage(stack)
         threads = ThreadPoolExecutor(self.settings.broker.flush_threads, "disk")
         stack.callback(threads.shutdown)
-        ports = BrokerPorts(disk=disk, store=store, clock=clock, threads=threads, new_id=uuid4, failed=self._failed)
+        ports = BrokerPorts(
+            disk=disk,
+            store=store,
+            clock=clock,
+            threads=threads,
+            new_id=uuid4,
+            failed=self._failed,
+            compactor=compactor,
+        )
         return Broker(self.settings, ports)
 
-    def _open_storage(self, stack: contextlib.AsyncExitStack) -> tuple[Disk, MetadataStore]:
+    def _open_storage(self, stack: contextlib.AsyncExitStack) -> tuple[Disk, MetadataStore, Compactor]:
         if isinstance(self._storage, tuple):
-            return self._storage
+            disk, store = self._storage
+            return disk, store, ThreadCompactor(disk)
         directory = DataDirectory(self._storage)
         stack.callback(directory.release)
         limit = self.settings.broker.open_segment_files or raise_file_limit() // 2
-        return RealDisk(self._storage, limit), SqliteStore(self._storage / "metadata.sqlite")
+        store = SqliteStore(self._storage / "metadata.sqlite")
+        return RealDisk(self._storage, limit), store, ProcessCompactor(self._storage)
 
     def _bind(self, stack: contextlib.AsyncExitStack, which: str) -> tuple[socket.socket, Address]:
         network = self.settings.network

@@ -119,7 +119,11 @@ class Broker:
         return failure
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self._clean_up()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -127,16 +131,19 @@ class Broker:
         try:
             self.stop()
         finally:
-            if self._temporary is not None:
-                self._temporary.cleanup()
+            self._clean_up()
 
     async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.start)
+        return await asyncio.to_thread(self.__enter__)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self.__exit__, kind, error, trace)
+
+    def _clean_up(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
+from conveyor.adapters.compactor import ThreadCompactor
 from conveyor.broker.broker import Broker, BrokerPorts
 from conveyor.broker.publish import ACKS_ALL, Published
 from conveyor.kernel.settings import from_sources
@@ -41,6 +42,7 @@ async def running_parts(
             threads=threads,
             new_id=uuid4,
             failed=bugs.append,
+            compactor=ThreadCompactor(storage.disk),
         )
         broker = Broker(from_sources(settings or {}), ports)
         await broker.start("broker.example", 9092)

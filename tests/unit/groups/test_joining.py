@@ -60,7 +60,7 @@ def test_join_of_a_new_group_is_refused(fields: dict[str, Any], expected: ErrorK
 def test_stranger_does_not_leave_a_group_behind() -> None:
     coordinator = Coordinator()
     coordinator.start_join("stranger")
-    assert coordinator.machine._groups == {}
+    assert coordinator.machine._classic.group_ids() == set()
 
 
 @pytest.mark.parametrize(

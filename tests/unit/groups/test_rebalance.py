@@ -130,11 +130,62 @@ def test_empty_group_waits_for_more_members_as_long_as_it_is_told_to() -> None:
     for _ in range(3):
         tokens.append(coordinator.start_join())
         coordinator.advance(900)
-    assert all(coordinator.is_parked(token) for token in tokens)
-    coordinator.advance(300)
+    coordinator.advance(3_299)
+    assert all(coordinator.is_parked(token) for token in tokens), "who came after the start prolongs the wait once"
+    coordinator.advance(1)
     joined = [coordinator.reply(token) for token in tokens]
     assert {each.generation_id for each in joined} == {1}
     assert sorted(len(each.members) for each in joined) == [0, 0, 3]
+
+
+def test_initial_delay_is_prolonged_up_to_the_rebalance_timeout() -> None:
+    coordinator = Coordinator(initial_rebalance_delay_ms=3_000)
+    first = coordinator.start_join(rebalance_timeout_ms=10_000)
+    for _ in range(4):
+        coordinator.advance(2_400)
+        coordinator.start_join(rebalance_timeout_ms=10_000)
+    coordinator.advance(399)
+    assert coordinator.is_parked(first)
+    coordinator.advance(1)
+    assert coordinator.reply(first).generation_id == 1
+
+
+def test_member_that_never_asks_for_its_assignment_is_taken_out_after_the_rebalance_timeout() -> None:
+    coordinator = Coordinator()
+    leader = coordinator.join()
+    silent = coordinator.start_join()
+    joined = coordinator.join(leader.member_id)
+    silent_id = coordinator.reply(silent).member_id
+    coordinator.start_sync(leader.member_id, joined.generation_id, assignments={leader.member_id: b"all"})
+    for _ in range(REBALANCE_MS // (SESSION_MS // 2)):
+        assert coordinator.heartbeat(silent_id, joined.generation_id) == Alive()
+        assert coordinator.heartbeat(leader.member_id, joined.generation_id) == Alive()
+        coordinator.advance(SESSION_MS // 2)
+    assert kind_of(coordinator.heartbeat(silent_id, joined.generation_id)) is ErrorKind.UNKNOWN_MEMBER_ID
+    assert kind_of(coordinator.heartbeat(leader.member_id, joined.generation_id)) is ErrorKind.REBALANCE_IN_PROGRESS
+
+
+def test_stable_group_whose_members_have_all_synced_stays_stable() -> None:
+    coordinator = Coordinator()
+    members, generation_id = coordinator.stable_group(2)
+    for _ in range(2 * REBALANCE_MS // (SESSION_MS // 2)):
+        assert all(coordinator.heartbeat(each, generation_id) == Alive() for each in members)
+        coordinator.advance(SESSION_MS // 2)
+
+
+def test_static_members_that_are_all_late_do_not_wake_the_coordinator_all_the_time() -> None:
+    coordinator = Coordinator()
+    coordinator.stable_group(1, group_instance_id="one", rebalance_timeout_ms=0)
+    stranger = coordinator.start_join(rebalance_timeout_ms=0)
+    coordinator.advance(1)
+    coordinator.leave(coordinator.reply(stranger).member_id)
+    wakes = 0
+    while (
+        deadline := coordinator.machine.next_deadline_ms()
+    ) is not None and deadline < coordinator.now_ms + SESSION_MS:
+        coordinator.advance(deadline - coordinator.now_ms)
+        wakes += 1
+        assert wakes < 30
 
 
 def test_generation_rises_with_each_rebalance_also_of_an_empty_group() -> None:

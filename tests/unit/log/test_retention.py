@@ -5,11 +5,11 @@ from random import Random
 
 from conveyor.kernel.settings import ProducerSettings, TopicSettings, topic_settings
 from conveyor.log.log import Log
+from conveyor.log.offset_file import LOG_START, read_offset, write_offset
 from conveyor.log.probe import LogProbe
 from conveyor.log.records import encode_batch
 from conveyor.log.recovery import open_log
 from conveyor.log.retention import retained_from
-from conveyor.log.start_offset import read_start_offset, write_start_offset
 from conveyor.testing import MemoryDisk
 
 DIRECTORY = "logs/t-0"
@@ -104,7 +104,7 @@ def test_trim_drops_whole_segments_and_readers_finish_what_they_have() -> None:
 def test_recovery_finishes_a_trim_whose_files_were_not_removed() -> None:
     disk = MemoryDisk()
     log = filled(opened(disk), [1, 2, 3])
-    write_start_offset(disk, DIRECTORY, log.trim(2).log_start_offset)
+    write_offset(disk, DIRECTORY, LOG_START, log.trim(2).log_start_offset)
     after = opened(disk.power_cut(Random(1)))
     assert after.log_start_offset == 2
     assert [each.base_offset for each in after.segments] == [2]
@@ -125,4 +125,4 @@ def test_recovery_starts_an_emptied_log_where_it_ended() -> None:
 
 
 def test_start_offset_without_a_file_is_zero() -> None:
-    assert read_start_offset(MemoryDisk(), DIRECTORY) == 0
+    assert read_offset(MemoryDisk(), DIRECTORY, LOG_START) == 0

@@ -1,0 +1,104 @@
+"""Compacting logs: one at a time, the one with most to gain first, by a `Compactor` that works off the event loop."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Protocol
+
+from conveyor.broker.partitions import PartitionTable
+from conveyor.broker.tasks import Tasks
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ports import Clock, Disk
+from conveyor.kernel.settings import BrokerSettings
+from conveyor.log.compaction import CompactionResult
+from conveyor.log.compaction_plan import CompactionPlan
+from conveyor.log.swap import discard
+from conveyor.replication.partition import Partition
+
+log = logging.getLogger(__name__)
+
+
+class Compactor(Protocol):
+    """Carries out a plan off the event loop, in another process where that can see the disk."""
+
+    async def compact(self, plan: CompactionPlan) -> CompactionResult:
+        """Raises StorageFailure."""
+        ...
+
+
+class Compaction:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        *,
+        partitions: PartitionTable,
+        compactor: Compactor,
+        disk: Disk,
+        clock: Clock,
+        threads: Executor,
+        tasks: Tasks,
+        settings: BrokerSettings,
+    ) -> None:
+        self._partitions = partitions
+        self._compactor = compactor
+        self._disk = disk
+        self._clock = clock
+        self._threads = threads
+        self._tasks = tasks
+        self._settings = settings
+        self._given_up: set[Partition] = set()
+        self._cancel_alarm: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Look for work from now on, every now and then."""
+        due_ms = self._clock.now_ms() + self._settings.compaction_check_ms
+        self._cancel_alarm = self._clock.call_at(due_ms, lambda: self._tasks.start(self._look_over()))
+
+    def stop(self) -> None:
+        if self._cancel_alarm is not None:
+            self._cancel_alarm()
+
+    async def compact_all(self) -> None:
+        """Compact every log that is due."""
+        now_ms, max_keys = self._clock.now_ms(), self._settings.compaction_max_keys
+        plans = [(each, each.plan_compaction(now_ms, max_keys)) for each in self._partitions]
+        due = [(partition, plan) for partition, plan in plans if plan is not None and partition not in self._given_up]
+        for partition, plan in sorted(due, key=lambda each: -_dirty_bytes(each[1])):
+            await self._compact(partition, plan)
+
+    async def _look_over(self) -> None:
+        await self.compact_all()
+        self.start()
+
+    async def _compact(self, partition: Partition, plan: CompactionPlan) -> None:
+        try:
+            result = await self._compactor.compact(plan)
+        except StorageFailure as failure:
+            log.error("compaction given up partition=%s reason=%s", partition.identity, failure)
+            self._given_up.add(partition)
+            return
+        try:
+            await self._swap(partition, result)
+        except StorageFailure as failure:
+            return partition.go_offline(failure)
+        log.info(
+            "log compacted partition=%s cleaned_offset=%d bytes=%d to=%d",
+            partition.identity, result.cleaned_offset, result.bytes_before, result.bytes_after,
+        )  # fmt: skip
+
+    async def _swap(self, partition: Partition, result: CompactionResult) -> None:
+        loop = asyncio.get_running_loop()
+        job = partition.begin_swap(result)
+        if job is None:
+            directory = partition.log.directory
+            await loop.run_in_executor(self._threads, partial(discard, self._disk, directory, result))
+            return
+        await loop.run_in_executor(self._threads, job.run)
+        partition.complete_swap(result)
+
+
+def _dirty_bytes(plan: CompactionPlan) -> int:
+    return sum(each.size for each in plan.segments if each.next_offset > plan.first_dirty_offset)

@@ -1,0 +1,73 @@
+"""Putting compacted segments in the place of those they were made from, so that a crash leaves either or finishes it.
+
+    write `compaction-swap` (which segments go, which come)     the moment it is decided
+    remove what goes, rename `<name>.cleaned` to `<name>`       may be done again
+    remove `compaction-swap`
+
+A start that finds `compaction-swap` finishes it first; `.cleaned` files that it does not find there are removed.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from conveyor.kernel.ports import Disk
+from conveyor.log.compaction import CLEANED, CompactionResult
+from conveyor.log.offset_file import CLEANED as CLEANED_OFFSET
+from conveyor.log.offset_file import write_offset
+from conveyor.log.segment import Segment
+
+_MANIFEST = "compaction-swap"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapJob:
+    """What `Log.begin_swap` has decided."""
+
+    disk: Disk
+    directory: str
+    result: CompactionResult
+
+    def run(self) -> None:
+        """Blocks. Raises StorageFailure; then the next start finishes it, or none of it has happened."""
+        result = self.result
+        write_offset(self.disk, self.directory, CLEANED_OFFSET, result.cleaned_offset)
+        if result.replaced:
+            cleaned = [each.base_offset for each in result.cleaned]
+            decision = {"replaced": result.replaced, "cleaned": cleaned}
+            self.disk.write_atomic(f"{self.directory}/{_MANIFEST}", json.dumps(decision).encode())
+            _finish(self.disk, self.directory, result.replaced, cleaned)
+
+
+def finish_swap(disk: Disk, directory: str) -> None:
+    """At a start, before segments are opened: finish a swap that was decided, and forget one that was not."""
+    path = f"{directory}/{_MANIFEST}"
+    if disk.exists(path):
+        decision = json.loads(disk.read(path))
+        _finish(disk, directory, decision["replaced"], decision["cleaned"])
+    for name in disk.list(directory):
+        if name.endswith(CLEANED):
+            disk.remove(f"{directory}/{name}")
+
+
+def discard(disk: Disk, directory: str, result: CompactionResult) -> None:
+    """Remove the files of a compaction that is not wanted any more. Raises StorageFailure."""
+    for each in result.cleaned:
+        for path in Segment.paths_of(directory, each.base_offset, CLEANED):
+            disk.remove(path)
+
+
+def _finish(disk: Disk, directory: str, replaced: Sequence[int], cleaned: Sequence[int]) -> None:
+    for base in replaced:
+        if base not in cleaned:
+            for path in Segment.paths_of(directory, base):
+                disk.remove(path)
+    for base in cleaned:
+        for new, final in zip(
+            Segment.paths_of(directory, base, CLEANED), Segment.paths_of(directory, base), strict=True
+        ):
+            if disk.exists(new):
+                disk.rename(new, final)
+    disk.sync_directory(directory)
+    disk.remove(f"{directory}/{_MANIFEST}")
+    disk.sync_directory(directory)

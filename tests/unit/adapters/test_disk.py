@@ -1,0 +1,201 @@
+"""The real disk, in a temporary directory: the port's promises, whole writes, descriptors, and failures with names."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from conveyor.adapters.disk import RealDisk, RealFile
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ports import Bytes, Disk
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> RealDisk:
+    return RealDisk(tmp_path, max_open_files=100)
+
+
+def open_descriptors(root: Path) -> int:
+    """How many files of a directory this process has open."""
+    wanted = {each.stat().st_ino for each in root.iterdir()}
+    count = 0
+    for descriptor in Path("/dev/fd").iterdir():
+        with contextlib.suppress(OSError):
+            count += os.fstat(int(descriptor.name)).st_ino in wanted
+    return count
+
+
+def test_real_disk_is_a_disk(disk: RealDisk) -> None:
+    port: Disk = disk
+    assert port.list(".") == []
+
+
+def test_file_appends_and_reads(disk: RealDisk) -> None:
+    file = disk.open("a.log")
+    file.append([b"abc", memoryview(b"def"), bytearray(b"g")])
+    file.append([b"h"])
+    assert file.size == 8
+    assert (file.read(0, 8), file.read(2, 3), file.read(6, 100), file.read(8, 1)) == (b"abcdefgh", b"cde", b"gh", b"")
+
+
+def test_file_opened_again_goes_on_at_its_end(disk: RealDisk) -> None:
+    disk.open("a.log").append([b"abc"])
+    again = disk.open("a.log")
+    assert again.size == 3
+    again.append([b"d"])
+    assert disk.read("a.log") == b"abcd"
+
+
+def test_file_truncate_cuts_and_goes_on_there(disk: RealDisk) -> None:
+    file = disk.open("a.log")
+    file.append([b"abcdef"])
+    file.truncate(2)
+    file.append([b"X"])
+    file.sync()
+    assert (file.size, disk.read("a.log")) == (3, b"abX")
+
+
+@pytest.mark.parametrize(
+    "buffers", [[b"x"] * 3000, [b"y" * 1000] * 2100, [b"z" * (1 << 19)] * 3, []], ids=["many", "more", "large", "none"]
+)
+def test_file_writes_everything_however_much(disk: RealDisk, buffers: Sequence[Bytes]) -> None:
+    file = disk.open("a.log")
+    file.append(buffers)
+    assert disk.read("a.log") == b"".join(buffers)
+    assert file.size == sum(map(len, buffers))
+
+
+def test_file_finishes_a_short_write(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may write less than it was given, of one buffer or of many."""
+    write, writev = os.write, os.writev
+    monkeypatch.setattr(os, "write", lambda descriptor, content: write(descriptor, content[:7]))
+    monkeypatch.setattr(os, "writev", lambda descriptor, buffers: writev(descriptor, [buffers[0][:5]]))
+    file = disk.open("a.log")
+    file.append([b"short", b"writes"])
+    file.append([bytes([number]) * 20_000 for number in range(20)])
+    assert disk.read("a.log") == b"shortwrites" + b"".join(bytes([number]) * 20_000 for number in range(20))
+
+
+def test_file_that_cannot_be_written_is_as_before(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = disk.open("a.log")
+    file.append([b"abc"])
+    write, left = os.write, [4]
+
+    def full(descriptor: int, content: Bytes) -> int:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written, left[0] = write(descriptor, content[: left[0]]), 0
+        return written
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StorageFailure, match=r"a\.log: No space left on device"):
+        file.append([b"more than fits"])
+    monkeypatch.undo()
+    assert (file.size, disk.read("a.log")) == (3, b"abc")
+    file.append([b"d"])
+    assert disk.read("a.log") == b"abcd"
+
+
+def test_disk_keeps_only_so_many_descriptors(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path, max_open_files=3)
+    files = [disk.open(f"{number}.log") for number in range(10)]
+    assert open_descriptors(tmp_path) == 3
+    for number, file in enumerate(files):
+        file.append([b"%d" % number])
+        file.sync()
+    assert open_descriptors(tmp_path) == 3
+    assert [file.read(0, 9) for file in files] == [b"%d" % number for number in range(10)]
+    for file in files:
+        file.close()
+    assert open_descriptors(tmp_path) == 0
+
+
+def test_file_with_unflushed_writes_keeps_its_descriptor(tmp_path: Path) -> None:
+    """Its failure to reach the disk must be seen by its own sync, not lost with a close."""
+    disk = RealDisk(tmp_path, max_open_files=1)
+    first = disk.open("first.log")
+    first.append([b"abc"])
+    descriptor = first.fileno()
+    others = [disk.open(f"{number}.log") for number in range(3)]
+    assert (first.evictable, first.fileno()) == (False, descriptor)
+    first.sync()
+    assert first.evictable
+    assert [other.read(0, 1) for other in others] == [b""] * 3
+    assert first.read(0, 3) == b"abc"
+
+
+def test_file_written_during_its_sync_stays_unflushed(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = disk.open("a.log")
+    file.append([b"abc"])
+    monkeypatch.setattr(os, "fdatasync", lambda _: file.append([b"d"]))
+    file.sync()
+    assert not file.evictable
+
+
+def test_file_stays_readable_after_its_name_is_gone(disk: RealDisk) -> None:
+    file = disk.open("a.log")
+    file.append([b"abc"])
+    disk.remove("a.log")
+    assert file.read(0, 3) == b"abc"
+
+
+def test_disk_lists_sorted_names(disk: RealDisk) -> None:
+    disk.make_directory("logs/t-0")
+    for name in ("b", "a", "c"):
+        disk.open(f"logs/t-0/{name}")
+    assert (disk.list("logs/t-0"), disk.list("logs"), disk.list("nowhere")) == (["a", "b", "c"], ["t-0"], [])
+    assert disk.exists("logs/t-0")
+    assert not disk.exists("logs/t-1")
+
+
+def test_disk_write_atomic_replaces_whole(disk: RealDisk) -> None:
+    disk.write_atomic("a.index", b"first")
+    disk.write_atomic("a.index", b"second")
+    assert (disk.read("a.index"), disk.list(".")) == (b"second", ["a.index"])
+
+
+def test_disk_write_atomic_that_fails_leaves_the_old(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    disk.write_atomic("a.index", b"first")
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(StorageFailure, match=r"a\.index: Input/output error"):
+        disk.write_atomic("a.index", b"second")
+    assert disk.read("a.index") == b"first"
+
+
+def test_disk_removes_and_renames(disk: RealDisk) -> None:
+    disk.make_directory("logs/t-0")
+    disk.open("logs/t-0/a").append([b"abc"])
+    disk.rename("logs/t-0", "logs/t-0.deleted")
+    disk.sync_directory("logs")
+    assert disk.read("logs/t-0.deleted/a") == b"abc"
+    for _ in range(2):
+        disk.remove("logs/t-0.deleted/a")
+        disk.remove_tree("logs/t-0.deleted")
+    assert disk.list("logs") == []
+
+
+@pytest.mark.parametrize("operation", ["open", "read", "rename", "sync_directory", "write_atomic", "list"])
+def test_disk_failure_names_the_file(disk: RealDisk, tmp_path: Path, operation: str) -> None:
+    (tmp_path / "plain").write_bytes(b"")
+    operations: dict[str, Callable[[], object]] = {
+        "open": lambda: disk.open("plain/a"),
+        "read": lambda: disk.read("plain/a"),
+        "rename": lambda: disk.rename("plain/a", "b"),
+        "sync_directory": lambda: disk.sync_directory("plain"),
+        "write_atomic": lambda: disk.write_atomic("plain/a", b""),
+        "list": lambda: disk.list("plain"),
+    }
+    with pytest.raises(StorageFailure, match=str(tmp_path / "plain")):
+        operations[operation]()
+
+
+def test_file_failure_names_the_file(disk: RealDisk) -> None:
+    file: RealFile = disk.open("a.log")
+    with pytest.raises(StorageFailure, match=r"a\.log: Invalid argument"):
+        file.truncate(-1)

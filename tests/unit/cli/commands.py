@@ -1,0 +1,37 @@
+"""Running a command inside the test's process."""
+
+import io
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from conveyor.cli.main import app, main
+
+
+class Ended(NamedTuple):
+    """How a command has ended."""
+
+    exit_code: int
+    out: str
+    error: str
+
+
+Run = Callable[..., Ended]
+
+
+def runner(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Each run begins as a new process would: with no command added yet."""
+
+    def run(*arguments: str, given: bytes = b"") -> Ended:
+        monkeypatch.setattr(app, "registered_commands", [])
+        monkeypatch.setattr(app, "registered_groups", [])
+        monkeypatch.setattr(sys, "argv", ["conveyor", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capfd.readouterr()
+        return Ended(int(ended.value.code or 0), captured.out, captured.err)
+
+    return run

@@ -1,0 +1,24 @@
+"""Fixtures of the commands' tests."""
+
+import os
+
+import pytest
+
+from conveyor.testing import Broker
+from tests.unit.cli.commands import Run, runner
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run a command as if from the shell, with no settings in the environment."""
+    for name in [each for each in os.environ if each.startswith("CONVEYOR_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "120")
+    return runner(monkeypatch, capfd)
+
+
+@pytest.fixture
+def run_on_broker(run: Run, memory_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The same, with a broker to talk to."""
+    monkeypatch.setenv("CONVEYOR_BOOTSTRAP", memory_broker.bootstrap_servers)
+    return run

@@ -1,0 +1,42 @@
+"""The entry point: help, version, and one line for what cannot be done."""
+
+import pytest
+
+from conveyor import __version__
+from tests.unit.cli.commands import Run
+
+COMMANDS = ["serve", "produce", "consume", "demo", "settings", "topic", "pipeline"]
+TOPIC_COMMANDS = ["create", "list", "describe", "delete"]
+
+
+def test_version(run: Run) -> None:
+    assert run("--version") == (0, f"conveyor {__version__}\n", "")
+
+
+def test_help_lists_every_command(run: Run) -> None:
+    ended = run("--help")
+    assert ended.exit_code == 0
+    listed = [line.split()[0] for line in ended.out.splitlines() if line.startswith("  ") and line.strip()]
+    assert set(COMMANDS) <= set(listed)
+
+
+@pytest.mark.parametrize(
+    "command", [[each] for each in COMMANDS] + [["topic", each] for each in TOPIC_COMMANDS] + [["pipeline", "archive"]]
+)
+def test_every_command_has_help(run: Run, command: list[str]) -> None:
+    ended = run(*command, "--help")
+    assert (ended.exit_code, ended.error) == (0, "")
+    assert ended.out.startswith(f"Usage: conveyor {' '.join(command)}")
+
+
+@pytest.mark.parametrize("command", [["nothing"], ["topic", "nothing"], ["serve", "--nothing"], ["consume"]])
+def test_a_wrong_command_line_shows_the_usage(run: Run, command: list[str]) -> None:
+    ended = run(*command)
+    assert (ended.exit_code, ended.out) == (2, "")
+    assert "Usage: conveyor" in ended.error
+    assert "--help" in ended.error
+
+
+def test_no_command_at_all_shows_help(run: Run) -> None:
+    ended = run()
+    assert "serve" in ended.out + ended.error

@@ -1,0 +1,51 @@
+"""`conveyor serve` with settings that are wrong: nothing starts, and one line says why."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.commands import Run
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--set", "topics.segment_bytes=1"], "setting 'topics.segment_bytes' is 1: it must be at least 1024 bytes"),
+        (["--set", "topics.segment_byte=1"], "unknown setting 'topics.segment_byte': known are "),
+        (["--set", "nothing"], "--set nothing: it takes NAME=VALUE"),
+        (["--kafka", "nowhere"], "setting 'network.kafka' is 'nowhere': it takes host:port"),
+        (["--http", "0.0.0.0:0", "--kafka", "127.0.0.1:0"], "--http 0.0.0.0:0 can be reached from other machines"),
+        (["--node-id", "-1"], "setting 'broker.node_id' is -1: it must be at least 0"),
+        (["--config", "nothing.toml"], "settings file nothing.toml is not there"),
+        (["--log-level", "loud"], "--log-level loud: it is debug, info, warning or error"),
+    ],
+)
+def test_a_wrong_option_is_told_in_one_line(run: Run, options: list[str], message: str) -> None:
+    ended = run("serve", *options)
+    assert (ended.exit_code, ended.out) == (1, "")
+    assert ended.error.startswith(f"conveyor: {message}")
+    assert ended.error.count("\n") == 1
+
+
+def test_a_wrong_variable_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONVEYOR_TOPIC_SEGMENT_BYTES", "1")
+    assert run("serve").error.startswith("conveyor: environment variable CONVEYOR_TOPIC_SEGMENT_BYTES names no setting")
+
+
+def test_the_file_of_the_working_directory_is_read(run: Run) -> None:
+    Path("conveyor.toml").write_text("[broker]\nflush_threads = 1000\n")
+    assert run("serve").error.startswith("conveyor: setting 'broker.flush_threads' is 1000: it must be at most 64")
+
+
+def test_the_flag_is_checked_before_the_variable_and_the_file(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All three are wrong; the one that counts is the one that is told."""
+    Path("conveyor.toml").write_text("[broker]\nnode_id = -3\n")
+    assert "is -3" in run("serve").error
+    monkeypatch.setenv("CONVEYOR_BROKER_NODE_ID", "-2")
+    assert "is -2" in run("serve").error
+    assert "is -1" in run("serve", "--set", "broker.node_id=-1").error

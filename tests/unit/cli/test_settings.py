@@ -1,0 +1,31 @@
+"""`conveyor settings`: every setting, for reading and for the documentation."""
+
+from dataclasses import fields
+
+from conveyor.kernel.settings import Settings
+from tests.unit.cli.commands import Run
+
+
+def names() -> list[str]:
+    settings = Settings()
+    return [
+        f"{section.name}.{each.name}"
+        for section in fields(Settings)
+        for each in fields(getattr(settings, section.name))
+    ]
+
+
+def test_every_setting_is_listed_with_its_default(run: Run) -> None:
+    lines = run("settings").out.splitlines()
+    assert [line.partition(" = ")[0] for line in lines[::2]] == names()
+    assert "topics.segment_bytes = 1073741824 bytes" in lines
+    assert "network.insecure = false" in lines
+
+
+def test_the_page_has_a_row_for_every_setting(run: Run) -> None:
+    page = run("settings", "--markdown").out
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == names()
+    assert {row.count(" | ") for row in rows} == {3}
+    assert "| `broker.flush_threads` | `4` | threads, from 1 to 64 | Threads that wait for the disk (fsync). |" in rows
+    assert page.startswith("# Settings\n")

@@ -1,0 +1,143 @@
+"""Listing, describing and deleting groups and offsets, as an administrator does."""
+
+from struct import pack
+
+from conveyor.groups.commands import DeleteGroup, DeleteOffsets, DescribeGroup, ListGroups, OffsetToCommit
+from conveyor.groups.replies import Deleted, DescribedGroup, ListedGroups, OffsetsDeleted
+from conveyor.kernel.errors import ErrorKind
+from tests.unit.groups.coordinator import GROUP, RANGE, Coordinator, kind_of
+
+
+def subscription(*topics: str) -> bytes:
+    """What a consumer of the classic protocol says, version 0: its topics, and no user data."""
+    names = b"".join(pack(">h", len(each)) + each.encode() for each in topics)
+    return pack(">hi", 0, len(topics)) + names + pack(">i", -1)
+
+
+def listed(coordinator: Coordinator, **filters: frozenset[str]) -> list[tuple[str, str, str, str]]:
+    found = coordinator.ask(ListGroups(**filters))
+    assert isinstance(found, ListedGroups)
+    return [(each.group_id, each.protocol_type, each.state, each.group_type) for each in found.groups]
+
+
+def described(coordinator: Coordinator) -> DescribedGroup:
+    found = coordinator.ask(DescribeGroup(group_id=GROUP))
+    assert isinstance(found, DescribedGroup)
+    return found
+
+
+def delete_offsets(coordinator: Coordinator, *topics: str) -> list[ErrorKind | None]:
+    found = coordinator.ask(DeleteOffsets(group_id=GROUP, partitions=tuple((each, 0) for each in topics)))
+    assert isinstance(found, OffsetsDeleted)
+    return [None if each is None else each.kind for each in found.errors]
+
+
+def commit_without_a_group(coordinator: Coordinator, *topics: str) -> None:
+    places = [OffsetToCommit(topic=each, partition=0, offset=1, leader_epoch=-1, metadata="") for each in topics]
+    coordinator.commit(0, offsets=tuple(places))
+
+
+def test_groups_are_listed_by_name_with_their_states() -> None:
+    coordinator = Coordinator()
+    coordinator.commit(5, group_id="simple")
+    coordinator.stable_group(1)
+    coordinator.start_join(group_id="anew", requires_known_id=True)
+    assert listed(coordinator) == [
+        ("anew", "", "Empty", "classic"),
+        (GROUP, "consumer", "Stable", "classic"),
+        ("simple", "", "Empty", "classic"),
+    ]
+
+
+def test_list_is_filtered_by_state_and_type() -> None:
+    coordinator = Coordinator()
+    coordinator.commit(5, group_id="simple")
+    coordinator.stable_group(1)
+    assert [each[0] for each in listed(coordinator, states=frozenset({"stable", "dead"}))] == [GROUP]
+    assert [each[0] for each in listed(coordinator, types=frozenset({"classic"}))] == [GROUP, "simple"]
+    assert listed(coordinator, types=frozenset({"consumer"})) == []
+
+
+def test_stable_group_is_described_with_its_members() -> None:
+    coordinator = Coordinator()
+    [member], _ = coordinator.stable_group(1, group_instance_id="one")
+    found = described(coordinator)
+    assert (found.state, found.protocol_type, found.protocol_name) == ("Stable", "consumer", "range")
+    [told] = found.members
+    assert (told.member_id, told.group_instance_id, told.client_id) == (member, "one", "client")
+    assert (told.metadata, told.assignment) == (RANGE[0][1], member.encode())
+
+
+def test_rebalancing_group_is_described_without_assignments() -> None:
+    coordinator = Coordinator()
+    coordinator.join()
+    found = described(coordinator)
+    assert (found.state, found.protocol_name) == ("CompletingRebalance", "")
+    assert [(each.metadata, each.assignment) for each in found.members] == [(b"", b"")]
+    coordinator.start_join()
+    assert described(coordinator).state == "PreparingRebalance"
+
+
+def test_group_that_has_nothing_but_offsets_is_empty() -> None:
+    coordinator = Coordinator()
+    coordinator.commit(5)
+    assert described(coordinator) == DescribedGroup(state="Empty", protocol_type="", protocol_name="", members=())
+
+
+def test_unknown_group_is_not_found() -> None:
+    coordinator = Coordinator()
+    for command in (
+        DescribeGroup(group_id=GROUP),
+        DeleteGroup(group_id=GROUP),
+        DeleteOffsets(group_id=GROUP, partitions=()),
+    ):
+        assert kind_of(coordinator.ask(command)) is ErrorKind.GROUP_ID_NOT_FOUND
+
+
+def test_deleted_group_is_forgotten_with_its_offsets() -> None:
+    coordinator = Coordinator()
+    [member], generation_id = coordinator.stable_group(1)
+    coordinator.commit(5, member, generation_id)
+    coordinator.leave(member)
+    assert coordinator.ask(DeleteGroup(group_id=GROUP)) == Deleted()
+    for _ in range(2):
+        assert (listed(coordinator), coordinator.committed()) == ([], ())
+        coordinator.crash()
+    assert coordinator.join().generation_id == 1
+
+
+def test_group_with_members_is_not_deleted() -> None:
+    coordinator = Coordinator()
+    coordinator.join()
+    assert kind_of(coordinator.ask(DeleteGroup(group_id=GROUP))) is ErrorKind.NON_EMPTY_GROUP
+
+
+def test_offsets_of_topics_that_are_read_are_kept() -> None:
+    coordinator = Coordinator()
+    commit_without_a_group(coordinator, "read", "left")
+    coordinator.stable_group(1, protocols=(("range", subscription("read")),))
+    assert delete_offsets(coordinator, "read", "left", "other") == [ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC, None, None]
+    assert [each.topic for each in coordinator.committed()] == ["read"]
+
+
+def test_offsets_are_kept_while_nobody_knows_what_is_read() -> None:
+    coordinator = Coordinator()
+    commit_without_a_group(coordinator, "left")
+    coordinator.stable_group(1, protocols=(("range", b"\x00\x00\x00\x00\x00\x01\x00\x02\xff\xff"),))
+    assert delete_offsets(coordinator, "left") == [ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC]
+
+
+def test_offsets_of_an_empty_group_are_deleted() -> None:
+    coordinator = Coordinator()
+    commit_without_a_group(coordinator, "one", "two")
+    assert delete_offsets(coordinator, "one") == [None]
+    coordinator.crash()
+    assert [each.topic for each in coordinator.committed()] == ["two"]
+
+
+def test_offsets_of_a_living_group_of_no_consumers_are_kept() -> None:
+    coordinator = Coordinator()
+    coordinator.stable_group(1, protocol_type="connect")
+    command = DeleteOffsets(group_id=GROUP, partitions=(("topic", 0),))
+    assert kind_of(coordinator.ask(command)) is ErrorKind.NON_EMPTY_GROUP
+    assert kind_of(coordinator.ask(DeleteOffsets(group_id="", partitions=()))) is ErrorKind.INVALID_GROUP_ID

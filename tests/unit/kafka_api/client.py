@@ -1,0 +1,50 @@
+"""A Kafka client without a socket: one connection to a broker on the same event loop."""
+
+import asyncio
+from typing import Any
+
+from conveyor.broker.broker import Broker
+from conveyor.kafka_api.call import Part
+from conveyor.kafka_api.connection import KafkaConnection
+from conveyor.kafka_api.framing import FrameDecoder
+from conveyor.kernel.ports import FileSlice
+from tests.unit.kafka_api.requests import framed, request, response
+
+
+class MemoryClient:
+    """Sends frames and keeps what comes back, in order."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.answers: asyncio.Queue[bytes] = asyncio.Queue()
+        self.connection = KafkaConnection(broker, "client.example", self._take)
+        self._decoder = FrameDecoder(1 << 30)
+
+    def send(self, *frames: bytes) -> None:
+        self.connection.receive(b"".join(map(framed, frames)))
+
+    async def answered_ids(self) -> list[int]:
+        """The correlation ids of everything that has come by the end of this turn."""
+        await self.broker.turn.end()
+        return [correlation_id(self.answers.get_nowait()) for _ in range(self.answers.qsize())]
+
+    async def next_id(self) -> int:
+        """The correlation id of the next answer, waited for."""
+        return correlation_id(await self.answers.get())
+
+    async def ask(self, api_key: int, version: int, **values: Any) -> Any:
+        """The body of the answer to one request."""
+        self.send(request(api_key, version, **values))
+        return response(api_key, version, await self.answers.get())
+
+    def _take(self, parts: list[Part]) -> None:
+        for frame in self._decoder.feed(b"".join(map(_content, parts))):
+            self.answers.put_nowait(bytes(frame))
+
+
+def correlation_id(frame: bytes) -> int:
+    return int.from_bytes(frame[:4], "big")
+
+
+def _content(part: Part) -> bytes:
+    return part.file.read(part.position, part.length) if isinstance(part, FileSlice) else part

@@ -1,0 +1,23 @@
+"""Fixtures of the Kafka door's tests."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from conveyor.cluster.topic_creation import TopicRequest
+from tests.unit.broker.parts import Storage, running_parts
+from tests.unit.kafka_api.client import MemoryClient
+
+
+@pytest.fixture
+def storage() -> Storage:
+    return Storage()
+
+
+@pytest.fixture
+async def client(storage: Storage) -> AsyncIterator[MemoryClient]:
+    """A client of a broker that has one topic, `t`, and makes no others by itself."""
+    settings = {"broker.auto_create_topics": False, "network.max_in_flight": 3}
+    async with running_parts(settings, storage) as broker:
+        await broker.topics.create(TopicRequest(name="t"))
+        yield MemoryClient(broker)

@@ -1,0 +1,209 @@
+"""What the APIs about the cluster answer: log directories, elections, brokers, producers, topics in pages."""
+
+from typing import Any
+
+import pytest
+
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import ProtocolViolation
+from conveyor.log.records import encode_batch
+from tests.unit.broker.parts import BATCH, NOW_MS, Storage, publish
+from tests.unit.kafka_api.client import MemoryClient
+from tests.unit.kafka_api.requests import PRODUCE, framed, request
+
+DESCRIBE_LOG_DIRS, ELECT_LEADERS, DESCRIBE_CLUSTER, DESCRIBE_PRODUCERS, DESCRIBE_TOPICS = 35, 43, 60, 61, 75
+PREFERRED, UNCLEAN = 0, 1
+
+
+@pytest.fixture
+async def client(client: MemoryClient) -> MemoryClient:
+    """Its broker has a topic `p` of three partitions besides."""
+    await client.broker.topics.create(TopicRequest(name="p", partitions=3))
+    return client
+
+
+async def go_offline(client: MemoryClient, storage: Storage, topic: str, number: int) -> None:
+    """The next write fails, and with it the partition."""
+    storage.disk.fail("append")
+    await publish(client.broker, (topic, number))
+
+
+async def sizes(client: MemoryClient, asked: list[dict[str, Any]] | None) -> dict[tuple[str, int], int]:
+    answer = await client.ask(DESCRIBE_LOG_DIRS, 5, topics=asked)
+    [directory] = answer.results
+    assert (int(answer.error_code), int(directory.error_code)) == (0, 0)
+    return {
+        (topic.name, each.partition_index): each.partition_size
+        for topic in directory.topics
+        for each in topic.partitions
+    }
+
+
+async def test_log_directories_of_all_partitions(client: MemoryClient) -> None:
+    await publish(client.broker, ("p", 1), ("p", 1))
+    expected = {("t", 0): 0, ("p", 0): 0, ("p", 1): 2 * len(BATCH), ("p", 2): 0}
+    assert await sizes(client, None) == expected
+
+
+async def test_log_directories_leave_out_what_is_not_there(client: MemoryClient) -> None:
+    asked: list[dict[str, Any]] = [{"topic": "p", "partitions": (2, 9)}, {"topic": "nothing", "partitions": (0,)}]
+    assert await sizes(client, asked) == {("p", 2): 0}
+    assert await sizes(client, []) == {}
+
+
+async def elections(
+    client: MemoryClient, asked: dict[str, tuple[int, ...]] | None, kind: int
+) -> list[tuple[str, int, int]]:
+    topics = None if asked is None else [{"topic": name, "partitions": numbers} for name, numbers in asked.items()]
+    answer = await client.ask(ELECT_LEADERS, 2, election_type=kind, topic_partitions=topics, timeout=1000)
+    return [
+        (topic.topic, each.partition_id, int(each.error_code))
+        for topic in answer.replica_election_results
+        for each in topic.partition_result
+    ]
+
+
+@pytest.mark.parametrize("kind", [PREFERRED, UNCLEAN])
+async def test_elections_are_not_needed(client: MemoryClient, kind: int) -> None:
+    asked = {"p": (0, 2, 3, -1), "nothing": (0,)}
+    expected = [("p", 0, 84), ("p", 2, 84), ("p", 3, 3), ("p", -1, 3), ("nothing", 0, 3)]
+    assert await elections(client, asked, kind) == expected
+
+
+@pytest.mark.parametrize(("kind", "code"), [(PREFERRED, 80), (UNCLEAN, 83)])
+async def test_elections_for_all_name_only_those_that_are_needed(
+    client: MemoryClient, storage: Storage, kind: int, code: int
+) -> None:
+    assert await elections(client, None, kind) == []
+    await go_offline(client, storage, "p", 1)
+    assert await elections(client, None, kind) == [("p", 1, code)]
+
+
+async def test_elections_of_an_unknown_type_are_refused(client: MemoryClient) -> None:
+    topics = [{"topic": "p", "partitions": (0,)}]
+    answer = await client.ask(ELECT_LEADERS, 1, election_type=7, topic_partitions=topics, timeout=1000)
+    assert int(answer.error_code) == 42
+    assert await elections(client, {"p": (0,)}, 7) == [("p", 0, 42)]
+
+
+async def describe_cluster(client: MemoryClient, endpoint_type: int, *, operations: bool = False) -> Any:
+    return await client.ask(
+        DESCRIBE_CLUSTER,
+        2,
+        include_cluster_authorized_operations=operations,
+        endpoint_type=endpoint_type,
+        include_fenced_brokers=True,
+    )
+
+
+async def test_the_cluster_is_described(client: MemoryClient) -> None:
+    image = client.broker.topics.image
+    answer = await describe_cluster(client, 1)
+    assert (answer.cluster_id, answer.controller_id) == (image.cluster_id, 1)
+    assert [(each.broker_id, each.host, each.port, each.rack, each.is_fenced) for each in answer.brokers] == [
+        (1, "broker.example", 9092, None, False)
+    ]
+    assert answer.cluster_authorized_operations == -(1 << 31)
+    assert (await describe_cluster(client, 1, operations=True)).cluster_authorized_operations == 8096
+
+
+@pytest.mark.parametrize(("endpoint_type", "code"), [(2, 114), (0, 115), (9, 115)])
+async def test_only_brokers_are_described(client: MemoryClient, endpoint_type: int, code: int) -> None:
+    answer = await describe_cluster(client, endpoint_type)
+    assert (int(answer.error_code), answer.brokers) == (code, ())
+    assert str(endpoint_type) in answer.error_message
+
+
+async def producers(client: MemoryClient, topic: str, number: int) -> Any:
+    answer = await client.ask(DESCRIBE_PRODUCERS, 0, topics=[{"name": topic, "partition_indexes": (number,)}])
+    return answer.topics[0].partitions[0]
+
+
+async def test_producers_are_described_by_their_last_batch(client: MemoryClient) -> None:
+    for producer_id, sequence in ((9, 0), (8, 0), (9, 3)):
+        batch = encode_batch(
+            [(NOW_MS, b"key", b"value", [])] * 3, producer_id=producer_id, producer_epoch=2, base_sequence=sequence
+        )
+        topics = [{"name": "p", "partition_data": [{"index": 1, "records": batch}]}]
+        await client.ask(PRODUCE, 9, acks=-1, timeout=1000, topic_data=topics)
+    described = await producers(client, "p", 1)
+    assert int(described.error_code) == 0
+    assert sorted(
+        (each.producer_id, each.producer_epoch, each.last_sequence) for each in described.active_producers
+    ) == [
+        (8, 2, 2),
+        (9, 2, 5),
+    ]
+    assert {each.last_timestamp for each in described.active_producers} == {NOW_MS}
+    assert {each.current_txn_start_offset for each in described.active_producers} == {-1}
+    assert (await producers(client, "p", 0)).active_producers == ()
+
+
+@pytest.mark.parametrize(("topic", "number", "code"), [("p", 3, 3), ("nothing", 0, 3), ("no spaces", 0, 17)])
+async def test_producers_of_a_partition_that_is_not_there(
+    client: MemoryClient, topic: str, number: int, code: int
+) -> None:
+    assert int((await producers(client, topic, number)).error_code) == code
+
+
+async def test_producers_of_an_offline_partition(client: MemoryClient, storage: Storage) -> None:
+    await go_offline(client, storage, "p", 0)
+    assert int((await producers(client, "p", 0)).error_code) == 56
+
+
+async def describe_topics(client: MemoryClient, names: list[str], cursor: tuple[str, int] | None, limit: int) -> Any:
+    start = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
+    topics = [{"name": each} for each in names]
+    return await client.ask(DESCRIBE_TOPICS, 0, topics=topics, response_partition_limit=limit, cursor=start)
+
+
+async def test_topics_are_described_in_pages(client: MemoryClient) -> None:
+    first = await describe_topics(client, [], None, 2)
+    assert [(each.name, [part.partition_index for part in each.partitions]) for each in first.topics] == [("p", [0, 1])]
+    assert (first.next_cursor.topic_name, first.next_cursor.partition_index) == ("p", 2)
+    last = await describe_topics(client, [], ("p", 2), 2)
+    assert [(each.name, [part.partition_index for part in each.partitions]) for each in last.topics] == [
+        ("p", [2]),
+        ("t", [0]),
+    ]
+    assert last.next_cursor is None
+
+
+async def test_a_topic_is_described(client: MemoryClient, storage: Storage) -> None:
+    await go_offline(client, storage, "p", 1)
+    [topic] = (await describe_topics(client, ["p"], None, 2000)).topics
+    assert (topic.topic_id, topic.is_internal) == (client.broker.topics.image.topics["p"].topic_id, False)
+    assert topic.topic_authorized_operations == 3576
+    assert [(each.leader_id, each.replica_nodes, each.offline_replicas) for each in topic.partitions] == [
+        (1, (1,), ()),
+        (-1, (1,), (1,)),
+        (1, (1,), ()),
+    ]
+
+
+@pytest.mark.parametrize("limit", [0, -5])
+async def test_a_page_has_one_partition_at_least(client: MemoryClient, limit: int) -> None:
+    answer = await describe_topics(client, [], None, limit)
+    assert [len(each.partitions) for each in answer.topics] == [1]
+
+
+async def test_topics_that_are_not_there(client: MemoryClient) -> None:
+    answer = await describe_topics(client, ["no spaces", "nothing", "t"], None, 2000)
+    assert [(each.name, int(each.error_code)) for each in answer.topics] == [
+        ("no spaces", 17),
+        ("nothing", 3),
+        ("t", 0),
+    ]
+
+
+async def test_a_cursor_of_another_topic_is_refused(client: MemoryClient) -> None:
+    answer = await describe_topics(client, ["t"], ("p", 0), 2000)
+    assert ([int(each.error_code) for each in answer.topics], answer.next_cursor) == ([42], None)
+
+
+async def test_a_cursor_that_is_cut_off_is_a_violation(client: MemoryClient) -> None:
+    cursor = {"topic_name": "p", "partition_index": 0}
+    whole = request(DESCRIBE_TOPICS, 0, topics=[], response_partition_limit=1, cursor=cursor)
+    for size in range(len(whole) - 9, len(whole)):
+        with pytest.raises(ProtocolViolation):
+            MemoryClient(client.broker).connection.receive(framed(whole[:size]))

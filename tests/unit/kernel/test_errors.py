@@ -1,0 +1,53 @@
+"""The table of errors is total, and says of each kind what Kafka says of it."""
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from conveyor.kernel.errors import (
+    ERRORS,
+    ConveyorError,
+    ErrorKind,
+    ProtocolViolation,
+    RequestError,
+    SettingsError,
+    StartupError,
+    StorageFailure,
+)
+
+
+def test_errors_table_is_total() -> None:
+    assert set(ERRORS) == set(ErrorKind)
+
+
+def test_errors_kafka_codes_are_kafkas_and_distinct() -> None:
+    codes = [face.kafka_code for face in ERRORS.values()]
+    assert len(set(codes)) == len(codes)
+    assert set(codes) <= {code.value for code in ErrorCode}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ErrorKind if kind is not ErrorKind.METADATA_UNAVAILABLE])
+def test_errors_are_retriable_where_kafkas_are(kind: ErrorKind) -> None:
+    """METADATA_UNAVAILABLE is left out: Kafka has no code for it, and a client takes the unknown one as final."""
+    assert ERRORS[kind].retriable == ErrorCode(ERRORS[kind].kafka_code).retriable
+
+
+def test_errors_http_statuses_are_errors_and_only_retriable_ones_are_unavailable() -> None:
+    for kind, face in ERRORS.items():
+        assert 400 <= face.http_status < 600, kind
+        assert face.retriable or face.http_status not in (503, 504), kind
+        assert face.sqs_code
+
+
+def test_request_error_carries_its_kind_and_message() -> None:
+    error = RequestError(ErrorKind.OFFSET_OUT_OF_RANGE, "offset 9 is outside 0..3")
+    assert (error.kind, error.message, str(error)) == (
+        ErrorKind.OFFSET_OUT_OF_RANGE,
+        "offset 9 is outside 0..3",
+        "offset 9 is outside 0..3",
+    )
+    assert error.kafka_code == ErrorCode.offset_out_of_range.value
+
+
+@pytest.mark.parametrize("kind", [ProtocolViolation, StorageFailure, SettingsError, StartupError])
+def test_expected_failures_share_one_base(kind: type[Exception]) -> None:
+    assert issubclass(kind, ConveyorError)

@@ -1,0 +1,130 @@
+"""Settings: what a value may be, what must hold between values, and whose value wins."""
+
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from conveyor.kernel.errors import SettingsError
+from conveyor.kernel.settings import (
+    Settings,
+    TopicSettings,
+    from_sources,
+    topic_setting_name,
+    topic_settings,
+    type_names,
+)
+
+SECTIONS = [each.name for each in fields(Settings)]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_settings_say_what_they_mean(section: str) -> None:
+    for each in fields(getattr(Settings(), section)):
+        assert each.metadata["doc"].endswith("."), each.name
+        assert type(each.default) in type_names, each.name
+        assert not each.name.endswith("_ms") or each.metadata["unit"] == "ms", each.name
+        assert not each.name.endswith("_bytes") or each.metadata["unit"] == "bytes", each.name
+
+
+def test_settings_defaults_pass_their_own_checks() -> None:
+    every = {f"{name}.{each.name}": each.default for name in SECTIONS for each in fields(getattr(Settings(), name))}
+    assert from_sources(every) == from_sources() == Settings()
+
+
+def test_settings_tree_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Settings().broker.node_id = 2  # type: ignore[misc]
+
+
+def test_from_sources_first_source_wins() -> None:
+    flags = {"broker.node_id": 5}
+    environment = {"broker.node_id": "6", "broker.rack": "b"}
+    file: dict[str, object] = {"broker.rack": "c", "network.insecure": True}
+    settings = from_sources(flags, environment, file)
+    assert (settings.broker.node_id, settings.broker.rack, settings.network.insecure) == (5, "b", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"), [("true", True), (" Yes ", True), ("1", True), ("FALSE", False), ("no", False), ("0", False)]
+)
+def test_from_sources_reads_true_and_false(text: str, parsed: bool) -> None:
+    assert from_sources({"network.insecure": text}).network.insecure is parsed
+
+
+def test_from_sources_reads_numbers_as_people_write_them() -> None:
+    assert from_sources({"broker.max_partitions": " 10_000 "}).broker.max_partitions == 10_000
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("broker.node_id", "one", "'broker.node_id' is 'one': it takes a whole number"),
+        ("broker.node_id", 1.5, "it takes a whole number"),
+        ("broker.node_id", True, "it takes a whole number"),
+        ("broker.rack", 7, "it takes text"),
+        ("network.insecure", "perhaps", "it takes true or false"),
+        ("broker.node_id", -1, "it must be at least 0"),
+        ("topics.segment_bytes", "1023", "it must be at least 1024 bytes"),
+        ("broker.num_partitions", 100_001, "it must be at most 100000 partitions"),
+        ("topics.flush_policy", "never", "'never': it is one of ack, os"),
+        ("broker.no_such", 1, "unknown setting 'broker.no_such': known are"),
+        ("brokers.node_id", 1, "unknown setting 'brokers.node_id': there is no section 'brokers'"),
+        ("node_id", 1, "unknown setting 'node_id'"),
+    ],
+)
+def test_from_sources_refuses(name: str, value: object, says: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        from_sources({name: value})
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        (
+            {"groups.min_session_timeout_ms": 20, "groups.max_session_timeout_ms": 10},
+            ("groups.min_session_timeout_ms", "groups.max_session_timeout_ms"),
+        ),
+        (
+            {"topics.max_message_bytes": 2000, "network.max_request_bytes": 1999},
+            ("topics.max_message_bytes", "network.max_request_bytes"),
+        ),
+        (
+            {"network.max_request_bytes": 1 << 30, "network.max_buffered_bytes": 1 << 29},
+            ("network.max_request_bytes", "network.max_buffered_bytes"),
+        ),
+    ],
+)
+def test_from_sources_checks_relations_and_names_both(values: dict[str, object], names: tuple[str, str]) -> None:
+    with pytest.raises(SettingsError) as refused:
+        from_sources(values)
+    assert all(name in str(refused.value) for name in names)
+
+
+def test_topic_settings_take_kafkas_names_over_the_defaults() -> None:
+    defaults = TopicSettings(segment_bytes=2048, min_insync_replicas=2)
+    made = topic_settings(defaults, {"segment.bytes": "4096", "flush.policy": "os"})
+    assert (made.segment_bytes, made.flush_policy, made.min_insync_replicas) == (4096, "os", 2)
+
+
+def test_topic_settings_names_are_distinct() -> None:
+    names = [topic_setting_name(each) for each in fields(TopicSettings)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("segment_bytes", "4096", "unknown topic setting 'segment_bytes': known are"),
+        ("cleanup.policy", "compact,tidy", "it is one of delete, compact"),
+        ("no.such", "1", "unknown topic setting 'no.such'"),
+        ("min.cleanable.dirty.ratio", "nan", "it takes a number"),
+        ("segment.bytes", "many", "'segment.bytes' is 'many': it takes a whole number"),
+        ("segment.ms", "0", "'segment.ms' is 0: it must be at least 1 ms"),
+        ("message.timestamp.type", "createtime", "it is one of CreateTime, LogAppendTime"),
+    ],
+)
+def test_topic_settings_refuse(name: str, value: str, says: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        topic_settings(TopicSettings(), {name: value})
+    assert says in str(refused.value)

@@ -1,0 +1,223 @@
+"""The log's own life: offsets, duplicates, rolls by size and age, writes and flushes."""
+
+import pytest
+
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.settings import TopicSettings
+from conveyor.log.batch import read_header
+from conveyor.log.log import Log
+from conveyor.log.probe import LogProbe
+from conveyor.log.records import decode_records
+from conveyor.testing import MemoryDisk
+from tests.unit.log.logs import (
+    DIRECTORY,
+    NOW_MS,
+    append,
+    batch,
+    flush,
+    idempotent_batch,
+    open_topic_log,
+    read_bytes,
+    values,
+)
+
+SIZE = len(batch(b"a"))
+
+
+def bases(log: Log) -> list[int]:
+    return [segment.base_offset for segment in log.segments]
+
+
+def test_append_gives_dense_offsets() -> None:
+    log = open_topic_log(MemoryDisk())
+    placed = [log.append(batch(*[b"v"] * count), 0, NOW_MS) for count in (1, 3, 2)]
+    assert [(each.first_offset, each.last_offset) for each in placed] == [(0, 0), (1, 3), (4, 5)]
+    assert [each.duplicate for each in placed] == [False] * 3
+
+
+def test_offsets_follow_append_write_and_flush() -> None:
+    log = open_topic_log(MemoryDisk())
+    log.append(batch(b"a", b"b"), 0, NOW_MS)
+    assert (log.flushed_offset, log.written_offset, log.log_end_offset, log.needs_write) == (0, 0, 2, True)
+    log.write()
+    assert (log.flushed_offset, log.written_offset, log.needs_write, log.needs_flush) == (0, 2, False, True)
+    flush(log)
+    assert (log.flushed_offset, log.needs_flush) == (2, False)
+
+
+def test_all_appends_are_one_write() -> None:
+    disk = MemoryDisk()
+    log = open_topic_log(disk)
+    for value in (b"a", b"b"):
+        log.append(batch(value), 0, NOW_MS)
+    assert log.size_bytes == 0
+    log.write()
+    assert log.size_bytes == 2 * SIZE
+    assert values(log) == [b"a", b"b"]
+
+
+def test_stored_batch_is_the_producers_own_but_for_offset_and_epoch() -> None:
+    log = open_topic_log(MemoryDisk())
+    append(log, batch(b"before"))
+    sent = idempotent_batch(0, b"a", b"b")
+    log.append(sent, 6, NOW_MS)
+    log.write()
+    stored = read_bytes(log, 1)
+    assert (read_header(stored).base_offset, read_header(stored).leader_epoch) == (1, 6)
+    assert stored[8:12] + stored[16:] == sent[8:12] + sent[16:]
+
+
+def test_append_takes_a_view() -> None:
+    log = open_topic_log(MemoryDisk())
+    log.append(memoryview(batch(b"a")), 0, NOW_MS)
+    log.write()
+    assert values(log) == [b"a"]
+
+
+def test_refused_batch_leaves_no_trace() -> None:
+    log = open_topic_log(MemoryDisk(), TopicSettings(max_message_bytes=100))
+    with pytest.raises(RequestError) as refused:
+        log.append(batch(b"a" * 100), 0, NOW_MS)
+    assert refused.value.kind is ErrorKind.MESSAGE_TOO_LARGE
+    assert (log.log_end_offset, log.needs_write) == (0, False)
+
+
+def test_duplicate_is_answered_with_its_first_offsets_and_not_stored() -> None:
+    log = open_topic_log(MemoryDisk())
+    append(log, batch(b"before"))
+    append(log, idempotent_batch(0, b"a", b"b"), NOW_MS)
+    again = append(log, idempotent_batch(0, b"a", b"b"), NOW_MS + 5)
+    assert (again.first_offset, again.last_offset, again.append_timestamp_ms, again.duplicate) == (1, 2, NOW_MS, True)
+    assert values(log) == [b"before", b"a", b"b"]
+
+
+def test_out_of_order_sequence_is_refused() -> None:
+    log = open_topic_log(MemoryDisk())
+    append(log, idempotent_batch(0, b"a"))
+    with pytest.raises(RequestError) as refused:
+        log.append(idempotent_batch(2, b"c"), 0, NOW_MS)
+    assert refused.value.kind is ErrorKind.OUT_OF_ORDER_SEQUENCE
+    assert log.log_end_offset == 1
+
+
+def test_append_time_stamps_the_records() -> None:
+    log = open_topic_log(MemoryDisk(), TopicSettings(message_timestamp_type="LogAppendTime"))
+    append(log, batch(b"a", at_ms=5), NOW_MS + 1)
+    assert [record.timestamp_ms for record in decode_records(read_bytes(log, 0))] == [NOW_MS + 1]
+
+
+def test_log_rolls_before_a_segment_grows_too_large() -> None:
+    log = open_topic_log(MemoryDisk(), TopicSettings(segment_bytes=2 * SIZE))
+    for value in (b"a", b"b", b"c", b"d", b"e"):
+        append(log, batch(value))
+    assert bases(log) == [0, 2, 4]
+    assert values(log) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_batch_larger_than_a_segment_has_one_to_itself() -> None:
+    log = open_topic_log(MemoryDisk(), TopicSettings(segment_bytes=SIZE))
+    for value in (b"a", b"b" * 500, b"c"):
+        append(log, batch(value))
+    assert bases(log) == [0, 1, 2]
+
+
+def test_log_rolls_by_the_age_of_its_first_record() -> None:
+    log = open_topic_log(MemoryDisk(), TopicSettings(segment_ms=1000))
+    for age_ms in (0, 999, 1000, 1999, 2000):
+        append(log, batch(b"v"), NOW_MS + age_ms)
+    assert bases(log) == [0, 2, 4]
+
+
+def test_log_rolls_within_one_turn() -> None:
+    log = open_topic_log(MemoryDisk(), TopicSettings(segment_bytes=2 * SIZE))
+    for value in (b"a", b"b", b"c"):
+        log.append(batch(value), 0, NOW_MS)
+    log.write()
+    assert bases(log) == [0, 2]
+    assert values(log) == [b"a", b"b", b"c"]
+
+
+def test_flush_seals_closed_segments_only() -> None:
+    disk = MemoryDisk()
+    log = open_topic_log(disk, TopicSettings(segment_bytes=SIZE))
+    for value in (b"a", b"b", b"c"):
+        append(log, batch(value))
+    assert [segment.sealed for segment in log.segments] == [False, False, False]
+    flush(log)
+    assert [segment.sealed for segment in log.segments] == [True, True, False]
+    assert [name for name in disk.list(DIRECTORY) if name.endswith(".index")] == [f"{0:020d}.index", f"{1:020d}.index"]
+    assert values(log) == [b"a", b"b", b"c"]
+
+
+def test_appends_during_a_flush_wait_for_the_next() -> None:
+    log = open_topic_log(MemoryDisk(), TopicSettings(segment_bytes=SIZE))
+    append(log, batch(b"a"))
+    job = log.begin_flush()
+    append(log, batch(b"b"))
+    job.run()
+    log.complete_flush(job)
+    assert (log.flushed_offset, log.written_offset, log.needs_flush) == (1, 2, True)
+    flush(log)
+    assert (log.flushed_offset, log.needs_flush) == (2, False)
+
+
+@pytest.mark.parametrize("operation", ["append", "sync", "write_atomic"])
+def test_failing_disk_is_a_storage_failure(operation: str) -> None:
+    disk = MemoryDisk()
+    log = open_topic_log(disk, TopicSettings(segment_bytes=SIZE))
+    append(log, batch(b"a"))
+    disk.fail(operation)
+    log.append(batch(b"b"), 0, NOW_MS)
+    with pytest.raises(StorageFailure, match=f"{operation} failed"):
+        flush(log)
+
+
+def test_close_leaves_a_clean_log_that_goes_on() -> None:
+    disk = MemoryDisk()
+    log = open_topic_log(disk)
+    append(log, idempotent_batch(0, b"a"))
+    log.append(idempotent_batch(1, b"b"), 0, NOW_MS)
+    log.close()
+    probe = LogProbe()
+    reopened = open_topic_log(disk, probe=probe)
+    assert probe.recovered_segments == 0
+    assert reopened.flushed_offset == reopened.log_end_offset == 2
+    assert append(reopened, idempotent_batch(1, b"b")).duplicate
+    assert append(reopened, idempotent_batch(2, b"c")).first_offset == 2
+    assert values(reopened) == [b"a", b"b", b"c"]
+
+
+def test_log_reopened_and_closed_unused_stays_clean() -> None:
+    disk = MemoryDisk()
+    append(first := open_topic_log(disk), batch(b"a"))
+    first.close()
+    names = disk.list(DIRECTORY)
+    open_topic_log(disk).close()
+    assert disk.list(DIRECTORY) == names
+    assert values(open_topic_log(disk)) == [b"a"]
+
+
+def test_reopened_log_that_grows_is_no_longer_sealed() -> None:
+    disk = MemoryDisk()
+    append(first := open_topic_log(disk), batch(b"a"))
+    first.close()
+    append(open_topic_log(disk), batch(b"b"))
+    assert [name for name in disk.list(DIRECTORY) if name.endswith("index")] == []
+    assert values(open_topic_log(disk)) == [b"a", b"b"]
+
+
+def test_abandon_writes_nothing_more() -> None:
+    disk = MemoryDisk()
+    log = open_topic_log(disk)
+    append(log, batch(b"a"))
+    log.append(batch(b"b"), 0, NOW_MS)
+    log.abandon()
+    assert values(open_topic_log(disk)) == [b"a"]
+
+
+def test_probe_counts_what_was_appended() -> None:
+    probe = LogProbe()
+    log = open_topic_log(MemoryDisk(), probe=probe)
+    append(log, idempotent_batch(0, b"a", b"b"))
+    append(log, idempotent_batch(0, b"a", b"b"))
+    assert (probe.appended_batches, probe.appended_records, probe.appended_bytes) == (1, 2, log.size_bytes)

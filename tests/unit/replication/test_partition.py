@@ -1,0 +1,290 @@
+"""A partition: where its high watermark is, who is told of it and when, and what happens when its disk fails."""
+
+from pathlib import Path
+
+import pytest
+
+from conveyor.adapters.disk import RealDisk
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.settings import TopicSettings
+from conveyor.replication.partition import Partition
+from conveyor.testing import MemoryDisk
+from tests.unit.log.logs import NOW_MS, batch, open_topic_log, values
+from tests.unit.replication.parts import EPOCH, IDENTITY, Calls, Owner
+
+OS = TopicSettings(flush_policy="os")
+OFFLINE = ErrorKind.PARTITION_OFFLINE
+
+
+def refusal(owner: Owner) -> RequestError:
+    with pytest.raises(RequestError) as refused:
+        owner.partition.append(batch(b"a"), NOW_MS)
+    return refused.value
+
+
+def test_high_watermark_follows_the_flush_by_default() -> None:
+    owner = Owner()
+    partition = owner.partition
+    partition.append(batch(b"a", b"b"), NOW_MS)
+    assert (partition.high_watermark, owner.wanted) == (0, ["write"])
+    partition.write()
+    assert (partition.high_watermark, owner.wanted) == (0, ["write", "flush"])
+    owner.flush()
+    assert partition.high_watermark == 2
+
+
+def test_high_watermark_follows_the_write_under_policy_os() -> None:
+    owner = Owner(OS)
+    owner.partition.append(batch(b"a", b"b"), NOW_MS)
+    owner.partition.write()
+    assert (owner.partition.high_watermark, owner.wanted) == (2, ["write"])
+
+
+def test_high_watermark_rises_to_what_the_flush_began_with() -> None:
+    owner = Owner()
+    owner.partition.append(batch(b"a"), NOW_MS)
+    owner.partition.write()
+    job = owner.partition.begin_flush()
+    assert job is not None
+    owner.partition.append(batch(b"b"), NOW_MS)
+    owner.partition.write()
+    job.run()
+    owner.partition.complete_flush(job, None)
+    assert owner.partition.high_watermark == 1
+    owner.flush()
+    assert owner.partition.high_watermark == 2
+
+
+def test_partition_starts_at_what_was_recovered() -> None:
+    owner = Owner()
+    owner.partition.append(batch(b"a"), NOW_MS)
+    owner.partition.write()
+    again = Owner(disk=owner.disk).partition
+    assert again.high_watermark == again.log.log_end_offset == 1
+
+
+def test_partition_wants_one_write_a_turn() -> None:
+    owner = Owner()
+    for _ in range(3):
+        owner.partition.append(batch(b"a"), NOW_MS)
+    assert owner.wanted == ["write"]
+    owner.partition.write()
+    owner.wanted.clear()
+    owner.partition.append(batch(b"a"), NOW_MS)
+    assert owner.wanted == ["write"]
+
+
+def test_begin_flush_without_anything_to_flush_is_nothing() -> None:
+    owner = Owner()
+    owner.partition.append(batch(b"a"), NOW_MS)
+    owner.settle()
+    assert owner.partition.begin_flush() is None
+
+
+def test_waiters_are_called_once_when_their_offset_is_reached() -> None:
+    owner, calls = Owner(), Calls()
+    for value in (b"a", b"b"):
+        end = owner.partition.append(batch(value), NOW_MS).last_offset + 1
+        owner.partition.when_written(end, calls.named(f"written {end}"))
+        owner.partition.when_committed(end, calls.named(f"committed {end}"))
+    assert calls.seen == []
+    owner.partition.write()
+    assert calls.seen == [("written 1", None), ("written 2", None)]
+    owner.flush()
+    assert calls.seen[2:] == [("committed 1", None), ("committed 2", None)]
+    owner.partition.append(batch(b"c"), NOW_MS)
+    owner.settle()
+    assert len(calls.seen) == 4
+
+
+def test_waiter_for_what_is_reached_is_called_at_once() -> None:
+    owner, calls = Owner(), Calls()
+    owner.partition.when_written(0, calls)
+    owner.partition.when_committed(0, calls)
+    assert calls.seen == [("", None), ("", None)]
+
+
+def test_waiter_for_a_part_waits_for_its_own_offset_only() -> None:
+    owner, calls = Owner(), Calls()
+    owner.partition.append(batch(b"a"), NOW_MS)
+    owner.partition.when_committed(1, calls.named("first"))
+    owner.partition.write()
+    job = owner.partition.begin_flush()
+    assert job is not None
+    owner.partition.append(batch(b"b"), NOW_MS)
+    owner.partition.when_committed(2, calls.named("second"))
+    job.run()
+    owner.partition.complete_flush(job, None)
+    assert calls.seen == [("first", None)]
+
+
+def test_watchers_are_called_once_at_the_next_rise() -> None:
+    owner, rises = Owner(OS), list[str]()
+
+    def first() -> None:
+        rises.append("first")
+
+    def second() -> None:
+        rises.append("second")
+
+    owner.partition.watch(first)
+    owner.partition.watch(second)
+    owner.partition.unwatch(second)
+    owner.partition.unwatch(second)
+    for _ in range(2):
+        owner.partition.append(batch(b"a"), NOW_MS)
+        owner.partition.write()
+    assert rises == ["first"]
+
+
+def test_watcher_may_watch_again_when_it_is_called() -> None:
+    owner, rises = Owner(OS), list[int]()
+
+    def changed() -> None:
+        rises.append(owner.partition.high_watermark)
+        owner.partition.watch(changed)
+
+    owner.partition.watch(changed)
+    for _ in range(2):
+        owner.partition.append(batch(b"a"), NOW_MS)
+        owner.partition.write()
+    assert rises == [1, 2]
+
+
+def test_read_shows_only_what_is_below_the_high_watermark() -> None:
+    owner = Owner()
+    owner.partition.append(batch(b"a"), NOW_MS)
+    owner.partition.write()
+    assert owner.partition.read(0, 1000, at_least_one=True) is None
+    with pytest.raises(RequestError) as refused:
+        owner.partition.read(1, 1000, at_least_one=True)
+    assert refused.value.kind is ErrorKind.OFFSET_OUT_OF_RANGE
+    owner.flush()
+    found = owner.partition.read(0, 1000, at_least_one=True)
+    assert found is not None
+    assert found.length == owner.partition.log.size_bytes
+
+
+@pytest.mark.parametrize(
+    ("epoch", "kind"), [(2, ErrorKind.FENCED_LEADER_EPOCH), (4, ErrorKind.UNKNOWN_LEADER_EPOCH), (3, None), (-1, None)]
+)
+def test_leader_epoch_of_a_client_is_checked(epoch: int, kind: ErrorKind | None) -> None:
+    partition = Owner().partition
+    if kind is None:
+        return partition.check_leader_epoch(epoch)
+    with pytest.raises(RequestError) as refused:
+        partition.check_leader_epoch(epoch)
+    assert refused.value.kind is kind
+
+
+def test_replicas_that_are_not_there_are_not_promised() -> None:
+    Owner().partition.check_replicas()
+    with pytest.raises(RequestError) as refused:
+        Owner(TopicSettings(min_insync_replicas=2)).partition.check_replicas()
+    assert refused.value.kind is ErrorKind.NOT_ENOUGH_REPLICAS
+
+
+@pytest.mark.parametrize("operation", ["append", "sync", "sync_directory"])
+def test_failing_disk_takes_the_partition_offline_and_tells_everybody(operation: str) -> None:
+    owner, calls = Owner(), Calls()
+    owner.partition.append(batch(b"a"), NOW_MS)
+    owner.partition.when_written(1, calls.named("written"))
+    owner.partition.when_committed(1, calls.named("committed"))
+    owner.partition.watch(lambda: calls.named("watcher")(None))
+    owner.disk.fail(operation)
+    owner.settle()
+    written = None if operation != "append" else OFFLINE
+    assert calls.seen == [("written", written), ("committed", OFFLINE), ("watcher", None)]
+    assert f"{operation} failed" in (owner.partition.offline_reason or "")
+    assert owner.partition.high_watermark == 0
+
+
+def test_full_disk_at_a_roll_refuses_the_append_and_goes_offline() -> None:
+    owner = Owner(TopicSettings(segment_bytes=1))
+    owner.partition.append(batch(b"a"), NOW_MS)
+    owner.disk.free_bytes = 0
+    error = refusal(owner)
+    assert error.kind is OFFLINE
+    assert "t-0 is offline: " in error.message
+    assert "No space left on device" in error.message
+
+
+def test_offline_partition_serves_nothing_and_keeps_its_first_reason() -> None:
+    owner = Owner()
+    owner.partition.append(batch(b"a"), NOW_MS)
+    owner.partition.go_offline(StorageFailure("the first reason"))
+    owner.partition.go_offline(StorageFailure("another reason"))
+    owner.partition.write()
+    assert refusal(owner).kind is OFFLINE
+    assert owner.partition.begin_flush() is None
+    assert owner.partition.offline_reason == "the first reason"
+    with pytest.raises(RequestError) as refused:
+        owner.partition.read(0, 1000, at_least_one=True)
+    assert refused.value.kind is OFFLINE
+    assert values(open_topic_log(owner.disk)) == []
+
+
+def test_waiter_of_an_offline_partition_is_told_at_once() -> None:
+    owner, calls = Owner(), Calls()
+    owner.partition.append(batch(b"a"), NOW_MS)
+    owner.partition.go_offline(StorageFailure("the reason"))
+    owner.partition.when_written(1, calls.named("written"))
+    owner.partition.when_committed(1, calls.named("committed"))
+    assert calls.seen == [("written", OFFLINE), ("committed", OFFLINE)]
+
+
+def test_waiter_may_wait_again_when_the_partition_goes_offline() -> None:
+    owner, calls = Owner(), Calls()
+
+    def again(error: RequestError | None) -> None:
+        calls.named("first")(error)
+        owner.partition.when_committed(1, calls.named("again"))
+
+    owner.partition.append(batch(b"a"), NOW_MS)
+    owner.partition.when_committed(1, again)
+    owner.partition.go_offline(StorageFailure("the reason"))
+    assert calls.seen == [("first", OFFLINE), ("again", OFFLINE)]
+
+
+def test_partition_that_ends_during_a_flush_acknowledges_nothing_more() -> None:
+    owner, calls = Owner(), Calls()
+    owner.partition.append(batch(b"a"), NOW_MS)
+    owner.partition.when_committed(1, calls)
+    owner.partition.write()
+    job = owner.partition.begin_flush()
+    assert job is not None
+    owner.partition.end("its topic was deleted")
+    job.run()
+    owner.partition.complete_flush(job, None)
+    assert calls.seen == [("", OFFLINE)]
+    assert owner.partition.high_watermark == 0
+
+
+def test_flush_whose_result_cannot_be_taken_takes_the_partition_offline(tmp_path: Path) -> None:
+    """The index files that a flush has written are opened when it is done; that may fail as well."""
+    disk = RealDisk(tmp_path, max_open_files=10)
+    log = open_topic_log(disk, TopicSettings(segment_bytes=1))
+    partition = Partition(IDENTITY, log, EPOCH, lambda _: None, lambda _: None)
+    for _ in range(2):
+        partition.append(batch(b"a"), NOW_MS)
+    partition.write()
+    job = partition.begin_flush()
+    assert job is not None
+    job.run()
+    disk.remove_tree("logs")
+    partition.complete_flush(job, None)
+    assert "No such file or directory" in (partition.offline_reason or "")
+    assert partition.high_watermark == 0
+
+
+def test_read_of_a_damaged_log_takes_the_partition_offline() -> None:
+    disk = MemoryDisk()
+    owner = Owner(TopicSettings(index_interval_bytes=1 << 20), disk)
+    for _ in range(3):
+        owner.partition.append(batch(b"a"), NOW_MS)
+    owner.settle()
+    disk.fail("read")
+    with pytest.raises(RequestError) as refused:
+        owner.partition.read(1, 1, at_least_one=True)
+    assert refused.value.kind is OFFLINE
+    assert owner.partition.offline_reason is not None

@@ -1,0 +1,230 @@
+"""The runner of a state machine: decided, appended, applied, and answered only when it is safe."""
+
+from collections.abc import Callable
+
+import pytest
+
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.machine import LogRecord, Outcome, Reply, StateMachine, Token
+from conveyor.kernel.settings import TopicSettings
+from conveyor.log.records import encode_batch
+from conveyor.replication.runner import MachineRunner, replay
+from conveyor.testing import ManualClock, MemoryDisk
+from tests.unit.log.logs import NOW_MS, append, open_topic_log
+from tests.unit.replication.parts import Owner
+
+WAIT_MS = 1000
+
+
+class Counter:
+    """Counts by name. `add NAME` counts one more; `get NAME` tells; `wait NAME` is told when the count next rises, or
+    `gave up` after a second; `large NAME` writes more than a batch may hold."""
+
+    def __init__(self) -> None:
+        self.counts: dict[bytes, int] = {}
+        self.waiting: dict[Token, tuple[bytes, int]] = {}
+        self.applied: list[LogRecord] = []
+
+    def handle(self, command: str, token: Token, now_ms: int) -> Outcome:
+        action, _, text = command.partition(" ")
+        name = text.encode()
+        if action == "wait":
+            self.waiting[token] = (name, now_ms + WAIT_MS)
+            return Outcome()
+        if action == "get":
+            return Outcome(replies=(Reply(token, self.counts.get(name, 0)),))
+        count = self.counts.get(name, 0) + 1
+        told = [each for each, (wanted, _) in self.waiting.items() if wanted == name]
+        for each in told:
+            del self.waiting[each]
+        value = b"%d" % count if action == "add" else bytes(10_000)
+        return Outcome((LogRecord(name, value),), tuple(Reply(each, count) for each in (token, *told)))
+
+    def expire(self, now_ms: int) -> Outcome:
+        due = [token for token, (_, deadline_ms) in self.waiting.items() if deadline_ms <= now_ms]
+        for token in due:
+            del self.waiting[token]
+        return Outcome(replies=tuple(Reply(token, "gave up") for token in due))
+
+    def apply(self, record: LogRecord) -> None:
+        self.applied.append(record)
+        assert record.key is not None
+        assert record.value is not None
+        self.counts[record.key] = int(record.value)
+
+    def loaded(self, now_ms: int) -> None:
+        """Nothing to do."""
+
+    def next_deadline_ms(self) -> int | None:
+        return min((deadline_ms for _, deadline_ms in self.waiting.values()), default=None)
+
+
+class Stage:
+    """A counter on a partition in memory, and the answers that its callers got."""
+
+    def __init__(self, topic: TopicSettings | None = None) -> None:
+        self.clock = ManualClock()
+        self.owner = Owner(topic)
+        self.machine = Counter()
+        port: StateMachine[str] = self.machine
+        self.runner = MachineRunner(self.owner.partition, port, self.clock)
+        self.answers: list[tuple[str, object]] = []
+
+    def submit(self, command: str) -> Token:
+        return self.runner.submit(command, self.respond_to(command))
+
+    def respond_to(self, command: str) -> Callable[[object], None]:
+        def respond(value: object) -> None:
+            self.answers.append((command, value.kind if isinstance(value, RequestError) else value))
+
+        return respond
+
+
+def test_reply_waits_until_its_records_are_safe() -> None:
+    stage = Stage()
+    stage.submit("add a")
+    assert (stage.answers, stage.machine.counts) == ([], {b"a": 1})
+    stage.owner.partition.write()
+    assert stage.answers == []
+    stage.owner.flush()
+    assert stage.answers == [("add a", 1)]
+
+
+def test_reply_without_records_waits_for_what_it_has_seen() -> None:
+    stage = Stage()
+    stage.submit("add a")
+    stage.submit("get a")
+    assert stage.answers == []
+    stage.owner.settle()
+    assert stage.answers == [("add a", 1), ("get a", 1)]
+
+
+def test_reply_is_given_at_once_when_all_is_safe() -> None:
+    stage = Stage()
+    stage.submit("get a")
+    assert stage.answers == [("get a", 0)]
+
+
+def test_commands_of_one_turn_see_each_other() -> None:
+    stage = Stage()
+    for _ in range(3):
+        stage.submit("add a")
+    stage.owner.settle()
+    assert stage.answers == [("add a", 1), ("add a", 2), ("add a", 3)]
+
+
+def test_caller_that_waits_is_told_by_a_later_outcome() -> None:
+    stage = Stage()
+    stage.submit("wait a")
+    stage.submit("add b")
+    stage.submit("add a")
+    stage.owner.settle()
+    assert sorted(stage.answers, key=str) == [("add a", 1), ("add b", 1), ("wait a", 1)]
+
+
+def test_alarm_rings_at_the_deadline() -> None:
+    stage = Stage()
+    stage.submit("wait a")
+    stage.clock.advance(ms=WAIT_MS - 1)
+    assert stage.answers == []
+    stage.clock.advance(ms=1)
+    assert stage.answers == [("wait a", "gave up")]
+    assert stage.machine.waiting == {}
+
+
+def test_alarms_follow_the_next_deadline() -> None:
+    stage = Stage()
+    stage.submit("wait a")
+    stage.clock.advance(ms=300)
+    stage.submit("wait b")
+    stage.submit("add a")
+    stage.owner.settle()
+    stage.clock.advance(ms=WAIT_MS - 1)
+    assert ("wait b", "gave up") not in stage.answers
+    stage.clock.advance(ms=1)
+    assert stage.answers[-1] == ("wait b", "gave up")
+
+
+def test_forgotten_caller_is_not_told() -> None:
+    stage = Stage()
+    stage.runner.forget(stage.submit("add a"))
+    stage.owner.settle()
+    assert stage.answers == []
+    assert stage.machine.counts == {b"a": 1}
+
+
+def test_records_are_applied_live_as_they_are_replayed() -> None:
+    stage = Stage()
+    stage.submit("add a")
+    stage.clock.advance(ms=5)
+    stage.submit("add a")
+    stage.owner.partition.write()
+    again = Counter()
+    replay(open_topic_log(stage.owner.disk), again)
+    assert again.applied == stage.machine.applied
+    assert [record.timestamp_ms for record in again.applied] == [NOW_MS, NOW_MS + 5]
+
+
+@pytest.mark.parametrize("operation", ["append", "sync"])
+def test_failing_disk_answers_everybody(operation: str) -> None:
+    stage = Stage()
+    stage.submit("add a")
+    stage.owner.disk.fail(operation)
+    stage.owner.settle()
+    assert stage.answers == [("add a", ErrorKind.COORDINATOR_NOT_AVAILABLE)]
+
+
+@pytest.mark.parametrize("command", ["add a", "get a"])
+def test_command_to_an_offline_partition_is_answered_at_once(command: str) -> None:
+    stage = Stage()
+    stage.submit("add b")
+    stage.submit("wait b")
+    stage.owner.partition.go_offline(StorageFailure("the reason"))
+    stage.answers.clear()
+    stage.submit(command)
+    assert (command, ErrorKind.COORDINATOR_NOT_AVAILABLE) in stage.answers
+
+
+def test_append_that_is_refused_changes_nothing_and_answers_everybody() -> None:
+    stage = Stage(TopicSettings(max_message_bytes=1000))
+    stage.submit("wait b")
+    stage.submit("large a")
+    unavailable = ErrorKind.COORDINATOR_NOT_AVAILABLE
+    assert stage.answers == [("wait b", unavailable), ("large a", unavailable)]
+    assert stage.machine.counts == {}
+
+
+def test_offline_partition_lets_alarms_pass() -> None:
+    stage = Stage()
+    stage.submit("wait a")
+    stage.owner.partition.go_offline(StorageFailure("the reason"))
+    stage.clock.advance(ms=WAIT_MS)
+    assert stage.answers == []
+
+
+def test_stop_answers_everybody_and_sets_no_alarm() -> None:
+    stage = Stage()
+    stage.submit("wait a")
+    stage.submit("add b")
+    stage.runner.stop()
+    stage.clock.advance(ms=WAIT_MS)
+    stage.owner.settle()
+    unavailable = ErrorKind.COORDINATOR_NOT_AVAILABLE
+    assert stage.answers == [("wait a", unavailable), ("add b", unavailable)]
+
+
+def test_replay_reads_every_record_of_every_segment_once() -> None:
+    log = open_topic_log(MemoryDisk(), TopicSettings(segment_bytes=200))
+    for number in range(20):
+        records = [(NOW_MS, b"a", b"%d" % (2 * number), ()), (NOW_MS, b"b", b"%d" % (2 * number + 1), ())]
+        append(log, encode_batch(records))
+    machine = Counter()
+    replay(log, machine)
+    assert [record.value for record in machine.applied] == [b"%d" % number for number in range(40)]
+    assert machine.counts == {b"a": 38, b"b": 39}
+
+
+def test_replay_of_nothing_applies_nothing() -> None:
+    machine = Counter()
+    replay(open_topic_log(MemoryDisk()), machine)
+    assert machine.applied == []

@@ -1,0 +1,25 @@
+"""A server with its listeners, on the test's own event loop, on free ports."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from conveyor.kernel.settings import from_sources
+from conveyor.server.server import Server
+from conveyor.testing import MemoryDisk
+from conveyor.testing.memory_store import MemoryStore
+
+FREE_PORTS = {"network.kafka": "127.0.0.1:0", "network.http": "127.0.0.1:0"}
+
+
+def server(storage: Path | None = None, **settings: object) -> Server:
+    """A server on free ports; `network__kafka` is `network.kafka`."""
+    given = {name.replace("__", "."): value for name, value in settings.items()}
+    return Server(from_sources(given, FREE_PORTS), storage or (MemoryDisk(), MemoryStore()))
+
+
+@asynccontextmanager
+async def running(made: Server) -> AsyncIterator[Server]:
+    await made.start()
+    yield made
+    await made.stop()

@@ -1,0 +1,121 @@
+"""A disk that fails when it is told to, and forgets what was not flushed."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from conveyor.kernel.errors import StorageFailure
+from conveyor.testing import MemoryDisk
+
+
+def written(disk: MemoryDisk, path: str, *contents: bytes) -> None:
+    disk.open(path).append(contents)
+
+
+def test_a_file_keeps_what_is_appended() -> None:
+    disk = MemoryDisk()
+    written(disk, "d/file", b"ab", b"cd")
+    file = disk.open("d/file")
+    assert (file.size, file.read(1, 2), file.read(3, 10), file.read(9, 1)) == (4, b"bc", b"d", b"")
+    file.truncate(1)
+    assert disk.read("d/file") == b"a"
+    assert file.fileno() == -1
+    file.close()
+
+
+def test_names_are_listed_one_level_deep() -> None:
+    disk = MemoryDisk()
+    for path in ("a/x", "a/b/y", "a/b/z", "c"):
+        written(disk, path, b"")
+    assert (disk.list("a"), disk.list("a/b"), disk.list("nothing")) == (["b", "x"], ["y", "z"], [])
+    assert (disk.exists("a/b"), disk.exists("a/b/y"), disk.exists("a/y")) == (True, True, False)
+
+
+def test_a_directory_is_renamed_and_removed_with_all_in_it() -> None:
+    disk = MemoryDisk()
+    written(disk, "a/b/file", b"x")
+    kept = disk.open("a/b/file")
+    disk.rename("a", "new")
+    assert disk.read("new/b/file") == kept.read(0, 1) == b"x"
+    disk.remove_tree("new")
+    disk.remove("new/nothing")
+    assert not disk.exists("new")
+    with pytest.raises(StorageFailure, match="No such file"):
+        disk.read("new/b/file")
+
+
+OPERATIONS: dict[str, Callable[[MemoryDisk], object]] = {
+    "read": lambda disk: disk.open("d/f").read(0, 1),
+    "append": lambda disk: disk.open("d/f").append([b"x"]),
+    "truncate": lambda disk: disk.open("d/f").truncate(0),
+    "sync": lambda disk: disk.open("d/f").sync(),
+    "rename": lambda disk: disk.rename("d/f", "d/g"),
+    "write_atomic": lambda disk: disk.write_atomic("d/f", b"x"),
+    "sync_directory": lambda disk: disk.sync_directory("d"),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_an_operation_fails_until_the_disk_is_healed(operation: str) -> None:
+    disk = MemoryDisk()
+    written(disk, "d/f", b"abc")
+    disk.fail(operation)
+    with pytest.raises(StorageFailure, match=f"{operation} failed"):
+        OPERATIONS[operation](disk)
+    assert disk.open("d/f").size == 3
+    disk.heal()
+    OPERATIONS[operation](disk)
+
+
+def test_a_full_disk_takes_nothing_of_what_does_not_fit() -> None:
+    disk = MemoryDisk(free_bytes=5)
+    written(disk, "f", b"abc")
+    with pytest.raises(StorageFailure, match="No space left"):
+        written(disk, "f", b"de", b"f")
+    with pytest.raises(StorageFailure, match="No space left"):
+        disk.write_atomic("g", b"defg")
+    assert (disk.read("f"), disk.exists("g")) == (b"abc", False)
+    written(disk, "f", b"de")
+    disk.heal()
+    written(disk, "f", b"more than five")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_cut_keeps_what_was_synced_and_tears_the_rest(seed: int) -> None:
+    disk = MemoryDisk()
+    written(disk, "d/f", b"synced")
+    disk.open("d/f").sync()
+    disk.sync_directory("d")
+    written(disk, "d/f", b"-torn-anywhere")
+    found = disk.power_cut(Random(seed)).read("d/f")
+    assert b"synced-torn-anywhere".startswith(found)
+    assert found.startswith(b"synced")
+
+
+def test_a_power_cut_tears_and_forgets_by_chance() -> None:
+    disk = MemoryDisk()
+    written(disk, "d/f", b"0123456789")
+    after = [disk.power_cut(Random(seed)) for seed in range(200)]
+    kept = [each.read("d/f") for each in after if each.exists("d/f")]
+    assert 50 < len(kept) < 150
+    assert {len(content) for content in kept} == set(range(11))
+    assert disk.read("d/f") == b"0123456789"
+
+
+def test_a_power_cut_is_the_same_for_the_same_chance() -> None:
+    disk = MemoryDisk()
+    for number in range(20):
+        written(disk, f"d/{number}", bytes(number))
+    first, second = (disk.power_cut(Random(5)) for _ in range(2))
+    assert first.list("d") == second.list("d")
+    assert [first.read(f"d/{name}") for name in first.list("d")] == [
+        second.read(f"d/{name}") for name in first.list("d")
+    ]
+
+
+def test_a_file_written_as_a_whole_survives() -> None:
+    disk = MemoryDisk()
+    disk.write_atomic("d/f", b"old")
+    disk.write_atomic("d/f", b"new")
+    assert {disk.power_cut(Random(seed)).read("d/f") for seed in range(20)} == {b"new"}
