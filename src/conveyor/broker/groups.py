@@ -12,9 +12,10 @@ from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics import OFFSETS_TOPIC, Topics
 from conveyor.cluster.image import BrokerImage
-from conveyor.groups.commands import GroupCommand
+from conveyor.groups.commands import GroupCommand, ListGroups, OneGroupCommand
 from conveyor.groups.coordinator_partition import partition_for_group
 from conveyor.groups.machine import GroupMachine
+from conveyor.groups.replies import ListedGroup, ListedGroups
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.kernel.settings import GroupsSettings
@@ -53,7 +54,7 @@ class Groups:
         number = partition_for_group(group_id, len(topic.partitions))
         return self._topics.image.brokers[topic.partitions[number].leader]
 
-    def submit(self, command: GroupCommand, respond: Respond) -> Callable[[], None] | None:
+    def submit(self, command: OneGroupCommand, respond: Respond) -> Callable[[], None] | None:
         """Hand a command to a group's coordinator; `respond` gets a reply of `conveyor.groups.replies`, or a
         RequestError, once, now or later. Returns what forgets the caller, if it has to wait."""
         runner = self._runner(command.group_id)
@@ -62,6 +63,20 @@ class Groups:
             return None
         token = runner.submit(command, respond)
         return lambda: runner.forget(token)
+
+    async def list_groups(self, command: ListGroups) -> list[ListedGroup]:
+        """The groups that this broker looks after, of all its coordinator partitions. Raises RequestError."""
+        topic = self._topics.image.topics.get(OFFSETS_TOPIC)
+        found: list[ListedGroup] = []
+        for number in range(len(topic.partitions) if topic is not None else 0):
+            try:
+                runner = await self._loaded(number)
+            except RequestError as error:
+                if error.kind is ErrorKind.NOT_LEADER:
+                    continue
+                raise
+            found += (await _ask(runner, command)).groups
+        return sorted(found, key=lambda each: each.group_id)
 
     def stop(self) -> None:
         """Answer everybody who waits."""
@@ -72,7 +87,7 @@ class Groups:
         topic = self._topics.image.topics.get(OFFSETS_TOPIC)
         return None if topic is None else self._runners.get(partition_for_group(group_id, len(topic.partitions)))
 
-    async def _submit_when_loaded(self, command: GroupCommand, respond: Respond) -> None:
+    async def _submit_when_loaded(self, command: OneGroupCommand, respond: Respond) -> None:
         try:
             topic = await self._topics.ensure_offsets_topic()
             runner = await self._loaded(partition_for_group(command.group_id, len(topic.partitions)))
@@ -96,6 +111,16 @@ class Groups:
         machine.loaded(self._clock.now_ms())
         self._runners[number] = MachineRunner(partition, machine, self._clock)
         return self._runners[number]
+
+
+async def _ask(runner: GroupRunner, command: ListGroups) -> ListedGroups:
+    answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    runner.submit(command, lambda reply: None if answered.done() else answered.set_result(reply))
+    reply = await answered
+    if isinstance(reply, RequestError):
+        raise reply
+    assert isinstance(reply, ListedGroups)
+    return reply
 
 
 def _replay(partition: Partition, machine: GroupMachine) -> None:

@@ -6,7 +6,7 @@
     PREPARING_REBALANCE   EMPTY                 nobody is left
     COMPLETING_REBALANCE  STABLE                the leader brings the assignments
     COMPLETING_REBALANCE  PREPARING_REBALANCE   a member joins, changes, leaves, or does not ask for its assignment
-    STABLE                PREPARING_REBALANCE   a member joins, changes, leaves or dies
+    STABLE                PREPARING_REBALANCE   the same
 
 This is soft state: what outlives the broker is the record written when a generation becomes STABLE or EMPTY. Everything
 here is told the time, and collects what it decides in a `Decision`. Source: KIP-62, KIP-345, KIP-394, KIP-814.
@@ -15,8 +15,9 @@ here is told the time, and collects what it decides in a `Decision`. Source: KIP
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum
 
+from conveyor.groups.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
 from conveyor.groups.member import Member, restored_member
 from conveyor.groups.records import GroupKey, GroupValue, group_record
 from conveyor.groups.replies import Joined, Synced
@@ -25,12 +26,15 @@ from conveyor.kernel.machine import LogRecord, Outcome, Reply, Token
 
 
 class GroupState(Enum):
-    """See the module's docstring."""
+    """See the module's docstring. The values are the names that administrators know."""
 
-    EMPTY = auto()
-    PREPARING_REBALANCE = auto()
-    COMPLETING_REBALANCE = auto()
-    STABLE = auto()
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+_SHORTEST_WAIT_MS = 1000
 
 
 @dataclass(slots=True)
@@ -47,6 +51,15 @@ class Decision:
         return Outcome(tuple(self.records), tuple(self.replies))
 
 
+@dataclass(slots=True, kw_only=True)
+class InitialDelay:
+    """How a group that was empty waits for more members: `delay_ms` after each that comes, and until `latest_ms`."""
+
+    delay_ms: int
+    latest_ms: int
+    has_new_members: bool = False
+
+
 class ClassicGroup:
     """See the module's docstring."""
 
@@ -61,7 +74,17 @@ class ClassicGroup:
         self.static_members: dict[str, str] = {}
         self.pending_members: dict[str, int] = {}
         self.rebalance_deadline_ms: int | None = None
-        self.awaits_more_members = False
+        self.initial_delay: InitialDelay | None = None
+
+    @property
+    def is_of_consumers(self) -> bool:
+        """Whether its members tell the broker, in the way of Kafka's consumers, which topics they read."""
+        return self.protocol_type == PROTOCOL_TYPE
+
+    def reads(self, topic: str) -> bool:
+        """Whether a member subscribes to a topic; yes, if that cannot be known."""
+        subscriptions = [subscribed_topics(each.subscription(self.protocol_name)) for each in self.members.values()]
+        return any(topics is None or topic in topics for topics in subscriptions)
 
     def next_deadline_ms(self) -> int | None:
         """When `expire` has something to do, at the earliest."""
@@ -88,6 +111,8 @@ class ClassicGroup:
         if not self.members:
             self.leader = member.member_id
         self.members[member.member_id] = member
+        if self.initial_delay is not None:
+            self.initial_delay.has_new_members = True
         self.pending_members.pop(member.member_id, None)
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
@@ -123,20 +148,22 @@ class ClassicGroup:
         """Ask everybody to join again. `delay_ms`: how long a group that was empty waits for more members."""
         again = RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{self.group_id}' rebalances: join again")
         for member in self.members.values():
+            member.owes_sync = False
             if member.sync_token is not None:
                 decision.reply(member.sync_token, again)
                 member.sync_token = None
                 member.touch(now_ms)
         self.state = GroupState.PREPARING_REBALANCE
         if delay_ms:
-            self.awaits_more_members = True
             self.rebalance_deadline_ms = now_ms + delay_ms
+            latest_ms = max(self.rebalance_deadline_ms, now_ms + self._longest_rebalance_timeout_ms())
+            self.initial_delay = InitialDelay(delay_ms=delay_ms, latest_ms=latest_ms)
             return
         self.rebalance_deadline_ms = now_ms + self._longest_rebalance_timeout_ms()
         self.complete_join_if_all_are_in(now_ms, decision)
 
     def complete_join_if_all_are_in(self, now_ms: int, decision: Decision) -> None:
-        if self.awaits_more_members or self.pending_members:
+        if self.initial_delay is not None or self.pending_members:
             return
         if all(member.join_token is not None for member in self.members.values()):
             self.complete_join(now_ms, decision)
@@ -149,9 +176,9 @@ class ClassicGroup:
         for member in list(self.members.values()):
             if member.join_token is None and member.group_instance_id is None:
                 self.forget(member, decision)
-        self.awaits_more_members = False
+        self.initial_delay = None
         if self.members and not any(member.join_token is not None for member in self.members.values()):
-            self.rebalance_deadline_ms = now_ms + self._longest_rebalance_timeout_ms()
+            self.rebalance_deadline_ms = now_ms + max(self._longest_rebalance_timeout_ms(), _SHORTEST_WAIT_MS)
             return
         self.rebalance_deadline_ms = None
         self.generation_id += 1
@@ -165,6 +192,7 @@ class ClassicGroup:
             if member.join_token is not None:
                 decision.reply(member.join_token, self.joined(member))
                 member.join_token = None
+                member.owes_sync = True
                 member.touch(now_ms)
 
     def joined(self, member: Member, *, skip_assignment: bool = False) -> Joined:
@@ -184,7 +212,6 @@ class ClassicGroup:
     def assign(self, assignments: Mapping[str, bytes], now_ms: int, decision: Decision) -> None:
         """The leader's assignments are in: remember them, and tell everybody who asked."""
         self.state = GroupState.STABLE
-        self.rebalance_deadline_ms = None
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         decision.records.append(self.record(now_ms))
@@ -193,6 +220,12 @@ class ClassicGroup:
                 decision.reply(member.sync_token, self.synced(member))
                 member.sync_token = None
                 member.touch(now_ms)
+
+    def synced_by(self, member: Member) -> None:
+        """A member has asked for its assignment. When all have, the generation needs no watching any more."""
+        member.owes_sync = False
+        if not any(each.owes_sync for each in self.members.values()):
+            self.rebalance_deadline_ms = None
 
     def synced(self, member: Member) -> Synced:
         return Synced(protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment)
@@ -219,16 +252,25 @@ class ClassicGroup:
                 self.remove(member, now_ms, decision)
         due = self.rebalance_deadline_ms is not None and self.rebalance_deadline_ms <= now_ms
         if self.state is GroupState.PREPARING_REBALANCE:
-            if due:
+            if due and not self._waits_on(now_ms):
                 self.complete_join(now_ms, decision)
             else:
                 self.complete_join_if_all_are_in(now_ms, decision)
         elif due:
             self._drop_who_did_not_sync(now_ms, decision)
 
+    def _waits_on(self, now_ms: int) -> bool:
+        """Members who have come during the initial delay prolong it, up to the rebalance timeout."""
+        delay = self.initial_delay
+        if delay is None or not delay.has_new_members or now_ms >= delay.latest_ms:
+            return False
+        delay.has_new_members = False
+        self.rebalance_deadline_ms = min(now_ms + delay.delay_ms, delay.latest_ms)
+        return True
+
     def _drop_who_did_not_sync(self, now_ms: int, decision: Decision) -> None:
         self.rebalance_deadline_ms = None
-        for member in [each for each in self.members.values() if each.sync_token is None]:
+        for member in [each for each in self.members.values() if each.owes_sync]:
             self.forget(member, decision)
         self.prepare_rebalance(now_ms, decision)
 

@@ -97,4 +97,45 @@ class FetchOffsets:
     partitions: tuple[tuple[str, int], ...] | None
 
 
-GroupCommand = JoinGroup | SyncGroup | Heartbeat | LeaveGroup | CommitOffsets | FetchOffsets
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListGroups:
+    """Ask which groups there are: those in one of these states and of one of these types, in lower case; empty: all."""
+
+    states: frozenset[str] = frozenset()
+    types: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroup:
+    """Ask what a group of the classic protocol is doing, and who is in it."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroup:
+    """Forget a group without members, and its offsets."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOffsets:
+    """Forget how far a group has read some partitions, of topics that none of its members reads now."""
+
+    group_id: str
+    partitions: tuple[tuple[str, int], ...]
+
+
+OneGroupCommand = (
+    JoinGroup
+    | SyncGroup
+    | Heartbeat
+    | LeaveGroup
+    | CommitOffsets
+    | FetchOffsets
+    | DescribeGroup
+    | DeleteGroup
+    | DeleteOffsets
+)
+GroupCommand = OneGroupCommand | ListGroups

@@ -4,13 +4,16 @@ from dataclasses import dataclass
 
 from conveyor.groups.commands import JoinGroup
 from conveyor.groups.records import MemberValue
-from conveyor.groups.replies import JoinedMember
+from conveyor.groups.replies import DescribedMember, JoinedMember
 from conveyor.kernel.machine import Token
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """`join_token` and `sync_token`: the answer that the member waits for, if it does."""
+    """`join_token` and `sync_token`: the answer that the member waits for, if it does.
+
+    owes_sync: it was told of a generation, and has not asked for its assignment yet.
+    """
 
     member_id: str
     group_instance_id: str | None
@@ -24,6 +27,7 @@ class Member:
     join_token: Token | None = None
     sync_token: Token | None = None
     skips_assignment: bool = False
+    owes_sync: bool = False
 
     @property
     def waits(self) -> bool:
@@ -52,6 +56,17 @@ class Member:
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
             metadata=self.subscription(protocol_name),
+        )
+
+    def described(self, protocol_name: str | None) -> DescribedMember:
+        """What an administrator is told; no protocol while the group rebalances."""
+        return DescribedMember(
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            metadata=b"" if protocol_name is None else self.subscription(protocol_name),
+            assignment=b"" if protocol_name is None else self.assignment,
         )
 
     def value(self, protocol_name: str, assignment: bytes) -> MemberValue:

@@ -1,18 +1,29 @@
-"""Fields of the records in `__consumer_offsets`: big-endian numbers, strings and bytes with their length in front."""
+"""Fields of the records in `__consumer_offsets`: big-endian numbers, strings and bytes with their length in front.
 
+Flexible versions have compact lengths (a varint, one more than the length) and tagged fields at the end.
+"""
+
+from collections.abc import Mapping
 from struct import Struct, error
+from uuid import UUID
 
 from conveyor.kernel.errors import StorageFailure
 
-_INT16, _INT32, _INT64 = Struct(">h"), Struct(">i"), Struct(">q")
+_INT8, _INT16, _INT32, _INT64 = Struct(">b"), Struct(">h"), Struct(">i"), Struct(">q")
 _NULL = -1
+_UUID_BYTES = 16
 
 
 class FieldWriter:
     """Builds one key or value."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, flexible: bool = False) -> None:
         self._out = bytearray()
+        self._flexible = flexible
+
+    def int8(self, number: int) -> "FieldWriter":
+        self._out += _INT8.pack(number)
+        return self
 
     def int16(self, number: int) -> "FieldWriter":
         self._out += _INT16.pack(number)
@@ -26,17 +37,43 @@ class FieldWriter:
         self._out += _INT64.pack(number)
         return self
 
+    def uuid(self, identity: UUID) -> "FieldWriter":
+        self._out += identity.bytes
+        return self
+
     def string(self, text: str | None) -> "FieldWriter":
         if text is None:
-            return self.int16(_NULL)
+            return self.varint(0) if self._flexible else self.int16(_NULL)
         encoded = text.encode()
-        self.int16(len(encoded))
+        if self._flexible:
+            self.varint(len(encoded) + 1)
+        else:
+            self.int16(len(encoded))
         self._out += encoded
         return self
 
     def sized(self, content: bytes) -> "FieldWriter":
-        self.int32(len(content))
+        self.array_length(len(content))
         self._out += content
+        return self
+
+    def array_length(self, count: int) -> "FieldWriter":
+        return self.varint(count + 1) if self._flexible else self.int32(count)
+
+    def tags(self, fields: Mapping[int, bytes] | None = None) -> "FieldWriter":
+        """The end of a flexible struct; tagged fields go by their number."""
+        fields = fields or {}
+        self.varint(len(fields))
+        for tag, content in sorted(fields.items()):
+            self.varint(tag).varint(len(content))
+            self._out += content
+        return self
+
+    def varint(self, number: int) -> "FieldWriter":
+        while number >= 0x80:
+            self._out.append(number & 0x7F | 0x80)
+            number >>= 7
+        self._out.append(number)
         return self
 
     def done(self) -> bytes:
@@ -44,12 +81,15 @@ class FieldWriter:
 
 
 class FieldReader:
-    """Reads one key or value. `flexible` versions have compact lengths and tagged fields. Raises StorageFailure."""
+    """Reads one key or value. Raises StorageFailure."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, *, flexible: bool = False) -> None:
         self._content = content
         self._position = 0
-        self.flexible = False
+        self.flexible = flexible
+
+    def int8(self) -> int:
+        return self._number(_INT8)
 
     def int16(self) -> int:
         return self._number(_INT16)
@@ -59,6 +99,9 @@ class FieldReader:
 
     def int64(self) -> int:
         return self._number(_INT64)
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=self._take(_UUID_BYTES))
 
     def array_length(self) -> int:
         return self._varint() - 1 if self.flexible else self.int32()
@@ -74,11 +117,19 @@ class FieldReader:
     def sized(self) -> bytes:
         return self._take(self._varint() - 1 if self.flexible else self.int32())
 
+    def texts(self) -> tuple[str, ...]:
+        return tuple(self.text() for _ in range(self.array_length()))
+
+    def int32s(self) -> tuple[int, ...]:
+        return tuple(self.int32() for _ in range(self.array_length()))
+
     def skip_tags(self) -> None:
         if self.flexible:
-            for _ in range(self._varint()):
-                self._varint()
-                self._take(self._varint())
+            self.tags()
+
+    def tags(self) -> dict[int, bytes]:
+        """The tagged fields at the end of a flexible struct, by their numbers."""
+        return {self._varint(): self._take(self._varint()) for _ in range(self._varint())}
 
     def _number(self, layout: Struct) -> int:
         try:

@@ -79,3 +79,54 @@ class FetchedOffsets:
     """What was asked for, in order; or all, by topic and partition."""
 
     offsets: tuple[CommittedOffset, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedGroup:
+    """A group in a list. `protocol_type` is empty if it has never had a member."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    group_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedGroups:
+    """The groups of one coordinator partition, by name."""
+
+    groups: tuple[ListedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedMember:
+    """A member of a classic group; `metadata` and `assignment` are empty while the group rebalances."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedGroup:
+    """A classic group; `protocol_name` is known while it is stable."""
+
+    state: str
+    protocol_type: str
+    protocol_name: str
+    members: tuple[DescribedMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deleted:
+    """The group is forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsDeleted:
+    """For each partition, in order: None, or why its offset is kept."""
+
+    errors: tuple[RequestError | None, ...]

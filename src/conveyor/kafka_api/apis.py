@@ -17,6 +17,8 @@ from conveyor.kafka_api import (
     k12_heartbeat,
     k13_leave_group,
     k14_sync_group,
+    k15_describe_groups,
+    k16_list_groups,
     k18_api_versions,
     k19_create_topics,
     k20_delete_topics,
@@ -24,8 +26,15 @@ from conveyor.kafka_api import (
     k22_init_producer_id,
     k32_describe_configs,
     k33_alter_configs,
+    k35_describe_log_dirs,
     k37_create_partitions,
+    k42_delete_groups,
+    k43_elect_leaders,
     k44_incremental_alter_configs,
+    k47_offset_delete,
+    k60_describe_cluster,
+    k61_describe_producers,
+    k75_describe_topic_partitions,
 )
 from conveyor.kafka_api.call import Call
 
@@ -59,6 +68,8 @@ _HANDLERS: dict[int, Callable[[Call], None]] = {
     12: k12_heartbeat.handle,
     13: k13_leave_group.handle,
     14: k14_sync_group.handle,
+    15: k15_describe_groups.handle,
+    16: k16_list_groups.handle,
     18: k18_api_versions.handle,
     19: k19_create_topics.handle,
     20: k20_delete_topics.handle,
@@ -66,8 +77,15 @@ _HANDLERS: dict[int, Callable[[Call], None]] = {
     22: k22_init_producer_id.handle,
     32: k32_describe_configs.handle,
     33: k33_alter_configs.handle,
+    35: k35_describe_log_dirs.handle,
     37: k37_create_partitions.handle,
+    42: k42_delete_groups.handle,
+    43: k43_elect_leaders.handle,
     44: k44_incremental_alter_configs.handle,
+    47: k47_offset_delete.handle,
+    60: k60_describe_cluster.handle,
+    61: k61_describe_producers.handle,
+    75: k75_describe_topic_partitions.handle,
 }
 
 APIS: dict[int, Api] = {key: _api(key, handle) for key, handle in _HANDLERS.items()}

@@ -1,7 +1,9 @@
 """OffsetCommit (key 8). v5 no retention time of its own · v6 leader epoch · v7 static members · v8 flexible ·
 v9 the consumer protocol of KIP-848 · v10 topic ids."""
 
+from collections.abc import Iterator
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from conveyor.groups.commands import CommitOffsets, OffsetToCommit
@@ -16,15 +18,16 @@ _TOPIC_IDS = 10
 def handle(call: Call) -> None:
     """Commit what names a partition that is there; the rest is refused one by one."""
     request = call.request
-    offsets = tuple(each for topic in request.topics for each in _offsets(call, topic) if _is_known(call, each))
+    named = [each for topic in request.topics for each in _offsets(call, topic)]
+    known = [_is_known(call, each) for each in named]
     command = CommitOffsets(
         group_id=request.group_id,
         generation_id=getattr(request, "generation_id_or_member_epoch", getattr(request, "generation_id", -1)),
         member_id=request.member_id,
         group_instance_id=getattr(request, "group_instance_id", None),
-        offsets=offsets,
+        offsets=tuple(each for each, is_known in zip(named, known, strict=True) if is_known),
     )
-    call.cancel = call.broker.groups.submit(command, partial(_finish, call))
+    call.cancel = call.broker.groups.submit(command, partial(_finish, call, known))
 
 
 def _offsets(call: Call, topic: Any) -> list[OffsetToCommit]:
@@ -51,22 +54,20 @@ def _is_known(call: Call, offset: OffsetToCommit) -> bool:
     return topic is not None and 0 <= offset.partition < len(topic.partitions)
 
 
-def _finish(call: Call, reply: object) -> None:
+def _finish(call: Call, known: list[bool], reply: object) -> None:
     unknown = RequestError(ErrorKind.UNKNOWN_TOPIC, "there is no such topic or partition")
-    settled = iter(reply.errors if isinstance(reply, Committed) else ())
-    whole = reply if isinstance(reply, RequestError) else None
-
-    def outcome(offset: OffsetToCommit) -> RequestError | None:
-        if whole is not None:
-            return whole
-        return next(settled) if _is_known(call, offset) else unknown
-
+    if isinstance(reply, RequestError):
+        results: Iterator[RequestError | None] = repeat(reply)
+    else:
+        assert isinstance(reply, Committed)
+        settled = iter(reply.errors)
+        results = iter([next(settled) if is_known else unknown for is_known in known])
     by_id = call.api_version >= _TOPIC_IDS
     code = errors.code_by_id if by_id else errors.code
     topics = []
     for topic in call.request.topics:
         partitions = [
-            {"partition_index": each.partition, "error_code": code(outcome(each))} for each in _offsets(call, topic)
+            {"partition_index": each.partition_index, "error_code": code(next(results))} for each in topic.partitions
         ]
         named = {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
         topics.append(named | {"partitions": partitions})

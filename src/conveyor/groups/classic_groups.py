@@ -1,0 +1,185 @@
+"""All groups of the classic protocol of one coordinator partition: what their members ask, and how they end.
+
+Hard state, changed by `apply` only: the last record of each group. Soft state: the living groups.
+"""
+
+from dataclasses import replace
+
+from conveyor.groups.classic_group import ClassicGroup, Decision, GroupState, restored_group
+from conveyor.groups.commands import (
+    NO_GENERATION,
+    NO_MEMBER,
+    CommitOffsets,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    SyncGroup,
+)
+from conveyor.groups.joining import check_join, check_member, join
+from conveyor.groups.member import Member
+from conveyor.groups.records import GroupKey, GroupValue, group_record
+from conveyor.groups.replies import Alive, Left
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.machine import LogRecord, Token
+from conveyor.kernel.settings import GroupsSettings
+
+
+class ClassicGroups:
+    """See the module's docstring."""
+
+    def __init__(self, settings: GroupsSettings) -> None:
+        self._settings = settings
+        self._values: dict[str, GroupValue] = {}
+        self._groups: dict[str, ClassicGroup] = {}
+
+    def apply(self, group_id: str, value: GroupValue | None, appended_ms: int) -> None:
+        if value is None:
+            self._values.pop(group_id, None)
+        else:
+            self._values[group_id] = _with_timestamp(value, appended_ms)
+
+    def loaded(self, now_ms: int) -> None:
+        """Wake the groups. Their members' sessions start anew."""
+        for group_id, value in self._values.items():
+            self._groups[group_id] = restored_group(group_id, value, now_ms)
+
+    def group_ids(self) -> set[str]:
+        return set(self._groups)
+
+    def find(self, group_id: str) -> ClassicGroup | None:
+        return self._groups.get(group_id)
+
+    def value(self, group_id: str) -> GroupValue | None:
+        """The group's last record."""
+        return self._values.get(group_id)
+
+    def join(self, command: JoinGroup, token: Token, now_ms: int, decision: Decision) -> None:
+        check_join(command, self._settings)
+        join(self._group_to_join(command), command, token, now_ms, self._settings, decision)
+
+    def sync(self, command: SyncGroup, token: Token, now_ms: int, decision: Decision) -> None:
+        group, member = self._member(command)
+        _check_protocol(group, command)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            raise _rebalancing(group)
+        group.synced_by(member)
+        if group.state is GroupState.STABLE:
+            member.touch(now_ms)
+            return decision.reply(token, group.synced(member))
+        if member.sync_token is not None:
+            decision.reply(member.sync_token, _rebalancing(group))
+        member.sync_token = token
+        if member.member_id == group.leader:
+            group.assign(command.assignments, now_ms, decision)
+
+    def heartbeat(self, command: Heartbeat, token: Token, now_ms: int, decision: Decision) -> None:
+        group, member = self._member(command)
+        member.touch(now_ms)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            raise _rebalancing(group)
+        decision.reply(token, Alive())
+
+    def leave(self, command: LeaveGroup, token: Token, now_ms: int, decision: Decision) -> None:
+        check_group_id(command.group_id)
+        group = self._groups.get(command.group_id) or ClassicGroup(command.group_id)
+        size = len(group.members)
+        errors = tuple(self._leave_one(group, each, decision) for each in command.members)
+        if len(group.members) < size or group.state is GroupState.PREPARING_REBALANCE:
+            group.members_left(now_ms, decision)
+        decision.reply(token, Left(errors=errors))
+
+    def check_commit(self, command: CommitOffsets, now_ms: int) -> None:
+        """Who may commit: a member of this generation; or anybody, to a group without members. Raises RequestError."""
+        group = self._groups.get(command.group_id)
+        has_generation = command.generation_id > NO_GENERATION
+        if group is None and has_generation:
+            raise RequestError(ErrorKind.ILLEGAL_GENERATION, f"group '{command.group_id}' has no generation now")
+        if group is None or (group.state is GroupState.EMPTY and not has_generation):
+            return
+        if not has_generation and command.member_id == NO_MEMBER and command.group_instance_id is None:
+            raise RequestError(
+                ErrorKind.UNKNOWN_MEMBER_ID, f"group '{command.group_id}' has members: only they commit its offsets"
+            )
+        _, member = self._member(command)
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            raise _rebalancing(group)
+        member.touch(now_ms)
+
+    def expire(self, group_id: str, now_ms: int, decision: Decision) -> bool:
+        """Let a group see what time has brought. Returns whether it was without members before, too.
+
+        A group that becomes empty now is not forgotten now: the record that says so is yet to be applied.
+        """
+        group = self._groups.get(group_id)
+        if group is None:
+            return True
+        was_empty = group.state is GroupState.EMPTY
+        group.expire(now_ms, decision)
+        return was_empty and not group.pending_members
+
+    def forget(self, group_id: str) -> list[LogRecord]:
+        """Let go of a group without members. Returns the record that says so, if the log knows the group."""
+        self._groups.pop(group_id, None)
+        return [group_record(GroupKey(group_id=group_id), None)] if group_id in self._values else []
+
+    def _leave_one(self, group: ClassicGroup, leaving: LeavingMember, decision: Decision) -> RequestError | None:
+        member_id = leaving.member_id
+        if leaving.group_instance_id is not None and member_id == NO_MEMBER:
+            member_id = group.static_members.get(leaving.group_instance_id, NO_MEMBER)
+        if group.pending_members.pop(member_id, None) is not None:
+            return None
+        try:
+            group.forget(check_member(group, member_id, leaving.group_instance_id), decision)
+        except RequestError as error:
+            return error
+        return None
+
+    def _member(self, command: SyncGroup | Heartbeat | CommitOffsets) -> tuple[ClassicGroup, Member]:
+        """The group and the member that a command is about, of the generation it names. Raises RequestError."""
+        group = self._group(command.group_id)
+        member = check_member(group, command.member_id, command.group_instance_id)
+        if command.generation_id != group.generation_id:
+            raise RequestError(
+                ErrorKind.ILLEGAL_GENERATION,
+                f"group '{group.group_id}' is in generation {group.generation_id}, not {command.generation_id}",
+            )
+        return group, member
+
+    def _group(self, group_id: str) -> ClassicGroup:
+        check_group_id(group_id)
+        group = self._groups.get(group_id)
+        if group is None:
+            raise RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"group '{group_id}' has no members")
+        return group
+
+    def _group_to_join(self, command: JoinGroup) -> ClassicGroup:
+        """A new member may be a group's first; one that has an id is of a group that is there. Raises RequestError."""
+        if command.member_id != NO_MEMBER:
+            return self._group(command.group_id)
+        return self._groups.setdefault(command.group_id, ClassicGroup(command.group_id))
+
+
+def check_group_id(group_id: str) -> None:
+    """Raises RequestError (INVALID_GROUP_ID)."""
+    if not group_id:
+        raise RequestError(ErrorKind.INVALID_GROUP_ID, "the group id is empty")
+
+
+def _rebalancing(group: ClassicGroup) -> RequestError:
+    return RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{group.group_id}' rebalances: join again")
+
+
+def _with_timestamp(value: GroupValue, appended_ms: int) -> GroupValue:
+    """Early versions of the record do not say since when the group is as it is: since it was written, then."""
+    return value if value.state_timestamp_ms >= 0 else replace(value, state_timestamp_ms=appended_ms)
+
+
+def _check_protocol(group: ClassicGroup, command: SyncGroup) -> None:
+    wrong_type = command.protocol_type not in (None, group.protocol_type)
+    wrong_name = command.protocol_name not in (None, group.protocol_name)
+    if wrong_type or wrong_name:
+        raise RequestError(
+            ErrorKind.INCONSISTENT_GROUP_PROTOCOL,
+            f"group '{group.group_id}' uses '{group.protocol_name}' of type '{group.protocol_type}'",
+        )

@@ -1,0 +1,125 @@
+"""A group of the consumer protocol (KIP-848) as its log tells of it: hard state, changed by applied records only.
+
+The group's epoch rises with each change of who is in it, what they want to read, or the topics that they read. Its
+target assignment says what each member shall read in the end, and of which epoch that is. Each member has an epoch of
+its own, and comes to the target's in its own time: it gives up first what others shall have, which they get when it
+has said that it did. So no partition ever has two readers, and nobody stops who has nothing to give up.
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from conveyor.groups.consumer_member import Current, MemberState, Subscription
+from conveyor.groups.consumer_records import (
+    ConsumerKey,
+    ConsumerKeyKind,
+    SubscribedTopics,
+    decode_current,
+    decode_epoch,
+    decode_pattern,
+    decode_subscription,
+    decode_target,
+    decode_topics,
+)
+from conveyor.groups.known_topics import Assigned, TopicIdPartition
+
+EMPTY, ASSIGNING, RECONCILING, STABLE = "Empty", "Assigning", "Reconciling", "Stable"
+"""A group's states, by the names that administrators know."""
+
+Value = TypeVar("Value")
+
+_NOTHING: Assigned = frozenset()
+_JOINING = Current()
+
+
+class ConsumerGroup:
+    """See the module's docstring. `changed_ms`: when its epoch last rose."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.changed_ms = 0
+        self.target_epoch = 0
+        self.topics: SubscribedTopics = {}
+        self.patterns: dict[str, frozenset[str]] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.static_members: dict[str, str] = {}
+        self._targets: dict[str, Assigned] = {}
+        self._current: dict[str, Current] = {}
+        self._owners: dict[TopicIdPartition, str] = {}
+
+    @property
+    def state(self) -> str:
+        if not self.subscriptions:
+            return EMPTY
+        if self.epoch > self.target_epoch:
+            return ASSIGNING
+        return STABLE if all(self._has_arrived(each) for each in self.subscriptions) else RECONCILING
+
+    @property
+    def targets(self) -> Mapping[str, Assigned]:
+        return self._targets
+
+    def target(self, member_id: str) -> Assigned:
+        return self._targets.get(member_id, _NOTHING)
+
+    def current(self, member_id: str) -> Current:
+        return self._current.get(member_id, _JOINING)
+
+    def owner(self, partition: TopicIdPartition) -> str | None:
+        """The member that reads a partition, or has not said yet that it stopped."""
+        return self._owners.get(partition)
+
+    def reads(self, topic: str) -> bool:
+        """Whether a member subscribes to a topic."""
+        by_pattern = {each.pattern for each in self.subscriptions.values() if each.pattern}
+        return any(topic in each.topics for each in self.subscriptions.values()) or any(
+            topic in self.patterns.get(pattern, ()) for pattern in by_pattern
+        )
+
+    def apply(self, key: ConsumerKey, value: bytes | None, appended_ms: int) -> None:
+        """Take one record in, all but the one that ends the group."""
+        match key.kind:
+            case ConsumerKeyKind.GROUP:
+                assert value is not None, "a group without an epoch is not there any more"
+                self.epoch, self.changed_ms = decode_epoch(value), appended_ms
+            case ConsumerKeyKind.TOPICS:
+                self.topics = {} if value is None else decode_topics(value)
+            case ConsumerKeyKind.SUBSCRIPTION:
+                self._subscribe(key.name, None if value is None else decode_subscription(value))
+            case ConsumerKeyKind.TARGET_EPOCH:
+                self.target_epoch = 0 if value is None else decode_epoch(value)
+            case ConsumerKeyKind.TARGET:
+                _put(self._targets, key.name, None if value is None else decode_target(value))
+            case ConsumerKeyKind.CURRENT:
+                self._move(key.name, None if value is None else decode_current(value))
+            case ConsumerKeyKind.PATTERN:
+                _put(self.patterns, key.name, None if value is None else decode_pattern(value))
+
+    def _subscribe(self, member_id: str, subscription: Subscription | None) -> None:
+        old = self.subscriptions.get(member_id)
+        if old is not None and old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
+            del self.static_members[old.instance_id]
+        _put(self.subscriptions, member_id, subscription)
+        if subscription is not None and subscription.instance_id is not None:
+            self.static_members[subscription.instance_id] = member_id
+
+    def _move(self, member_id: str, current: Current | None) -> None:
+        """Compaction may let a partition go to its next owner before the record by which the last one lost it."""
+        for partition in self.current(member_id).owned:
+            if self._owners.get(partition) == member_id:
+                del self._owners[partition]
+        _put(self._current, member_id, current)
+        if current is not None:
+            self._owners.update(dict.fromkeys(current.owned, member_id))
+
+    def _has_arrived(self, member_id: str) -> bool:
+        current = self.current(member_id)
+        return current.state is MemberState.STABLE and current.epoch == self.target_epoch
+
+
+def _put(values: dict[str, Value], name: str, value: Value | None) -> None:
+    if value is None:
+        values.pop(name, None)
+    else:
+        values[name] = value

@@ -1,0 +1,113 @@
+"""Uniform: every member reads as many partitions as the others, to one, and keeps what it has as far as that allows.
+
+Where members want different topics, no partition is moved unless that brings its two readers closer together.
+Source: KIP-848, `uniform`.
+"""
+
+from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
+from uuid import UUID
+
+from conveyor.groups.known_topics import Assigned, TopicIdPartition
+
+_MOST_ROUNDS = 16
+"""Topics are balanced one after the other, which may undo some of it; it settles within a few rounds."""
+
+Shares = dict[str, set[TopicIdPartition]]
+
+
+def assign_uniformly(
+    wishes: Mapping[str, frozenset[UUID]], previous: Mapping[str, Assigned], partition_counts: Mapping[UUID, int]
+) -> dict[str, Assigned]:
+    """See `conveyor.groups.assignors`."""
+    shares = _kept(wishes, previous, partition_counts)
+    taken = set().union(*shares.values()) if shares else set()
+    readers = {
+        topic_id: [each for each in sorted(wishes) if topic_id in wishes[each]] for topic_id in sorted(partition_counts)
+    }
+    if len(set(wishes.values())) == 1:
+        everything = [(topic_id, number) for topic_id in readers for number in range(partition_counts[topic_id])]
+        _share_alike(shares, everything, taken)
+    else:
+        _fill(shares, readers, partition_counts, taken)
+        _balance(shares, readers)
+    return {member_id: frozenset(share) for member_id, share in shares.items()}
+
+
+def _kept(
+    wishes: Mapping[str, frozenset[UUID]], previous: Mapping[str, Assigned], partition_counts: Mapping[UUID, int]
+) -> Shares:
+    """What members were to read before and still want, and which is still there."""
+    shares: Shares = {}
+    for member_id, topics in wishes.items():
+        shares[member_id] = {
+            (topic_id, number)
+            for topic_id, number in previous.get(member_id, ())
+            if topic_id in topics and number < partition_counts.get(topic_id, 0)
+        }
+    return shares
+
+
+def _share_alike(shares: Shares, everything: list[TopicIdPartition], taken: set[TopicIdPartition]) -> None:
+    """All want the same: each gets the same number, and those who have more now keep one of what is over."""
+    size, over = divmod(len(everything), len(shares))
+    for share in sorted(shares.values(), key=len, reverse=True):
+        limit = size + (len(share) > size and over > 0)
+        over -= limit > size
+        for partition in sorted(share)[limit:]:
+            share.remove(partition)
+            taken.remove(partition)
+    free = iter([each for each in everything if each not in taken])
+    for _, share in sorted(shares.items()):
+        if len(share) <= size:
+            wanted = size - len(share) + (over > 0)
+            over -= over > 0
+            share.update(partition for _, partition in zip(range(wanted), free, strict=False))
+
+
+def _fill(
+    shares: Shares, readers: Mapping[UUID, list[str]], partition_counts: Mapping[UUID, int], taken: set[TopicIdPartition]
+) -> None:
+    """Give what nobody has to whoever has least; topics that few want come first."""
+    for topic_id in sorted(readers, key=lambda each: (len(readers[each]), each)):
+        heap = [(len(shares[each]), each) for each in readers[topic_id]]
+        heapify(heap)
+        for number in range(partition_counts[topic_id]):
+            if heap and (topic_id, number) not in taken:
+                load, member_id = heappop(heap)
+                shares[member_id].add((topic_id, number))
+                heappush(heap, (load + 1, member_id))
+
+
+def _balance(shares: Shares, readers: Mapping[UUID, list[str]]) -> None:
+    for _ in range(_MOST_ROUNDS):
+        if not any([_balance_topic(shares, topic_id, members) for topic_id, members in readers.items()]):
+            return
+
+
+def _balance_topic(shares: Shares, topic_id: UUID, members: list[str]) -> bool:
+    """Move partitions of a topic from whoever has most to whoever has least. Returns whether any was moved."""
+    movable = {each: sorted(partition for partition in shares[each] if partition[0] == topic_id) for each in members}
+    givers = [(-len(shares[each]), each) for each in members if movable[each]]
+    takers = [(len(shares[each]), each) for each in members]
+    heapify(givers)
+    heapify(takers)
+    moved = False
+    while givers and takers:
+        (load, giver), (least, taker) = givers[0], takers[0]
+        if -load != len(shares[giver]) or not movable[giver]:
+            heappop(givers)
+            if movable[giver]:
+                heappush(givers, (-len(shares[giver]), giver))
+        elif least != len(shares[taker]):
+            heappop(takers)
+            heappush(takers, (len(shares[taker]), taker))
+        elif len(shares[giver]) - len(shares[taker]) <= 1:
+            break
+        else:
+            partition = movable[giver].pop()
+            shares[giver].remove(partition)
+            shares[taker].add(partition)
+            movable[taker].append(partition)
+            moved = True
+    return moved
