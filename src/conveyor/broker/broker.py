@@ -70,7 +70,7 @@ class Broker:
         )
         self.publisher = Publisher(self.partitions, ports.clock)
         self.fetcher = Fetcher(self.partitions, ports.clock, self.turn, settings.network.max_fetch_bytes)
-        self.fetch_sessions = FetchSessions(ports.new_id)
+        self.fetch_sessions = FetchSessions(ports.new_id, max_fetch_sessions=settings.network.max_fetch_sessions)
         self.producer_ids = ProducerIds(ports.store)
         node_id = NodeId(settings.broker.node_id)
         self.topics = Topics(

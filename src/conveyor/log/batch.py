@@ -38,7 +38,6 @@ TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
 """The base timestamp says until when the batch's tombstones stay. Source: KIP-534."""
-_KNOWN_ATTRIBUTES = 0x7F
 
 
 class BatchHeader(NamedTuple):

@@ -88,6 +88,12 @@ def floor_by_second(entries: Entries, key: int) -> Entry | None:
     return entries[number - 1] if number else None
 
 
+def below_by_second(entries: Entries, key: int) -> Entry | None:
+    """The last entry whose second column is below the key."""
+    number = bisect_left(entries, key, key=_second_column)
+    return entries[number - 1] if number else None
+
+
 def below_by_first(entries: Entries, key: int) -> Entry | None:
     """The last entry whose first column is below the key."""
     number = bisect_left(entries, key, key=_first_column)

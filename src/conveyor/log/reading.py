@@ -4,7 +4,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.log.batch import HEADER_BYTES, BatchHeader, read_header
+from conveyor.log.index import below_by_second
 from conveyor.log.records import Record, decode_records
 from conveyor.log.segment import Segment
 
@@ -83,8 +85,22 @@ def find_newest(segments: Sequence[Segment], limit_offset: int, start_offset: in
     held = [segment for segment in segments if segment.base_offset < limit_offset and segment.size]
     if not held:
         return None
-    newest = max(held, key=lambda segment: segment.max_timestamp)
-    return _find_time_in(newest, newest.max_timestamp, limit_offset, start_offset)
+    times = [_newest_time(segment, limit_offset) for segment in held]
+    newest_ms = max(times)
+    return _find_time_in(held[times.index(newest_ms)], newest_ms, limit_offset, start_offset)
+
+
+def _newest_time(segment: Segment, limit_offset: int) -> int:
+    """The largest timestamp of a segment's batches that begin below an offset."""
+    if segment.next_offset <= limit_offset:
+        return segment.max_timestamp
+    entry = below_by_second(segment.time_entries, limit_offset - segment.base_offset)
+    newest_ms, delta = entry or (NO_TIMESTAMP, 0)
+    for _, header in headers(segment, segment.position_before(segment.base_offset + delta)):
+        if header.base_offset >= limit_offset:
+            break
+        newest_ms = max(newest_ms, header.max_timestamp)
+    return newest_ms
 
 
 def _find_time_in(segment: Segment, timestamp_ms: int, limit_offset: int, start_offset: int) -> Record | None:

@@ -11,6 +11,7 @@
 
 import logging
 from bisect import bisect_right
+from collections.abc import Iterable
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import Offset
@@ -43,7 +44,7 @@ def open_log(
     names = disk.list(directory)
     start_offset = read_offset(disk, directory, LOG_START)
     cleaned_offset = read_offset(disk, directory, CLEANED)
-    bases = sorted(int(name[:OFFSET_DIGITS]) for name in names if name.endswith(".log"))
+    bases = _bases(names)
     bases = _without_trimmed(disk, directory, bases, start_offset)
     if bases and bases[0] > start_offset:
         bases = _without_start(disk, directory, bases, names, start_offset)
@@ -57,6 +58,12 @@ def open_log(
     state = _recover_producers(disk, directory, segments, producers, now_ms)
     start_offset = max(start_offset, segments[0].base_offset)
     return Log(disk, directory, topic, LogParts(segments, state, start_offset, cleaned_offset, fresh), probe)
+
+
+def _bases(names: Iterable[str]) -> list[int]:
+    """The base offsets of the segments among a directory's names, rising."""
+    stems = [name.removesuffix(".log") for name in names if name.endswith(".log")]
+    return sorted(int(stem) for stem in stems if len(stem) == OFFSET_DIGITS and stem.isdecimal())
 
 
 def _without_trimmed(disk: Disk, directory: str, bases: list[int], start_offset: int) -> list[int]:

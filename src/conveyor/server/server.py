@@ -11,6 +11,7 @@ import resource
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from conveyor.adapters.compactor import ProcessCompactor, ThreadCompactor
@@ -48,7 +49,9 @@ class Server:
     async def start(self, clock: Clock | None = None) -> None:
         """Accept requests when this returns. Raises SettingsError, StartupError; nothing is left open then."""
         async with contextlib.AsyncExitStack() as stack:
-            await self._start(stack, clock or SystemClock(asyncio.get_running_loop()))
+            loop = asyncio.get_running_loop()
+            loop.set_exception_handler(self._on_loop_error)
+            await self._start(stack, clock or SystemClock(loop))
             self._stack = stack.pop_all()
 
     async def stop(self) -> None:
@@ -118,6 +121,14 @@ class Server:
             return parse_address(advertised, "network.advertised")
         host, port = self.kafka_address
         return Address(socket.getfqdn() if host in ("0.0.0.0", "::") else host, port)  # noqa: S104
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception that left a callback: a socket's is its connection's business, any other is a bug."""
+        error = context.get("exception")
+        if error is None or isinstance(error, OSError):
+            log.debug("event loop message=%s error=%r", context.get("message"), error)
+        else:
+            self._failed(error)
 
     def _failed(self, error: BaseException) -> None:
         """A bug: stop rather than guess."""
