@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Disk
-from conveyor.log.segment import Segment, segment_path
+from conveyor.log.segment import EncodedIndexes, Segment, segment_path
 from conveyor.log.snapshot import SUFFIX, remove_snapshots
 
 _KEPT_SNAPSHOTS = 2
@@ -21,7 +21,7 @@ class FlushJob:
     disk: Disk
     directory: str
     active: Segment
-    closed: tuple[tuple[Segment, tuple[bytes, bytes]], ...]
+    closed: tuple[tuple[Segment, EncodedIndexes], ...]
     snapshot: tuple[int, bytes] | None
     directory_changed: bool
     offset: Offset

@@ -16,7 +16,7 @@ import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Bytes, Disk, FileSlice
 from conveyor.kernel.settings import TopicSettings
@@ -140,8 +140,8 @@ class Log:
 
     def complete_flush(self, job: FlushJob) -> None:
         """Take the result of a job that ran without failure."""
-        for segment, _ in job.closed:
-            segment.seal()
+        for segment, encoded in job.closed:
+            segment.seal(encoded.seal)
         self.flushed_offset = Offset(max(self.flushed_offset, job.offset))
 
     def read(self, offset: int, max_bytes: int, limit_offset: int, *, at_least_one: bool) -> FileSlice | None:
@@ -191,7 +191,7 @@ class Log:
         self.segments = kept
         self._positions.clear()
         for segment in dropped:
-            segment.detach()
+            segment.file.detach()
         return TrimJob(
             disk=self._disk,
             directory=self.directory,
@@ -249,13 +249,15 @@ class Log:
         self._close_files()
 
     def _can_drop(self, kept: list[Segment]) -> bool:
-        first = kept[0]
-        return len(kept) > 1 and first.sealed and first.next_offset <= self.log_start_offset and not self._is_swapping
+        """Whether the first segment holds nothing that the log still has; compaction may have emptied its end."""
+        if len(kept) == 1 or self._is_swapping:
+            return False
+        return kept[0].sealed and kept[1].base_offset <= self.log_start_offset
 
     def _swapped_in(self, cleaned: CleanedSegment) -> Segment:
         segment = Segment(self._disk, self.directory, cleaned.base_offset)
-        segment.seal()
-        segment.next_offset, segment.max_timestamp = cleaned.next_offset, cleaned.max_timestamp
+        if not segment.load_seal():
+            raise StorageFailure(f"{segment.path('seal')} does not check out")
         return segment
 
     def _flush_job(self, snapshot: tuple[int, bytes] | None) -> FlushJob:

@@ -1,7 +1,8 @@
 """Opening a log: what is on the disk, checked, and cut at the first batch that does not check out.
 
-- A segment with an index file was flushed whole before that file was written: only its end is looked at.
-- A segment without one was being written when the broker stopped: every batch is read and its CRC checked.
+- A segment with a seal was flushed whole before the seal was written: its bounds are in the seal. After a clean stop
+  nothing else is read but the end of the last segment, after a crash the end of each: has anybody touched it?
+- A segment without one, or with one that does not check out, is read batch by batch and its CRCs checked.
   What it holds is flushed then: a reader, and a producer that repeats itself, may rely on it.
 - What does not check out at the end of the log is a write that was cut off: the log ends before it, and segments after
   it are removed, which were not flushed either. Never so in a segment that was flushed and has others after it: a hole
@@ -11,7 +12,7 @@
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import Offset
@@ -66,6 +67,10 @@ def _bases(names: Iterable[str]) -> list[int]:
     return sorted(int(stem) for stem in stems if len(stem) == OFFSET_DIGITS and stem.isdecimal())
 
 
+def _is_sealed(base: int, names: Collection[str]) -> bool:
+    return segment_path("", base, "seal").lstrip("/") in names
+
+
 def _without_trimmed(disk: Disk, directory: str, bases: list[int], start_offset: int) -> list[int]:
     """Remove the files of segments that end before the log does start; returns the others."""
     kept = bisect_right(bases, start_offset) - 1
@@ -79,7 +84,7 @@ def _without_trimmed(disk: Disk, directory: str, bases: list[int], start_offset:
 
 def _without_start(disk: Disk, directory: str, bases: list[int], names: list[str], start_offset: int) -> list[int]:
     """A power cut may forget a log's first file and keep a later one, if nothing was flushed yet: nothing is kept."""
-    if any(name.endswith(".index") for name in names):
+    if any(name.endswith(".seal") for name in names):
         raise StorageFailure(
             f"the log has a hole: it starts at offset {start_offset}, {directory} begins with segment {bases[0]}"
         )
@@ -97,19 +102,20 @@ def _open_segments(
     cleaned_offset: int,
 ) -> list[Segment]:
     segments: list[Segment] = []
+    was_stopped_cleanly = _is_sealed(bases[-1], names)
     for base, following in zip(bases, [*bases[1:], None], strict=True):
         segment = Segment(disk, directory, base)
         segments.append(segment)
-        flushed = segment_path("", base, "index").lstrip("/") in names
+        flushed = _is_sealed(base, names)
         has_gaps = base < cleaned_offset
-        if not (flushed and _end_is_sound(segment, has_gaps=has_gaps)):
-            if flushed and following is not None:
-                raise StorageFailure(f"{segment.path('log')} is damaged, and later segments follow it")
-            _recover(disk, directory, segment, topic, probe, has_gaps=has_gaps)
+        is_last = following is None
+        is_trusted = was_stopped_cleanly and not is_last
+        if not (flushed and segment.load_seal() and (is_trusted or _end_is_sound(segment, has_gaps=has_gaps))):
+            _recover(disk, directory, segment, topic, probe, has_gaps=has_gaps, may_cut=is_last or not flushed)
         if following is None:
             break
         if segment.next_offset > following or (segment.next_offset < following and not has_gaps):
-            if segment.sealed:
+            if flushed:
                 raise StorageFailure(
                     f"the log has a hole: {segment.path('log')} ends before offset {segment.next_offset},"
                     f" the next segment begins at {following}"
@@ -117,18 +123,32 @@ def _open_segments(
             _remove(disk, directory, [each for each in bases if each >= following])
             break
         if not segment.sealed:
-            segment.write_indexes(segment.encoded_indexes())
-            segment.seal()
+            encoded = segment.encoded_indexes()
+            segment.write_indexes(encoded)
+            segment.seal(encoded.seal)
     return segments
 
 
 def _recover(
-    disk: Disk, directory: str, segment: Segment, topic: TopicSettings, probe: LogProbe, *, has_gaps: bool
+    disk: Disk,
+    directory: str,
+    segment: Segment,
+    topic: TopicSettings,
+    probe: LogProbe,
+    *,
+    has_gaps: bool,
+    may_cut: bool,
 ) -> None:
-    """Find the end of a segment that was being written, cut it there, and make it and its name durable."""
+    """Check a segment batch by batch, cut it where that ends, and make it and its name durable.
+
+    may_cut: nothing after it was flushed, so a damaged end is a write that was cut off. Raises StorageFailure.
+    """
     segment.forget_indexes()
     end = _scan(segment, topic.index_interval_bytes, has_gaps=has_gaps)
+    if end != segment.size and not may_cut:
+        raise StorageFailure(f"{segment.path('log')} is damaged at {end}, and later segments follow it")
     probe.recovered_segments += 1
+    segment.remove_index_files()
     if end != segment.size:
         log.warning(
             "log cut partition=%s offset=%d bytes=%d: what followed is no whole batch",
@@ -141,30 +161,30 @@ def _recover(
 
 
 def _end_is_sound(segment: Segment, *, has_gaps: bool) -> bool:
-    """Read a flushed segment from its last index entry on, and take its bounds from there."""
-    segment.seal()
-    times = segment.time_entries
-    segment.max_timestamp = times[len(times) - 1][0] if len(times) else segment.max_timestamp
-    entries = segment.offset_entries
-    end = 0
+    """Read the last segment of a log that was stopped cleanly, from its last index entry on."""
+    try:
+        entries = segment.offset_entries
+    except StorageFailure:
+        return False
+    next_offset, end = segment.base_offset, 0
     if len(entries):
         delta, end = entries[len(entries) - 1]
         indexed = _intact_batch(segment, end)
         if indexed is None or indexed.next_offset != segment.base_offset + delta + 1:
             return False
-        segment.next_offset = indexed.base_offset
+        next_offset = indexed.base_offset
     while end < segment.size:
         header = _intact_batch(segment, end)
-        if header is None or not _follows(segment, header, has_gaps):
+        if header is None or not _follows(next_offset, header, has_gaps):
             return False
         end += header.size
-        segment.next_offset = header.next_offset
-    return True
+        next_offset = header.next_offset
+    return next_offset == segment.next_offset
 
 
-def _follows(segment: Segment, header: BatchHeader, has_gaps: bool) -> bool:
+def _follows(next_offset: int, header: BatchHeader, has_gaps: bool) -> bool:
     """Whether a batch goes on where the one before has ended; after a compaction it may be further on."""
-    return header.base_offset == segment.next_offset or (has_gaps and header.base_offset > segment.next_offset)
+    return header.base_offset == next_offset or (has_gaps and header.base_offset > next_offset)
 
 
 def _scan(segment: Segment, interval_bytes: int, *, has_gaps: bool) -> int:
@@ -181,7 +201,7 @@ def _scan(segment: Segment, interval_bytes: int, *, has_gaps: bool) -> int:
             buffer, buffer_start, within = segment.file.read(position, max(size, _READ_BYTES)), position, 0
         batch = memoryview(buffer)[within : within + size]
         header = read_header(batch)
-        if not _follows(segment, header, has_gaps) or not batch_is_intact(batch):
+        if not _follows(segment.next_offset, header, has_gaps) or not batch_is_intact(batch):
             return position
         segment.note(header.next_offset - 1, header.max_timestamp, position, size, interval_bytes)
         position += size

@@ -5,6 +5,7 @@ boundaries only the log start offset moves (DeleteRecords).
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.kernel.settings import TopicSettings
@@ -20,13 +21,13 @@ def retained_from(
     """The offset that the log should start at. limit_offset: nothing at or above it is let go (the high watermark)."""
     start = log_start_offset
     excess = sum(segment.size for segment in segments) - topic.retention_bytes
-    for segment in segments[:-1]:
-        if not segment.sealed or segment.next_offset > limit_offset:
+    for segment, following in pairwise(segments):
+        if not segment.sealed or following.base_offset > limit_offset:
             break
         too_many = topic.retention_bytes != FOREVER and excess >= segment.size
-        if segment.next_offset > start and not too_many and not is_too_old(segment, topic, now_ms):
+        if following.base_offset > start and not too_many and not is_too_old(segment, topic, now_ms):
             break
-        start = max(start, segment.next_offset)
+        start = max(start, following.base_offset)
         excess -= segment.size
     return start
 

@@ -1,11 +1,15 @@
 """One segment: a file of record batches, and its two sparse indexes.
 
-A segment is written (active), then sealing (closed, not yet flushed), then sealed (flushed, index files on disk).
+A segment is written (active), then sealing (closed, not yet flushed), then sealed (flushed, index files and seal on
+disk).
 Only the last segment of a log is written. Who may call: `Log` and recovery.
 """
 
+import logging
 from collections.abc import Sequence
-from struct import Struct
+from dataclasses import dataclass
+
+from crc32c import crc32c
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NO_TIMESTAMP
@@ -21,10 +25,16 @@ from conveyor.log.index import (
     floor_by_first,
     floor_by_second,
 )
+from conveyor.log.seal import Seal, decode_seal, encode_seal
+
+log = logging.getLogger(__name__)
 
 OFFSET_DIGITS = 20
+SUFFIXES = ("seal", "index", "timeindex", "log")
 MAX_BYTES = (1 << 31) - 1
 """Positions in the index are 32 bits wide, and Kafka reads them as signed."""
+
+_REBUILT_INTERVAL_BYTES = 4096
 
 
 def segment_path(directory: str, base_offset: int, suffix: str) -> str:
@@ -41,15 +51,14 @@ class Segment:
         self.next_offset = base_offset
         self.max_timestamp = NO_TIMESTAMP
         self.first_append_ms: int | None = None
-        self.sealed = False
         self._disk = disk
         self._directory = directory
         self._ending = ending
         self.file: File = disk.open(self.path("log"))
         self._offsets = MemoryEntries()
         self._times = MemoryEntries("q")
-        self._sealed_offsets: FileEntries | None = None
-        self._sealed_times: FileEntries | None = None
+        self._seal: Seal | None = None
+        self._sealed_entries: tuple[FileEntries, FileEntries] | None = None
         self._max_timestamp_offset = base_offset
         self._bytes_since_entry = 0
 
@@ -58,8 +67,13 @@ class Segment:
 
     @staticmethod
     def paths_of(directory: str, base_offset: int, ending: str = "") -> tuple[str, ...]:
-        """A segment's files, the offset index first: without it a segment does not count as flushed."""
-        return tuple(segment_path(directory, base_offset, suffix) + ending for suffix in ("index", "timeindex", "log"))
+        """A segment's files, the seal first: without it a segment does not count as flushed."""
+        return tuple(segment_path(directory, base_offset, suffix) + ending for suffix in SUFFIXES)
+
+    @property
+    def sealed(self) -> bool:
+        """On the disk, complete, with index files and seal."""
+        return self._seal is not None
 
     @property
     def size(self) -> int:
@@ -67,11 +81,11 @@ class Segment:
 
     @property
     def offset_entries(self) -> Entries:
-        return self._offsets if self._sealed_offsets is None else self._sealed_offsets
+        return self._offsets if self._seal is None else self._open_indexes()[0]
 
     @property
     def time_entries(self) -> Entries:
-        return self._times if self._sealed_times is None else self._sealed_times
+        return self._times if self._seal is None else self._open_indexes()[1]
 
     def append(self, buffers: Sequence[Bytes]) -> None:
         """Write batches whose index entries were made by `note`. Raises StorageFailure."""
@@ -116,41 +130,57 @@ class Segment:
             raise StorageFailure(f"{self.path('log')} ends within a batch, at {position}")
         return read_header(raw)
 
-    def encoded_indexes(self) -> tuple[bytes, bytes]:
-        """The two index files' content, for sealing."""
+    def encoded_indexes(self) -> "EncodedIndexes":
+        """What the index files and the seal hold, once nothing is written to the segment any more."""
         self._note_time()
-        return self._offsets.encode(OFFSET_ENTRY), self._times.encode(TIME_ENTRY)
+        offsets, times = self._offsets.encode(OFFSET_ENTRY), self._times.encode(TIME_ENTRY)
+        seal = Seal(
+            size=self.size,
+            next_offset=self.next_offset,
+            max_timestamp=self.max_timestamp,
+            offset_index_crc=crc32c(offsets),
+            time_index_crc=crc32c(times),
+        )
+        return EncodedIndexes(offsets, times, seal)
 
-    def write_indexes(self, encoded: tuple[bytes, bytes]) -> None:
-        """Blocks; called off the event loop, after the segment's file was flushed. The offset index goes last."""
-        self._disk.write_atomic(self.path("timeindex"), encoded[1])
-        self._disk.write_atomic(self.path("index"), encoded[0])
+    def write_indexes(self, encoded: "EncodedIndexes") -> None:
+        """Blocks; called off the event loop, after the segment's file was flushed. The seal goes last."""
+        self._disk.write_atomic(self.path("timeindex"), encoded.times)
+        self._disk.write_atomic(self.path("index"), encoded.offsets)
+        self._disk.write_atomic(self.path("seal"), encode_seal(encoded.seal))
 
-    def seal(self) -> None:
+    def seal(self, seal: Seal) -> None:
         """Let go of the indexes in memory: they are on disk now."""
-        self._sealed_offsets = self._open_entries("index", OFFSET_ENTRY)
-        self._sealed_times = self._open_entries("timeindex", TIME_ENTRY)
-        self._offsets = MemoryEntries()
-        self._times = MemoryEntries("q")
-        self.sealed = True
+        self._seal = seal
+        self._offsets, self._times = MemoryEntries(), MemoryEntries("q")
+        self._sealed_entries = None
+
+    def load_seal(self) -> bool:
+        """Take the bounds from the seal's file; False if it does not check out, or speaks of another size."""
+        seal = decode_seal(self._disk.read(self.path("seal")))
+        if seal is None or seal.size != self.size:
+            return False
+        self.seal(seal)
+        self.next_offset, self.max_timestamp = seal.next_offset, seal.max_timestamp
+        return True
 
     def load_indexes(self) -> None:
         """Take the index files back into memory, to go on writing a segment that was sealed by a clean stop."""
-        for number in range(len(self.offset_entries)):
-            self._offsets.append(*self.offset_entries[number])
-        for number in range(len(self.time_entries)):
-            self._times.append(*self.time_entries[number])
+        offsets, times = self.offset_entries, self.time_entries
+        for number in range(len(offsets)):
+            self._offsets.append(*offsets[number])
+        for number in range(len(times)):
+            self._times.append(*times[number])
             self._max_timestamp_offset = self.base_offset + self._times[number][1]
         self._close_indexes()
-        self.sealed = False
+        self._seal = None
 
     def forget_indexes(self) -> None:
-        """Drop the indexes, in memory and on disk: what is scanned next makes them anew."""
+        """Drop the indexes in memory: what is scanned next makes them anew."""
         self._close_indexes()
-        self.remove_index_files()
         self._offsets, self._times = MemoryEntries(), MemoryEntries("q")
         self._bytes_since_entry = 0
-        self.sealed = False
+        self._seal = None
         self.next_offset, self.max_timestamp = self.base_offset, NO_TIMESTAMP
 
     def paths(self) -> tuple[str, ...]:
@@ -159,9 +189,8 @@ class Segment:
     def detach(self) -> None:
         """The files of a sealed segment are about to lose their names: whoever holds this segment can still read it."""
         self.file.detach()
-        if self._sealed_offsets is not None and self._sealed_times is not None:
-            self._sealed_offsets.file.detach()
-            self._sealed_times.file.detach()
+        for entries in self._open_indexes():
+            entries.file.detach()
 
     def remove(self) -> None:
         self.close()
@@ -172,15 +201,59 @@ class Segment:
         self.file.close()
         self._close_indexes()
 
-    def _close_indexes(self) -> None:
-        if self._sealed_offsets is not None and self._sealed_times is not None:
-            self._sealed_offsets.file.close()
-            self._sealed_times.file.close()
-        self._sealed_offsets = self._sealed_times = None
-
     def remove_index_files(self) -> None:
-        self._disk.remove(self.path("index"))
-        self._disk.remove(self.path("timeindex"))
+        """The seal goes first: without it the others say nothing."""
+        for suffix in ("seal", "index", "timeindex"):
+            self._disk.remove(self.path(suffix))
 
-    def _open_entries(self, suffix: str, layout: Struct) -> FileEntries:
-        return FileEntries(self._disk.open(self.path(suffix)), layout)
+    def _close_indexes(self) -> None:
+        if self._sealed_entries is not None:
+            for entries in self._sealed_entries:
+                entries.file.close()
+        self._sealed_entries = None
+
+    def _open_indexes(self) -> tuple[FileEntries, FileEntries]:
+        """The sealed indexes, checked when they are first used, and made anew if they are wrong."""
+        if self._sealed_entries is None:
+            assert self._seal is not None, "only a sealed segment has its indexes in files"
+            if not self._indexes_are_sound(self._seal):
+                self._rebuild_indexes()
+            self._sealed_entries = (
+                FileEntries(self._disk.open(self.path("index")), OFFSET_ENTRY),
+                FileEntries(self._disk.open(self.path("timeindex")), TIME_ENTRY),
+            )
+        return self._sealed_entries
+
+    def _indexes_are_sound(self, seal: Seal) -> bool:
+        checks = (("index", seal.offset_index_crc), ("timeindex", seal.time_index_crc))
+        return all(
+            self._disk.exists(self.path(suffix)) and crc32c(self._disk.read(self.path(suffix))) == checksum
+            for suffix, checksum in checks
+        )
+
+    def _rebuild_indexes(self) -> None:
+        """Go over the segment's batches, and write index files again."""
+        log.warning("index files rebuilt segment=%s: they do not check out", self.path("log"))
+        bounds = self._seal
+        self._bytes_since_entry, position = 0, 0
+        self.next_offset, self.max_timestamp = self.base_offset, NO_TIMESTAMP
+        while position < self.size:
+            header = self.header_at(position)
+            if header.size < HEADER_BYTES:
+                raise StorageFailure(f"{self.path('log')} is damaged at {position}")
+            self.note(header.next_offset - 1, header.max_timestamp, position, header.size, _REBUILT_INTERVAL_BYTES)
+            position += header.size
+        encoded = self.encoded_indexes()
+        if bounds is None or (encoded.seal.next_offset, encoded.seal.size) != (bounds.next_offset, bounds.size):
+            raise StorageFailure(f"{self.path('log')} does not hold what its seal says")
+        self.write_indexes(encoded)
+        self.seal(encoded.seal)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedIndexes:
+    """The content of the offset index and the time index, and the seal that goes with them."""
+
+    offsets: bytes
+    times: bytes
+    seal: Seal

@@ -33,7 +33,7 @@ def rolled(disk: MemoryDisk, count: int) -> Log:
     return log
 
 
-def test_flush_job_order_lets_an_index_say_that_its_segment_is_on_disk() -> None:
+def test_flush_job_order_lets_a_seal_say_that_its_segment_is_on_disk() -> None:
     disk = RecordingDisk()
     flush(rolled(disk, 2))
     assert disk.steps == [
@@ -41,6 +41,7 @@ def test_flush_job_order_lets_an_index_say_that_its_segment_is_on_disk() -> None
         ("sync", segment_file(0)),
         ("write_atomic", segment_file(0, "timeindex")),
         ("write_atomic", segment_file(0, "index")),
+        ("write_atomic", segment_file(0, "seal")),
         ("sync", segment_file(1)),
         ("write_atomic", segment_file(1, "producers")),
     ]

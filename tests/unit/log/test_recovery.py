@@ -18,6 +18,8 @@ from tests.unit.log.logs import (
     flush,
     idempotent_batch,
     open_topic_log,
+    read_bytes,
+    records_of,
     segment_file,
     values,
 )
@@ -255,3 +257,22 @@ def test_producers_silent_for_too_long_are_forgotten_at_open() -> None:
     expiration_ms = ProducerSettings().producer_id_expiration_ms
     assert len(open_topic_log(disk, PAIR, now_ms=NOW_MS + expiration_ms).producers) == 1
     assert len(open_topic_log(disk, PAIR, now_ms=NOW_MS + expiration_ms + 1).producers) == 0
+
+
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+@pytest.mark.parametrize("damage", [b"", b"nonsense", None])
+def test_wrong_index_file_is_made_anew(suffix: str, damage: bytes | None) -> None:
+    disk = MemoryDisk()
+    log = open_topic_log(disk, TopicSettings(index_interval_bytes=0))
+    for number in range(100):
+        append(log, batch(bytes(100), at_ms=100 + number))
+    log.close()
+    disk.remove(segment_file(0, suffix))
+    if damage is not None:
+        disk.write_atomic(segment_file(0, suffix), damage)
+    reopened = open_topic_log(disk)
+    assert records_of(read_bytes(reopened, 70))[0][0] == 70
+    found = find_time(reopened.segments, 150, 100)
+    assert found is not None
+    assert found.offset == 50
+    assert len(disk.read(segment_file(0, suffix))) > len(damage or b"")

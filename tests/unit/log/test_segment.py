@@ -26,8 +26,9 @@ def filled(disk: MemoryDisk, count: int, *, times: list[int] | None = None, inte
 
 def sealed(disk: MemoryDisk, count: int) -> Segment:
     segment = filled(disk, count)
-    segment.write_indexes(segment.encoded_indexes())
-    segment.seal()
+    encoded = segment.encoded_indexes()
+    segment.write_indexes(encoded)
+    segment.seal(encoded.seal)
     return segment
 
 
@@ -120,7 +121,24 @@ def test_forget_indexes_starts_anew() -> None:
     segment.forget_indexes()
     assert (segment.next_offset, segment.max_timestamp, segment.sealed) == (BASE, NO_TIMESTAMP, False)
     assert len(segment.offset_entries) == len(segment.time_entries) == 0
+    segment.remove_index_files()
     assert disk.list(DIRECTORY) == ["00000000000000000100.log"]
+
+
+def test_seal_of_another_size_is_not_taken() -> None:
+    disk = MemoryDisk()
+    sealed(disk, 3).append([CONTENT])
+    assert not Segment(disk, DIRECTORY, BASE).load_seal()
+
+
+def test_damaged_seal_is_not_taken() -> None:
+    disk = MemoryDisk()
+    sealed(disk, 3)
+    path = segment_path(DIRECTORY, BASE, "seal")
+    content = bytearray(disk.read(path))
+    content[9] ^= 1
+    disk.write_atomic(path, bytes(content))
+    assert not Segment(disk, DIRECTORY, BASE).load_seal()
 
 
 def test_remove_leaves_nothing() -> None:
