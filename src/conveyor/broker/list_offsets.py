@@ -1,4 +1,7 @@
-"""Finding offsets: the first, the next to come, the one at a time, the one with the newest time. KIP-79, KIP-734."""
+"""Finding offsets: the first, the next to come, the one at a time, the newest in time, and the end of a leader epoch.
+
+Source: KIP-79, KIP-734, KIP-320.
+"""
 
 from conveyor.broker.partitions import PartitionTable
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
@@ -26,6 +29,19 @@ def find_offset(
     if timestamp_ms < NEWEST_TIMESTAMP:
         raise RequestError(ErrorKind.UNSUPPORTED_VERSION, f"timestamp {timestamp_ms} has no meaning to this broker")
     return _by_time(partition, timestamp_ms)
+
+
+def find_epoch_end(
+    partitions: PartitionTable, topic: str, number: int, epoch: int, current_epoch: int
+) -> tuple[int, int]:
+    """(the largest epoch up to the one asked for, the offset where it ended); see `LeaderEpochs.end_of`.
+
+    Raises RequestError. Source: KIP-320.
+    """
+    partition = partitions.find(topic, number)
+    partition.check_leader_epoch(current_epoch)
+    partition.check_online()
+    return partition.log.leader_epochs.end_of(epoch, partition.log.log_end_offset)
 
 
 def _by_time(partition: Partition, timestamp_ms: int) -> tuple[int, int, int]:

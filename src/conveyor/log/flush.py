@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Disk
+from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
 from conveyor.log.segment import EncodedIndexes, Segment, segment_path
 from conveyor.log.snapshot import SUFFIX, remove_snapshots
 
@@ -16,6 +17,7 @@ class FlushJob:
 
     offset: everything below it is on the disk when `run` has returned.
     snapshot: the offset and content of a producer snapshot to write, if segments were closed.
+    leader_epochs: the content of their file, if there is a new one.
     """
 
     disk: Disk
@@ -23,6 +25,7 @@ class FlushJob:
     active: Segment
     closed: tuple[tuple[Segment, EncodedIndexes], ...]
     snapshot: tuple[int, bytes] | None
+    leader_epochs: bytes | None
     directory_changed: bool
     offset: Offset
 
@@ -30,6 +33,8 @@ class FlushJob:
         """Blocks. Raises StorageFailure; then nothing of the log may be trusted but what recovery finds."""
         if self.directory_changed:
             self.disk.sync_directory(self.directory)
+        if self.leader_epochs is not None:
+            self.disk.write_atomic(f"{self.directory}/{LEADER_EPOCHS}", self.leader_epochs)
         for segment, encoded in self.closed:
             segment.file.sync()
             segment.write_indexes(encoded)

@@ -25,6 +25,7 @@ from conveyor.log.batch import BatchHeader, check_batch, placed_prefix, with_app
 from conveyor.log.compaction import CleanedSegment, CompactionResult
 from conveyor.log.compaction_plan import CompactionPlan, plan_compaction
 from conveyor.log.flush import FlushJob
+from conveyor.log.leader_epochs import LeaderEpochs
 from conveyor.log.probe import LogProbe
 from conveyor.log.producer_state import ProducerState
 from conveyor.log.records import check_keys
@@ -55,6 +56,7 @@ class LogParts:
 
     segments: list[Segment]
     producers: ProducerState
+    leader_epochs: LeaderEpochs
     log_start_offset: int
     cleaned_offset: int
     fresh: bool
@@ -67,6 +69,7 @@ class Log:
         self.directory = directory
         self.topic = topic
         self.producers = parts.producers
+        self.leader_epochs = parts.leader_epochs
         self.segments = parts.segments
         self.log_start_offset = Offset(parts.log_start_offset)
         self.cleaned_offset = parts.cleaned_offset
@@ -189,6 +192,7 @@ class Log:
             del kept[0]
         dropped = self.segments[: len(self.segments) - len(kept)]
         self.segments = kept
+        self.leader_epochs.cut_start(self.log_start_offset)
         self._positions.clear()
         for segment in dropped:
             segment.file.detach()
@@ -267,6 +271,7 @@ class Log:
             active=self._active,
             closed=tuple((segment, segment.encoded_indexes()) for segment in self._unsynced),
             snapshot=snapshot,
+            leader_epochs=self.leader_epochs.encode() if self.leader_epochs.is_dirty else None,
             directory_changed=self._directory_changed,
             offset=self.written_offset,
         )
@@ -281,6 +286,7 @@ class Log:
     def _buffer(self, batch: Bytes, header: BatchHeader, leader_epoch: int, timestamp_ms: int) -> None:
         base_offset = self.log_end_offset
         size = len(batch)
+        self.leader_epochs.assign(leader_epoch, base_offset)
         self._pending.append(placed_prefix(base_offset, header, leader_epoch))
         self._pending.append(memoryview(batch)[17:])
         last_offset = base_offset + header.last_offset_delta

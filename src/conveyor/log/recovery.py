@@ -19,6 +19,7 @@ from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Disk
 from conveyor.kernel.settings import ProducerSettings, TopicSettings
 from conveyor.log.batch import HEADER_BYTES, BatchHeader, batch_is_intact, read_header
+from conveyor.log.leader_epochs import LeaderEpochs, load_leader_epochs
 from conveyor.log.log import Log, LogParts
 from conveyor.log.offset_file import CLEANED, LOG_START, read_offset
 from conveyor.log.probe import LogProbe
@@ -56,9 +57,10 @@ def open_log(
     fresh = not segments
     if fresh:
         segments = [Segment(disk, directory, start_offset)]
-    state = _recover_producers(disk, directory, segments, producers, now_ms)
+    state, epochs = _recover_state(disk, directory, segments, producers, now_ms)
     start_offset = max(start_offset, segments[0].base_offset)
-    return Log(disk, directory, topic, LogParts(segments, state, start_offset, cleaned_offset, fresh), probe)
+    epochs.cut_start(start_offset)
+    return Log(disk, directory, topic, LogParts(segments, state, epochs, start_offset, cleaned_offset, fresh), probe)
 
 
 def _bases(names: Iterable[str]) -> list[int]:
@@ -229,17 +231,23 @@ def _remove(disk: Disk, directory: str, bases: list[int]) -> None:
     disk.sync_directory(directory)
 
 
-def _recover_producers(
+def _recover_state(
     disk: Disk, directory: str, segments: list[Segment], settings: ProducerSettings, now_ms: int
-) -> ProducerState:
-    state = ProducerState(settings.max_producers_per_partition, settings.producer_id_expiration_ms)
+) -> tuple[ProducerState, LeaderEpochs]:
+    """Producers and leader epochs: from their files, and from the headers of the batches that came after those."""
+    producers = ProducerState(settings.max_producers_per_partition, settings.producer_id_expiration_ms)
     end = segments[-1].next_offset
     remove_snapshots(disk, directory, above=end)
-    known = load_newest_snapshot(disk, directory, state, end)
+    known = load_newest_snapshot(disk, directory, producers, end)
+    epochs = load_leader_epochs(disk, directory)
+    read_from = 0 if epochs is None else known
+    epochs = epochs or LeaderEpochs()
+    epochs.cut_end(end)
     for segment in segments:
-        if segment.next_offset > known:
-            for _, header in headers(segment, segment.position_before(known)):
+        if segment.next_offset > read_from:
+            for _, header in headers(segment, segment.position_before(read_from)):
+                epochs.assign(header.leader_epoch, header.base_offset)
                 if header.producer_id >= 0 and header.base_offset >= known:
-                    state.record(header, Offset(header.base_offset), now_ms)
-    state.expire(now_ms)
-    return state
+                    producers.record(header, Offset(header.base_offset), now_ms)
+    producers.expire(now_ms)
+    return producers, epochs

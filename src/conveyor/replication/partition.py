@@ -99,10 +99,7 @@ class Partition:
             return self.log.abandon()
         if failure is not None:
             return self.go_offline(failure)
-        try:
-            self.log.complete_flush(job)
-        except StorageFailure as error:
-            return self.go_offline(error)
+        self.log.complete_flush(job)
         if self.log.topic.flush_policy == "ack":
             self._advance(self.log.flushed_offset)
 
@@ -182,6 +179,11 @@ class Partition:
         except StorageFailure as failure:
             self.go_offline(failure)
             raise self._offline_error() from failure
+
+    def check_online(self) -> None:
+        """Raises RequestError (PARTITION_OFFLINE)."""
+        if self.offline_reason is not None:
+            raise self._offline_error()
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Compare the epoch that a client knows, if it does (-1). Raises RequestError. Source: KIP-320."""

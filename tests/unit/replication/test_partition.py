@@ -1,16 +1,13 @@
 """A partition: where its high watermark is, who is told of it and when, and what happens when its disk fails."""
 
-from pathlib import Path
 
 import pytest
 
-from conveyor.adapters.disk import RealDisk
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.settings import TopicSettings
-from conveyor.replication.partition import Partition
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, batch, open_topic_log, values
-from tests.unit.replication.parts import EPOCH, IDENTITY, Calls, Owner
+from tests.unit.replication.parts import Calls, Owner
 
 OS = TopicSettings(flush_policy="os")
 OFFLINE = ErrorKind.PARTITION_OFFLINE
@@ -258,23 +255,6 @@ def test_partition_that_ends_during_a_flush_acknowledges_nothing_more() -> None:
     owner.partition.complete_flush(job, None)
     assert calls.seen == [("", OFFLINE)]
     assert owner.partition.high_watermark == 0
-
-
-def test_flush_whose_result_cannot_be_taken_takes_the_partition_offline(tmp_path: Path) -> None:
-    """The index files that a flush has written are opened when it is done; that may fail as well."""
-    disk = RealDisk(tmp_path, max_open_files=10)
-    log = open_topic_log(disk, TopicSettings(segment_bytes=1))
-    partition = Partition(IDENTITY, log, EPOCH, lambda _: None, lambda _: None)
-    for _ in range(2):
-        partition.append(batch(b"a"), NOW_MS)
-    partition.write()
-    job = partition.begin_flush()
-    assert job is not None
-    job.run()
-    disk.remove_tree("logs")
-    partition.complete_flush(job, None)
-    assert "No such file or directory" in (partition.offline_reason or "")
-    assert partition.high_watermark == 0
 
 
 def test_read_of_a_damaged_log_takes_the_partition_offline() -> None:

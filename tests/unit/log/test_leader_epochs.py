@@ -1,0 +1,88 @@
+"""Leader epochs: where each began, where it ended, and that a log remembers it."""
+
+from random import Random
+
+import pytest
+
+from conveyor.kernel.errors import StorageFailure
+from conveyor.log.leader_epochs import NAME, LeaderEpochs, load_leader_epochs
+from conveyor.testing import MemoryDisk
+from tests.unit.log.logs import DIRECTORY, NOW_MS, batch, flush, open_topic_log
+
+PATH = f"{DIRECTORY}/{NAME}"
+
+
+def known() -> LeaderEpochs:
+    return LeaderEpochs([(1, 0), (3, 10), (4, 25)])
+
+
+@pytest.mark.parametrize(
+    ("epoch", "answer"),
+    [(0, (0, 0)), (1, (1, 10)), (2, (1, 10)), (3, (3, 25)), (4, (4, 99)), (5, (-1, -1)), (-1, (-1, -1))],
+)
+def test_end_of_an_epoch_is_the_beginning_of_the_next(epoch: int, answer: tuple[int, int]) -> None:
+    assert known().end_of(epoch, 99) == answer
+
+
+def test_end_of_is_not_known_to_an_empty_log() -> None:
+    assert LeaderEpochs().end_of(0, 0) == (-1, -1)
+
+
+def test_assign_takes_only_newer_epochs() -> None:
+    epochs = known()
+    epochs.assign(4, 30)
+    assert not epochs.is_dirty
+    epochs.assign(6, 40)
+    assert epochs.entries[-1] == (6, 40)
+    assert epochs.is_dirty
+
+
+def test_cut_end_forgets_epochs_that_began_later() -> None:
+    epochs = known()
+    epochs.cut_end(25)
+    assert epochs.entries == ((1, 0), (3, 10))
+
+
+def test_cut_start_keeps_the_epoch_that_is_under_way() -> None:
+    epochs = known()
+    epochs.cut_start(12)
+    assert epochs.entries == ((3, 12), (4, 25))
+
+
+def test_file_is_as_kafka_writes_it() -> None:
+    disk = MemoryDisk()
+    disk.write_atomic(PATH, known().encode())
+    assert disk.read(PATH) == b"0\n3\n1 0\n3 10\n4 25\n"
+    loaded = load_leader_epochs(disk, DIRECTORY)
+    assert loaded is not None
+    assert loaded.entries == known().entries
+
+
+@pytest.mark.parametrize("content", [b"", b"0\n2\n1 0\n", b"0\n1\nx y\n", b"0\n2\n3 0\n1 5\n", b"\xff"])
+def test_damaged_file_is_as_good_as_none(content: bytes) -> None:
+    disk = MemoryDisk()
+    disk.write_atomic(PATH, content)
+    assert load_leader_epochs(disk, DIRECTORY) is None
+
+
+def test_newer_file_is_not_guessed_at() -> None:
+    disk = MemoryDisk()
+    disk.write_atomic(PATH, b"1\n0\n")
+    with pytest.raises(StorageFailure, match="newer broker"):
+        load_leader_epochs(disk, DIRECTORY)
+
+
+@pytest.mark.parametrize("ending", ["closed", "killed", "cut", "damaged"])
+def test_log_remembers_its_epochs(ending: str) -> None:
+    disk = MemoryDisk()
+    log = open_topic_log(disk)
+    for epoch in (0, 0, 2, 5):
+        log.append(batch(b"a"), epoch, NOW_MS)
+        flush(log)
+    if ending == "closed":
+        log.close()
+    if ending == "cut":
+        disk = disk.power_cut(Random(1))
+    if ending == "damaged":
+        disk.write_atomic(PATH, b"nonsense")
+    assert open_topic_log(disk).leader_epochs.entries == ((0, 0), (2, 2), (5, 3))
