@@ -4,14 +4,18 @@ acks 0: nobody is told. 1: written (page cache). -1, all: the high watermark has
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 
 from conveyor.broker.partitions import PartitionTable
+from conveyor.broker.recompression import Recompression
 from conveyor.cluster.image import INTERNAL_TOPICS
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.kernel.ports import Bytes, Clock
+from conveyor.log.batch import check_batch
+from conveyor.log.recompression import AS_PRODUCED
 from conveyor.replication.partition import Partition
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
@@ -33,9 +37,14 @@ Finished = Callable[[Sequence[Published]], None]
 class Publisher:
     """Appends to partitions by name."""
 
-    def __init__(self, partitions: PartitionTable, clock: Clock) -> None:
+    def __init__(self, partitions: PartitionTable, clock: Clock, threads: Executor) -> None:
         self._partitions = partitions
         self._clock = clock
+        self._recompression = Recompression(threads)
+
+    async def drain(self) -> None:
+        """Wait until every batch that was published is appended."""
+        await self._recompression.drain()
 
     def publish(self, batches: Sequence[tuple[str, int, Bytes | None]], acks: int, finished: Finished) -> None:
         """Append batches of (topic, partition, batch); `finished` gets one result each, in order, now or later.
@@ -62,8 +71,29 @@ class Publisher:
             raise RequestError(ErrorKind.CORRUPT_BATCH, "no records")
         if acks == ACKS_ALL:
             partition.check_replicas()
-        info = partition.append(batch, now_ms)
         result = pending.results[index]
+        topic_settings = partition.log.topic
+        if topic_settings.compression_type != AS_PRODUCED or self._recompression.is_busy:
+            check_batch(batch, topic_settings.max_message_bytes)
+            if self._recompression.must_wait(partition, batch):
+                ready = partial(self._append_packed, partition, acks, pending, result)
+                return self._recompression.add(partition, batch, ready)
+        self._append_ready(partition, batch, now_ms, acks, pending, result)
+
+    def _append_packed(
+        self, partition: Partition, acks: int, pending: "_Pending", result: Published, packed: Bytes | RequestError
+    ) -> None:
+        try:
+            if isinstance(packed, RequestError):
+                raise packed
+            self._append_ready(partition, packed, self._clock.now_ms(), acks, pending, result)
+        except RequestError as error:
+            pending.settle(result, error)
+
+    def _append_ready(
+        self, partition: Partition, batch: Bytes, now_ms: int, acks: int, pending: "_Pending", result: Published
+    ) -> None:
+        info = partition.append(batch, now_ms)
         result.base_offset = info.first_offset
         result.log_start_offset = partition.log.log_start_offset
         if partition.log.topic.message_timestamp_type == "LogAppendTime":

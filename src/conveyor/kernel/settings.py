@@ -101,11 +101,31 @@ class TopicSettings:
     max_message_bytes: int = setting(
         1_048_588, "The largest record batch taken.", unit="bytes", kafka="max.message.bytes", low=0
     )
+    compression_type: str = setting(
+        "producer",
+        "How records are stored: as their producer packed them, or packed anew by the broker.",
+        kafka="compression.type",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    )
     message_timestamp_type: str = setting(
         "CreateTime",
         "Whose clock stamps the records: the producer's, or the broker's at append.",
         kafka="message.timestamp.type",
         choices=("CreateTime", "LogAppendTime"),
+    )
+    message_timestamp_before_max_ms: int = setting(
+        (1 << 63) - 1,
+        "How far before the broker's time a producer's timestamp may lie.",
+        unit="ms",
+        kafka="message.timestamp.before.max.ms",
+        low=0,
+    )
+    message_timestamp_after_max_ms: int = setting(
+        (1 << 63) - 1,
+        "How far after the broker's time a producer's timestamp may lie.",
+        unit="ms",
+        kafka="message.timestamp.after.max.ms",
+        low=0,
     )
     flush_policy: str = setting(
         "ack",
@@ -193,6 +213,13 @@ class NetworkSettings:
     )
     max_in_flight: int = setting(
         1_000, "Requests of one connection that may wait for their answer at once.", unit="requests", low=1
+    )
+    max_fetch_sessions: int = setting(
+        1_000,
+        "Incremental fetch sessions kept for consumers; a consumer without one sends its whole list each time.",
+        unit="sessions",
+        kafka="max.incremental.fetch.session.cache.slots",
+        low=0,
     )
     max_fetch_bytes: int = setting(
         57_671_680, "The largest answer to one fetch.", unit="bytes", kafka="fetch.max.bytes", low=1024
@@ -295,6 +322,24 @@ class ProducerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """Clients together: how their quotas are measured, and their telemetry."""
+
+    quota_window_count: int = setting(
+        11, "Windows that a client's rate is measured over.", unit="windows", kafka="quota.window.num", low=2
+    )
+    quota_window_seconds: int = setting(
+        1, "How long one of these windows is.", unit="seconds", kafka="quota.window.size.seconds", low=1
+    )
+    telemetry_push_interval_ms: int = setting(
+        300_000, "How often clients may push metrics, and ask which are wanted.", unit="ms", low=100, high=3_600_000
+    )
+    telemetry_max_bytes: int = setting(
+        1_048_576, "Metrics taken in one push.", unit="bytes", kafka="telemetry.max.bytes", low=1
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The whole tree. In conveyor.toml a section is a table, in the environment CONVEYOR_<SECTION>_<NAME>."""
 
@@ -303,6 +348,7 @@ class Settings:
     topics: TopicSettings = field(default_factory=TopicSettings)
     groups: GroupsSettings = field(default_factory=GroupsSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)
+    clients: ClientSettings = field(default_factory=ClientSettings)
 
 
 def from_sources(*sources: Mapping[str, object]) -> Settings:

@@ -33,6 +33,7 @@ from conveyor.log.retention import is_too_old
 from conveyor.log.segment import MAX_BYTES, Segment
 from conveyor.log.snapshot import encode_snapshot
 from conveyor.log.swap import SwapJob
+from conveyor.log.timestamps import check_times
 from conveyor.log.trim import TrimJob
 
 log = logging.getLogger(__name__)
@@ -122,6 +123,8 @@ class Log:
         timestamp_ms = header.max_timestamp
         if self.topic.message_timestamp_type == "LogAppendTime":
             batch, timestamp_ms = with_append_time(batch, now_ms), now_ms
+        else:
+            check_times(batch, timestamp_ms, self.topic, now_ms)
         self._roll_if_due(len(batch), now_ms)
         base_offset = self.log_end_offset
         self._buffer(batch, header, leader_epoch, timestamp_ms)

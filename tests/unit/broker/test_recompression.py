@@ -1,0 +1,75 @@
+"""Batches that are packed anew on their way: all of them, in order, and everybody is answered."""
+
+import asyncio
+
+from crc32c import crc32c
+
+from conveyor.broker.broker import Broker
+from conveyor.broker.publish import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Published
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import ErrorKind
+from conveyor.log import compression
+from conveyor.log.batch import HEADER_BYTES, iterate_batches
+from conveyor.log.records import decode_records, encode_batch
+
+
+def numbered(number: int, codec: int) -> bytes:
+    return encode_batch([(1000, None, b"%d" % number, ())], codec=codec)
+
+
+async def published(broker: Broker, batch: bytes, acks: int = ACKS_ALL) -> Published:
+    done: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+    broker.publisher.publish([("z", 0, batch)], acks, lambda results: done.set_result(results[0]))
+    return await done
+
+
+async def stored(broker: Broker) -> list[tuple[int, bytes | None]]:
+    """(codec, value) of every record."""
+    log = broker.partitions.find("z", 0).log
+    found = log.read(0, 1 << 20, log.written_offset, at_least_one=True)
+    assert found is not None
+    content = found.file.read(found.position, found.length)
+    return [
+        (header.attributes & 7, record.value)
+        for position, header in iterate_batches(content)
+        for record in decode_records(content[position : position + header.size])
+    ]
+
+
+async def test_batches_keep_their_order_while_some_are_packed(broker: Broker) -> None:
+    await broker.topics.create(TopicRequest(name="z", config={"compression.type": "zstd"}))
+    codecs = [compression.NONE, compression.ZSTD, compression.GZIP, compression.ZSTD, compression.LZ4] * 10
+    answers = await asyncio.gather(
+        *[
+            published(broker, numbered(number, codec), [ACKS_ALL, ACKS_LEADER, ACKS_NONE][number % 3])
+            for number, codec in enumerate(codecs)
+        ]
+    )
+    assert [each.error for each in answers] == [None] * len(codecs)
+    assert [each.base_offset for each in answers] == list(range(len(codecs)))
+    await broker.turn.end()
+    assert await stored(broker) == [(compression.ZSTD, b"%d" % number) for number in range(len(codecs))]
+
+
+async def test_batch_that_does_not_unpack_is_refused_and_the_next_goes_on(broker: Broker) -> None:
+    await broker.topics.create(TopicRequest(name="z", config={"compression.type": "gzip"}))
+    whole = bytearray(encode_batch([(1000, None, b"nonsense that is no zstd", ())]))
+    whole[22] = compression.ZSTD
+    whole[17:21] = checksum(bytes(whole))
+    answers = await asyncio.gather(published(broker, bytes(whole)), published(broker, numbered(1, compression.NONE)))
+    assert answers[0].error is not None
+    assert answers[0].error.kind is ErrorKind.CORRUPT_BATCH
+    assert answers[1].base_offset == 0
+
+
+async def test_damaged_batch_is_refused_before_it_is_packed(broker: Broker) -> None:
+    await broker.topics.create(TopicRequest(name="z", config={"compression.type": "gzip"}))
+    batch = bytearray(numbered(1, compression.NONE))
+    batch[HEADER_BYTES] ^= 1
+    answer = await published(broker, bytes(batch))
+    assert answer.error is not None
+    assert answer.error.kind is ErrorKind.CORRUPT_BATCH
+
+
+def checksum(batch: bytes) -> bytes:
+    return crc32c(batch[21:]).to_bytes(4, "big")

@@ -1,0 +1,36 @@
+"""Packing a batch anew: other bytes, the same records."""
+
+import pytest
+
+from conveyor.kernel.errors import RequestError
+from conveyor.kernel.settings import TopicSettings
+from conveyor.log.batch import HEADER_BYTES, batch_is_intact, read_header
+from conveyor.log.compression import NAMES
+from conveyor.log.recompression import CODECS, recompress, wants_recompression
+from conveyor.log.records import decode_records, encode_batch
+
+RECORDS = [(1000 + number, b"key", bytes(100), [("name", None)]) for number in range(20)]
+
+
+@pytest.mark.parametrize("wanted", CODECS)
+@pytest.mark.parametrize("codec", range(len(NAMES)))
+def test_recompressed_batch_has_the_same_records(codec: int, wanted: str) -> None:
+    batch = encode_batch(RECORDS, codec=codec, producer_id=7, producer_epoch=1, base_sequence=40)
+    packed = recompress(batch, wanted)
+    assert list(decode_records(packed)) == list(decode_records(batch))
+    assert batch_is_intact(packed)
+    before, after = read_header(batch), read_header(packed)
+    kept = {"attributes": after.attributes, "crc": after.crc, "batch_length": after.batch_length}
+    assert before._replace(**kept) == after
+    assert not wants_recompression(TopicSettings(compression_type=wanted), packed)
+
+
+def test_batch_is_left_alone_where_the_topic_takes_it_as_produced() -> None:
+    assert not wants_recompression(TopicSettings(), encode_batch(RECORDS, codec=1))
+    assert wants_recompression(TopicSettings(compression_type="zstd"), encode_batch(RECORDS, codec=1))
+
+
+def test_records_that_do_not_unpack_are_refused() -> None:
+    batch = encode_batch(RECORDS, codec=CODECS["zstd"])
+    with pytest.raises(RequestError, match="zstd"):
+        recompress(batch[: HEADER_BYTES + 5], "gzip")
