@@ -3,8 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from conveyor.testing import Broker
+
+settings.register_profile("conveyor", deadline=None, print_blob=True)
+settings.load_profile("conveyor")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ taken from members that know their epoch only; and a group that is left alone co
 
 import os
 from collections import Counter
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -18,9 +19,9 @@ from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.consumers import CONSUMER_SESSION_MS, ConsumerMember, described, settle, tell_topics, topic_id
 from tests.unit.groups.coordinator import REBALANCE_MS, Coordinator, kind_of
 
-EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "150"))
 LOST = {ErrorKind.UNKNOWN_MEMBER_ID, ErrorKind.FENCED_MEMBER_EPOCH, ErrorKind.FENCED_INSTANCE_ID}
-WISHES: list[dict[str, object]] = [
+WISHES: list[dict[str, Any]] = [
     {"topics": ("one",), "pattern": ""},
     {"topics": ("one", "two"), "pattern": ""},
     {"topics": (), "pattern": "t.*"},
@@ -29,9 +30,9 @@ WISHES: list[dict[str, object]] = [
 
 
 class Reader(ConsumerMember):
-    """A member that may be out of the group, and that stops reading when it has not been heard for a session."""
+    """A member that may be out of the group. After an answer that it did not get, it says all that it has to say."""
 
-    heard_ms = 0
+    missed_an_answer = False
 
     @property
     def is_in(self) -> bool:
@@ -40,9 +41,17 @@ class Reader(ConsumerMember):
     def lose(self) -> None:
         self.epoch, self.owned = 0, frozenset()
 
+    def live(self, *, is_lost: bool = False, **fields: Any) -> None:
+        if self.missed_an_answer:
+            fields = {"rebalance_timeout_ms": REBALANCE_MS, "owned": self.owned, **self.subscription, **fields}
+        answer = self.send(**fields)
+        self.missed_an_answer = is_lost
+        if not is_lost:
+            self.hear(answer)
+
     def hear(self, answer: object) -> None:
+        self.missed_an_answer = False
         if isinstance(answer, HeartbeatAnswer):
-            self.heard_ms = self.coordinator.now_ms
             self.take(answer)
         else:
             assert kind_of(answer) in LOST | {ErrorKind.UNRELEASED_INSTANCE_ID}
@@ -67,7 +76,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
             self.readers.append(Reader(self.coordinator, f"reader-{number}", **WISHES[0], **instance))
 
     @rule(number=st.integers(0, 3), wish=st.sampled_from(WISHES), assignor=st.sampled_from([None, "range", "uniform"]))
-    def join(self, number: int, wish: dict[str, object], assignor: str | None) -> None:
+    def join(self, number: int, wish: dict[str, Any], assignor: str | None) -> None:
         reader = self.pick(number)
         reader.lose()
         reader.subscription |= wish | {"assignor": assignor}
@@ -77,16 +86,15 @@ class ConsumerGroupModel(RuleBasedStateMachine):
     def heartbeat(self, number: int, is_lost: bool, tells: bool) -> None:
         reader = self.pick(number)
         if reader.is_in:
-            answer = reader.send(**({"owned": reader.owned} if tells else {}))
-            if not is_lost:
-                reader.hear(answer)
+            told: dict[str, Any] = {"owned": reader.owned} if tells else {}
+            reader.live(is_lost=is_lost, **told)
 
     @rule(number=st.integers(0, 3), wish=st.sampled_from(WISHES))
-    def change_wishes(self, number: int, wish: dict[str, object]) -> None:
+    def change_wishes(self, number: int, wish: dict[str, Any]) -> None:
         reader = self.pick(number)
         if reader.is_in:
             reader.subscription |= wish
-            reader.hear(reader.send(owned=reader.owned, **wish))
+            reader.live(owned=reader.owned, **wish)
 
     @rule(number=st.integers(0, 3), for_a_while=st.booleans())
     def leave(self, number: int, for_a_while: bool) -> None:
@@ -140,7 +148,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
                 reader.hear(reader.send(rebalance_timeout_ms=REBALANCE_MS, owned=frozenset(), **reader.subscription))
         for reader in self.readers:
             if reader.is_in:
-                reader.hear(reader.send(owned=reader.owned))
+                reader.live(owned=reader.owned)
         living = [each for each in self.readers if each.is_in]
         if len(living) < len(self.readers):
             return

@@ -33,6 +33,8 @@ def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
     asked = [named | {"partition_indexes": (0,)}]
     creatable = {"name": "made", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
     topic_resource = {"resource_type": 2, "resource_name": TOPIC}
+    quota: dict[str, Any] = {"entity": [{"entity_type": "user", "entity_name": None}]}
+    altered = quota | {"ops": [{"key": "producer_byte_rate", "value": 1.0, "remove": False}]}
     joined = {"session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer"}
     return {
         0: {"acks": -1, "timeout": 1000, "topic_data": [produced]},
@@ -54,6 +56,7 @@ def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
         20: {"topics": [{"name": "nothing", "topic_id": None}], "topic_names": ("nothing",), "timeout": 1000},
         21: {"topics": [named | {"partitions": [partition | {"offset": 0}]}], "timeout": 1000},
         22: {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1},
+        23: {"replica_id": -1, "topics": [named | {"partitions": [partition | {"leader_epoch": 0}]}]},
         32: {"resources": [topic_resource | {"configuration_keys": None}], "include_synonyms": True}
         | {"include_documentation": True},
         33: {"resources": [topic_resource | {"configs": []}], "validate_only": True},
@@ -63,8 +66,18 @@ def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
         43: {"election_type": 0, "topic_partitions": [named | {"partitions": (0,)}], "timeout": 1000},
         44: {"resources": [topic_resource | {"configs": []}], "validate_only": True},
         47: {"group_id": "g", "topics": [named | {"partitions": [partition]}]},
+        48: {"components": [{"entity_type": "user", "match_type": 1, "match": None}], "strict": False},
+        49: {"entries": [altered], "validate_only": True},
         60: {"include_cluster_authorized_operations": True, "endpoint_type": 1, "include_fenced_brokers": True},
         61: {"topics": asked},
+        68: group
+        | {"member_id": "m", "member_epoch": 0, "rebalance_timeout": 10_000, "topic_partitions": []}
+        | {"instance_id": None, "rack_id": None, "subscribed_topic_names": (TOPIC,), "subscribed_topic_regex": None}
+        | {"server_assignor": None},
+        69: {"group_ids": ("g",), "include_authorized_operations": True},
+        71: {"client_instance_id": None},
+        72: {"client_instance_id": topic_id, "subscription_id": 0, "terminating": True, "compression_type": 0}
+        | {"metrics": b"metrics"},
         75: {"topics": [named], "response_partition_limit": 1, "cursor": None},
     }
 
@@ -114,7 +127,8 @@ def errors_in(answer: Any) -> set[int]:
     return found.union(*(errors_in(getattr(answer, name)) for name in answer.__dataclass_fields__))
 
 
-EXPECTED_ERRORS = {11: {0, 79}, 12: {25}, 13: {25}, 14: {25}, 15: {69}, 20: {3}, 42: {69}, 43: {84}, 47: {69}}
+EXPECTED_ERRORS = {11: {0, 79}, 12: {25}, 13: {25}, 14: {25}, 15: {69}, 20: {3}, 42: {69}, 43: {84}, 47: {69}, 69: {69}}
+EXPECTED_ERRORS |= {72: {117}}
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +146,8 @@ def test_every_version_is_answered_in_its_own_format(
     values = topic_requests(topic_id)[api_key]
     if api_key == 11:
         values = values | {"group_id": f"joined-{version}"}
+    if api_key == 68:
+        values = values | {"group_id": f"consumers-{version}"}
     answer = exchange(broker, api_key, version, values)
     assert errors_in(answer) - {0} <= EXPECTED_ERRORS.get(api_key, set())
 

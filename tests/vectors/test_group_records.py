@@ -92,7 +92,7 @@ def test_text_is_written_as_utf_8_with_its_length_in_bytes() -> None:
         (OFFSET_KEY_V1, OFFSET_KEY),
         (bytes.fromhex("0000") + OFFSET_KEY_V1[2:], OFFSET_KEY),
         (GROUP_KEY_V2, GROUP_KEY),
-        (bytes.fromhex("0003 0002 6731"), None),
+        (bytes.fromhex("0011 0002 6731"), None),
         (bytes.fromhex("000f 0002 6731"), None),
     ],
 )

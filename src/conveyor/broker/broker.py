@@ -15,8 +15,10 @@ from conveyor.broker.groups import Groups
 from conveyor.broker.partitions import PartitionServices, PartitionTable
 from conveyor.broker.producer_ids import ProducerIds
 from conveyor.broker.publish import Publisher
+from conveyor.broker.quotas import Quotas
 from conveyor.broker.retention import Retention
 from conveyor.broker.tasks import Tasks
+from conveyor.broker.telemetry import Telemetry
 from conveyor.broker.topics import Topics
 from conveyor.broker.turn import Turn
 from conveyor.cluster.image import BrokerImage, ClusterImage
@@ -68,10 +70,12 @@ class Broker:
                 wants_flush=self.flusher.want,
             )
         )
-        self.publisher = Publisher(self.partitions, ports.clock)
+        self.publisher = Publisher(self.partitions, ports.clock, ports.threads)
         self.fetcher = Fetcher(self.partitions, ports.clock, self.turn, settings.network.max_fetch_bytes)
         self.fetch_sessions = FetchSessions(ports.new_id, max_fetch_sessions=settings.network.max_fetch_sessions)
         self.producer_ids = ProducerIds(ports.store)
+        self.quotas = Quotas(ports.store, ports.clock, settings.clients)
+        self.telemetry = Telemetry(ports.new_id, settings.clients)
         node_id = NodeId(settings.broker.node_id)
         self.topics = Topics(
             image=ClusterImage(cluster_id="", controller_id=node_id),
@@ -118,6 +122,7 @@ class Broker:
         image = ClusterImage(cluster_id=cluster_id, controller_id=node_id)
         self.topics.image = image.with_broker(BrokerImage(node_id=node_id, host=host, port=port, rack=rack))
         await self.topics.load()
+        await self.quotas.load()
         self._housekeep()
         self.retention.start()
         self.compaction.start()
@@ -126,6 +131,7 @@ class Broker:
         """Answer everybody who waits: with what there is, with an error, or after the last flush."""
         self.fetcher.finish_all()
         self.groups.stop()
+        await self.publisher.drain()
         await self.turn.end()
         await self.flusher.drain()
         await self.turn.end()

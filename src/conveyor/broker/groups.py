@@ -1,6 +1,7 @@
 """Consumer groups: which partition of `__consumer_offsets` looks after a group, and its state machine there.
 
-A machine is loaded when its partition is first asked for; whoever asks meanwhile waits, and is not sent away.
+A machine is loaded when its partition is first asked for; whoever asks meanwhile waits, and is not sent away. Before
+the first command that comes after a change of the cluster's topics, the machine is told of it.
 """
 
 import asyncio
@@ -11,9 +12,10 @@ from uuid import UUID
 from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics import OFFSETS_TOPIC, Topics
-from conveyor.cluster.image import BrokerImage
-from conveyor.groups.commands import GroupCommand, ListGroups, OneGroupCommand
+from conveyor.cluster.image import BrokerImage, ClusterImage
+from conveyor.groups.commands import GroupCommand, ListGroups, OneGroupCommand, UpdateTopics
 from conveyor.groups.coordinator_partition import partition_for_group
+from conveyor.groups.known_topics import KnownTopic, KnownTopics
 from conveyor.groups.machine import GroupMachine
 from conveyor.groups.replies import ListedGroup, ListedGroups
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
@@ -43,10 +45,16 @@ class Groups:
         self._new_id = new_id
         self._runners: dict[int, GroupRunner] = {}
         self._loading: dict[int, asyncio.Future[GroupRunner]] = {}
+        self._told: dict[int, KnownTopics] = {}
+        self._known = (topics.image, _known_topics(topics.image))
 
     def new_member_id(self, client_id: str) -> str:
         """A member id that nobody has had. A long client id is cut: what comes of it must still be a Kafka string."""
         return f"{client_id[:_MEMBER_NAME_LENGTH]}-{self._new_id()}"
+
+    def new_consumer_id(self) -> str:
+        """The id of a member of the consumer protocol that has chosen none."""
+        return str(self._new_id())
 
     async def find_coordinator(self, group_id: str) -> BrokerImage:
         """The broker that looks after a group; its topic is made if it is not there. Raises RequestError."""
@@ -57,10 +65,12 @@ class Groups:
     def submit(self, command: OneGroupCommand, respond: Respond) -> Callable[[], None] | None:
         """Hand a command to a group's coordinator; `respond` gets a reply of `conveyor.groups.replies`, or a
         RequestError, once, now or later. Returns what forgets the caller, if it has to wait."""
-        runner = self._runner(command.group_id)
+        number = self._partition_number(command.group_id)
+        runner = self._runners.get(number)
         if runner is None:
             self._tasks.start(self._submit_when_loaded(command, respond))
             return None
+        self._tell_topics(number, runner)
         token = runner.submit(command, respond)
         return lambda: runner.forget(token)
 
@@ -83,16 +93,28 @@ class Groups:
         for runner in self._runners.values():
             runner.stop()
 
-    def _runner(self, group_id: str) -> GroupRunner | None:
+    def _partition_number(self, group_id: str) -> int:
         topic = self._topics.image.topics.get(OFFSETS_TOPIC)
-        return None if topic is None else self._runners.get(partition_for_group(group_id, len(topic.partitions)))
+        return -1 if topic is None else partition_for_group(group_id, len(topic.partitions))
+
+    def _tell_topics(self, number: int, runner: GroupRunner) -> None:
+        """What a machine needs to know of the cluster; the same topics are told once."""
+        image = self._topics.image
+        if self._known[0] is not image:
+            known = _known_topics(image)
+            self._known = (image, self._known[1] if known.by_name == self._known[1].by_name else known)
+        if self._told.get(number) is not self._known[1]:
+            self._told[number] = self._known[1]
+            runner.submit(UpdateTopics(topics=self._known[1]), _ignore)
 
     async def _submit_when_loaded(self, command: OneGroupCommand, respond: Respond) -> None:
         try:
             topic = await self._topics.ensure_offsets_topic()
-            runner = await self._loaded(partition_for_group(command.group_id, len(topic.partitions)))
+            number = partition_for_group(command.group_id, len(topic.partitions))
+            runner = await self._loaded(number)
         except RequestError as error:
             return respond(error)
+        self._tell_topics(number, runner)
         runner.submit(command, respond)
 
     async def _loaded(self, number: int) -> GroupRunner:
@@ -111,6 +133,22 @@ class Groups:
         machine.loaded(self._clock.now_ms())
         self._runners[number] = MachineRunner(partition, machine, self._clock)
         return self._runners[number]
+
+
+def _known_topics(image: ClusterImage) -> KnownTopics:
+    return KnownTopics(
+        KnownTopic(
+            name=each.name,
+            topic_id=each.topic_id,
+            partition_count=len(each.partitions),
+            is_internal=each.is_internal,
+        )
+        for each in image.topics.values()
+    )
+
+
+def _ignore(reply: object) -> None:
+    """The machine has been told; nobody waits for that."""
 
 
 async def _ask(runner: GroupRunner, command: ListGroups) -> ListedGroups:

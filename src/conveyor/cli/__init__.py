@@ -1,1 +1,1 @@
-"""The commands: `conveyor serve`, `topic`, `produce`, `consume`, `pipeline`, `demo`."""
+"""The commands: `conveyor serve`, `produce`, `consume`, `topic`, `group`, `settings`, `pipeline`, `demo`."""

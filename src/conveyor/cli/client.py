@@ -1,6 +1,8 @@
 """What the client commands share: the broker's address, and errors in one line. They are ordinary Kafka clients."""
 
-import logging
+from collections.abc import Iterator
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -14,17 +16,52 @@ Bootstrap = Annotated[
 ]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
 
 class ClientError(ConveyorError):
     """A command could not be carried out; the message is one line."""
 
 
 def client_config(bootstrap: str, **more: Any) -> dict[str, Any]:
-    """Settings of a confluent-kafka client that says nothing by itself."""
-    quiet = logging.getLogger("conveyor.client")
-    quiet.addHandler(logging.NullHandler())
-    quiet.propagate = False
-    return {"bootstrap.servers": bootstrap, "logger": quiet, "log.connection.close": False, **more}
+    """Settings of a confluent-kafka client that says nothing by itself.
+
+    It has no logger to say it to either: Ctrl-C in the middle of such a callback makes its `poll` fail.
+    """
+    return {"bootstrap.servers": bootstrap, "log_level": 0, "log.connection.close": False, **more}
+
+
+def admin_client(bootstrap: str) -> Any:
+    """An AdminClient that has a broker to talk to. Raises ClientError if nobody answers."""
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient(client_config(bootstrap))
+    cluster_metadata(admin, bootstrap)
+    return admin
+
+
+def request_timeout() -> dict[str, float]:
+    """What every call of an AdminClient takes."""
+    return {"request_timeout": TIMEOUT_S}
+
+
+def answer(future: Any) -> Any:
+    """What an AdminClient's future brings. Raises ClientError."""
+    with errors_in_one_line():
+        return future.result(TIMEOUT_S + 1)
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """Whatever the Kafka client raises becomes a ClientError."""
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except KafkaException as error:
+        raise ClientError(error.args[0].str()) from error
+    except FutureTimeoutError as error:
+        raise ClientError(f"the broker did not answer within {TIMEOUT_S:.0f} seconds") from error
 
 
 def unreachable(bootstrap: str) -> ClientError:
@@ -51,3 +88,25 @@ def require_topic(client: Any, bootstrap: str, topic: str) -> Any:
             f"unknown topic '{topic}': see 'conveyor topic list', or make it with 'conveyor topic create'"
         )
     return found
+
+
+def require_partitions(client: Any, bootstrap: str, topic: str, wanted: list[int] | None) -> list[int]:
+    """The partitions that are wanted, or all that the topic has. Raises ClientError for one that is not there."""
+    there = sorted(require_topic(client, bootstrap, topic).partitions)
+    for number in wanted or []:
+        if number not in there:
+            raise ClientError(f"topic '{topic}' has no partition {number}: it has {counted(len(there), 'partition')}")
+    return sorted(set(wanted)) if wanted else there
+
+
+def named_value(option: str, text: str, example: str) -> tuple[str, str]:
+    """Both sides of NAME=VALUE. Raises ClientError."""
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise ClientError(f"{option} {text}: it takes NAME=VALUE, such as {example}")
+    return name, value
+
+
+def counted(number: int, what: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,128 +1,156 @@
-"""`conveyor consume`: print the records of a topic."""
+"""`conveyor consume`: print the records of a topic, on one's own or as a member of a group."""
 
-import json
-import sys
-from base64 import b64encode
 from typing import Annotated, Any
 
 import typer
 
-from conveyor.cli.client import DEFAULT_BOOTSTRAP, TIMEOUT_S, Bootstrap, ClientError, client_config, require_topic
+from conveyor.cli.client import (
+    DEFAULT_BOOTSTRAP,
+    TIMEOUT_S,
+    Bootstrap,
+    ClientError,
+    admin_client,
+    counted,
+    errors_in_one_line,
+    require_partitions,
+)
+from conveyor.cli.offsets import LogRange, Place, locate, log_ranges
+from conveyor.cli.position import METAVAR, Position, parse_position
+from conveyor.cli.reader import LogEnds, Printer, print_records, reading_client
+from conveyor.cli.record_format import Format, ShowKey, WriteRecord, record_writer
 
-_START = {"earliest": -2, "latest": -1}
-_LAST_OFFSET = (1 << 63) - 1
+_MEMBER = {
+    "enable.auto.offset.store": False,
+    "auto.commit.interval.ms": 1000,
+    # A member that was killed is not waited for long, and one that closes does not wait long for a broker that is gone.
+    "session.timeout.ms": 10_000,
+    "heartbeat.interval.ms": 1000,
+}
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    from_: Annotated[str, typer.Option("--from", help="earliest, latest, or an offset.")] = "latest",
-    max_: Annotated[int | None, typer.Option("--max", "-n", help="Stop after so many records.")] = None,
-    to_end: Annotated[bool, typer.Option("--exit", "-e", help="Stop at the end of what is there now.")] = False,
-    group: Annotated[
-        str | None, typer.Option(help="Read as a member of this consumer group, and commit what was printed.")
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
+    from_: Annotated[str, typer.Option("--from", metavar=METAVAR, help="Where to begin.")] = "latest",
+    max_: Annotated[
+        int | None, typer.Option("--max", "-n", min=0, metavar="N", help="Stop after so many records.")
     ] = None,
-    format_: Annotated[
-        str, typer.Option("--format", "-f", help="text (the value), key (key, tab, value), or json.")
-    ] = "text",
+    to_end: Annotated[bool, typer.Option("--exit", "-e", help="Stop at the end of what is there now.")] = False,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", metavar="N", help="Only this partition; may be said several times."),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group", "-g", metavar="NAME", help="Read as a member of this group, and commit what was printed."
+        ),
+    ] = None,
+    format_: Format = "text",
+    key: ShowKey = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Print records as they come, one a line. Ctrl-C ends it.
 
-    With --group, reading goes on where the group has stopped; --from says where a new group starts.
-    """
-    from confluent_kafka import Consumer
+    With --group, reading goes on where the group has stopped; --from says where a group begins that has not read yet.
 
-    write = _FORMATS.get(format_)
-    if write is None:
-        raise ClientError(f"--format {format_}: it is {', '.join(_FORMATS)}")
-    start = _start(from_)
-    config = client_config(bootstrap, **{"group.id": group or "conveyor-consume", "enable.auto.commit": False})
-    config |= {"auto.offset.reset": "earliest" if from_ == "earliest" else "latest", "enable.partition.eof": True}
-    consumer = Consumer(config)
-    partitions = require_topic(consumer, bootstrap, topic).partitions
-    if group is None:
-        _assign(consumer, topic, list(partitions), start)
-    else:
-        consumer.subscribe([topic])
+    TIME is a date and time, local if it names no zone (2026-11-21T08:00, 2026-11-21T08:00Z), or how long ago (-90s,
+    -15m, -2h, -3d).
+
+    \b
+    Examples:
+      conveyor consume orders --from earliest --max 10
+      conveyor consume orders --from -15m --exit --format json
+      conveyor consume orders --from 2026-11-21T08:00 --partition 3 --key
+      conveyor consume orders --group billing
+    """
+    write = record_writer(format_, key)
+    position = parse_position("--from", from_)
+    if group == "":
+        raise ClientError("--group: a group needs a name")
+    if group is not None and partition:
+        raise ClientError("a group shares out the partitions among its members: give --group or --partition, not both")
+    admin = admin_client(bootstrap)
+    places = [(topic, number) for number in require_partitions(admin, bootstrap, topic, partition)]
+    ranges = log_ranges(admin, places)
+    with errors_in_one_line():
+        if group is None:
+            starts = locate(admin, position, ranges)
+            print_from(bootstrap, starts, write, max_, end_offsets(ranges) if to_end else None)
+        else:
+            _print_as_member(bootstrap, admin, group, position, ranges, write, max_, to_end=to_end)
+
+
+def end_offsets(ranges: dict[Place, LogRange]) -> dict[int, int]:
+    """By partition, of one topic."""
+    return {partition: held.end for (_, partition), held in ranges.items()}
+
+
+def print_from(
+    bootstrap: str, starts: dict[Place, int], write: WriteRecord, limit: int | None, ends: dict[int, int] | None
+) -> None:
+    """Print the partitions of one topic from these offsets on, to these ends if there are any. Raises ClientError."""
+    from confluent_kafka import TopicPartition
+
+    consumer = reading_client(bootstrap, "conveyor-consume", **{"enable.auto.commit": False})
     try:
-        _print_records(consumer, len(partitions), write, max_, to_end, commit=group is not None)
-    except KeyboardInterrupt:
-        pass
+        consumer.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
+        print_records(consumer, Printer(consumer, write), limit, None if ends is None else LogEnds(ends, ends))
     finally:
         consumer.close()
 
 
-def _start(text: str) -> int:
-    if text in _START:
-        return _START[text]
-    if text.isdecimal() and int(text) <= _LAST_OFFSET:
-        return int(text)
-    raise ClientError(f"--from {text}: it is earliest, latest, or an offset")
-
-
-def _assign(consumer: Any, topic: str, partitions: list[int], start: int) -> None:
-    from confluent_kafka import TopicPartition
-
-    consumer.assign([TopicPartition(topic, number, start) for number in partitions])
-
-
-def _print_records(
-    consumer: Any, partition_count: int, write: Any, limit: int | None, to_end: bool, *, commit: bool
+def _print_as_member(
+    bootstrap: str,
+    admin: Any,
+    group: str,
+    position: Position,
+    ranges: dict[Place, LogRange],
+    write: WriteRecord,
+    limit: int | None,
+    *,
+    to_end: bool,
 ) -> None:
-    printed = 0
-    ended: set[int] = set()
-    while limit is None or printed < limit:
-        message = consumer.poll(TIMEOUT_S)
-        if message is None:
-            continue
-        if message.error() is not None:
-            _check(message.error())
-            ended.add(message.partition())
-            if to_end and len(ended) == partition_count:
-                return
-            continue
-        ended.discard(message.partition())
-        sys.stdout.buffer.write(write(message) + b"\n")
-        sys.stdout.buffer.flush()
-        printed += 1
-        if commit:
-            consumer.commit(message)
+    consumer = reading_client(bootstrap, group, **_MEMBER)
+    printer = Printer(consumer, write, stores_offsets=True)
+    ends = LogEnds(end_offsets(ranges))
 
+    def begin(_consumer: Any, partitions: list[Any]) -> None:
+        starts = _starts(admin, consumer, partitions, position)
+        consumer.assign(starts)
+        if starts:
+            consumer.store_offsets(offsets=starts)
+        ends.assign(each.partition for each in partitions)
 
-def _check(error: Any) -> None:
-    from confluent_kafka import KafkaError
+    def give_up(_consumer: Any, _partitions: list[Any]) -> None:
+        printer.flush()
 
-    if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
-        raise ClientError(error.str())
-
-
-def _text(message: Any) -> bytes:
-    return message.value() or b""
-
-
-def _key_and_text(message: Any) -> bytes:
-    return (message.key() or b"") + b"\t" + (message.value() or b"")
-
-
-def _json(message: Any) -> bytes:
-    """Text as it is; what is not UTF-8 in base64, in a field of its own name."""
-    document: dict[str, Any] = {
-        "topic": message.topic(),
-        "partition": message.partition(),
-        "offset": message.offset(),
-        "timestamp_ms": message.timestamp()[1],
-    }
-    for name, content in (("key", message.key()), ("value", message.value())):
-        document |= _readable(name, content)
-    document["headers"] = [{"name": name} | _readable("value", value) for name, value in message.headers() or []]
-    return json.dumps(document, ensure_ascii=False).encode()
-
-
-def _readable(name: str, content: bytes | None) -> dict[str, str | None]:
+    [topic] = {name for name, _ in ranges}
     try:
-        return {name: None if content is None else content.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": b64encode(content or b"").decode()}
+        consumer.subscribe([topic], on_assign=begin, on_revoke=give_up)
+        print_records(consumer, printer, limit, ends if to_end else None)
+    finally:
+        _commit(consumer, group, printer.printed)
+        consumer.close()
 
 
-_FORMATS = {"text": _text, "key": _key_and_text, "json": _json}
+def _starts(admin: Any, consumer: Any, partitions: list[Any], position: Position) -> list[Any]:
+    """Where a member begins: at what the group has committed, or else at the position, which then is the group's."""
+    starts: list[Any] = consumer.committed(partitions, TIMEOUT_S)
+    fresh = [each for each in starts if each.offset < 0]
+    located = locate(admin, position, log_ranges(admin, [(each.topic, each.partition) for each in fresh]))
+    for each in fresh:
+        each.offset = located[each.topic, each.partition]
+    return starts
+
+
+def _commit(consumer: Any, group: str, printed: int) -> None:
+    from confluent_kafka import KafkaError, KafkaException
+
+    try:
+        errors = [each.error for each in consumer.commit(asynchronous=False) if each.error is not None]
+    except KafkaException as error:
+        errors = [error.args[0]]
+    for each in errors:
+        if each.code() != KafkaError._NO_OFFSET:  # noqa: SLF001 - the client's public name for it
+            raise ClientError(f"group '{group}' has read {counted(printed, 'record')} but not committed: {each.str()}")
+    typer.echo(f"group {group}: read {counted(printed, 'record')}, and committed that", err=True)

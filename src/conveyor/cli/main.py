@@ -57,11 +57,12 @@ def _add_commands(first_argument: list[str]) -> None:
 
         app.command()(serve.serve)
         return
-    from conveyor.cli import consume, demo, pipeline, produce, serve, settings, topic
+    from conveyor.cli import consume, demo, group, pipeline, produce, serve, settings, topic
 
     for command in (serve.serve, produce.produce, consume.consume, settings.settings, demo.demo):
         app.command()(command)
     app.add_typer(topic.app, name="topic")
+    app.add_typer(group.app, name="group")
     app.add_typer(pipeline.app, name="pipeline")
 
 

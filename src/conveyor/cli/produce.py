@@ -5,11 +5,22 @@ from typing import Annotated, Any
 
 import typer
 
-from conveyor.cli.client import DEFAULT_BOOTSTRAP, TIMEOUT_S, Bootstrap, ClientError, client_config, cluster_metadata
+from conveyor.cli.client import (
+    DEFAULT_BOOTSTRAP,
+    TIMEOUT_S,
+    Bootstrap,
+    ClientError,
+    client_config,
+    cluster_metadata,
+    counted,
+    named_value,
+)
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="The topic; made if it is not there and the broker allows it.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="The topic; made if it is not there and the broker allows it.")
+    ],
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-K", help="What stands before it on a line is the key.")
     ] = None,
@@ -24,7 +35,10 @@ def produce(
 ) -> None:
     """Send each line of standard input as one record, and say how many the broker has taken.
 
-    Example: echo "user-1:signed up" | conveyor produce events -K :
+    \b
+    Examples:
+      echo "hello" | conveyor produce greetings
+      echo "user-1:signed up" | conveyor produce events -K :
     """
     from confluent_kafka import KafkaException, Producer
 
@@ -41,9 +55,8 @@ def produce(
         _send(producer, outcome, topic, value=value, key=line_key, partition=partition, headers=headers)
     producer.flush()
     if outcome.error is not None:
-        raise ClientError(f"{outcome.failed} records were not taken: {outcome.error}")
-    noun = "record" if outcome.taken == 1 else "records"
-    typer.echo(f"produced {outcome.taken} {noun} to {topic}", err=True)
+        raise ClientError(f"{counted(outcome.failed, 'record')} not taken: {outcome.error}")
+    typer.echo(f"produced {counted(outcome.taken, 'record')} to {topic}", err=True)
 
 
 class _Outcome:
@@ -90,7 +103,5 @@ def _parse(line: bytes, key: str | None, separator: str | None) -> tuple[bytes |
 
 
 def _header(text: str) -> tuple[str, bytes]:
-    name, separator, value = text.partition("=")
-    if not separator:
-        raise ClientError(f"--header {text}: it takes NAME=VALUE")
+    name, value = named_value("--header", text, "source=web")
     return name, value.encode()

@@ -1,31 +1,40 @@
-"""`conveyor topic`: create, list, describe and delete topics."""
+"""`conveyor topic`: create, list and delete topics here; the other commands have a module each."""
 
 import json
-from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from conveyor.cli.client import (
     DEFAULT_BOOTSTRAP,
-    TIMEOUT_S,
     Bootstrap,
-    ClientError,
-    client_config,
+    Json,
+    admin_client,
+    answer,
     cluster_metadata,
+    counted,
+    named_value,
+    request_timeout,
     require_topic,
 )
+from conveyor.cli.table import print_table
+from conveyor.cli.topic_alter import alter
+from conveyor.cli.topic_describe import describe
+from conveyor.cli.topic_stats import stats
+from conveyor.cli.topic_tail import tail
 
-app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Create, look at, change and delete topics.\n\n"
+    "\b\nExamples:\n  conveyor topic create orders --partitions 6\n  conveyor topic tail orders",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
-
-@app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="The topic's name: letters, digits, '.', '_' and '-'.")],
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name: letters, digits, '.', '_' and '-'.")],
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", help="How many partitions; -1: the broker's default.")
+        int, typer.Option("--partitions", "-p", metavar="N", help="How many partitions; -1: the broker's default.")
     ] = -1,
     config: Annotated[
         list[str] | None,
@@ -33,25 +42,35 @@ def create(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Create a topic."""
+    """Create a topic.
+
+    \b
+    Examples:
+      conveyor topic create orders
+      conveyor topic create orders --partitions 6 --config retention.ms=3600000
+    """
     from confluent_kafka.admin import NewTopic
 
-    admin = _admin(bootstrap)
-    settings = dict(map(_split, config or []))
+    settings = dict(named_value("--config", each, "segment.bytes=1048576") for each in config or [])
+    admin = admin_client(bootstrap)
     asked = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=settings)
-    _settle(admin.create_topics([asked], request_timeout=TIMEOUT_S), name)
+    answer(admin.create_topics([asked], **request_timeout())[name])
     made = require_topic(admin, bootstrap, name)
-    typer.echo(f"created topic {name} with {_count(len(made.partitions), 'partition')}")
+    typer.echo(f"created topic {name} with {counted(len(made.partitions), 'partition')}")
 
 
-@app.command("list")
 def list_(
     internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics.")] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """List the topics."""
-    found = cluster_metadata(_admin(bootstrap), bootstrap).topics.values()
+    """List the topics.
+
+    \b
+    Example:
+      conveyor topic list
+    """
+    found = cluster_metadata(admin_client(bootstrap), bootstrap).topics.values()
     topics = sorted(
         (each for each in found if internal or not each.topic.startswith("__")), key=lambda each: each.topic
     )
@@ -59,82 +78,26 @@ def list_(
         return typer.echo(json.dumps([{"name": each.topic, "partitions": len(each.partitions)} for each in topics]))
     if not topics:
         return typer.echo("no topics yet: make one with 'conveyor topic create NAME'")
-    _print_table(["topic", "partitions"], [[each.topic, len(each.partitions)] for each in topics])
+    print_table(["topic", "partitions"], [[each.topic, len(each.partitions)] for each in topics])
 
 
-@app.command()
-def describe(
-    name: Annotated[str, typer.Argument(help="The topic's name.")],
-    as_json: Json = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-) -> None:
-    """Show a topic's partitions: leader, replicas, first and next offset."""
-    from confluent_kafka import Consumer, KafkaException, TopicPartition
-
-    consumer = Consumer(client_config(bootstrap, **{"group.id": "conveyor-describe"}))
-    topic = require_topic(consumer, bootstrap, name)
-    rows = []
-    for number, each in sorted(topic.partitions.items()):
-        row = {"partition": number, "leader": each.leader, "replicas": each.replicas, "isr": each.isrs}
-        try:
-            first, following = consumer.get_watermark_offsets(TopicPartition(name, number), timeout=TIMEOUT_S)
-        except KafkaException as error:
-            raise ClientError(f"partition {number} of '{name}' does not answer: {error.args[0].str()}") from error
-        rows.append(row | {"first_offset": first, "next_offset": following, "records": following - first})
-    consumer.close()
-    if as_json:
-        return typer.echo(json.dumps({"name": name, "partitions": rows}))
-    _print_table([each.replace("_", " ") for each in rows[0]], [list(row.values()) for row in rows])
-
-
-@app.command()
 def delete(
-    name: Annotated[str, typer.Argument(help="The topic's name.")],
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete a topic and all its records."""
-    admin = _admin(bootstrap)
+    """Delete a topic and all its records.
+
+    \b
+    Example:
+      conveyor topic delete orders
+    """
+    admin = admin_client(bootstrap)
     require_topic(admin, bootstrap, name)
-    _settle(admin.delete_topics([name], request_timeout=TIMEOUT_S), name)
+    answer(admin.delete_topics([name], **request_timeout())[name])
     typer.echo(f"deleted topic {name}")
 
 
-def _admin(bootstrap: str) -> Any:
-    from confluent_kafka.admin import AdminClient
-
-    admin = AdminClient(client_config(bootstrap))
-    cluster_metadata(admin, bootstrap)
-    return admin
-
-
-def _settle(futures: dict[str, Any], name: str) -> None:
-    from confluent_kafka import KafkaException
-
-    try:
-        futures[name].result(TIMEOUT_S)
-    except KafkaException as error:
-        raise ClientError(error.args[0].str()) from error
-
-
-def _split(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator:
-        raise ClientError(f"--config {text}: it takes NAME=VALUE, such as segment.bytes=1048576")
-    return name, value
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _print_table(columns: list[str], rows: Iterable[list[Any]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right")
-    for row in rows:
-        table.add_row(*map(str, row))
-    Console().print(table)
+app.command()(create)
+app.command("list")(list_)
+for command in (describe, stats, tail, alter, delete):
+    app.command()(command)

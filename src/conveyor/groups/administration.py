@@ -1,94 +1,129 @@
 """What an administrator asks of groups: list, describe, delete. Nothing here needs to be a member."""
 
-from conveyor.groups.classic_group import ClassicGroup, Decision, GroupState
+from conveyor.groups.classic_group import ClassicGroup, GroupState
 from conveyor.groups.classic_groups import ClassicGroups, check_group_id
 from conveyor.groups.commands import DeleteOffsets, ListGroups
+from conveyor.groups.consumer_group import ConsumerGroup
+from conveyor.groups.consumer_groups import ConsumerGroups
+from conveyor.groups.consumer_protocol import PROTOCOL_TYPE
+from conveyor.groups.decision import Decision
 from conveyor.groups.offsets import CommittedOffsets
 from conveyor.groups.records import OffsetKey, offset_record
-from conveyor.groups.replies import Deleted, DescribedGroup, ListedGroup, ListedGroups, OffsetsDeleted
+from conveyor.groups.replies import (
+    Deleted,
+    DescribedConsumer,
+    DescribedConsumerGroup,
+    DescribedGroup,
+    ListedGroup,
+    ListedGroups,
+    OffsetsDeleted,
+)
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.machine import Token
 
-_CLASSIC = "classic"
+_CLASSIC, _CONSUMER = "classic", "consumer"
 
 
-def list_groups(command: ListGroups, classic: ClassicGroups, offsets: CommittedOffsets) -> ListedGroups:
-    """The groups that pass the filters; one that has nothing but offsets is an empty classic group."""
-    found = []
-    for group_id in sorted(classic.group_ids() | offsets.group_ids()):
-        group = classic.find(group_id) or ClassicGroup(group_id)
-        found.append(
-            ListedGroup(
-                group_id=group_id,
-                protocol_type=group.protocol_type,
-                state=group.state.value,
-                group_type=_CLASSIC,
-            )
+class Administration:
+    """See the module's docstring. A group that has nothing but offsets is an empty classic group."""
+
+    def __init__(self, classic: ClassicGroups, consumers: ConsumerGroups, offsets: CommittedOffsets) -> None:
+        self._classic = classic
+        self._consumers = consumers
+        self._offsets = offsets
+
+    def list_groups(self, command: ListGroups) -> ListedGroups:
+        """The groups that pass the filters, by name."""
+        names = self._classic.group_ids() | self._consumers.group_ids() | self._offsets.group_ids()
+        found = [self._listed(group_id) for group_id in sorted(names)]
+        return ListedGroups(groups=tuple(each for each in found if _is_wanted(each, command)))
+
+    def describe(self, group_id: str) -> DescribedGroup:
+        """Raises RequestError (GROUP_ID_NOT_FOUND)."""
+        group = self._existing(group_id)
+        if isinstance(group, ConsumerGroup):
+            raise RequestError(ErrorKind.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
+        protocol_name = group.protocol_name if group.state is GroupState.STABLE else None
+        return DescribedGroup(
+            state=group.state.value,
+            protocol_type=group.protocol_type,
+            protocol_name=protocol_name or "",
+            members=tuple(each.described(protocol_name) for each in group.members.values()),
         )
-    return ListedGroups(groups=tuple(each for each in found if _is_wanted(each, command)))
 
-
-def describe_group(group_id: str, classic: ClassicGroups, offsets: CommittedOffsets) -> DescribedGroup:
-    """Raises RequestError (GROUP_ID_NOT_FOUND)."""
-    group = _existing(group_id, classic, offsets)
-    is_stable = group.state is GroupState.STABLE
-    return DescribedGroup(
-        state=group.state.value,
-        protocol_type=group.protocol_type,
-        protocol_name=group.protocol_name if is_stable else "",
-        members=tuple(each.described(group.protocol_name if is_stable else None) for each in group.members.values()),
-    )
-
-
-def delete_group(
-    group_id: str, token: Token, classic: ClassicGroups, offsets: CommittedOffsets, decision: Decision
-) -> None:
-    """Raises RequestError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
-    group = _existing(group_id, classic, offsets)
-    if group.state is not GroupState.EMPTY:
-        raise _not_empty(group_id)
-    decision.records += offsets.tombstones(group_id)
-    decision.records += classic.forget(group_id)
-    decision.reply(token, Deleted())
-
-
-def delete_offsets(
-    command: DeleteOffsets, token: Token, classic: ClassicGroups, offsets: CommittedOffsets, decision: Decision
-) -> None:
-    """Raises RequestError: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
-    check_group_id(command.group_id)
-    group = _existing(command.group_id, classic, offsets)
-    if group.members and not group.is_of_consumers:
-        raise _not_empty(command.group_id)
-    known, errors = offsets.of(command.group_id), list[RequestError | None]()
-    for topic, partition in command.partitions:
-        if group.reads(topic):
-            errors.append(
-                RequestError(
-                    ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC, f"members of group '{command.group_id}' read topic '{topic}'"
-                )
+    def describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
+        """Raises RequestError (GROUP_ID_NOT_FOUND)."""
+        group = self._existing(group_id)
+        if not isinstance(group, ConsumerGroup):
+            raise RequestError(ErrorKind.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        members = [
+            DescribedConsumer(
+                member_id=member_id,
+                subscription=subscription,
+                current=group.current(member_id),
+                target=group.target(member_id),
             )
-            continue
-        if (topic, partition) in known:
-            key = OffsetKey(group_id=command.group_id, topic=topic, partition=partition)
-            decision.records.append(offset_record(key, None))
-        errors.append(None)
-    decision.reply(token, OffsetsDeleted(errors=tuple(errors)))
+            for member_id, subscription in group.subscriptions.items()
+        ]
+        return DescribedConsumerGroup(
+            state=group.state,
+            epoch=group.epoch,
+            target_epoch=group.target_epoch,
+            assignor=self._consumers.choice.elect(each.assignor for each in group.subscriptions.values()),
+            members=tuple(members),
+        )
 
+    def delete(self, group_id: str, token: Token, decision: Decision) -> None:
+        """Raises RequestError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        group = self._existing(group_id)
+        is_busy = group.subscriptions if isinstance(group, ConsumerGroup) else group.state is not GroupState.EMPTY
+        if is_busy:
+            raise _not_empty(group_id)
+        decision.records += self._offsets.tombstones(group_id)
+        decision.records += self._classic.forget(group_id)
+        decision.records += self._consumers.forget(group_id)
+        decision.reply(token, Deleted())
 
-def _existing(group_id: str, classic: ClassicGroups, offsets: CommittedOffsets) -> ClassicGroup:
-    group = classic.find(group_id)
-    if group is None:
-        if not offsets.of(group_id):
+    def delete_offsets(self, command: DeleteOffsets, token: Token, decision: Decision) -> None:
+        """Raises RequestError: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        check_group_id(command.group_id)
+        group = self._existing(command.group_id)
+        if isinstance(group, ClassicGroup) and group.members and not group.is_of_consumers:
+            raise _not_empty(command.group_id)
+        known, errors = self._offsets.of(command.group_id), list[RequestError | None]()
+        for topic, partition in command.partitions:
+            is_read = group.reads(topic)
+            errors.append(_is_read(command.group_id, topic) if is_read else None)
+            if not is_read and (topic, partition) in known:
+                key = OffsetKey(group_id=command.group_id, topic=topic, partition=partition)
+                decision.records.append(offset_record(key, None))
+        decision.reply(token, OffsetsDeleted(errors=tuple(errors)))
+
+    def _existing(self, group_id: str) -> ClassicGroup | ConsumerGroup:
+        group = self._consumers.find(group_id) or self._classic.find(group_id)
+        if group is not None:
+            return group
+        if not self._offsets.of(group_id):
             raise RequestError(ErrorKind.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         return ClassicGroup(group_id)
-    return group
+
+    def _listed(self, group_id: str) -> ListedGroup:
+        group = self._existing(group_id)
+        if isinstance(group, ConsumerGroup):
+            return ListedGroup(group_id=group_id, protocol_type=PROTOCOL_TYPE, state=group.state, group_type=_CONSUMER)
+        return ListedGroup(
+            group_id=group_id, protocol_type=group.protocol_type, state=group.state.value, group_type=_CLASSIC
+        )
 
 
 def _is_wanted(group: ListedGroup, command: ListGroups) -> bool:
     return (not command.states or group.state.lower() in command.states) and (
         not command.types or group.group_type.lower() in command.types
     )
+
+
+def _is_read(group_id: str, topic: str) -> RequestError:
+    return RequestError(ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC, f"members of group '{group_id}' read topic '{topic}'")
 
 
 def _not_empty(group_id: str) -> RequestError:

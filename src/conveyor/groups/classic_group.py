@@ -14,15 +14,16 @@ here is told the time, and collects what it decides in a `Decision`. Source: KIP
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
-from conveyor.groups.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
+from conveyor.groups.consumer_protocol import PROTOCOL_TYPE, decode_subscription
+from conveyor.groups.decision import Decision
 from conveyor.groups.member import Member, restored_member
 from conveyor.groups.records import GroupKey, GroupValue, group_record
 from conveyor.groups.replies import Joined, Synced
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.machine import LogRecord, Outcome, Reply, Token
+from conveyor.kernel.machine import LogRecord
 
 
 class GroupState(Enum):
@@ -35,20 +36,6 @@ class GroupState(Enum):
 
 
 _SHORTEST_WAIT_MS = 1000
-
-
-@dataclass(slots=True)
-class Decision:
-    """Records and replies, as they come together while a command is handled."""
-
-    records: list[LogRecord] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
-
-    def reply(self, token: Token, value: object) -> None:
-        self.replies.append(Reply(token, value))
-
-    def outcome(self) -> Outcome:
-        return Outcome(tuple(self.records), tuple(self.replies))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,8 +70,8 @@ class ClassicGroup:
 
     def reads(self, topic: str) -> bool:
         """Whether a member subscribes to a topic; yes, if that cannot be known."""
-        subscriptions = [subscribed_topics(each.subscription(self.protocol_name)) for each in self.members.values()]
-        return any(topics is None or topic in topics for topics in subscriptions)
+        told = [decode_subscription(each.subscription(self.protocol_name)) for each in self.members.values()]
+        return any(each is None or topic in each.topics for each in told)
 
     def next_deadline_ms(self) -> int | None:
         """When `expire` has something to do, at the earliest."""
@@ -194,6 +181,15 @@ class ClassicGroup:
                 member.join_token = None
                 member.owes_sync = True
                 member.touch(now_ms)
+
+    def ask_all_to_join_again(self, decision: Decision) -> None:
+        """Tell everybody who waits for an answer that there is another rebalance."""
+        again = RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{self.group_id}' rebalances: join again")
+        for member in self.members.values():
+            for token in (member.join_token, member.sync_token):
+                if token is not None:
+                    decision.reply(token, again)
+            member.join_token = member.sync_token = None
 
     def joined(self, member: Member, *, skip_assignment: bool = False) -> Joined:
         """What a member is told about the present generation."""

@@ -5,7 +5,7 @@ Hard state, changed by `apply` only: the last record of each group. Soft state: 
 
 from dataclasses import replace
 
-from conveyor.groups.classic_group import ClassicGroup, Decision, GroupState, restored_group
+from conveyor.groups.classic_group import ClassicGroup, GroupState, restored_group
 from conveyor.groups.commands import (
     NO_GENERATION,
     NO_MEMBER,
@@ -16,6 +16,7 @@ from conveyor.groups.commands import (
     LeavingMember,
     SyncGroup,
 )
+from conveyor.groups.decision import Decision
 from conveyor.groups.joining import check_join, check_member, join
 from conveyor.groups.member import Member
 from conveyor.groups.records import GroupKey, GroupValue, group_record
@@ -117,6 +118,10 @@ class ClassicGroups:
         was_empty = group.state is GroupState.EMPTY
         group.expire(now_ms, decision)
         return was_empty and not group.pending_members
+
+    def adopt(self, group: ClassicGroup) -> None:
+        """Look after a group that has come from elsewhere."""
+        self._groups[group.group_id] = group
 
     def forget(self, group_id: str) -> list[LogRecord]:
         """Let go of a group without members. Returns the record that says so, if the log knows the group."""

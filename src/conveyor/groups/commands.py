@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from conveyor.groups.known_topics import Assigned, KnownTopics
+
 NO_GENERATION = -1
 NO_MEMBER = ""
 
@@ -80,21 +82,54 @@ class OffsetToCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOffsets:
-    """Remember how far a group has read."""
+    """Remember how far a group has read. In the consumer protocol, `generation_id` is the member's epoch.
+
+    knows_member_epochs: the request is of a version that has them.
+    """
 
     group_id: str
     generation_id: int
     member_id: str
     offsets: tuple[OffsetToCommit, ...]
     group_instance_id: str | None = None
+    knows_member_epochs: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOffsets:
-    """Ask how far a group has read: some partitions, or (None) all that it has committed."""
+    """Ask how far a group has read: some partitions, or (None) all that it has committed.
+
+    member_id, member_epoch: given by members of the consumer protocol.
+    """
 
     group_id: str
     partitions: tuple[tuple[str, int], ...] | None
+    member_id: str | None = None
+    member_epoch: int = NO_GENERATION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHeartbeat:
+    """A member of the consumer protocol (KIP-848) joins (epoch 0), lives, or leaves (-1; -2: for a while).
+
+    None and -1 mean: as it was. new_member_id: what the member is called if it has no id and need not have one.
+    topics, pattern: what it wants to read. owned: what it reads now.
+    """
+
+    group_id: str
+    member_id: str
+    new_member_id: str
+    member_epoch: int
+    client_id: str
+    client_host: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    assignor: str | None = None
+    owned: Assigned | None = None
+    requires_member_id: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +143,13 @@ class ListGroups:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroup:
     """Ask what a group of the classic protocol is doing, and who is in it."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConsumerGroup:
+    """Ask what a group of the consumer protocol is doing, and who is in it."""
 
     group_id: str
 
@@ -127,6 +169,13 @@ class DeleteOffsets:
     partitions: tuple[tuple[str, int], ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateTopics:
+    """Be told which topics there are now."""
+
+    topics: KnownTopics
+
+
 OneGroupCommand = (
     JoinGroup
     | SyncGroup
@@ -134,8 +183,10 @@ OneGroupCommand = (
     | LeaveGroup
     | CommitOffsets
     | FetchOffsets
+    | ConsumerHeartbeat
     | DescribeGroup
+    | DescribeConsumerGroup
     | DeleteGroup
     | DeleteOffsets
 )
-GroupCommand = OneGroupCommand | ListGroups
+GroupCommand = OneGroupCommand | ListGroups | UpdateTopics

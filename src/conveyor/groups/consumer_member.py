@@ -1,9 +1,9 @@
 """A member of a group of the consumer protocol (KIP-848): what it wants, and where it has got to. Immutable.
 
-    state        goes to                  when (a heartbeat, each time)
-    STABLE       UNREVOKED | UNRELEASED   the target assignment has changed
-    UNREVOKED    UNRELEASED | STABLE      the member does not own what it had to give up any more
-    UNRELEASED   STABLE                   others have given up all that the member waits for
+state        goes to                  when (a heartbeat, each time)
+STABLE       UNREVOKED | UNRELEASED   the target assignment has changed
+UNREVOKED    UNRELEASED | STABLE      the member does not own what it had to give up any more
+UNRELEASED   STABLE                   others have given up all that the member waits for
 """
 
 from dataclasses import dataclass

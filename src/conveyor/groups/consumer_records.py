@@ -18,7 +18,7 @@ from itertools import groupby
 from uuid import UUID
 
 from conveyor.groups.consumer_member import ClassicMember, Current, MemberState, Subscription
-from conveyor.groups.known_topics import Assigned
+from conveyor.groups.known_topics import Assigned, TopicIdPartition
 from conveyor.groups.record_fields import FieldReader, FieldWriter
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.machine import LogRecord
@@ -43,6 +43,7 @@ class ConsumerKeyKind(IntEnum):
     PATTERN = 16
 
 
+_KINDS = {each.value: each for each in ConsumerKeyKind}
 _WITH_NAME = (ConsumerKeyKind.SUBSCRIPTION, ConsumerKeyKind.TARGET, ConsumerKeyKind.CURRENT, ConsumerKeyKind.PATTERN)
 
 
@@ -57,9 +58,9 @@ class ConsumerKey:
 
 def decode_consumer_key(version: int, fields: FieldReader) -> ConsumerKey | None:
     """The rest of a key; None for kinds of keys that are not known here. Raises StorageFailure."""
-    if version not in ConsumerKeyKind:
+    kind = _KINDS.get(version)
+    if kind is None:
         return None
-    kind = ConsumerKeyKind(version)
     return ConsumerKey(kind=kind, group_id=fields.text(), name=fields.text() if kind in _WITH_NAME else "")
 
 
@@ -197,7 +198,7 @@ def _write_partitions(out: FieldWriter, partitions: Assigned) -> None:
 
 
 def _read_partitions(fields: FieldReader) -> Assigned:
-    partitions = set()
+    partitions: set[TopicIdPartition] = set()
     for _ in range(fields.array_length()):
         topic_id = fields.uuid()
         partitions.update((topic_id, number) for number in fields.int32s())

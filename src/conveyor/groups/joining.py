@@ -1,7 +1,8 @@
 """JoinGroup: who may become a member, and whether that starts a rebalance."""
 
-from conveyor.groups.classic_group import ClassicGroup, Decision, GroupState
+from conveyor.groups.classic_group import ClassicGroup, GroupState
 from conveyor.groups.commands import NO_MEMBER, JoinGroup
+from conveyor.groups.decision import Decision
 from conveyor.groups.member import Member, new_member
 from conveyor.groups.replies import JoinRefused
 from conveyor.kernel.errors import ErrorKind, RequestError

@@ -1,17 +1,19 @@
-"""The state machine of one partition of `__consumer_offsets`: all groups that it looks after.
+"""The state machine of one partition of `__consumer_offsets`: all groups that it looks after, of both protocols.
 
-Hard state, changed by `apply` only: committed offsets, and what the log says of each group. Soft state: who waits, and
-when sessions end; it is made from the hard state by `loaded`. What `handle` changes is soft, and is as the records
-that it decides on. See `conveyor.kernel.machine` for the contract.
+Hard state, changed by `apply` only: committed offsets, and what the log says of each group. Soft state: who waits, when
+sessions end, and which topics there are; it is made from the hard state by `loaded`, and told by `UpdateTopics`. What
+`handle` changes is soft, and is as the records that it decides on. See `conveyor.kernel.machine` for the contract.
 """
 
-from conveyor.groups.administration import delete_group, delete_offsets, describe_group, list_groups
-from conveyor.groups.classic_group import Decision
+from conveyor.groups.administration import Administration
 from conveyor.groups.classic_groups import ClassicGroups
+from conveyor.groups.classic_in_consumers import ClassicInConsumers
 from conveyor.groups.commands import (
     CommitOffsets,
+    ConsumerHeartbeat,
     DeleteGroup,
     DeleteOffsets,
+    DescribeConsumerGroup,
     DescribeGroup,
     FetchOffsets,
     GroupCommand,
@@ -21,11 +23,20 @@ from conveyor.groups.commands import (
     ListGroups,
     OneGroupCommand,
     SyncGroup,
+    UpdateTopics,
 )
+from conveyor.groups.consumer_group import ConsumerGroup
+from conveyor.groups.consumer_groups import ConsumerGroups
+from conveyor.groups.consumer_heartbeat import check_heartbeat
+from conveyor.groups.consumer_member import LEAVING_EPOCH
+from conveyor.groups.consumer_records import ConsumerKey
 from conveyor.groups.deadlines import Deadlines
+from conveyor.groups.decision import Decision
+from conveyor.groups.joining import check_join
 from conveyor.groups.offsets import CommittedOffsets, commit_records
+from conveyor.groups.protocol_change import ProtocolChange
 from conveyor.groups.records import OffsetKey, decode_group, decode_key, decode_offset
-from conveyor.groups.replies import JoinRefused
+from conveyor.groups.replies import JoinRefused, TopicsUpdated
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.machine import LogRecord, Outcome, Token
 from conveyor.kernel.settings import GroupsSettings
@@ -38,6 +49,10 @@ class GroupMachine:
         self._settings = settings
         self._offsets = CommittedOffsets()
         self._classic = ClassicGroups(settings)
+        self._consumers = ConsumerGroups(settings)
+        self._change = ProtocolChange(settings, self._classic, self._consumers)
+        self._classic_in_consumers = ClassicInConsumers(self._consumers)
+        self._administration = Administration(self._classic, self._consumers, self._offsets)
         self._deadlines = Deadlines()
         self._is_loaded = False
 
@@ -47,6 +62,8 @@ class GroupMachine:
             return
         if isinstance(key, OffsetKey):
             self._offsets.apply(key, None if record.value is None else decode_offset(record.value))
+        elif isinstance(key, ConsumerKey):
+            self._consumers.apply(key, record.value, record.timestamp_ms)
         else:
             value = None if record.value is None else decode_group(record.value)
             self._classic.apply(key.group_id, value, record.timestamp_ms)
@@ -57,17 +74,36 @@ class GroupMachine:
         """All records are applied: wake the groups. Their members' sessions start anew."""
         self._is_loaded = True
         self._classic.loaded(now_ms)
-        for group_id in self._classic.group_ids() | self._offsets.group_ids():
-            self._queue(group_id)
+        self._consumers.loaded(now_ms)
+        for group_id in self._classic.group_ids() | self._consumers.group_ids() | self._offsets.group_ids():
+            self._requeue(group_id)
 
     def next_deadline_ms(self) -> int | None:
         return self._deadlines.next_ms()
 
     def handle(self, command: GroupCommand, token: Token, now_ms: int) -> Outcome:
         decision = Decision()
-        if isinstance(command, ListGroups):
-            decision.reply(token, list_groups(command, self._classic, self._offsets))
-            return decision.outcome()
+        match command:
+            case ListGroups():
+                decision.reply(token, self._administration.list_groups(command))
+            case UpdateTopics():
+                decision.records += self._offsets.tombstones_of_deleted(self._consumers.topics, command.topics)
+                self._consumers.topics = command.topics
+                decision.reply(token, TopicsUpdated())
+            case _:
+                self._handle_one_group(command, token, now_ms, decision)
+        return decision.outcome()
+
+    def expire(self, now_ms: int) -> Outcome:
+        decision = Decision()
+        due = list(self._deadlines.pop_due(now_ms))
+        for group_id in due:
+            self._expire_group(group_id, now_ms, decision)
+        for group_id in due:
+            self._requeue(group_id, not_before_ms=now_ms + 1)
+        return decision.outcome()
+
+    def _handle_one_group(self, command: OneGroupCommand, token: Token, now_ms: int, decision: Decision) -> None:
         try:
             self._dispatch(command, token, now_ms, decision)
         except RequestError as error:
@@ -75,21 +111,38 @@ class GroupMachine:
             decision.reply(token, refused)
         if not isinstance(command, Heartbeat):
             self._queue(command.group_id)
-        return decision.outcome()
-
-    def expire(self, now_ms: int) -> Outcome:
-        decision = Decision()
-        due = list(self._deadlines.pop_due(now_ms))
-        for group_id in due:
-            if self._classic.expire(group_id, now_ms, decision):
-                self._expire_empty(group_id, now_ms, decision)
-        for group_id in due:
-            self._queue(group_id, not_before_ms=now_ms + 1)
-        return decision.outcome()
 
     def _dispatch(self, command: OneGroupCommand, token: Token, now_ms: int, decision: Decision) -> None:
         match command:
+            case JoinGroup() | SyncGroup() | Heartbeat() | LeaveGroup():
+                self._dispatch_classic(command, token, now_ms, decision)
+            case ConsumerHeartbeat():
+                self._consumer_heartbeat(command, token, now_ms, decision)
+            case CommitOffsets():
+                self._commit(command, token, now_ms, decision)
+            case FetchOffsets():
+                self._fetch(command, token, decision)
+            case DescribeGroup():
+                decision.reply(token, self._administration.describe(command.group_id))
+            case DescribeConsumerGroup():
+                decision.reply(token, self._administration.describe_consumers(command.group_id))
+            case DeleteGroup():
+                self._administration.delete(command.group_id, token, decision)
+            case DeleteOffsets():
+                self._administration.delete_offsets(command, token, decision)
+
+    def _dispatch_classic(
+        self, command: JoinGroup | SyncGroup | Heartbeat | LeaveGroup, token: Token, now_ms: int, decision: Decision
+    ) -> None:
+        group = self._consumers.find(command.group_id)
+        if group is not None and group.subscriptions:
+            try:
+                return self._dispatch_classic_in_consumers(group, command, token, now_ms, decision)
+            finally:
+                self._requeue(command.group_id)
+        match command:
             case JoinGroup():
+                self._change.make_room_for_classic(command, decision)
                 self._classic.join(command, token, now_ms, decision)
             case SyncGroup():
                 self._classic.sync(command, token, now_ms, decision)
@@ -97,42 +150,88 @@ class GroupMachine:
                 self._classic.heartbeat(command, token, now_ms, decision)
             case LeaveGroup():
                 self._classic.leave(command, token, now_ms, decision)
-            case CommitOffsets():
-                self._commit(command, token, now_ms, decision)
-            case FetchOffsets():
-                decision.reply(token, self._offsets.fetch(command))
-            case DescribeGroup():
-                decision.reply(token, describe_group(command.group_id, self._classic, self._offsets))
-            case DeleteGroup():
-                delete_group(command.group_id, token, self._classic, self._offsets, decision)
-            case DeleteOffsets():
-                delete_offsets(command, token, self._classic, self._offsets, decision)
+
+    def _dispatch_classic_in_consumers(
+        self, group: ConsumerGroup, command: JoinGroup | SyncGroup | Heartbeat | LeaveGroup, token: Token, now_ms: int,
+        decision: Decision,
+    ) -> None:  # fmt: skip
+        match command:
+            case JoinGroup():
+                check_join(command, self._settings)
+                self._classic_in_consumers.join(group, command, token, now_ms, decision)
+            case SyncGroup():
+                self._classic_in_consumers.sync(group, command, token, now_ms, decision)
+            case Heartbeat():
+                self._classic_in_consumers.heartbeat(group, command, token, now_ms, decision)
+            case LeaveGroup():
+                gone = self._classic_in_consumers.leave(group, command, token, now_ms, decision)
+                self._change.downgrade(group, gone, now_ms, decision)
+
+    def _consumer_heartbeat(self, command: ConsumerHeartbeat, token: Token, now_ms: int, decision: Decision) -> None:
+        check_heartbeat(command, self._consumers.choice)
+        upgraded = self._change.make_room_for_consumers(command, now_ms, decision)
+        group = upgraded or self._consumers.find(command.group_id)
+        deadline_ms = self._consumers.heartbeat(group, command, token, now_ms, decision)
+        if upgraded is not None:
+            deadline_ms = self._consumers.next_deadline_ms(command.group_id)
+        if deadline_ms is not None:
+            self._deadlines.put(command.group_id, deadline_ms)
+        if group is not None and command.member_epoch == LEAVING_EPOCH:
+            self._change.downgrade(group, [command.member_id], now_ms, decision)
 
     def _commit(self, command: CommitOffsets, token: Token, now_ms: int, decision: Decision) -> None:
-        self._classic.check_commit(command, now_ms)
+        group = self._consumers.find(command.group_id)
+        if group is None:
+            self._classic.check_commit(command, now_ms)
+        else:
+            self._consumers.check_commit(group, command)
         records, reply = commit_records(command, now_ms, self._settings.offset_metadata_max_bytes)
         decision.records += records
         decision.reply(token, reply)
 
+    def _fetch(self, command: FetchOffsets, token: Token, decision: Decision) -> None:
+        group = self._consumers.find(command.group_id)
+        if group is not None:
+            self._consumers.check_fetch(group, command)
+        decision.reply(token, self._offsets.fetch(command))
+
+    def _expire_group(self, group_id: str, now_ms: int, decision: Decision) -> None:
+        consumers = self._consumers.find(group_id)
+        if consumers is not None and consumers.subscriptions:
+            gone = self._consumers.expire(consumers, now_ms, decision)
+            self._change.downgrade(consumers, gone, now_ms, decision)
+        elif self._classic.expire(group_id, now_ms, decision):
+            self._expire_empty(group_id, now_ms, decision)
+
     def _expire_empty(self, group_id: str, now_ms: int, decision: Decision) -> None:
         """Forget the offsets of a group without members once they are old enough, and then the group."""
-        value = self._classic.value(group_id)
         oldest_ms = now_ms - self._settings.offsets_retention_ms
-        if value is None:
-            decision.records += self._offsets.tombstones(group_id, oldest_ms + 1)
-        elif value.state_timestamp_ms <= oldest_ms and not value.members:
+        consumers, value = self._consumers.find(group_id), self._classic.value(group_id)
+        if value is not None:
+            if value.state_timestamp_ms > oldest_ms or value.members:
+                return
             decision.records += self._offsets.tombstones(group_id)
         else:
-            return
+            decision.records += self._offsets.tombstones(group_id, oldest_ms + 1)
         decision.records += self._classic.forget(group_id)
+        if consumers is not None and consumers.changed_ms <= oldest_ms and not self._offsets.of(group_id):
+            decision.records += self._consumers.forget(group_id)
 
-    def _queue(self, group_id: str, not_before_ms: int = 0) -> None:
+    def _queue(self, group_id: str) -> None:
+        """Note when a group must be looked at next; one of living consumers has its deadline already."""
+        consumers = self._consumers.find(group_id)
+        if consumers is None or not consumers.subscriptions:
+            self._requeue(group_id)
+
+    def _requeue(self, group_id: str, not_before_ms: int = 0) -> None:
         deadline = self._deadline(group_id)
         if deadline is not None:
             self._deadlines.put(group_id, max(deadline, not_before_ms))
 
     def _deadline(self, group_id: str) -> int | None:
-        group = self._classic.find(group_id)
+        group, consumers = self._classic.find(group_id), self._consumers.find(group_id)
+        if consumers is not None and consumers.subscriptions:
+            return self._consumers.next_deadline_ms(group_id)
         alive = None if group is None else group.next_deadline_ms()
         if alive is not None or (group is not None and group.members):
             return alive
@@ -141,4 +240,6 @@ class GroupMachine:
         if value is not None:
             return value.state_timestamp_ms + retention_ms
         commits = [each.commit_timestamp_ms for each in self._offsets.of(group_id).values()]
-        return min(commits) + retention_ms if commits else None
+        if commits:
+            return min(commits) + retention_ms
+        return None if consumers is None else consumers.changed_ms + retention_ms

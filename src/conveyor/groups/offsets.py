@@ -1,6 +1,7 @@
 """Committed offsets: hard state, changed by applied records only."""
 
 from conveyor.groups.commands import CommitOffsets, FetchOffsets
+from conveyor.groups.known_topics import KnownTopics
 from conveyor.groups.records import OffsetKey, OffsetValue, offset_record
 from conveyor.groups.replies import Committed, CommittedOffset, FetchedOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -40,6 +41,18 @@ class CommittedOffsets:
             offset_record(OffsetKey(group_id=group_id, topic=topic, partition=number), None)
             for (topic, number), value in self.of(group_id).items()
             if committed_before_ms is None or value.commit_timestamp_ms < committed_before_ms
+        ]
+
+    def tombstones_of_deleted(self, before: KnownTopics, now: KnownTopics) -> list[LogRecord]:
+        """Records that forget the offsets of topics that were there before, and are not any more."""
+        deleted = {name for topic_id, name in before.names_by_id.items() if topic_id not in now.names_by_id}
+        if not deleted:
+            return []
+        return [
+            offset_record(OffsetKey(group_id=group_id, topic=topic, partition=number), None)
+            for group_id, offsets in self._groups.items()
+            for topic, number in offsets
+            if topic in deleted
         ]
 
 

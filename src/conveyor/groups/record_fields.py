@@ -117,6 +117,11 @@ class FieldReader:
     def sized(self) -> bytes:
         return self._take(self._varint() - 1 if self.flexible else self.int32())
 
+    def sized_or_none(self) -> bytes | None:
+        """Bytes that may be null, in a version that is not flexible."""
+        length = self.int32()
+        return None if length < 0 else self._take(length)
+
     def texts(self) -> tuple[str, ...]:
         return tuple(self.text() for _ in range(self.array_length()))
 

@@ -2,12 +2,14 @@
 
     key 0, 1   group, topic, partition   -> value 0 to 4: offset, leader epoch (3+), metadata, timestamps
     key 2      group                     -> value 0 to 4: protocol, generation, leader, members
+    key 3 ...  groups of the consumer protocol: see `consumer_records`
 
 A null value takes the entry away. Values are written in version 3, and read in all of them.
 """
 
 from dataclasses import dataclass
 
+from conveyor.groups.consumer_records import ConsumerKey, decode_consumer_key
 from conveyor.groups.record_fields import FieldReader, FieldWriter
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.machine import LogRecord
@@ -93,7 +95,7 @@ def group_record(key: GroupKey, value: GroupValue | None) -> LogRecord:
     return LogRecord(encoded_key, out.done())
 
 
-def decode_key(content: bytes) -> OffsetKey | GroupKey | None:
+def decode_key(content: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
     """None for kinds of keys that a newer version may have written. Raises StorageFailure."""
     fields = FieldReader(content)
     version = fields.int16()
@@ -101,7 +103,7 @@ def decode_key(content: bytes) -> OffsetKey | GroupKey | None:
         return OffsetKey(group_id=fields.text(), topic=fields.text(), partition=fields.int32())
     if version == _GROUP_KEY:
         return GroupKey(group_id=fields.text())
-    return None
+    return decode_consumer_key(version, fields)
 
 
 def decode_offset(content: bytes) -> OffsetValue:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from conveyor.groups.consumer_member import Current, Subscription
+from conveyor.groups.known_topics import Assigned
 from conveyor.kernel.errors import RequestError
 
 
@@ -130,3 +132,39 @@ class OffsetsDeleted:
     """For each partition, in order: None, or why its offset is kept."""
 
     errors: tuple[RequestError | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatAnswer:
+    """Where a member of the consumer protocol is; `assignment` is None if it knows what it reads."""
+
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int
+    assignment: Assigned | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedConsumer:
+    """A member of a consumer group: who it is, where it is, and where it shall be."""
+
+    member_id: str
+    subscription: Subscription
+    current: Current
+    target: Assigned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedConsumerGroup:
+    """A group of the consumer protocol."""
+
+    state: str
+    epoch: int
+    target_epoch: int
+    assignor: str
+    members: tuple[DescribedConsumer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsUpdated:
+    """The topics are known."""

@@ -26,7 +26,8 @@ def assign_uniformly(
         topic_id: [each for each in sorted(wishes) if topic_id in wishes[each]] for topic_id in sorted(partition_counts)
     }
     if len(set(wishes.values())) == 1:
-        everything = [(topic_id, number) for topic_id in readers for number in range(partition_counts[topic_id])]
+        wanted = [topic_id for topic_id in readers if readers[topic_id]]
+        everything = [(topic_id, number) for topic_id in wanted for number in range(partition_counts[topic_id])]
         _share_alike(shares, everything, taken)
     else:
         _fill(shares, readers, partition_counts, taken)
@@ -39,11 +40,11 @@ def _kept(
 ) -> Shares:
     """What members were to read before and still want, and which is still there."""
     shares: Shares = {}
-    for member_id, topics in wishes.items():
+    for member_id in sorted(wishes):
         shares[member_id] = {
             (topic_id, number)
             for topic_id, number in previous.get(member_id, ())
-            if topic_id in topics and number < partition_counts.get(topic_id, 0)
+            if topic_id in wishes[member_id] and number < partition_counts.get(topic_id, 0)
         }
     return shares
 
@@ -66,7 +67,10 @@ def _share_alike(shares: Shares, everything: list[TopicIdPartition], taken: set[
 
 
 def _fill(
-    shares: Shares, readers: Mapping[UUID, list[str]], partition_counts: Mapping[UUID, int], taken: set[TopicIdPartition]
+    shares: Shares,
+    readers: Mapping[UUID, list[str]],
+    partition_counts: Mapping[UUID, int],
+    taken: set[TopicIdPartition],
 ) -> None:
     """Give what nobody has to whoever has least; topics that few want come first."""
     for topic_id in sorted(readers, key=lambda each: (len(readers[each]), each)):
@@ -81,7 +85,8 @@ def _fill(
 
 def _balance(shares: Shares, readers: Mapping[UUID, list[str]]) -> None:
     for _ in range(_MOST_ROUNDS):
-        if not any([_balance_topic(shares, topic_id, members) for topic_id, members in readers.items()]):
+        moved = [_balance_topic(shares, topic_id, members) for topic_id, members in readers.items()]
+        if not any(moved):
             return
 
 

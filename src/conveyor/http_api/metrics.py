@@ -45,7 +45,15 @@ class _BrokerCollector(Collector):
             "Partitions not served because of their storage.",
             value=len(self._broker.partitions.offline()),
         )
+        yield self._throttled()
         yield from self._per_partition()
+
+    def _throttled(self) -> Metric:
+        doc = "Requests and connections that a quota has held back."
+        throttled = CounterMetricFamily("conveyor_quota_throttled", doc, labels=["quota"])
+        for key, count in self._broker.quotas.throttled.items():
+            throttled.add_metric([key], count)
+        return throttled
 
     def _per_partition(self) -> Iterator[Metric]:
         labels = ["topic", "partition"]

@@ -9,6 +9,7 @@ from conveyor.kernel.ports import FileSlice
 
 if TYPE_CHECKING:
     from conveyor.broker.broker import Broker
+    from conveyor.broker.quotas import RequestMeter
 
 Part = bytes | FileSlice
 
@@ -21,7 +22,7 @@ class Call:
 
     __slots__ = (
         "_answered", "api_key", "api_version", "broker", "cancel", "client_host", "client_id", "correlation_id",
-        "parts", "request",
+        "meter", "parts", "request",
     )  # fmt: skip
 
     def __init__(
@@ -38,10 +39,20 @@ class Call:
         self.parts: list[Part] | None = None
         self.cancel: Callable[[], None] | None = None
         """Set by an API whose answer waits for something; called if the connection ends first."""
+        self.meter: RequestMeter | None = None
+        """Set while there are quotas."""
         self._answered = answered
+
+    @property
+    def throttle_ms(self) -> int:
+        """What the answer says: for how long no more requests are taken from this client."""
+        return 0 if self.meter is None else self.meter.throttle_ms
 
     def answer(self, body: Body) -> None:
         """Answer with a body by kio's field names."""
+        if self.meter is not None:
+            self.meter.answered()
+            body = {**body, "throttle_time": self.meter.throttle_ms}
         encoded = encode_response(self.api_key, self.api_version, self.correlation_id, body)
         self.answer_parts([LENGTH.pack(len(encoded)) + encoded])
 

@@ -1,11 +1,13 @@
 """One client connection without its socket: bytes in, calls to the APIs, answers out in the order of the requests.
 
 The next request is worked on while an earlier answer waits; only the answers keep their order. A connection takes no
-more requests while `max_in_flight` of them wait: `is_full` tells its owner to stop reading.
+more requests while `max_in_flight` of them wait, nor while its client is throttled: `is_full` and `is_muted` tell its
+owner to stop reading. What waits is answered all the same.
 """
 
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 
 from conveyor.broker.broker import Broker
 from conveyor.kafka_api.apis import API_VERSIONS_KEY, APIS, Api
@@ -17,11 +19,21 @@ from conveyor.kernel.errors import ProtocolViolation
 
 
 class KafkaConnection:
-    """See the module's docstring. `send` takes the parts that are ready to go out, in order."""
+    """See the module's docstring. `send` takes the parts that are ready to go out, in order.
 
-    def __init__(self, broker: Broker, client_host: str, send: Callable[[list[Part]], None]) -> None:
+    muted: told when `is_muted` has changed; once it is False again it has to call `go_on`.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        client_host: str,
+        send: Callable[[list[Part]], None],
+        muted: Callable[[], None] | None = None,
+    ) -> None:
         network = broker.settings.network
         self._broker = broker
+        self._quotas = broker.quotas
         self._client_host = client_host
         self._send = send
         self._max_in_flight = network.max_in_flight
@@ -29,6 +41,11 @@ class KafkaConnection:
         self._frames: deque[memoryview] = deque()
         self._calls: deque[Call] = deque()
         self._output_wanted = False
+        self._mute_changed = muted or self.go_on
+        self._muted_until_ms = 0
+        self._cancel_unmute: Callable[[], None] | None = None
+        self.is_muted = False
+        """A quota was exceeded: the client is not listened to."""
         self.finished_requests = 0
 
     @property
@@ -51,12 +68,14 @@ class KafkaConnection:
 
     def go_on(self) -> None:
         """Work on what was received, as far as the limit of open requests allows. Raises ProtocolViolation."""
-        while self._frames and not self.is_full:
+        while self._frames and not self.is_muted and not self.is_full:
             self._start(self._frames.popleft())
 
     def end(self) -> None:
         """The client is gone: stop waiting on its behalf."""
         self._frames.clear()
+        if self._cancel_unmute is not None:
+            self._cancel_unmute()
         calls, self._calls = self._calls, deque()
         for call in calls:
             if call.cancel is not None and call.parts is None:
@@ -70,10 +89,36 @@ class KafkaConnection:
             raise ProtocolViolation(f"api key {api_key} is not served")
         if not api.min_version <= version <= api.max_version:
             return self._refuse_version(api, version, frame)
+        began = perf_counter() if self._quotas.in_force else 0.0
         header, request = decode_request(api_key, version, frame)
         call = Call(self._broker, api_key, version, header, request, self._client_host, self._answered)
         self._calls.append(call)
+        if began:
+            self._handle_metered(api, call, len(frame), began)
+        else:
+            api.handle(call)
+
+    def _handle_metered(self, api: Api, call: Call, request_bytes: int, began: float) -> None:
+        call.meter = meter = self._quotas.meter(call.client_id, request_bytes, self._mute)
         api.handle(call)
+        meter.worked(perf_counter() - began)
+
+    def _mute(self, throttle_ms: int) -> None:
+        """Take no requests for a time. What was received already waits as well."""
+        clock = self._broker.clock
+        until_ms = clock.now_ms() + throttle_ms
+        if not self.is_muted or until_ms > self._muted_until_ms:
+            self._muted_until_ms = until_ms
+            if self._cancel_unmute is not None:
+                self._cancel_unmute()
+            self._cancel_unmute = clock.call_at(until_ms, self._unmute)
+            self.is_muted = True
+            self._mute_changed()
+
+    def _unmute(self) -> None:
+        self._cancel_unmute = None
+        self.is_muted = False
+        self._mute_changed()
 
     def _refuse_version(self, api: Api, version: int, frame: memoryview) -> None:
         """The protocol's own answer to an unknown version exists for ApiVersions only (KIP-511)."""

@@ -26,13 +26,15 @@ _HEAD = Struct(">ii")
 _PARTITION_V3 = Struct(">ihqq")
 _PARTITION = Struct(">ihqqq")
 _ONE = Struct(">ihqqqBBB")
-_NO_THROTTLE = b"\0\0\0\0"
+_THROTTLE = Struct(">i")
 _NO_UUID = bytes(16)
 
 
 def handle(call: Call) -> None:
     """Append every partition's batch; answer when all are as safe as `acks` says."""
     request = call.request
+    if call.meter is not None:
+        call.meter.produced()
     if request.transactional_id is not None:
         return _refuse(call, ErrorKind.TRANSACTIONS_UNSUPPORTED, "transactions are not offered by this broker")
     if call.api_version < _TOPIC_IDS:
@@ -54,9 +56,11 @@ def handle(call: Call) -> None:
 
 def _finish(call: Call, results: Sequence[Published]) -> None:
     if call.request.acks == ACKS_NONE:
-        call.answer_nothing()
-    else:
-        call.answer_parts([encode(call.api_version, call.correlation_id, call.request.topic_data, results)])
+        return call.answer_nothing()
+    if call.meter is not None:
+        call.meter.answered()
+    topics, throttle_ms = call.request.topic_data, call.throttle_ms
+    call.answer_parts([encode(call.api_version, call.correlation_id, topics, results, throttle_ms)])
 
 
 def _refuse(call: Call, kind: ErrorKind, message: str) -> None:
@@ -64,7 +68,9 @@ def _refuse(call: Call, kind: ErrorKind, message: str) -> None:
     _finish(call, [Published(error=RequestError(kind, message)) for _ in range(count)])
 
 
-def encode(version: int, correlation_id: int, topics: Sequence[Any], results: Sequence[Published]) -> bytes:
+def encode(
+    version: int, correlation_id: int, topics: Sequence[Any], results: Sequence[Published], throttle_ms: int = 0
+) -> bytes:
     """The response to a request's topics, one result per partition in its order; length and header included."""
     flexible = version >= _FLEXIBLE
     following = iter(results)
@@ -78,7 +84,7 @@ def encode(version: int, correlation_id: int, topics: Sequence[Any], results: Se
         parts += [_partition(version, each.index, next(following), flexible) for each in topic.partition_data]
         if flexible:
             parts.append(b"\0")
-    parts.append(_NO_THROTTLE)
+    parts.append(_THROTTLE.pack(throttle_ms))
     if flexible:
         parts.append(b"\0")
     body = b"".join(parts)

@@ -41,7 +41,7 @@ _HEAD = Struct(">ii")
 _SESSION = Struct(">hi")
 _PARTITION_V4 = Struct(">ihqq")
 _PARTITION = Struct(">ihqqq")
-_NO_THROTTLE = b"\0\0\0\0"
+_THROTTLE = Struct(">i")
 _NO_REPLICA = b"\xff\xff\xff\xff"
 _NO_UUID = bytes(16)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -114,14 +114,24 @@ def _go_on(call: Call, positions: Sequence[FetchPosition]) -> FetchSession | Non
 def _fetch(call: Call, positions: Sequence[FetchPosition], finished: Callable[[Sequence[Fetched]], None]) -> None:
     request = call.request
     wait = FetchWait(request.max_wait // _MILLISECOND, request.min_bytes, request.max_bytes)
+    if call.meter is not None:
+        wait.max_bytes = call.meter.max_fetch_bytes(request.max_bytes)
+        wait.min_bytes = min(request.min_bytes, wait.max_bytes)
     call.cancel = call.broker.fetcher.fetch(positions, wait, finished)
 
 
 def _answer_all(call: Call, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> None:
+    if not _may_fetch(call, results):
+        return call.answer_parts(encode(call, [], [], throttle_ms=call.throttle_ms))
     session_id = NO_SESSION
     if getattr(call.request, "session_epoch", LAST_EPOCH) == FIRST_EPOCH:
         session_id = _open_session(call, positions, results)
     call.answer_parts(encode(call, call.request.topics, results, session_id=session_id))
+
+
+def _may_fetch(call: Call, results: Sequence[Fetched]) -> bool:
+    """Whether the quotas let these records out. If not, the answer is empty: that, with a throttle time, is no loss."""
+    return call.meter is None or call.meter.may_fetch(sum(each.records.length for each in results if each.records))
 
 
 def _open_session(call: Call, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> int:
@@ -138,6 +148,8 @@ def _answer_changes(call: Call, session: FetchSession, results: Sequence[Fetched
     if session.next_epoch != epoch_after(epoch):
         error = wrong_epoch(session, epoch)
         return call.answer_parts(encode(call, [], [], error, session_id=session.session_id))
+    if not _may_fetch(call, results):
+        return call.answer_parts(encode(call, [], [], session_id=session.session_id, throttle_ms=call.throttle_ms))
     topics: dict[TopicKey, _ChangedTopic] = {}
     for each, fetched in session.changes(results):
         topic = topics.get(each.topic)
@@ -166,13 +178,14 @@ def encode(
     error: RequestError | None = None,
     *,
     session_id: int = NO_SESSION,
+    throttle_ms: int = 0,
 ) -> list[Part]:
     """The response with some topics, one result per partition in their order: bytes and file slices."""
     version = call.api_version
     flexible = version >= _FLEXIBLE
     following = iter(results)
     out = _Parts(b"\0" if flexible else b"")
-    out.add(_NO_THROTTLE)
+    out.add(_THROTTLE.pack(throttle_ms))
     if version >= _SESSIONS:
         out.add(_SESSION.pack(errors.code(error), session_id))
     out.add(array_length(len(topics), flexible))

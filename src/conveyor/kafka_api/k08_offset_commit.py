@@ -12,6 +12,7 @@ from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ErrorKind, RequestError
 
+_MEMBER_EPOCHS = 9
 _TOPIC_IDS = 10
 
 
@@ -26,6 +27,7 @@ def handle(call: Call) -> None:
         member_id=request.member_id,
         group_instance_id=getattr(request, "group_instance_id", None),
         offsets=tuple(each for each, is_known in zip(named, known, strict=True) if is_known),
+        knows_member_epochs=call.api_version >= _MEMBER_EPOCHS,
     )
     call.cancel = call.broker.groups.submit(command, partial(_finish, call, known))
 

@@ -27,7 +27,12 @@ def handle(call: Call) -> None:
     if not groups:
         return call.answer({"groups": []})
     for number, group in enumerate(groups):
-        command = FetchOffsets(group_id=group.group_id, partitions=_partitions(call, group))
+        command = FetchOffsets(
+            group_id=group.group_id,
+            partitions=_partitions(call, group),
+            member_id=getattr(group, "member_id", None),
+            member_epoch=getattr(group, "member_epoch", -1),
+        )
         call.broker.groups.submit(command, partial(_finish_one, call, answers, number, group))
 
 

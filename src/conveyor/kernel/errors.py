@@ -62,11 +62,14 @@ class ErrorKind(Enum):
     REBALANCE_IN_PROGRESS = auto()
     REQUEST_TIMED_OUT = auto()
     STALE_MEMBER_EPOCH = auto()
+    TELEMETRY_TOO_LARGE = auto()
+    THROTTLING_QUOTA_EXCEEDED = auto()
     TOPIC_ALREADY_EXISTS = auto()
     TOPIC_DELETION_DISABLED = auto()
     TRANSACTIONS_UNSUPPORTED = auto()
     UNKNOWN_LEADER_EPOCH = auto()
     UNKNOWN_MEMBER_ID = auto()
+    UNKNOWN_SUBSCRIPTION_ID = auto()
     UNKNOWN_TOPIC = auto()
     UNKNOWN_TOPIC_ID = auto()
     UNRELEASED_INSTANCE_ID = auto()
@@ -144,11 +147,14 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.REBALANCE_IN_PROGRESS: ErrorFace(27, 409, _UNAVAILABLE),
     ErrorKind.REQUEST_TIMED_OUT: ErrorFace(7, 504, _UNAVAILABLE, retriable=True),
     ErrorKind.STALE_MEMBER_EPOCH: ErrorFace(113, 409, _INVALID),
+    ErrorKind.TELEMETRY_TOO_LARGE: ErrorFace(118, 413, _INVALID),
+    ErrorKind.THROTTLING_QUOTA_EXCEEDED: ErrorFace(89, 429, "RequestThrottled", retriable=True),
     ErrorKind.TOPIC_ALREADY_EXISTS: ErrorFace(36, 409, "QueueNameExists"),
     ErrorKind.TOPIC_DELETION_DISABLED: ErrorFace(73, 403, "AccessDenied"),
     ErrorKind.TRANSACTIONS_UNSUPPORTED: ErrorFace(53, 501, "UnsupportedOperation"),
     ErrorKind.UNKNOWN_LEADER_EPOCH: ErrorFace(75, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.UNKNOWN_MEMBER_ID: ErrorFace(25, 404, _INVALID),
+    ErrorKind.UNKNOWN_SUBSCRIPTION_ID: ErrorFace(117, 409, _INVALID),
     ErrorKind.UNKNOWN_TOPIC: ErrorFace(3, 404, _MISSING, retriable=True),
     ErrorKind.UNKNOWN_TOPIC_ID: ErrorFace(100, 404, _MISSING, retriable=True),
     ErrorKind.UNRELEASED_INSTANCE_ID: ErrorFace(111, 409, _INVALID),

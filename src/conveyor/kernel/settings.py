@@ -285,10 +285,16 @@ class GroupsSettings:
     )
     consumer_assignors: str = setting(
         "uniform,range",
-        "How partitions may be shared out in groups of the consumer protocol; the first is for groups that ask for none.",
+        "How partitions may be shared out in groups of the consumer protocol; the first is taken if nobody asks.",
         kafka="group.consumer.assignors",
         choices=("uniform", "range"),
         several=True,
+    )
+    consumer_migration_policy: str = setting(
+        "bidirectional",
+        "Whether living groups may go from the classic to the consumer protocol (`upgrade`), back, or both.",
+        kafka="group.consumer.migration.policy",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
     )
     offset_metadata_max_bytes: int = setting(
         4096,

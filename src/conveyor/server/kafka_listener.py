@@ -2,6 +2,7 @@
 
 - A client that does not read is not written to, and not read from: file slices are read from the disk only as far as
   the socket takes them.
+- A client that was too fast for its quota is not read from for a while.
 - Requests that are only partly received are counted, all connections together; beyond the limit the connection that
   holds most is closed.
 - A connection that finishes no request for `network.max_idle_ms` is closed.
@@ -97,7 +98,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername") or ("?", 0)
         self._peer = f"{peer[0]}:{peer[1]}"
-        self._connection = KafkaConnection(self._listener.broker, peer[0], self._send)
+        self._connection = KafkaConnection(self._listener.broker, peer[0], self._send, self._balance)
         _tune(transport.get_extra_info("socket"))
         connections = self._listener.connections
         connections.add(self)
@@ -105,6 +106,8 @@ class _ClientProtocol(asyncio.Protocol):
         limit = self._listener.broker.settings.network.max_connections
         if len(connections) > limit:
             self.close(f"more than {limit} connections (network.max_connections)")
+        elif not self._listener.broker.quotas.admits_connection(peer[0]):
+            self.close(f"more connections a second from {peer[0]} than its quota (connection_creation_rate)")
 
     def data_received(self, data: bytes) -> None:
         self._listener.probe.received_bytes += len(data)
@@ -210,7 +213,7 @@ class _ClientProtocol(asyncio.Protocol):
         return content
 
     def _balance(self) -> None:
-        """Read from the client only while it reads our answers, and while not too many of them are owed."""
+        """Read from the client only while it reads our answers, not too many of them are owed, and no quota forbids."""
         if self._ended:
             return
         try:
@@ -227,7 +230,8 @@ class _ClientProtocol(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def _wants_requests(self) -> bool:
-        return self._writable and not self._stopping and not self._connection.is_full
+        connection = self._connection
+        return self._writable and not self._stopping and not connection.is_muted and not connection.is_full
 
 
 def _counted(connection: _ClientProtocol) -> int:

@@ -5,8 +5,10 @@ import pytest
 from conveyor import __version__
 from tests.unit.cli.commands import Run
 
-COMMANDS = ["serve", "produce", "consume", "demo", "settings", "topic", "pipeline"]
-TOPIC_COMMANDS = ["create", "list", "describe", "delete"]
+COMMANDS = ["serve", "produce", "consume", "demo", "settings", "topic", "group", "pipeline"]
+TOPIC_COMMANDS = ["create", "list", "describe", "stats", "tail", "alter", "delete"]
+GROUP_COMMANDS = ["list", "describe", "reset", "delete"]
+SUBCOMMANDS = [["topic", each] for each in TOPIC_COMMANDS] + [["group", each] for each in GROUP_COMMANDS]
 
 
 def test_version(run: Run) -> None:
@@ -20,13 +22,18 @@ def test_help_lists_every_command(run: Run) -> None:
     assert set(COMMANDS) <= set(listed)
 
 
-@pytest.mark.parametrize(
-    "command", [[each] for each in COMMANDS] + [["topic", each] for each in TOPIC_COMMANDS] + [["pipeline", "archive"]]
-)
+@pytest.mark.parametrize("command", [[each] for each in COMMANDS] + SUBCOMMANDS + [["pipeline", "archive"]])
 def test_every_command_has_help(run: Run, command: list[str]) -> None:
     ended = run(*command, "--help")
     assert (ended.exit_code, ended.error) == (0, "")
     assert ended.out.startswith(f"Usage: conveyor {' '.join(command)}")
+
+
+@pytest.mark.parametrize("command", [["produce"], ["consume"], *SUBCOMMANDS])
+def test_help_of_a_client_has_an_example(run: Run, command: list[str]) -> None:
+    _, found, examples = run(*command, "--help").out.partition("  Example")
+    assert found
+    assert f"    conveyor {' '.join(command)}" in examples or f" | conveyor {command[0]}" in examples
 
 
 @pytest.mark.parametrize("command", [["nothing"], ["topic", "nothing"], ["serve", "--nothing"], ["consume"]])

@@ -4,15 +4,31 @@ import pytest
 
 from tests.unit.cli.commands import Run
 
+COMMANDS = [
+    ["consume", "t"],
+    ["produce", "t"],
+    ["topic", "list"],
+    ["topic", "create", "t"],
+    ["topic", "describe", "t"],
+    ["topic", "alter", "t", "-p", "2"],
+    ["topic", "tail", "t"],
+    ["topic", "stats", "t"],
+    ["group", "list"],
+    ["group", "describe", "g"],
+    ["group", "reset", "g", "--to", "0"],
+    ["group", "delete", "g"],
+]
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["consume", "nothing"], "unknown topic 'nothing': see 'conveyor topic list', or make it with"),
-        (["consume", "t", "--format", "xml"], "--format xml: it is text, key, json"),
-        (["consume", "t", "--from", "monday"], "--from monday: it is earliest, latest, or an offset"),
-        (["consume", "t", "--from", "²"], "--from ²: it is earliest, latest, or an offset"),
-        (["consume", "t", "--from", "9" * 30], "--from 999"),
+        (["consume", "t", "--format", "xml"], "--format xml: it is text, json, hex or headers"),
+        (["consume", "t", "--from", "monday"], "--from monday: it is earliest, latest, an offset, a time such as"),
+        (["consume", "t", "--partition", "7"], "topic 't' has no partition 7: it has 1 partition"),
+        (["consume", "t", "--group", "g", "--partition", "0"], "give --group or --partition, not both"),
+        (["consume", "t", "--group", ""], "--group: a group needs a name"),
         (["produce", "no spaces"], "topic 'no spaces': "),
         (["produce", "t", "--compression", "rar"], "rar"),
         (["produce", "t", "--acks", "2"], "acks"),
@@ -29,12 +45,48 @@ def test_what_cannot_be_done_is_told_in_one_line(run_on_broker: Run, arguments: 
     assert ended.error.count("\n") == 1
 
 
+def test_reading_begins_at_a_time(run_on_broker: Run) -> None:
+    run_on_broker("produce", "t", given=b"one\ntwo\n")
+    for start, printed in (("-1h", "one\ntwo\n"), ("2000-01-01", "one\ntwo\n"), ("2199-01-01T00:00Z", "")):
+        assert run_on_broker("consume", "t", "--exit", "--from", start) == (0, printed, "")
+
+
+def test_offset_that_is_not_there_is_the_nearest(run_on_broker: Run) -> None:
+    run_on_broker("produce", "t", given=b"one\ntwo\n")
+    assert run_on_broker("consume", "t", "--exit", "--from", "99").out == ""
+    assert run_on_broker("consume", "t", "--exit", "--from", "1").out == "two\n"
+
+
+def test_only_the_partitions_that_are_named_are_read(run_on_broker: Run) -> None:
+    run_on_broker("topic", "create", "t", "-p", "3")
+    for number in range(3):
+        run_on_broker("produce", "t", "--partition", str(number), given=b"%d\n" % number)
+    read = run_on_broker("consume", "t", "--from", "earliest", "--exit", "-p", "2", "-p", "0").out
+    assert sorted(read.split()) == ["0", "2"]
+
+
+def test_group_goes_on_where_it_stopped_and_says_so(run_on_broker: Run) -> None:
+    run_on_broker("produce", "t", given=b"one\ntwo\nthree\n")
+    read = ("consume", "t", "--group", "g", "--from", "1")
+    assert run_on_broker(*read, "--max", "1") == (0, "two\n", "group g: read 1 record, and committed that\n")
+    assert run_on_broker(*read, "--exit") == (0, "three\n", "group g: read 1 record, and committed that\n")
+    assert run_on_broker(*read, "--exit") == (0, "", "group g: read 0 records, and committed that\n")
+
+
+def test_group_that_began_at_the_end_keeps_its_place(run_on_broker: Run) -> None:
+    """What came between two runs is read by the second, though the first has read nothing."""
+    run_on_broker("produce", "t", given=b"before\n")
+    assert run_on_broker("consume", "t", "--group", "g", "--exit").out == ""
+    run_on_broker("produce", "t", given=b"between\n")
+    assert run_on_broker("consume", "t", "--group", "g", "--exit").out == "between\n"
+
+
 def test_what_was_taken_is_counted(run_on_broker: Run) -> None:
     ended = run_on_broker("produce", "t", given=b"one\ntwo\r\n\nfour")
     assert ended == (0, "", "produced 4 records to t\n")
 
 
-@pytest.mark.parametrize("command", [["topic", "list"], ["consume", "t"], ["produce", "t"], ["topic", "describe", "t"]])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_broker_that_does_not_answer_is_told(run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("conveyor.cli.client.TIMEOUT_S", 0.1)
     ended = run(*command, "--bootstrap", "127.0.0.1:1")

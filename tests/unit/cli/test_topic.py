@@ -22,17 +22,80 @@ def test_a_topic_is_described(run_on_broker: Run) -> None:
     run_on_broker("topic", "create", "t", "-p", "2")
     run_on_broker("produce", "t", "--partition", "1", given=b"x\ny\n")
     described = json.loads(run_on_broker("topic", "describe", "t", "--json").out)
-    common = {"leader": 1, "replicas": [1], "isr": [1], "first_offset": 0}
+    common = {"leader": 1, "replicas": [1], "isr": [1], "log_start_offset": 0}
     assert described == {
         "name": "t",
         "partitions": [
-            {"partition": 0, **common, "next_offset": 0, "records": 0},
-            {"partition": 1, **common, "next_offset": 2, "records": 2},
+            {"partition": 0, **common, "log_end_offset": 0, "records": 0},
+            {"partition": 1, **common, "log_end_offset": 2, "records": 2},
         ],
+        "config": {},
     }
     table = run_on_broker("topic", "describe", "t").out.splitlines()
-    assert table[0].split() == "partition leader replicas isr first offset next offset records".split()
-    assert table[-1].split() == ["1", "1", "[1]", "[1]", "0", "2", "2"]
+    assert table[0].split() == "partition leader replicas isr log start log end records".split()
+    assert table[2].split() == ["1", "1", "1", "1", "0", "2", "2"]
+    assert table[-1] == "every setting has its default: --all-config shows them"
+
+
+def test_settings_that_differ_are_described(run_on_broker: Run) -> None:
+    run_on_broker("topic", "create", "t", "-c", "retention.ms=1000")
+    assert run_on_broker("topic", "describe", "t").out.splitlines()[-2:] == [
+        "setting       value  source",
+        "retention.ms  1000   topic",
+    ]
+    every = run_on_broker("topic", "describe", "t", "--all-config").out.splitlines()
+    assert ["cleanup.policy", "delete", "default"] in [line.split() for line in every]
+    assert json.loads(run_on_broker("topic", "describe", "t", "--json").out)["config"] == {
+        "retention.ms": {"value": "1000", "source": "topic"}
+    }
+
+
+def test_topic_is_altered(run_on_broker: Run) -> None:
+    run_on_broker("topic", "create", "t", "-c", "retention.ms=1000")
+    altered = run_on_broker("topic", "alter", "t", "-p", "3", "-c", "segment.bytes=4096", "--unset", "retention.ms")
+    assert altered.out.splitlines() == [
+        "topic t: 3 partitions (had 1)",
+        "topic t: segment.bytes = 4096 (was 1073741824)",
+        "topic t: retention.ms = 1209600000, the default (was 1000)",
+    ]
+    assert json.loads(run_on_broker("topic", "list", "--json").out) == [{"name": "t", "partitions": 3}]
+
+
+def test_topic_is_altered_as_a_whole_or_not_at_all(run_on_broker: Run) -> None:
+    run_on_broker("topic", "create", "t", "-p", "2")
+    before = run_on_broker("topic", "describe", "t").out
+    assert run_on_broker("topic", "alter", "t", "-c", "retention.ms=1", "-p", "1").exit_code == 1
+    assert run_on_broker("topic", "alter", "t", "-c", "segment.bytes=1", "-p", "3").exit_code == 1
+    assert run_on_broker("topic", "describe", "t").out == before
+
+
+def test_tail_prints_the_last_of_each_partition(run_on_broker: Run) -> None:
+    run_on_broker("topic", "create", "t", "-p", "2")
+    run_on_broker("produce", "t", "--partition", "0", given=b"a\nb\nc\n")
+    run_on_broker("produce", "t", "--partition", "1", "-k", "k", given=b"x\n")
+    assert sorted(run_on_broker("topic", "tail", "t", "-n", "2", "--exit").out.split()) == ["b", "c", "x"]
+    assert run_on_broker("topic", "tail", "t", "-e", "-p", "1", "--key").out == "k\tx\n"
+    assert run_on_broker("topic", "tail", "t", "-e", "-n", "0").out == ""
+
+
+def test_stats_count_the_records(run_on_broker: Run) -> None:
+    run_on_broker("topic", "create", "t", "-p", "2")
+    run_on_broker("produce", "t", "--partition", "1", given=b"a\nb\n")
+    counted = json.loads(run_on_broker("topic", "stats", "t", "--interval", "0", "--json").out)
+    assert counted["partitions"][1].pop("newest_timestamp") > 0
+    places = {"log_start_offset": 0, "log_end_offset": 0}
+    assert counted == {
+        "name": "t",
+        "partitions": [
+            {"partition": 0, "records": 0, **places, "newest_timestamp": None},
+            {"partition": 1, "records": 2, **places, "log_end_offset": 2},
+        ],
+        "records": 2,
+    }
+    table = run_on_broker("topic", "stats", "t", "--interval", "0.01").out.splitlines()
+    assert table[0].split() == "partition records log start log end newest records/s".split()
+    assert table[1].split() == ["0", "0", "0", "0", "-", "0.0"]
+    assert table[-1] == "total: 2 records, 0.0 a second"
 
 
 @pytest.mark.parametrize(
@@ -45,6 +108,15 @@ def test_a_topic_is_described(run_on_broker: Run) -> None:
         (["create", "new", "-c", "nothing=1"], "unknown topic setting 'nothing': known are "),
         (["create", "new", "-c", "nothing"], "--config nothing: it takes NAME=VALUE"),
         (["describe", "nothing"], "unknown topic 'nothing': see 'conveyor topic list'"),
+        (["alter", "nothing", "-p", "2"], "unknown topic 'nothing': see 'conveyor topic list'"),
+        (["alter", "t"], "nothing to alter: give --partitions, --config or --unset"),
+        (["alter", "t", "-c", "retention.ms"], "--config retention.ms: it takes NAME=VALUE"),
+        (["alter", "t", "-c", "a=1", "--unset", "a"], "--config and --unset both name 'a'"),
+        (["alter", "t", "--unset", "nothing"], "unknown topic setting 'nothing'"),
+        (["alter", "t", "-p", "1"], "topic 't' has 1 partitions"),
+        (["tail", "nothing"], "unknown topic 'nothing': see 'conveyor topic list'"),
+        (["tail", "t", "-p", "1"], "topic 't' has no partition 1: it has 1 partition"),
+        (["stats", "nothing"], "unknown topic 'nothing': see 'conveyor topic list'"),
         (["delete", "nothing"], "unknown topic 'nothing': see 'conveyor topic list'"),
     ],
 )

@@ -85,7 +85,7 @@ def test_tombstone_takes_a_group_away() -> None:
 
 def test_records_of_kinds_that_a_newer_broker_writes_are_passed_over() -> None:
     coordinator = Coordinator()
-    coordinator.log.append(LogRecord(FieldWriter().int16(3).string(GROUP).done(), b"\x00\x00"))
+    coordinator.log.append(LogRecord(FieldWriter().int16(99).string(GROUP).done(), b"\x00\x00"))
     coordinator.commit(5)
     coordinator.crash()
     assert len(coordinator.committed()) == 1

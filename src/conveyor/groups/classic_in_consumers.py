@@ -1,0 +1,190 @@
+"""Members that speak the classic protocol in a group of the consumer protocol, while its members are moved over.
+
+    JoinGroup    a step of the reconciliation; the generation is the member's epoch, and nobody leads
+    SyncGroup    tells what the member reads
+    Heartbeat    says REBALANCE_IN_PROGRESS when there is a step to take: then the member joins again
+
+Source: KIP-848, "Online migration".
+"""
+
+from conveyor.groups.commands import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, SyncGroup
+from conveyor.groups.consumer_group import ConsumerGroup
+from conveyor.groups.consumer_groups import ConsumerGroups
+from conveyor.groups.consumer_heartbeat import check_identity, remove, replace_static
+from conveyor.groups.consumer_member import ClassicMember, MemberState, Subscription
+from conveyor.groups.consumer_protocol import (
+    PROTOCOL_TYPE,
+    ClassicSubscription,
+    decode_subscription,
+    encode_assignment,
+)
+from conveyor.groups.decision import Decision
+from conveyor.groups.group_draft import GroupDraft
+from conveyor.groups.known_topics import Assigned, KnownTopics
+from conveyor.groups.replies import Alive, Joined, JoinRefused, Left, Synced
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.machine import Token
+
+
+class ClassicInConsumers:
+    """See the module's docstring."""
+
+    def __init__(self, consumers: ConsumerGroups) -> None:
+        self._consumers = consumers
+
+    def join(self, group: ConsumerGroup, command: JoinGroup, token: Token, now_ms: int, decision: Decision) -> None:
+        """Raises RequestError: GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, FENCED_INSTANCE_ID."""
+        member_id = command.member_id or command.new_member_id
+        self._consumers.check_size(group, member_id)
+        subscription = _check_protocols(group, command, member_id)
+        if command.requires_known_id and not command.member_id and command.group_instance_id is None:
+            named = RequestError(ErrorKind.MEMBER_ID_REQUIRED, "join again with the member id given here")
+            return decision.reply(token, JoinRefused(error=named, member_id=member_id))
+        draft = GroupDraft(group)
+        _take_over_static(draft, group, command, member_id)
+        self._consumers.subscribe(draft, member_id, _subscription(command, subscription), now_ms)
+        self._consumers.advance(draft, member_id, assigned_by_id(subscription.owned, self._consumers.topics))
+        self._consumers.follow(draft, group, member_id, now_ms, owes_step=True)
+        decision.records += draft.records
+        joined = Joined(
+            generation_id=draft.current(member_id).epoch,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=command.protocols[0][0],
+            leader="",
+            member_id=member_id,
+        )
+        decision.reply(token, joined)
+
+    def sync(self, group: ConsumerGroup, command: SyncGroup, token: Token, now_ms: int, decision: Decision) -> None:
+        """Raises RequestError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS and others."""
+        subscription, classic = _member(group, command)
+        protocol_name, metadata = classic.protocols[0]
+        wrong_type = command.protocol_type not in (None, PROTOCOL_TYPE)
+        if wrong_type or command.protocol_name not in (None, protocol_name):
+            raise RequestError(ErrorKind.INCONSISTENT_GROUP_PROTOCOL, f"the member has joined with '{protocol_name}'")
+        current = group.current(command.member_id)
+        if group.epoch > current.epoch and current.state is not MemberState.UNREVOKED:
+            raise self._rebalancing(group, command.member_id, subscription, now_ms)
+        self._consumers.watch(group.group_id, command.member_id, subscription, now_ms)
+        if current.state is not MemberState.UNREVOKED:
+            self._consumers.step_done(group.group_id, command.member_id)
+        told = decode_subscription(metadata)
+        places = names_of(current.assigned, self._consumers.topics)
+        assignment = encode_assignment(told.version if told is not None else 0, places)
+        decision.reply(token, Synced(protocol_type=PROTOCOL_TYPE, protocol_name=protocol_name, assignment=assignment))
+
+    def heartbeat(
+        self, group: ConsumerGroup, command: Heartbeat, token: Token, now_ms: int, decision: Decision
+    ) -> None:
+        """Raises RequestError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS."""
+        subscription, _ = _member(group, command)
+        self._consumers.watch(group.group_id, command.member_id, subscription, now_ms)
+        if _has_a_step_to_take(group, command.member_id):
+            raise self._rebalancing(group, command.member_id, subscription, now_ms)
+        decision.reply(token, Alive())
+
+    def leave(
+        self, group: ConsumerGroup, command: LeaveGroup, token: Token, now_ms: int, decision: Decision
+    ) -> list[str]:
+        """Take members out, those that speak the classic protocol. Returns who is gone."""
+        gone: list[str] = []
+        errors = tuple(_leave_one(group, each, gone) for each in command.members)
+        if gone:
+            draft = GroupDraft(group)
+            remove(draft, gone, self._consumers.topics, self._consumers.choice, now_ms)
+            self._consumers.forget_members(group.group_id, gone)
+            decision.records += draft.records
+        decision.reply(token, Left(errors=errors))
+        return gone
+
+    def _rebalancing(
+        self, group: ConsumerGroup, member_id: str, subscription: Subscription, now_ms: int
+    ) -> RequestError:
+        """The member has to join again, within its rebalance timeout."""
+        self._consumers.expect_step(group.group_id, member_id, subscription, now_ms)
+        return RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{group.group_id}' rebalances: join again")
+
+
+def assigned_by_id(places: tuple[tuple[str, int], ...], topics: KnownTopics) -> Assigned:
+    """Partitions by their topics' ids; those of topics that are not there are left out."""
+    return frozenset((topics.by_name[name].topic_id, number) for name, number in places if name in topics.by_name)
+
+
+def names_of(assigned: Assigned, topics: KnownTopics) -> list[tuple[str, int]]:
+    """Partitions by their topics' names; those of topics that are not there are left out."""
+    names = topics.names_by_id
+    return [(names[topic_id], number) for topic_id, number in assigned if topic_id in names]
+
+
+def _take_over_static(draft: GroupDraft, group: ConsumerGroup, command: JoinGroup, member_id: str) -> None:
+    """A static member may come back under a new id. Raises RequestError (FENCED_INSTANCE_ID)."""
+    old_id = group.static_members.get(command.group_instance_id or "")
+    if old_id is None or old_id == member_id:
+        return
+    if command.member_id:
+        raise RequestError(ErrorKind.FENCED_INSTANCE_ID, f"'{command.group_instance_id}' is '{old_id}' now")
+    replace_static(draft, group, old_id, member_id)
+
+
+def _check_protocols(group: ConsumerGroup, command: JoinGroup, member_id: str) -> ClassicSubscription:
+    """A protocol must be shared with all others who speak the classic protocol. Raises RequestError."""
+    others = [
+        each.classic for name, each in group.subscriptions.items() if each.classic is not None and name != member_id
+    ]
+    is_shared = any(all(name in dict(each.protocols) for each in others) for name, _ in command.protocols)
+    subscription = decode_subscription(command.protocols[0][1])
+    if command.protocol_type != PROTOCOL_TYPE or not is_shared or subscription is None:
+        raise RequestError(
+            ErrorKind.INCONSISTENT_GROUP_PROTOCOL,
+            f"group '{group.group_id}' is of consumers, and all who speak the classic protocol must share an assignor",
+        )
+    return subscription
+
+
+def _subscription(command: JoinGroup, told: ClassicSubscription) -> Subscription:
+    return Subscription(
+        instance_id=command.group_instance_id,
+        rack_id=told.rack_id,
+        client_id=command.client_id,
+        client_host=command.client_host,
+        topics=tuple(sorted(set(told.topics))),
+        pattern=None,
+        rebalance_timeout_ms=command.rebalance_timeout_ms,
+        assignor=None,
+        classic=ClassicMember(session_timeout_ms=command.session_timeout_ms, protocols=command.protocols),
+    )
+
+
+def _member(group: ConsumerGroup, command: SyncGroup | Heartbeat) -> tuple[Subscription, ClassicMember]:
+    check_identity(group, command.member_id, command.group_instance_id)
+    subscription = group.subscriptions[command.member_id]
+    if subscription.classic is None:
+        raise RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"'{command.member_id}' does not use the classic protocol")
+    epoch = group.current(command.member_id).epoch
+    if command.generation_id != epoch:
+        raise RequestError(
+            ErrorKind.ILLEGAL_GENERATION, f"'{command.member_id}' is at {epoch}, not {command.generation_id}"
+        )
+    return subscription, subscription.classic
+
+
+def _has_a_step_to_take(group: ConsumerGroup, member_id: str) -> bool:
+    current = group.current(member_id)
+    if group.epoch > current.epoch or current.state is MemberState.UNREVOKED:
+        return True
+    waits_for = group.target(member_id) - current.assigned
+    return current.state is MemberState.UNRELEASED and any(group.owner(each) is None for each in waits_for)
+
+
+def _leave_one(group: ConsumerGroup, leaving: LeavingMember, gone: list[str]) -> RequestError | None:
+    member_id = leaving.member_id
+    if leaving.group_instance_id is not None and not member_id:
+        member_id = group.static_members.get(leaving.group_instance_id, "")
+    try:
+        check_identity(group, member_id, leaving.group_instance_id)
+    except RequestError as error:
+        return error
+    if group.subscriptions[member_id].classic is None or member_id in gone:
+        return RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"'{member_id}' is no member that speaks the classic protocol")
+    gone.append(member_id)
+    return None

@@ -1,0 +1,244 @@
+"""All groups of the consumer protocol (KIP-848) of one coordinator partition.
+
+Hard state, changed by `apply` only: the groups. Soft state: sessions, and the topics as they were last told.
+"""
+
+from collections.abc import Iterable
+
+from conveyor.groups.assignors import AssignorChoice
+from conveyor.groups.commands import NO_GENERATION, CommitOffsets, ConsumerHeartbeat, FetchOffsets
+from conveyor.groups.consumer_group import ConsumerGroup
+from conveyor.groups.consumer_heartbeat import (
+    check_epoch,
+    check_identity,
+    enter,
+    is_full,
+    is_leaving,
+    leave_for_a_while,
+    remove,
+    wanted_subscription,
+)
+from conveyor.groups.consumer_member import JOINING_EPOCH, LEAVING_EPOCH, Current, MemberState, Subscription
+from conveyor.groups.consumer_records import ConsumerKey, ConsumerKeyKind
+from conveyor.groups.consumer_sessions import ConsumerSessions
+from conveyor.groups.decision import Decision
+from conveyor.groups.group_draft import GroupDraft, end_of_group
+from conveyor.groups.known_topics import Assigned, KnownTopics
+from conveyor.groups.reconciliation import reconciled
+from conveyor.groups.replies import HeartbeatAnswer
+from conveyor.groups.target_assignment import refresh, retarget
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.machine import LogRecord, Token
+from conveyor.kernel.settings import GroupsSettings
+
+
+class ConsumerGroups:
+    """See the module's docstring."""
+
+    def __init__(self, settings: GroupsSettings) -> None:
+        self.topics = KnownTopics()
+        self.choice = AssignorChoice(tuple(settings.consumer_assignors.split(",")))
+        self._settings = settings
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._sessions = ConsumerSessions()
+        self._refreshed_with: dict[str, KnownTopics] = {}
+
+    def apply(self, key: ConsumerKey, value: bytes | None, appended_ms: int) -> None:
+        if value is None and key.kind is ConsumerKeyKind.GROUP:
+            self._groups.pop(key.group_id, None)
+            self._refreshed_with.pop(key.group_id, None)
+            return
+        group = self._groups.get(key.group_id)
+        if group is None:
+            if value is None:
+                return
+            group = self._groups[key.group_id] = ConsumerGroup(key.group_id)
+        group.apply(key, value, appended_ms)
+
+    def loaded(self, now_ms: int) -> None:
+        """All members' sessions start anew, and the time of those that have something to give up."""
+        for group in self._groups.values():
+            self.watch_all(group, now_ms)
+
+    def group_ids(self) -> set[str]:
+        return set(self._groups)
+
+    def find(self, group_id: str) -> ConsumerGroup | None:
+        return self._groups.get(group_id)
+
+    def next_deadline_ms(self, group_id: str) -> int | None:
+        return self._sessions.next_deadline_ms(group_id)
+
+    def heartbeat(
+        self, group: ConsumerGroup | None, command: ConsumerHeartbeat, token: Token, now_ms: int, decision: Decision
+    ) -> int | None:
+        """Answer a member, and take it a step on. Returns when it must be looked at next. Raises RequestError."""
+        if group is None:
+            if command.member_epoch != JOINING_EPOCH:
+                raise RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"group '{command.group_id}' has no members")
+            group = ConsumerGroup(command.group_id)
+        draft = GroupDraft(group)
+        if is_leaving(command):
+            return self._leave(group, draft, command, token, now_ms, decision)
+        member_id = command.member_id or command.new_member_id
+        if command.member_epoch == JOINING_EPOCH:
+            self.check_size(group, member_id)
+        enter(draft, group, command, member_id)
+        self.subscribe(draft, member_id, wanted_subscription(draft.subscription(member_id), command), now_ms)
+        current = self.advance(draft, member_id, command.owned)
+        decision.records += draft.records
+        is_told = is_full(command) or current.assigned != group.current(member_id).assigned
+        decision.reply(
+            token,
+            HeartbeatAnswer(
+                member_id=member_id,
+                member_epoch=current.epoch,
+                heartbeat_interval_ms=self._settings.consumer_heartbeat_interval_ms,
+                assignment=current.assigned if is_told else None,
+            ),
+        )
+        return self.follow(draft, group, member_id, now_ms)
+
+    def check_size(self, group: ConsumerGroup, member_id: str) -> None:
+        """Raises RequestError (GROUP_MAX_SIZE_REACHED)."""
+        max_size = self._settings.consumer_max_size
+        if member_id not in group.subscriptions and len(group.subscriptions) >= max_size:
+            raise RequestError(
+                ErrorKind.GROUP_MAX_SIZE_REACHED,
+                f"group '{group.group_id}' has {max_size} members (groups.consumer_max_size)",
+            )
+
+    def subscribe(self, draft: GroupDraft, member_id: str, wanted: Subscription, now_ms: int) -> None:
+        """Note what a member wants, and share the partitions out anew if that, or what is there, has changed."""
+        old = draft.subscription(member_id)
+        if wanted != old:
+            draft.put_subscription(member_id, wanted)
+        has_changed = old is None or (wanted.topics, wanted.pattern) != (old.topics, old.pattern) or draft.epoch == 0
+        if has_changed or self._refreshed_with.get(draft.group_id) is not self.topics:
+            refresh(draft, self.topics, now_ms, has_changed=has_changed)
+            self._refreshed_with[draft.group_id] = self.topics
+        retarget(draft, self.choice)
+
+    def advance(self, draft: GroupDraft, member_id: str, owned: Assigned | None) -> Current:
+        """Bring a member a step nearer to its target assignment. Returns where it is then."""
+        before = draft.current(member_id)
+        after = reconciled(
+            before,
+            draft.target(member_id),
+            draft.target_epoch,
+            owned,
+            lambda partition: draft.is_taken(partition, besides=member_id),
+        )
+        if after != before:
+            draft.put_current(member_id, after)
+        return after
+
+    def follow(
+        self, draft: GroupDraft, group: ConsumerGroup, member_id: str, now_ms: int, *, owes_step: bool = False
+    ) -> int:
+        """Note what a member's step means for its deadlines. Returns the next.
+
+        owes_step: it has something to do within its rebalance timeout, besides giving up partitions.
+        """
+        self.forget_members(group.group_id, draft.dropped())
+        subscription = draft.subscription(member_id)
+        assert subscription is not None, "a member that takes a step is in the group"
+        session_ms = self.watch(group.group_id, member_id, subscription, now_ms)
+        before, after = group.current(member_id), draft.current(member_id)
+        if owes_step or (after != before and after.state is MemberState.UNREVOKED):
+            step_ms = now_ms + max(subscription.rebalance_timeout_ms, 0)
+            self._sessions.step_by(group.group_id, member_id, step_ms)
+            return min(session_ms, step_ms)
+        if after != before:
+            self._sessions.step_by(group.group_id, member_id, None)
+        return session_ms
+
+    def watch(self, group_id: str, member_id: str, subscription: Subscription, now_ms: int) -> int:
+        """A member has been heard. Returns when its session ends."""
+        timeout_ms = self._settings.consumer_session_timeout_ms
+        if subscription.classic is not None:
+            timeout_ms = subscription.classic.session_timeout_ms
+        self._sessions.touch(group_id, member_id, now_ms + timeout_ms)
+        return now_ms + timeout_ms
+
+    def watch_all(self, group: ConsumerGroup, now_ms: int) -> None:
+        """Let the sessions of all members start."""
+        for member_id, subscription in group.subscriptions.items():
+            self.watch(group.group_id, member_id, subscription, now_ms)
+            if group.current(member_id).state is MemberState.UNREVOKED:
+                self.expect_step(group.group_id, member_id, subscription, now_ms)
+
+    def expect_step(self, group_id: str, member_id: str, subscription: Subscription, now_ms: int) -> None:
+        """A member has something to do within its rebalance timeout, which may be running already."""
+        if not self._sessions.owes_step(group_id, member_id):
+            self._sessions.step_by(group_id, member_id, now_ms + max(subscription.rebalance_timeout_ms, 0))
+
+    def step_done(self, group_id: str, member_id: str) -> None:
+        self._sessions.step_by(group_id, member_id, None)
+
+    def forget_members(self, group_id: str, member_ids: Iterable[str]) -> None:
+        """They are in the group no longer: they have no deadlines."""
+        for member_id in member_ids:
+            self._sessions.forget(group_id, member_id)
+
+    def check_commit(self, group: ConsumerGroup, command: CommitOffsets) -> None:
+        """Who may: a member that knows its epoch; or anybody, to a group without members. Raises RequestError."""
+        if command.generation_id <= NO_GENERATION and not group.subscriptions:
+            return
+        check_identity(group, command.member_id, command.group_instance_id)
+        if not command.knows_member_epochs and group.subscriptions[command.member_id].classic is None:
+            raise RequestError(
+                ErrorKind.UNSUPPORTED_VERSION,
+                "members of the consumer protocol commit with OffsetCommit version 9 or above",
+            )
+        _check_member_epoch(group, command.member_id, command.generation_id)
+
+    def check_fetch(self, group: ConsumerGroup, command: FetchOffsets) -> None:
+        """A member that says who it is must know its epoch. Raises RequestError."""
+        if command.member_id is not None or command.member_epoch > NO_GENERATION:
+            member_id = command.member_id or ""
+            check_identity(group, member_id, None)
+            _check_member_epoch(group, member_id, command.member_epoch)
+
+    def expire(self, group: ConsumerGroup, now_ms: int, decision: Decision) -> list[str]:
+        """Take out members that were silent for too long, or did not do what they had to. Returns who is gone."""
+        due = self._sessions.due(group.group_id, now_ms)
+        self.forget_members(group.group_id, due)
+        gone = [each for each in due if each in group.subscriptions]
+        if gone:
+            draft = GroupDraft(group)
+            remove(draft, gone, self.topics, self.choice, now_ms)
+            decision.records += draft.records
+        return gone
+
+    def forget(self, group_id: str) -> list[LogRecord]:
+        """The records that end a group without members."""
+        group = self._groups.get(group_id)
+        return [] if group is None else end_of_group(group)
+
+    def _leave(
+        self, group: ConsumerGroup, draft: GroupDraft, command: ConsumerHeartbeat, token: Token, now_ms: int,
+        decision: Decision,
+    ) -> int | None:  # fmt: skip
+        check_epoch(group, command)
+        deadline_ms = None
+        if command.member_epoch == LEAVING_EPOCH:
+            remove(draft, [command.member_id], self.topics, self.choice, now_ms)
+            self.forget_members(group.group_id, [command.member_id])
+        else:
+            leave_for_a_while(draft, command.member_id)
+            deadline_ms = self.follow(draft, group, command.member_id, now_ms)
+        decision.records += draft.records
+        answer = HeartbeatAnswer(
+            member_id=command.member_id, member_epoch=command.member_epoch, heartbeat_interval_ms=0, assignment=None
+        )
+        decision.reply(token, answer)
+        return deadline_ms
+
+
+def _check_member_epoch(group: ConsumerGroup, member_id: str, epoch: int) -> None:
+    expected = group.current(member_id).epoch
+    if epoch != expected:
+        is_classic = group.subscriptions[member_id].classic is not None
+        kind = ErrorKind.ILLEGAL_GENERATION if is_classic else ErrorKind.STALE_MEMBER_EPOCH
+        raise RequestError(kind, f"'{member_id}' is at epoch {expected}, not {epoch}")

@@ -1,0 +1,43 @@
+"""When members of the consumer protocol's groups are given up: soft state, which starts anew with the coordinator."""
+
+
+class ConsumerSessions:
+    """By group and member: when its session ends, and by when it must have taken the step that is its own to take."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, dict[str, int]] = {}
+        self._steps: dict[str, dict[str, int]] = {}
+
+    def touch(self, group_id: str, member_id: str, deadline_ms: int) -> None:
+        self._sessions.setdefault(group_id, {})[member_id] = deadline_ms
+
+    def step_by(self, group_id: str, member_id: str, deadline_ms: int | None) -> None:
+        """None: the member has nothing to do now, as to give up partitions that others shall have."""
+        if deadline_ms is not None:
+            self._steps.setdefault(group_id, {})[member_id] = deadline_ms
+        elif group_id in self._steps:
+            self._steps[group_id].pop(member_id, None)
+
+    def owes_step(self, group_id: str, member_id: str) -> bool:
+        return member_id in self._steps.get(group_id, {})
+
+    def forget(self, group_id: str, member_id: str) -> None:
+        for deadlines in (self._sessions, self._steps):
+            if group_id in deadlines:
+                deadlines[group_id].pop(member_id, None)
+                if not deadlines[group_id]:
+                    del deadlines[group_id]
+
+    def next_deadline_ms(self, group_id: str) -> int | None:
+        both = [*self._sessions.get(group_id, {}).values(), *self._steps.get(group_id, {}).values()]
+        return min(both, default=None)
+
+    def due(self, group_id: str, now_ms: int) -> list[str]:
+        """The members whose time is over, by id."""
+        found = {
+            member_id
+            for deadlines in (self._sessions, self._steps)
+            for member_id, deadline_ms in deadlines.get(group_id, {}).items()
+            if deadline_ms <= now_ms
+        }
+        return sorted(found)

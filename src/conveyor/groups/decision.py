@@ -1,0 +1,19 @@
+"""What comes together while a command is handled."""
+
+from dataclasses import dataclass, field
+
+from conveyor.kernel.machine import LogRecord, Outcome, Reply, Token
+
+
+@dataclass(slots=True)
+class Decision:
+    """Records, and replies to those who wait."""
+
+    records: list[LogRecord] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+
+    def reply(self, token: Token, value: object) -> None:
+        self.replies.append(Reply(token, value))
+
+    def outcome(self) -> Outcome:
+        return Outcome(tuple(self.records), tuple(self.replies))

@@ -1,0 +1,124 @@
+"""What a consumer group will be once the records decided so far are applied: a view of the group, and the records.
+
+Nothing here changes the group; `records` does, when it is applied.
+"""
+
+from conveyor.groups.consumer_group import ConsumerGroup
+from conveyor.groups.consumer_member import Current, Subscription
+from conveyor.groups.consumer_records import (
+    ConsumerKeyKind,
+    SubscribedTopics,
+    current_record,
+    epoch_record,
+    pattern_record,
+    subscription_record,
+    target_epoch_record,
+    target_record,
+    tombstone,
+    topics_record,
+)
+from conveyor.groups.known_topics import Assigned, TopicIdPartition
+from conveyor.kernel.machine import LogRecord
+
+
+class GroupDraft:
+    """See the module's docstring."""
+
+    def __init__(self, group: ConsumerGroup) -> None:
+        self.group_id = group.group_id
+        self.epoch = group.epoch
+        self.target_epoch = group.target_epoch
+        self.topics = group.topics
+        self.patterns = dict(group.patterns)
+        self.records: list[LogRecord] = []
+        self._group = group
+        self._subscriptions: dict[str, Subscription | None] = {}
+        self._current: dict[str, Current | None] = {}
+        self._targets: dict[str, Assigned | None] = {}
+
+    def subscriptions(self) -> dict[str, Subscription]:
+        merged = {**self._group.subscriptions, **self._subscriptions}
+        return {member_id: each for member_id, each in merged.items() if each is not None}
+
+    def subscription(self, member_id: str) -> Subscription | None:
+        return self._subscriptions.get(member_id, self._group.subscriptions.get(member_id))
+
+    def dropped(self) -> list[str]:
+        """The members that are taken out."""
+        return [member_id for member_id, each in self._subscriptions.items() if each is None]
+
+    def current(self, member_id: str) -> Current:
+        if member_id in self._current:
+            return self._current[member_id] or Current()
+        return self._group.current(member_id)
+
+    def target(self, member_id: str) -> Assigned:
+        if member_id in self._targets:
+            return self._targets[member_id] or frozenset()
+        return self._group.target(member_id)
+
+    def targets(self) -> dict[str, Assigned]:
+        merged = {**self._group.targets, **self._targets}
+        return {member_id: each for member_id, each in merged.items() if each is not None}
+
+    def is_taken(self, partition: TopicIdPartition, besides: str) -> bool:
+        """Whether another member reads a partition, or has not said yet that it stopped."""
+        owner = self._group.owner(partition)
+        if owner is None or owner == besides:
+            return False
+        moved = self._current.get(owner, self._group.current(owner))
+        return moved is not None and partition in moved.owned
+
+    def put_subscription(self, member_id: str, subscription: Subscription) -> None:
+        self._subscriptions[member_id] = subscription
+        self.records.append(subscription_record(self.group_id, member_id, subscription))
+
+    def put_current(self, member_id: str, current: Current) -> None:
+        self._current[member_id] = current
+        self.records.append(current_record(self.group_id, member_id, current))
+
+    def put_target(self, member_id: str, target: Assigned) -> None:
+        self._targets[member_id] = target
+        self.records.append(target_record(self.group_id, member_id, target))
+
+    def drop_member(self, member_id: str) -> None:
+        self._subscriptions[member_id] = self._current[member_id] = self._targets[member_id] = None
+        for kind in (ConsumerKeyKind.CURRENT, ConsumerKeyKind.TARGET, ConsumerKeyKind.SUBSCRIPTION):
+            self.records.append(tombstone(kind, self.group_id, member_id))
+
+    def put_topics(self, topics: SubscribedTopics) -> None:
+        self.topics = topics
+        self.records.append(topics_record(self.group_id, topics))
+
+    def put_pattern(self, pattern: str, topics: frozenset[str], now_ms: int) -> None:
+        self.patterns[pattern] = topics
+        self.records.append(pattern_record(self.group_id, pattern, topics, now_ms))
+
+    def drop_pattern(self, pattern: str) -> None:
+        del self.patterns[pattern]
+        self.records.append(tombstone(ConsumerKeyKind.PATTERN, self.group_id, pattern))
+
+    def begin_at(self, epoch: int) -> None:
+        """A new group goes on where another was, whose members have what they shall have."""
+        self.epoch = self.target_epoch = epoch
+        self.records += [epoch_record(self.group_id, epoch), target_epoch_record(self.group_id, epoch)]
+
+    def raise_epoch(self) -> None:
+        self.epoch += 1
+        self.records.append(epoch_record(self.group_id, self.epoch))
+
+    def finish_target(self) -> None:
+        """The target assignment is of the group's present epoch."""
+        self.target_epoch = self.epoch
+        self.records.append(target_epoch_record(self.group_id, self.epoch))
+
+
+def end_of_group(group: ConsumerGroup) -> list[LogRecord]:
+    """The records that make the log forget a group."""
+    draft = GroupDraft(group)
+    for member_id in group.subscriptions:
+        draft.drop_member(member_id)
+    for pattern in group.patterns:
+        draft.drop_pattern(pattern)
+    kinds = (ConsumerKeyKind.TARGET_EPOCH, ConsumerKeyKind.TOPICS, ConsumerKeyKind.GROUP)
+    return draft.records + [tombstone(kind, group.group_id) for kind in kinds]

@@ -1,0 +1,149 @@
+"""How a group goes from one protocol to the other: at once if it has no members; else with its members in it.
+
+A living classic group of consumers becomes a consumer group when the first member of that protocol joins; its old
+members stay in it, see `classic_in_consumers`. A consumer group becomes a classic group when the last member of that
+protocol leaves, and others stay. `groups.consumer_migration_policy` says which of that may be. Source: KIP-848,
+"Online migration".
+"""
+
+from conveyor.groups.classic_group import ClassicGroup, GroupState
+from conveyor.groups.classic_groups import ClassicGroups
+from conveyor.groups.classic_in_consumers import assigned_by_id, names_of
+from conveyor.groups.commands import ConsumerHeartbeat, JoinGroup
+from conveyor.groups.consumer_group import ConsumerGroup
+from conveyor.groups.consumer_groups import ConsumerGroups
+from conveyor.groups.consumer_member import JOINING_EPOCH, ClassicMember, Current, Subscription
+from conveyor.groups.consumer_protocol import (
+    PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+)
+from conveyor.groups.consumer_records import ConsumerKey
+from conveyor.groups.decision import Decision
+from conveyor.groups.group_draft import GroupDraft, end_of_group
+from conveyor.groups.member import Member
+from conveyor.groups.records import decode_key
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.settings import GroupsSettings
+
+_PLAIN_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
+"""What these put into an assignment besides partitions (librdkafka's sticky ones do) may be lost; not so of others."""
+
+_UPGRADES, _DOWNGRADES = ("bidirectional", "upgrade"), ("bidirectional", "downgrade")
+
+
+class ProtocolChange:
+    """See the module's docstring."""
+
+    def __init__(self, settings: GroupsSettings, classic: ClassicGroups, consumers: ConsumerGroups) -> None:
+        self._settings = settings
+        self._classic = classic
+        self._consumers = consumers
+
+    def make_room_for_classic(self, command: JoinGroup, decision: Decision) -> None:
+        """Before a member of the classic protocol joins, where no consumers are."""
+        decision.records += self._consumers.forget(command.group_id)
+
+    def make_room_for_consumers(
+        self, command: ConsumerHeartbeat, now_ms: int, decision: Decision
+    ) -> ConsumerGroup | None:
+        """Before a member of the consumer protocol joins. Returns what a living classic group has become.
+
+        Raises RequestError (GROUP_ID_NOT_FOUND).
+        """
+        group = self._classic.find(command.group_id)
+        if group is None or command.member_epoch != JOINING_EPOCH:
+            return None
+        upgraded, draft = None, None
+        if group.state is not GroupState.EMPTY:
+            draft = self._upgraded(group)
+            upgraded = _group_of(draft, now_ms)
+            group.ask_all_to_join_again(decision)
+            self._consumers.watch_all(upgraded, now_ms)
+        decision.records += self._classic.forget(command.group_id)
+        decision.records += draft.records if draft is not None else []
+        return upgraded
+
+    def downgrade(self, group: ConsumerGroup, gone: list[str], now_ms: int, decision: Decision) -> bool:
+        """After members have gone: a group in which all speak the classic protocol uses it. Returns whether it does."""
+        members = {name: each for name, each in group.subscriptions.items() if name not in gone}
+        is_classic = bool(gone) and bool(members) and all(each.classic is not None for each in members.values())
+        is_allowed = self._settings.consumer_migration_policy in _DOWNGRADES
+        if not is_classic or not is_allowed or len(members) > self._settings.max_size:
+            return False
+        classic = ClassicGroup(group.group_id, group.epoch)
+        classic.protocol_type = PROTOCOL_TYPE
+        for member_id, subscription in members.items():
+            classic.add(self._classic_member(group, member_id, subscription, now_ms))
+        classic.protocol_name = classic.vote()
+        classic.state = GroupState.STABLE
+        self._consumers.forget_members(group.group_id, list(group.subscriptions))
+        self._classic.adopt(classic)
+        decision.records += end_of_group(group)
+        decision.records.append(classic.record(now_ms))
+        classic.prepare_rebalance(now_ms, decision)
+        return True
+
+    def _upgraded(self, group: ClassicGroup) -> GroupDraft:
+        """The records of a consumer group that goes on where a classic group is. Raises RequestError."""
+        is_allowed = self._settings.consumer_migration_policy in _UPGRADES
+        if not is_allowed or not group.is_of_consumers or len(group.members) >= self._settings.consumer_max_size:
+            raise _not_a_consumer_group(group)
+        draft = GroupDraft(ConsumerGroup(group.group_id))
+        draft.begin_at(group.generation_id)
+        taken: set[object] = set()
+        for member in group.members.values():
+            metadata = dict(member.protocols).get(group.protocol_name, member.protocols[0][1])
+            told, assignment = decode_subscription(metadata), decode_assignment(member.assignment)
+            is_custom = assignment is not None and assignment.user_data and group.protocol_name not in _PLAIN_ASSIGNORS
+            if told is None or assignment is None or is_custom:
+                raise _not_a_consumer_group(group)
+            assigned = assigned_by_id(assignment.partitions, self._consumers.topics) - taken
+            taken |= assigned
+            subscription = Subscription(
+                instance_id=member.group_instance_id,
+                rack_id=told.rack_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                topics=tuple(sorted(set(told.topics))),
+                pattern=None,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                assignor=None,
+                classic=ClassicMember(session_timeout_ms=member.session_timeout_ms, protocols=member.protocols),
+            )
+            draft.put_subscription(member.member_id, subscription)
+            draft.put_target(member.member_id, assigned)
+            here = Current(epoch=group.generation_id, previous_epoch=group.generation_id, assigned=assigned)
+            draft.put_current(member.member_id, here)
+        return draft
+
+    def _classic_member(self, group: ConsumerGroup, member_id: str, subscription: Subscription, now_ms: int) -> Member:
+        assert subscription.classic is not None, "only members that speak the classic protocol are taken over"
+        told = decode_subscription(subscription.classic.protocols[0][1])
+        places = names_of(group.current(member_id).assigned, self._consumers.topics)
+        return Member(
+            member_id=member_id,
+            group_instance_id=subscription.instance_id,
+            client_id=subscription.client_id,
+            client_host=subscription.client_host,
+            session_timeout_ms=subscription.classic.session_timeout_ms,
+            rebalance_timeout_ms=subscription.rebalance_timeout_ms,
+            protocols=subscription.classic.protocols,
+            session_deadline_ms=now_ms + subscription.classic.session_timeout_ms,
+            assignment=encode_assignment(told.version if told is not None else 0, places),
+        )
+
+
+def _group_of(draft: GroupDraft, now_ms: int) -> ConsumerGroup:
+    """The group that a draft's records make."""
+    group = ConsumerGroup(draft.group_id)
+    for record in draft.records:
+        key = decode_key(record.key or b"")
+        assert isinstance(key, ConsumerKey), "a draft has records of its own group only"
+        group.apply(key, record.value, now_ms)
+    return group
+
+
+def _not_a_consumer_group(group: ClassicGroup) -> RequestError:
+    return RequestError(ErrorKind.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")

@@ -1,0 +1,98 @@
+"""Sharing partitions out: balance, stickiness, and the order in which they give way."""
+
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conveyor.groups.assignors import ASSIGNORS, AssignorChoice
+from conveyor.groups.known_topics import Assigned
+
+TOPICS = [UUID(int=number) for number in range(4)]
+NOBODY: dict[str, Assigned] = {}
+
+
+def places(topic: int, *partitions: int) -> Assigned:
+    return frozenset((TOPICS[topic], each) for each in partitions)
+
+
+def wish(*topics: int) -> frozenset[UUID]:
+    return frozenset(TOPICS[each] for each in topics)
+
+
+def loads(shares: dict[str, Assigned]) -> list[int]:
+    return sorted(len(each) for each in shares.values())
+
+
+counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 12), min_size=1)
+members = st.dictionaries(st.sampled_from("abcdefg"), st.frozensets(st.sampled_from(TOPICS)), min_size=1)
+
+
+@given(name=st.sampled_from(sorted(ASSIGNORS)), wishes=members, partition_counts=counts)
+def test_every_partition_that_somebody_wants_has_one_reader(
+    name: str, wishes: dict[str, frozenset[UUID]], partition_counts: dict[UUID, int]
+) -> None:
+    there = {member_id: frozenset(topics & partition_counts.keys()) for member_id, topics in wishes.items()}
+    before: dict[str, Assigned] = {}
+    for _ in range(2):
+        shares = ASSIGNORS[name](there, before, partition_counts)
+        given_out = [each for share in shares.values() for each in share]
+        wanted = frozenset[UUID]().union(*there.values())
+        expected = {(topic, number) for topic in wanted for number in range(partition_counts[topic])}
+        assert (len(given_out), set(given_out)) == (len(expected), expected)
+        assert all(topic in there[member_id] for member_id, share in shares.items() for topic, _ in share)
+        before = shares
+    assert ASSIGNORS[name](there, before, partition_counts) == before, "what has come to rest stays"
+
+
+@given(sizes=st.lists(st.integers(1, 7), min_size=1, max_size=6), partition_counts=counts)
+def test_uniform_shares_of_members_with_the_same_wishes_are_equal_and_stick(
+    sizes: list[int], partition_counts: dict[UUID, int]
+) -> None:
+    before: dict[str, Assigned] = {}
+    total = sum(partition_counts.values())
+    for size in sizes:
+        wishes = {each: frozenset(partition_counts) for each in "abcdefg"[:size]}
+        shares = ASSIGNORS["uniform"](wishes, before, partition_counts)
+        assert max(loads(shares)) - min(loads(shares)) <= 1
+        kept = sum(len(share & before.get(member_id, frozenset())) for member_id, share in shares.items())
+        had = [len(before.get(each, frozenset())) for each in shares]
+        over = total % size
+        least = sum(min(each, total // size) for each in had) + min(sum(each > total // size for each in had), over)
+        assert kept == least, "nothing is moved without need"
+        before = shares
+
+
+def test_uniform_balances_different_wishes() -> None:
+    partition_counts = {TOPICS[0]: 4, TOPICS[1]: 4}
+    wishes = {"a": wish(0), "b": wish(0, 1), "c": wish(1)}
+    shares = ASSIGNORS["uniform"](wishes, NOBODY, partition_counts)
+    assert loads(shares) == [2, 3, 3]
+
+
+def test_uniform_moves_from_who_has_too_much() -> None:
+    before = {"a": places(0, 0, 1, 2, 3) | places(1, 0, 1)}
+    wishes = {"a": wish(0, 1), "b": wish(1)}
+    shares = ASSIGNORS["uniform"](wishes, before, {TOPICS[0]: 4, TOPICS[1]: 2})
+    assert shares == {"a": places(0, 0, 1, 2, 3), "b": places(1, 0, 1)}
+
+
+def test_range_gives_the_same_numbers_of_each_topic() -> None:
+    wishes = {each: wish(0, 1) for each in ("a", "b")}
+    shares = ASSIGNORS["range"](wishes, NOBODY, {TOPICS[0]: 3, TOPICS[1]: 3})
+    assert shares == {"a": places(0, 0, 1) | places(1, 0, 1), "b": places(0, 2) | places(1, 2)}
+
+
+def test_range_keeps_the_order_of_those_who_were_there() -> None:
+    before = {"z": places(0, 0, 1), "m": places(0, 2, 3)}
+    wishes = {each: wish(0) for each in ("a", "m", "z")}
+    shares = ASSIGNORS["range"](wishes, before, {TOPICS[0]: 6})
+    assert shares == {"z": places(0, 0, 1), "m": places(0, 2, 3), "a": places(0, 4, 5)}
+
+
+def test_assignor_is_elected_by_votes_then_by_name() -> None:
+    choice = AssignorChoice(("uniform", "range"))
+    assert choice.elect([]) == "uniform"
+    assert choice.elect([None, "range"]) == "range"
+    assert choice.elect(["uniform", "range"]) == "range"
+    assert choice.elect(["uniform", "uniform", "range"]) == "uniform"

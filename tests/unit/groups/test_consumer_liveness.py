@@ -1,0 +1,125 @@
+"""The consumer protocol: silent members, and coordinators that crash."""
+
+from conveyor.groups.commands import DeleteGroup, DeleteOffsets, ListGroups
+from conveyor.groups.replies import Deleted, HeartbeatAnswer, ListedGroup, ListedGroups
+from conveyor.kernel.errors import ErrorKind
+from tests.unit.groups.consumers import (
+    CONSUMER_SESSION_MS,
+    ConsumerMember,
+    coordinator_with,
+    described,
+    joined,
+    place,
+    settle,
+    tell_topics,
+)
+from tests.unit.groups.coordinator import GROUP, REBALANCE_MS, kind_of
+
+RETENTION_MS = 7 * 24 * 3_600_000
+
+
+def test_silent_member_is_taken_out() -> None:
+    coordinator = coordinator_with(partition_count=2)
+    first, second = joined(coordinator, "a", "b")
+    coordinator.advance(CONSUMER_SESSION_MS - 1)
+    first.beat()
+    coordinator.advance(1)
+    assert kind_of(second.send()) is ErrorKind.UNKNOWN_MEMBER_ID
+    assert first.beat().assignment == place("topic", 0, 1)
+
+
+def test_whole_group_may_fall_silent() -> None:
+    coordinator = coordinator_with()
+    joined(coordinator, "a", "b")
+    coordinator.advance(CONSUMER_SESSION_MS)
+    assert described(coordinator).state == "Empty"
+    joined(coordinator, "c")
+
+
+def test_crash_changes_nothing() -> None:
+    coordinator = coordinator_with(partition_count=4)
+    first, second = joined(coordinator, "a", "b", pattern="topi.*")
+    before = described(coordinator)
+    coordinator.crash()
+    tell_topics(coordinator, topic=4)
+    assert described(coordinator) == before
+    settle(first, second)
+    assert described(coordinator) == before
+    coordinator.advance(CONSUMER_SESSION_MS)
+    assert described(coordinator).state == "Empty"
+
+
+def test_crash_in_the_middle_of_a_handover_loses_nothing() -> None:
+    coordinator = coordinator_with(partition_count=2)
+    [first] = joined(coordinator, "a")
+    second = ConsumerMember(coordinator, "b")
+    second.join()
+    first.beat()
+    coordinator.crash()
+    tell_topics(coordinator, topic=2)
+    assert second.beat().assignment is None, "the first has not said that it stopped"
+    settle(first, second)
+    assert [first.owned, second.owned] == [place("topic", 0), place("topic", 1)]
+
+
+def test_time_to_give_up_starts_anew_after_a_crash() -> None:
+    coordinator = coordinator_with(partition_count=2)
+    [first] = joined(coordinator, "a")
+    ConsumerMember(coordinator, "b").join()
+    first.beat()
+    coordinator.crash()
+    for _ in range(4):
+        coordinator.advance(REBALANCE_MS // 4 - 1)
+        assert isinstance(first.send(), HeartbeatAnswer)
+    coordinator.advance(4)
+    assert kind_of(first.send()) is ErrorKind.UNKNOWN_MEMBER_ID
+
+
+def test_consumer_group_is_listed() -> None:
+    coordinator = coordinator_with()
+    joined(coordinator, "a")
+    listed = ListedGroup(group_id=GROUP, protocol_type="consumer", state="Stable", group_type="consumer")
+    assert coordinator.ask(ListGroups()) == ListedGroups(groups=(listed,))
+    assert coordinator.ask(ListGroups(types=frozenset({"classic"}))).groups == ()
+
+
+def test_empty_group_is_deleted_and_leaves_no_records() -> None:
+    coordinator = coordinator_with()
+    [member] = joined(coordinator, "a", pattern="t.*")
+    coordinator.commit(5, "a", member.epoch)
+    assert kind_of(coordinator.ask(DeleteGroup(group_id=GROUP))) is ErrorKind.NON_EMPTY_GROUP
+    member.leave()
+    assert coordinator.ask(DeleteGroup(group_id=GROUP)) == Deleted()
+    assert coordinator.ask(ListGroups()).groups == ()
+    last = {record.key: record.value for record in coordinator.log}
+    assert set(last.values()) == {None}
+    coordinator.crash()
+    assert coordinator.ask(ListGroups()).groups == ()
+
+
+def test_empty_group_is_forgotten_with_its_offsets() -> None:
+    coordinator = coordinator_with()
+    [member] = joined(coordinator, "a")
+    coordinator.commit(5, "a", member.epoch)
+    member.leave()
+    coordinator.advance(RETENTION_MS - 1)
+    assert len(coordinator.committed()) == 1
+    coordinator.advance(RETENTION_MS)
+    assert coordinator.ask(ListGroups()).groups == ()
+    assert set({record.key: record.value for record in coordinator.log}.values()) == {None}
+
+
+def test_offsets_of_topics_that_are_read_are_kept() -> None:
+    coordinator = coordinator_with()
+    tell_topics(coordinator, topic=1, other=1)
+    [member] = joined(coordinator, "a", pattern="to.*", topics=())
+    coordinator.commit(5, "a", member.epoch)
+    found = coordinator.ask(DeleteOffsets(group_id=GROUP, partitions=(("topic", 0), ("other", 0))))
+    assert [each and each.kind for each in found.errors] == [ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC, None]
+
+
+def test_offsets_of_a_deleted_topic_are_forgotten() -> None:
+    coordinator = coordinator_with()
+    coordinator.commit(5)
+    tell_topics(coordinator, other=1)
+    assert coordinator.committed() == ()

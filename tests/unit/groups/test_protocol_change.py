@@ -1,0 +1,266 @@
+"""Groups that go from the classic to the consumer protocol and back, empty or with their members in them."""
+
+from struct import pack
+
+import pytest
+
+from conveyor.groups.commands import DescribeGroup, ListGroups
+from conveyor.groups.consumer_protocol import decode_assignment, encode_assignment
+from conveyor.groups.replies import Alive, Committed, DescribedGroup, Joined, JoinRefused, Left, Synced
+from conveyor.kernel.errors import ErrorKind
+from conveyor.kernel.machine import Token
+from tests.unit.groups.consumers import ConsumerMember, coordinator_with, described, joined, place, settle, tell_topics
+from tests.unit.groups.coordinator import GROUP, REBALANCE_MS, SESSION_MS, Coordinator, kind_of
+
+
+def subscription(*owned: int) -> bytes:
+    """What a consumer says that reads `topic`, version 1: it owns these partitions."""
+    name = pack(">h", 5) + b"topic"
+    places = pack(">i", 1) + name + pack(f">i{len(owned)}i", len(owned), *owned) if owned else pack(">i", 0)
+    return pack(">hi", 1, 1) + name + pack(">i", -1) + places
+
+
+def protocols(*owned: int) -> tuple[tuple[str, bytes], ...]:
+    return (("cooperative-sticky", subscription(*owned)),)
+
+
+class ClassicClient:
+    """A member that speaks the classic protocol, of a group of any kind; it gives up at once what it is not given."""
+
+    def __init__(self, coordinator: Coordinator, member_id: str, generation_id: int, *owned: int) -> None:
+        self.coordinator = coordinator
+        self.member_id = member_id
+        self.generation_id = generation_id
+        self.owned = set(owned)
+
+    def beat(self) -> object:
+        return self.coordinator.heartbeat(self.member_id, self.generation_id)
+
+    def start_join(self) -> Token:
+        return self.coordinator.start_join(self.member_id, protocols=protocols(*sorted(self.owned)))
+
+    def rejoin(self) -> None:
+        """Join and sync, as a heartbeat asks for."""
+        reply = self.coordinator.reply(self.start_join())
+        assert isinstance(reply, Joined), reply
+        self.generation_id = reply.generation_id
+        synced = self.coordinator.reply(self.coordinator.start_sync(self.member_id, self.generation_id))
+        assert isinstance(synced, Synced), synced
+        assignment = decode_assignment(synced.assignment)
+        assert assignment is not None
+        self.owned = {number for _, number in assignment.partitions}
+
+
+def classic_group(coordinator: Coordinator, size: int = 2, **fields: str) -> list[ClassicClient]:
+    """A stable classic group that shares the four partitions of `topic`."""
+    first = coordinator.join(protocols=protocols(), **fields)
+    tokens = [coordinator.start_join(protocols=protocols()) for _ in range(size - 1)]
+    leader = coordinator.join(first.member_id, protocols=protocols()) if tokens else first
+    ids = [leader.member_id] + [coordinator.reply(token).member_id for token in tokens]
+    shares = [list(range(number, 4, size)) for number in range(size)]
+    told = {each: encode_assignment(1, [("topic", n) for n in share]) for each, share in zip(ids, shares, strict=True)}
+    for member_id in ids[1:]:
+        coordinator.start_sync(member_id, leader.generation_id)
+    coordinator.start_sync(ids[0], leader.generation_id, assignments=told)
+    return [
+        ClassicClient(coordinator, each, leader.generation_id, *share) for each, share in zip(ids, shares, strict=True)
+    ]
+
+
+def reconcile(classic: list[ClassicClient], consumers: list[ConsumerMember]) -> None:
+    for _ in range(6):
+        for client in classic:
+            if client.beat() != Alive():
+                client.rejoin()
+        for consumer in consumers:
+            consumer.beat()
+
+
+def all_owned(classic: list[ClassicClient], consumers: list[ConsumerMember]) -> list[int]:
+    return sorted([each for one in classic for each in one.owned] + [n for one in consumers for _, n in one.owned])
+
+
+def test_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets() -> None:
+    coordinator = coordinator_with()
+    [member], generation_id = coordinator.stable_group(1)
+    coordinator.commit(5, member, generation_id)
+    coordinator.leave(member)
+    joined(coordinator, "a")
+    for _ in range(2):
+        assert [each.group_type for each in coordinator.ask(ListGroups()).groups] == ["consumer"]
+        assert [each.offset for each in coordinator.committed()] == [5]
+        coordinator.crash()
+
+
+def test_empty_consumer_group_becomes_a_classic_group() -> None:
+    coordinator = coordinator_with()
+    [member] = joined(coordinator, "a")
+    member.leave()
+    coordinator.stable_group(1)
+    for _ in range(2):
+        assert [each.group_type for each in coordinator.ask(ListGroups()).groups] == ["classic"]
+        coordinator.crash()
+
+
+def test_living_classic_group_takes_in_a_consumer() -> None:
+    coordinator = coordinator_with(partition_count=4)
+    clients = classic_group(coordinator)
+    consumer = ConsumerMember(coordinator, "new")
+    assert consumer.join().assignment == frozenset()
+    assert kind_of(clients[0].beat()) is ErrorKind.REBALANCE_IN_PROGRESS
+    for _ in range(4):
+        reconcile(clients, [consumer])
+        assert all_owned(clients, [consumer]) == [0, 1, 2, 3]
+    assert sorted([len(each.owned) for each in clients] + [len(consumer.owned)]) == [1, 1, 2]
+    assert described(coordinator).state == "Stable"
+    kinds = [each.subscription.classic is None for each in described(coordinator).members]
+    assert kinds == [False, False, True]
+
+
+def test_group_is_moved_over_one_by_one_and_back() -> None:
+    coordinator = coordinator_with(partition_count=4)
+    clients = classic_group(coordinator)
+    consumers = [ConsumerMember(coordinator, "one")]
+    consumers[0].join()
+    for client in clients:
+        left = coordinator.leave(client.member_id)
+        assert left == Left(errors=(None,))
+    consumers.append(ConsumerMember(coordinator, "two"))
+    consumers[1].join()
+    settle(*consumers)
+    assert [len(each.owned) for each in consumers] == [2, 2]
+    back = ClassicClient(coordinator, "", -1)
+    named = coordinator.reply(coordinator.start_join(protocols=protocols(), requires_known_id=True))
+    assert isinstance(named, JoinRefused)
+    back.member_id = named.member_id
+    back.rejoin()
+    reconcile([back], consumers)
+    assert all_owned([back], consumers) == [0, 1, 2, 3]
+    for consumer in consumers:
+        consumer.leave()
+    found = coordinator.ask(DescribeGroup(group_id=GROUP))
+    assert isinstance(found, DescribedGroup)
+    assert (found.state, [each.member_id for each in found.members]) == ("PreparingRebalance", [back.member_id])
+    again = coordinator.reply(back.start_join())
+    assert isinstance(again, Joined)
+    assert again.leader == back.member_id
+
+
+def test_crash_does_not_disturb_a_move() -> None:
+    coordinator = coordinator_with(partition_count=4)
+    clients = classic_group(coordinator)
+    consumer = ConsumerMember(coordinator, "new")
+    consumer.join()
+    before = described(coordinator)
+    coordinator.crash()
+    tell_topics(coordinator, topic=4)
+    assert described(coordinator) == before
+    reconcile(clients, [consumer])
+    consumer.leave()
+    coordinator.crash()
+    assert coordinator.ask(DescribeGroup(group_id=GROUP)).state == "Stable"
+
+
+def test_who_waits_for_the_classic_group_is_told_to_join_again() -> None:
+    coordinator = coordinator_with(partition_count=4)
+    [client] = classic_group(coordinator, 1)
+    waiting = coordinator.start_join(protocols=protocols())
+    ConsumerMember(coordinator, "new").join()
+    assert kind_of(coordinator.reply(waiting)) is ErrorKind.REBALANCE_IN_PROGRESS
+    client.rejoin()
+
+
+def test_classic_member_is_taken_out_by_its_own_session() -> None:
+    coordinator = coordinator_with(partition_count=4)
+    clients = classic_group(coordinator)
+    consumer = ConsumerMember(coordinator, "new")
+    consumer.join()
+    coordinator.advance(SESSION_MS - 1)
+    assert kind_of(clients[0].beat()) is ErrorKind.REBALANCE_IN_PROGRESS
+    coordinator.advance(1)
+    assert kind_of(clients[1].beat()) is ErrorKind.UNKNOWN_MEMBER_ID
+    clients[0].rejoin()
+
+
+def test_classic_member_that_does_not_join_again_is_taken_out() -> None:
+    coordinator = coordinator_with(partition_count=4)
+    [client] = classic_group(coordinator, 1)
+    consumer = ConsumerMember(coordinator, "new")
+    consumer.join()
+    for _ in range(REBALANCE_MS // (SESSION_MS // 2)):
+        assert kind_of(client.beat()) is ErrorKind.REBALANCE_IN_PROGRESS
+        consumer.beat()
+        coordinator.advance(SESSION_MS // 2)
+    assert kind_of(client.beat()) is ErrorKind.UNKNOWN_MEMBER_ID
+    assert consumer.beat().assignment == place("topic", 0, 1, 2, 3)
+
+
+def test_classic_member_commits_with_its_generation() -> None:
+    coordinator = coordinator_with(partition_count=4)
+    [client] = classic_group(coordinator, 1)
+    ConsumerMember(coordinator, "new").join()
+    committed = coordinator.commit(5, client.member_id, client.generation_id, knows_member_epochs=False)
+    assert isinstance(committed, Committed)
+    refused = coordinator.commit(6, client.member_id, client.generation_id + 1)
+    assert kind_of(refused) is ErrorKind.ILLEGAL_GENERATION
+
+
+def test_consumers_do_not_answer_to_the_classic_protocol() -> None:
+    coordinator = coordinator_with(partition_count=4)
+    [consumer] = joined(coordinator, "a")
+    assert kind_of(coordinator.heartbeat("a", consumer.epoch)) is ErrorKind.UNKNOWN_MEMBER_ID
+    assert kind_of(coordinator.reply(coordinator.start_sync("a", consumer.epoch))) is ErrorKind.UNKNOWN_MEMBER_ID
+    left = coordinator.leave("a", "nobody")
+    assert [kind_of(each) for each in left.errors] == [ErrorKind.UNKNOWN_MEMBER_ID] * 2
+    stranger = coordinator.reply(coordinator.start_join(protocol_type="connect"))
+    assert kind_of(stranger) is ErrorKind.INCONSISTENT_GROUP_PROTOCOL
+
+
+@pytest.mark.parametrize("policy", ["downgrade", "disabled"])
+def test_policy_may_forbid_to_upgrade(policy: str) -> None:
+    coordinator = coordinator_with(consumer_migration_policy=policy)
+    [client] = classic_group(coordinator, 1)
+    refused = ConsumerMember(coordinator, "a").send(
+        rebalance_timeout_ms=1, owned=frozenset[object](), topics=("topic",)
+    )
+    assert kind_of(refused) is ErrorKind.GROUP_ID_NOT_FOUND
+    assert client.beat() == Alive()
+
+
+def test_policy_may_forbid_to_downgrade() -> None:
+    coordinator = coordinator_with(consumer_migration_policy="upgrade")
+    [client] = classic_group(coordinator, 1)
+    consumer = ConsumerMember(coordinator, "a")
+    consumer.join()
+    consumer.leave()
+    reconcile([client], [])
+    assert described(coordinator).state == "Stable"
+    assert client.owned == {0, 1, 2, 3}
+
+
+def test_classic_group_of_no_consumers_is_left_alone() -> None:
+    coordinator = coordinator_with()
+    coordinator.stable_group(1, protocol_type="connect")
+    refused = ConsumerMember(coordinator, "a").send(
+        rebalance_timeout_ms=1, owned=frozenset[object](), topics=("topic",)
+    )
+    assert kind_of(refused) is ErrorKind.GROUP_ID_NOT_FOUND
+
+
+def test_static_member_is_moved_over_in_one_step() -> None:
+    coordinator = coordinator_with(partition_count=4)
+    classic_group(coordinator, 1, group_instance_id="one")
+    moved = ConsumerMember(coordinator, "a", instance_id="one")
+    assert moved.join().assignment == place("topic", 0, 1, 2, 3)
+    assert [each.member_id for each in described(coordinator).members] == ["a"]
+
+
+@pytest.mark.parametrize(("assignor", "error"), [("cooperative-sticky", None), ("own", ErrorKind.GROUP_ID_NOT_FOUND)])
+def test_assignment_with_data_of_an_own_assignor_keeps_a_group_classic(assignor: str, error: ErrorKind | None) -> None:
+    coordinator = coordinator_with(partition_count=4)
+    leader = coordinator.join(protocols=((assignor, subscription()),))
+    assignment = encode_assignment(1, [("topic", 0)])[:-4] + pack(">i", 4) + b"data"
+    coordinator.start_sync(leader.member_id, leader.generation_id, assignments={leader.member_id: assignment})
+    reply = ConsumerMember(coordinator, "a").send(rebalance_timeout_ms=1, owned=frozenset[object](), topics=("topic",))
+    assert (kind_of(reply) if error else None) is error
+    assert len(coordinator.ask(ListGroups(types=frozenset({"consumer"}))).groups) == (error is None)

@@ -1,0 +1,259 @@
+"""Quotas at the Kafka door: answers come at once and say for how long, and so long nothing more is taken."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from conveyor.cluster.quotas import CLIENT_ID, USER, QuotaChange, QuotaEntity
+from conveyor.kernel.errors import ProtocolViolation
+from tests.unit.broker.parts import BATCH, Storage
+from tests.unit.kafka_api.client import MemoryClient
+from tests.unit.kafka_api.requests import (
+    API_VERSIONS,
+    FETCH,
+    METADATA,
+    PRODUCE,
+    SOFTWARE,
+    fetch,
+    framed,
+    produce,
+    request,
+    response,
+)
+
+DESCRIBE, ALTER, SUBSCRIBE, PUSH = 48, 49, 71, 72
+UNIT: QuotaEntity = ((CLIENT_ID, "unit"),)
+MILLISECOND = timedelta(milliseconds=1)
+
+
+def ping(correlation_id: int) -> bytes:
+    return request(API_VERSIONS, 3, correlation_id, **SOFTWARE)
+
+
+async def limit(client: MemoryClient, **values: float) -> None:
+    """Quotas for the client id of all these requests."""
+    await client.broker.quotas.alter(UNIT, [QuotaChange(key=key, value=value) for key, value in values.items()])
+
+
+async def throttled_ms(client: MemoryClient, api_key: int, version: int) -> int:
+    """What the next answer says."""
+    body = response(api_key, version, await client.answers.get())
+    return int(body.throttle_time / MILLISECOND)
+
+
+async def test_a_producer_is_muted_for_as_long_as_it_is_told(client: MemoryClient, storage: Storage) -> None:
+    await limit(client, producer_byte_rate=1)
+    client.send(produce(1, BATCH), ping(2))
+    assert client.connection.is_muted
+    told_ms = await throttled_ms(client, PRODUCE, 9)
+    assert told_ms > 10_000
+    storage.clock.advance(ms=told_ms - 1)
+    assert await client.answered_ids() == []
+    storage.clock.advance(ms=1)
+    assert await client.answered_ids() == [2]
+    assert not client.connection.is_muted
+
+
+async def test_a_producer_within_its_quota_is_not_muted(client: MemoryClient) -> None:
+    await limit(client, producer_byte_rate=1_000_000)
+    client.send(produce(1, BATCH))
+    assert await throttled_ms(client, PRODUCE, 9) == 0
+    assert not client.connection.is_muted
+
+
+async def test_another_client_id_is_not_limited(client: MemoryClient) -> None:
+    await client.broker.quotas.alter(((CLIENT_ID, "other"),), [QuotaChange(key="producer_byte_rate", value=1)])
+    client.send(produce(1, BATCH))
+    assert await throttled_ms(client, PRODUCE, 9) == 0
+
+
+async def test_a_producer_that_wants_no_answer_is_muted_all_the_same(client: MemoryClient, storage: Storage) -> None:
+    await limit(client, producer_byte_rate=1)
+    client.send(produce(1, BATCH, acks=0), ping(2))
+    assert await client.answered_ids() == []
+    assert client.connection.is_idle
+    storage.clock.advance(seconds=3600)
+    assert await client.answered_ids() == [2]
+
+
+async def test_other_connections_are_served_until_they_are_too_fast_themselves(client: MemoryClient) -> None:
+    await limit(client, producer_byte_rate=1)
+    client.send(produce(1, BATCH))
+    other = MemoryClient(client.broker)
+    other.send(ping(1), produce(2, BATCH), ping(3))
+    assert await other.next_id() == 1
+    assert await throttled_ms(other, PRODUCE, 9) > await throttled_ms(client, PRODUCE, 9)
+    assert await other.answered_ids() == []
+
+
+async def test_what_waited_before_is_answered_in_order_while_muted(client: MemoryClient, storage: Storage) -> None:
+    """A fetch that waits, then a produce that is too much, which is what the fetch waits for."""
+    await limit(client, producer_byte_rate=1)
+    client.send(fetch(1, wait_ms=60_000), produce(2, BATCH), ping(3))
+    assert [await client.next_id(), await client.next_id()] == [1, 2]
+    assert client.connection.is_muted
+    storage.clock.advance(seconds=3600)
+    assert await client.answered_ids() == [3]
+
+
+async def test_a_connection_that_ends_is_not_listened_to_again(client: MemoryClient, storage: Storage) -> None:
+    await limit(client, producer_byte_rate=1)
+    client.send(produce(1, BATCH), ping(2))
+    client.connection.end()
+    storage.clock.advance(seconds=3600)
+    await client.broker.flusher.drain()
+    assert await client.answered_ids() == []
+    assert client.connection.finished_requests <= 1
+
+
+async def test_a_violation_while_muted_is_found_afterwards(client: MemoryClient, storage: Storage) -> None:
+    await limit(client, producer_byte_rate=1)
+    client.send(produce(1, BATCH))
+    client.connection.receive(framed(b"\x03\xe7\x00\x00\x00\x00\x00\x01"))
+    with pytest.raises(ProtocolViolation):
+        storage.clock.advance(seconds=3600)
+
+
+async def filled(client: MemoryClient, **values: float) -> None:
+    """Ten batches to fetch, and quotas."""
+    client.send(*(produce(number, BATCH) for number in range(3)))
+    for _ in range(3):
+        await client.answers.get()
+    await limit(client, **values)
+
+
+async def test_a_consumer_is_given_nothing_until_it_may_have_it(client: MemoryClient, storage: Storage) -> None:
+    await filled(client, consumer_byte_rate=len(BATCH) // 10 + 1)
+    first = await client.ask(FETCH, 4, **fetch_values())
+    assert len(first.responses[0].partitions[0].records) == len(BATCH), "as much as its windows allow"
+    client.send(fetch(2, offset=1), ping(3))
+    second = response(FETCH, 4, await client.answers.get())
+    assert (second.responses, second.throttle_time > timedelta(0)) == ((), True)
+    assert await client.answered_ids() == []
+    storage.clock.advance(seconds=11)
+    assert await client.answered_ids() == [3]
+    third = await client.ask(FETCH, 4, **fetch_values(offset=1))
+    assert len(third.responses[0].partitions[0].records) == len(BATCH)
+
+
+def fetch_values(offset: int = 0) -> dict[str, Any]:
+    partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+    topics = [{"topic": "t", "partitions": [partition]}]
+    return {"topics": topics, "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20}
+
+
+async def test_a_fetch_session_loses_nothing_by_an_empty_answer(client: MemoryClient, storage: Storage) -> None:
+    await filled(client, consumer_byte_rate=len(BATCH) // 10 + 1)
+    whole = fetch_values() | {"session_id": 0, "session_epoch": 0, "forgotten_topics_data": []}
+    session = (await client.ask(FETCH, 7, **whole)).session_id
+    assert session
+    going_on = whole | {"session_id": session, "topics": fetch_values(offset=1)["topics"]}
+    client.send(request(FETCH, 7, 2, **going_on | {"session_epoch": 1}))
+    empty = response(FETCH, 7, await client.answers.get())
+    assert (empty.session_id, empty.responses, int(empty.error_code)) == (session, (), 0)
+    assert empty.throttle_time > timedelta(0)
+    storage.clock.advance(seconds=11)
+    news = await client.ask(FETCH, 7, **going_on | {"session_epoch": 2, "topics": []})
+    assert len(news.responses[0].partitions[0].records) == len(BATCH)
+
+
+async def test_a_new_fetch_session_is_not_made_by_an_empty_answer(client: MemoryClient) -> None:
+    await filled(client, consumer_byte_rate=1)
+    whole = fetch_values() | {"session_id": 0, "session_epoch": 0, "forgotten_topics_data": []}
+    await client.ask(FETCH, 7, **whole)
+    other = MemoryClient(client.broker)
+    empty = await other.ask(FETCH, 7, **whole)
+    assert (empty.session_id, empty.responses) == (0, ())
+    assert empty.throttle_time > timedelta(0)
+
+
+async def test_the_time_of_requests_is_held_against_the_next(client: MemoryClient, storage: Storage) -> None:
+    await limit(client, request_percentage=1e-9)
+    client.send(ping(1), request(METADATA, 4, 2, topics=(), allow_auto_topic_creation=False), ping(3))
+    assert await throttled_ms(client, API_VERSIONS, 3) == 0
+    assert await throttled_ms(client, METADATA, 4) == 1000
+    assert await client.answered_ids() == []
+    storage.clock.advance(seconds=1)
+    assert await throttled_ms(client, API_VERSIONS, 3) == 1000
+
+
+async def test_a_produce_says_what_its_time_has_come_to(client: MemoryClient) -> None:
+    await limit(client, request_percentage=1e-9)
+    client.send(ping(1), produce(2, BATCH, acks=0), produce(3, BATCH))
+    assert await throttled_ms(client, API_VERSIONS, 3) == 0
+    assert await throttled_ms(client, PRODUCE, 9) == 1000, "acks=0 is not throttled by its time, and has no answer"
+
+
+async def test_those_who_wait_are_answered_at_the_end_though_muted(client: MemoryClient) -> None:
+    await limit(client, producer_byte_rate=1, request_percentage=1e-9)
+    client.send(ping(1), fetch(2, offset=0, wait_ms=60_000))
+    assert await client.next_id() == 1
+    client.broker.fetcher.finish_all()
+    assert await client.next_id() == 2
+
+
+def quota_entry(value: float, name: str | None = "unit", key: str = "producer_byte_rate") -> dict[str, Any]:
+    ops = [{"key": key, "value": value, "remove": False}]
+    return {"entity": [{"entity_type": CLIENT_ID, "entity_name": name}], "ops": ops}
+
+
+async def test_altered_quotas_are_described_and_hold(client: MemoryClient) -> None:
+    altered = await client.ask(ALTER, 1, entries=[quota_entry(1), quota_entry(2, None)], validate_only=False)
+    assert [int(each.error_code) for each in altered.entries] == [0, 0]
+    any_id = [{"entity_type": CLIENT_ID, "match_type": 2, "match": None}]
+    described = await client.ask(DESCRIBE, 1, components=any_id, strict=True)
+    names = [each.entity[0].entity_name for each in described.entries]
+    values = [(each.values[0].key, each.values[0].value) for each in described.entries]
+    assert names == [None, "unit"]
+    assert values == [("producer_byte_rate", 2.0), ("producer_byte_rate", 1.0)]
+    client.send(produce(1, BATCH))
+    assert await throttled_ms(client, PRODUCE, 9) > 0
+
+
+async def test_each_entry_is_altered_or_refused_by_itself(client: MemoryClient) -> None:
+    entries = [quota_entry(1, "a"), quota_entry(1, "b", "controller_mutation_rate"), quota_entry(1, "c")]
+    altered = await client.ask(ALTER, 1, entries=[*entries, quota_entry(2, "c")], validate_only=False)
+    assert [int(each.error_code) for each in altered.entries] == [0, 42, 42, 42]
+    assert "enforces no quota 'controller_mutation_rate'" in altered.entries[1].error_message
+    assert [each.entity[0].entity_name for each in altered.entries] == ["a", "b", "c", "c"]
+    assert list(client.broker.quotas.quotas.entities) == [((CLIENT_ID, "a"),)]
+
+
+async def test_alterations_that_are_only_checked_change_nothing(client: MemoryClient) -> None:
+    altered = await client.ask(ALTER, 0, entries=[quota_entry(1), quota_entry(-1, "b")], validate_only=True)
+    assert [int(each.error_code) for each in altered.entries] == [0, 42]
+    assert not client.broker.quotas.in_force
+
+
+@pytest.mark.parametrize(("entity_type", "match_type", "code"), [("group", 2, 35), (USER, 3, 42), (USER, 0, 42)])
+async def test_a_wrong_filter_is_refused(client: MemoryClient, entity_type: str, match_type: int, code: int) -> None:
+    component = {"entity_type": entity_type, "match_type": match_type, "match": None}
+    described = await client.ask(DESCRIBE, 0, components=[component], strict=False)
+    assert (int(described.error_code), described.entries) == (code, None)
+    assert described.error_message
+
+
+async def test_no_metrics_are_asked_for_and_pushed_ones_are_checked(client: MemoryClient, storage: Storage) -> None:
+    asked = await client.ask(SUBSCRIBE, 0, client_instance_id=None)
+    assert (int(asked.error_code), asked.requested_metrics) == (0, ())
+    assert asked.push_interval == timedelta(minutes=5)
+    assert asked.accepted_compression_types == (4, 3, 1, 2)
+    again = await client.ask(SUBSCRIBE, 0, client_instance_id=asked.client_instance_id)
+    assert (int(again.error_code), again.client_instance_id) == (89, None)
+    pushed = {"client_instance_id": asked.client_instance_id, "subscription_id": asked.subscription_id}
+    pushed |= {"terminating": False, "compression_type": 0, "metrics": b"m"}
+    assert int((await client.ask(PUSH, 0, **pushed)).error_code) == 0
+    storage.clock.advance(seconds=300)
+    large = pushed | {"metrics": bytes((1 << 20) + 1)}
+    assert int((await client.ask(PUSH, 0, **large)).error_code) == 118
+    storage.clock.advance(seconds=300)
+    assert int((await client.ask(PUSH, 0, **pushed | {"subscription_id": 1})).error_code) == 117
+
+
+async def test_an_answer_from_a_task_says_the_throttling(client: MemoryClient) -> None:
+    await limit(client, request_percentage=1e-9)
+    client.send(ping(1), request(ALTER, 1, 2, entries=[], validate_only=True))
+    assert await throttled_ms(client, API_VERSIONS, 3) == 0
+    assert await asyncio.wait_for(throttled_ms(client, ALTER, 1), 20) == 1000
