@@ -35,7 +35,7 @@ check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
 	@$(BIN)/lint-imports --no-logo >.venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 	@$(BIN)/python -m pytest -q tests/unit tests/vectors tests/tidy
 
-bench: setup ## Measure this machine: throughput, latency, start-up, memory.
+bench: setup ## Measure this machine, with Apache Kafka beside it: throughput, latency, start-up, memory.
 	@$(BIN)/python -m benchmarks
 
 serve: setup ## Start a broker on the default ports, data in ./conveyor-data.

@@ -1,62 +1,70 @@
 """One-record Produce requests over many connections: what a request costs the broker, with nothing to batch.
 
 The requests are made once, by kio, and sent again and again; a real client would spend more on making them than the
-broker on answering.
+broker on answering. Responses are counted by their length; the first one of a connection is read in full, and whoever
+asked for them compares their number with the records that the log holds afterwards.
 """
 
 import asyncio
-import io
 import time
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import uvloop
 from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, TopicProduceData
-from kio.serial import entity_writer
+from kio.schema.produce.v9.response import ProduceResponse
 
+from benchmarks.wire import read_response, request_frame
 from benchmarks.workers import Gate
 from conveyor.log.records import encode_batch
 
-_IN_FLIGHT = 5
+IN_FLIGHT = 5
 """Open requests of a connection, as Kafka's clients have them."""
 
+_PRODUCE_REQUEST: Any = ProduceRequest
+_TOPIC_DATA: Any = TopicProduceData
+_PARTITION_DATA: Any = PartitionProduceData
 
-def request_frame(topic: str, partition: int, acks: int, size: int) -> bytes:
-    """A Produce request (version 9) with one record."""
-    batch = encode_batch([(1_700_000_000_000, None, bytes(size), ())])
-    buffer = io.BytesIO()
-    header_schema: Any = ProduceRequest.__header_schema__
-    values = {"request_api_key": 0, "request_api_version": 9, "correlation_id": 1, "client_id": "bench"}
-    entity_writer(header_schema)(buffer, header_schema(**values))
-    partition_data: Any = PartitionProduceData
-    data = partition_data(index=partition, records=batch)
-    produce_request: Any = ProduceRequest
-    request = produce_request(
-        transactional_id=None,
-        acks=acks,
-        timeout=timedelta(seconds=30),
-        topic_data=(TopicProduceData(name=topic, partition_data=(data,)),),  # type: ignore[arg-type]
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """requests: answered within these seconds. all_requests: with those that were still open then, none is left out."""
+
+    requests: int
+    seconds: float
+    all_requests: int
+
+
+def produce_frame(topic: str, partition: int, acks: int, size: int) -> bytes:
+    """A Produce request (version 9) with one record, of now: an old one might be due for deletion."""
+    batch = encode_batch([(time.time_ns() // 1_000_000, None, bytes(size), ())])
+    data = _PARTITION_DATA(index=partition, records=batch)
+    return request_frame(
+        _PRODUCE_REQUEST(
+            transactional_id=None,
+            acks=acks,
+            timeout=timedelta(seconds=30),
+            topic_data=(_TOPIC_DATA(name=topic, partition_data=(data,)),),
+        )
     )
-    entity_writer(ProduceRequest)(buffer, request)
-    body = buffer.getvalue()
-    return len(body).to_bytes(4, "big") + body
 
 
 def send_requests(
-    gate: Gate, bootstrap_servers: str, topic: str, partitions: int, connections: int, acks: int, seconds: float
-) -> tuple[int, float]:
-    """Keep some requests open on each connection for a time. Returns (requests answered, seconds)."""
-    return uvloop.run(_send_requests(gate, bootstrap_servers, topic, partitions, connections, acks, seconds))
+    gate: Gate, bootstrap_servers: str, topic: str, connections: int, acks: int, seconds: float
+) -> Answered:
+    """Keep some requests open on each connection, each with a partition of its own, for a time."""
+    return uvloop.run(_send_requests(gate, bootstrap_servers, topic, connections, acks, seconds))
 
 
 async def _send_requests(
-    gate: Gate, bootstrap_servers: str, topic: str, partitions: int, connections: int, acks: int, seconds: float
-) -> tuple[int, float]:
+    gate: Gate, bootstrap_servers: str, topic: str, connections: int, acks: int, seconds: float
+) -> Answered:
     host, _, port = bootstrap_servers.rpartition(":")
     loop = asyncio.get_running_loop()
     clients = []
     for number in range(connections):
-        frame = request_frame(topic, number % partitions, acks, 100)
+        frame = produce_frame(topic, number, acks, 100)
         _, client = await loop.create_connection(lambda frame=frame: _Client(frame), host, int(port))  # type: ignore[misc]
         clients.append(client)
     gate.wait()
@@ -67,29 +75,53 @@ async def _send_requests(
     answered = sum(client.answered for client in clients)
     elapsed = time.perf_counter() - started
     for client in clients:
-        client.transport.abort()
-    return answered, elapsed
+        client.stopping = True
+    await asyncio.wait_for(asyncio.gather(*(client.drained.wait() for client in clients)), 60)
+    for client in clients:
+        client.transport.close()
+        check_answer(client.first)
+    return Answered(answered, elapsed, sum(client.answered for client in clients))
+
+
+def check_answer(frame: bytes) -> None:
+    """Raise RuntimeError unless a Produce response, length in front, reports success."""
+    response = read_response(ProduceResponse, frame[4:])
+    errors = [str(each.error_code) for topic in response.responses for each in topic.partition_responses]
+    if len(errors) != 1 or int(response.responses[0].partition_responses[0].error_code) != 0:
+        raise RuntimeError(f"the produce request was answered with {errors}")
 
 
 class _Client(asyncio.Protocol):
-    """Answers each response with the next request."""
+    """Answers each response with the next request, until it is told to stop."""
 
     def __init__(self, frame: bytes) -> None:
         self._frame = frame
         self._rest = b""
+        self._open = 0
+        self.first = b""
         self.answered = 0
+        self.stopping = False
+        self.drained = asyncio.Event()
 
     def connection_made(self, transport: Any) -> None:
         self.transport: asyncio.Transport = transport
 
     def start(self) -> None:
-        self.transport.write(self._frame * _IN_FLIGHT)
+        self._open = IN_FLIGHT
+        self.transport.write(self._frame * IN_FLIGHT)
 
     def data_received(self, data: bytes) -> None:
         data = self._rest + data if self._rest else data
         length = int.from_bytes(data[:4], "big") + 4
         count = len(data) // length
         self._rest = data[count * length :]
+        if not count:
+            return
+        self.first = self.first or data[:length]
         self.answered += count
-        if count:
+        if not self.stopping:
             self.transport.write(self._frame * count)
+            return
+        self._open -= count
+        if not self._open:
+            self.drained.set()

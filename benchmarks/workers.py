@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 Work = tuple[Callable[..., Any], tuple[Any, ...]]
+
+_READY_TIMEOUT_S = 120
 
 
 class Gate(Protocol):
@@ -34,37 +37,47 @@ def run_together(*works: Work) -> Together:
     """Run each work in a process of its own. Raises what the first failed one raised."""
     context = multiprocessing.get_context("spawn")
     gate = context.Barrier(len(works) + 1)
-    results: Any = context.SimpleQueue()
-    processes = [
-        context.Process(target=_run, args=(function, gate, results, number, arguments))
-        for number, (function, arguments) in enumerate(works)
-    ]
-    for process in processes:
-        process.start()
-    started = _open(gate)
-    collected: dict[int, Any] = {}
-    while len(collected) < len(processes):
-        number, result = results.get()
-        collected[number] = result
-    seconds = time.perf_counter() - started
-    for process in processes:
-        process.join()
-    failures = [result for result in collected.values() if isinstance(result, BaseException)]
+    processes, answers = [], []
+    try:
+        for function, arguments in works:
+            answer, answering = context.Pipe(duplex=False)
+            process = context.Process(target=_run, args=(function, gate, answering, arguments), daemon=True)
+            process.start()
+            answering.close()
+            processes.append(process)
+            answers.append(answer)
+        started = _open(gate)
+        outcomes = [_outcome(each) for each in answers]
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+    failures = [each for each in outcomes if isinstance(each, BaseException)]
     if failures:
         raise failures[0]
-    return Together(seconds, [collected[number] for number in range(len(processes))])
+    return Together(max(ended for ended, _ in outcomes) - started, [result for _, result in outcomes])
 
 
 def _open(gate: Any) -> float:
-    with suppress(threading.BrokenBarrierError):  # A worker has failed: what it raised is among the results.
-        gate.wait(120)
-    return time.perf_counter()
+    with suppress(threading.BrokenBarrierError):  # A worker has failed: what it raised is among the outcomes.
+        gate.wait(_READY_TIMEOUT_S)
+    return time.monotonic()
 
 
-def _run(function: Callable[..., Any], gate: Any, results: Any, number: int, arguments: tuple[Any, ...]) -> None:
+def _outcome(answer: Connection) -> Any:
+    """When a work ended and what it returned, or what it raised."""
+    try:
+        return answer.recv()
+    except EOFError:
+        return RuntimeError("a load generator died")
+
+
+def _run(function: Callable[..., Any], gate: Any, answering: Connection, arguments: tuple[Any, ...]) -> None:
+    outcome: Any
     try:
         result = function(gate, *arguments)
+        outcome = time.monotonic(), result
     except Exception as error:  # noqa: BLE001 - handed to whoever started the worker
         gate.abort()
-        result = error
-    results.put((number, result))
+        outcome = error
+    answering.send(outcome)

@@ -1,0 +1,21 @@
+"""Conveyor, as `conveyor serve` starts it."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conveyor:
+    """The system that this repository holds, with one of its flush policies."""
+
+    policy: str
+    name: str = "Conveyor"
+
+    @property
+    def topic_settings(self) -> dict[str, str]:
+        return {"flush.policy": self.policy}
+
+    def prepare(self, directory: Path, address: str) -> list[str]:
+        command = [str(Path(sys.executable).with_name("conveyor")), "serve", f"--data-dir={directory / 'data'}"]
+        return [*command, f"--kafka={address}", "--http=127.0.0.1:0"]
