@@ -52,4 +52,4 @@ format: setup ## Let the formatter and the linter fix what they can.
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 clean: ## Remove what the other targets made, data included.
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist conveyor-data conveyor-demo
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist conveyor-data conveyor-demo .cache

@@ -63,16 +63,16 @@ def test_topics_are_created_described_listed_and_deleted(shell: Shell, topic: st
 def test_lines_and_keys_come_back_in_order(shell: Shell, topic: str) -> None:
     shell.run("produce", topic, "-K", ":", given="k1:v:1\r\nno key\n\nlast")
     assert shell.run("consume", topic, *READ_ALL) == "v:1\nno key\n\nlast\n"
-    assert shell.run("consume", topic, *READ_ALL, "-f", "key") == "k1\tv:1\n\tno key\n\t\n\tlast\n"
+    assert shell.run("consume", topic, *READ_ALL, "--key") == "k1\tv:1\n\tno key\n\t\n\tlast\n"
 
 
 def test_json_shows_everything(shell: Shell, topic: str) -> None:
     shell.run("produce", topic, "-k", "key", "-H", "a=1", "-H", "b=x=y", given="grüße\n".encode() + b"\xff\n")
     text, binary = map(json.loads, shell.run("consume", topic, *READ_ALL, "-f", "json").splitlines())
-    assert text.pop("timestamp_ms") > 0
+    assert text.pop("timestamp") > 0
     headers = [{"name": "a", "value": "1"}, {"name": "b", "value": "x=y"}]
     assert text == {"topic": topic, "partition": 0, "offset": 0, "key": "key", "value": "grüße", "headers": headers}
-    assert binary["value_base64"] == "/w=="
+    assert (binary["value"], binary["value_encoding"]) == ("/w==", "base64")
 
 
 def test_reading_starts_and_stops_where_it_is_told_to(shell: Shell, topic: str) -> None:
@@ -87,6 +87,43 @@ def test_a_group_goes_on_where_it_has_stopped(shell: Shell, topic: str) -> None:
     assert shell.run("consume", topic, "--group", topic, *READ_ALL) == "2\n"
     assert "__consumer_offsets" in shell.run("topic", "list", "--internal")
     assert "__consumer_offsets" not in shell.run("topic", "list")
+
+
+def test_a_group_is_described_moved_and_deleted(shell: Shell, topic: str) -> None:
+    shell.run("produce", topic, given="0\n1\n2\n")
+    shell.run("consume", topic, "--group", topic, *READ_ALL)
+    assert [topic, "empty", "classic", "0"] in [line.split() for line in shell.run("group", "list").splitlines()]
+    assert shell.run("group", "describe", topic).splitlines()[-1] == "total lag: 0"
+    moved = shell.run("group", "reset", topic, "--shift-by", "-2", "--execute").splitlines()
+    assert moved[-1].split() == [topic, "0", "3", "1", "-2"]
+    assert shell.run("consume", topic, "--group", topic, *READ_ALL) == "1\n2\n"
+    assert shell.run("group", "delete", topic) == f"deleted group {topic}\n"
+
+
+def test_a_topic_is_altered_counted_and_followed(shell: Shell, topic: str) -> None:
+    shell.run("produce", topic, given="0\n1\n2\n")
+    shell.run("topic", "alter", topic, "--config", "retention.ms=3600000", "--partitions", "2")
+    assert shell.run("topic", "describe", topic).splitlines()[-1].split() == ["retention.ms", "3600000", "topic"]
+    assert shell.run("topic", "stats", topic, "-i", "0").splitlines()[-1] == "total: 3 records"
+    following = shell.start("topic", "tail", topic, "-n", "1")
+    assert following.stdout is not None
+    assert following.stdout.readline() == "2\n"
+    shell.run("produce", topic, "--partition", "1", given="3\n")
+    assert following.stdout.readline() == "3\n"
+    following.send_signal(2)
+    assert following.communicate(timeout=60) == ("", "")
+    assert following.returncode == 0
+
+
+def test_a_member_that_is_terminated_commits_and_leaves(shell: Shell, topic: str) -> None:
+    shell.run("produce", topic, given="0\n")
+    reader = shell.start("consume", topic, "--group", topic, "--from", "earliest")
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == "0\n"
+    reader.terminate()
+    assert reader.communicate(timeout=60) == ("", f"group {topic}: read 1 record, and committed that\n")
+    described = json.loads(shell.run("group", "describe", topic, "--json"))
+    assert (reader.returncode, described["state"], described["total_lag"]) == (0, "empty", 0)
 
 
 def test_a_reader_that_waits_gets_what_comes_later(shell: Shell, topic: str) -> None:

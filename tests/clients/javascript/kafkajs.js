@@ -1,0 +1,163 @@
+// The kafkajs side of the conformance tests: one command for each scenario.
+import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
+import kafkajs from 'kafkajs'
+import SnappyCodec from 'kafkajs-snappy'
+import lz4 from 'lz4js'
+import { eachInput, fromLine, inputEnds, main, say, toLine } from './lines.js'
+
+const { CompressionCodecs, CompressionTypes, ConfigResourceTypes, Kafka, logLevel } = kafkajs
+
+CompressionCodecs[CompressionTypes.Snappy] = SnappyCodec
+CompressionCodecs[CompressionTypes.LZ4] = () => ({
+  compress: async encoder => Buffer.from(lz4.compress(encoder.buffer)),
+  decompress: async buffer => Buffer.from(lz4.decompress(buffer))
+})
+CompressionCodecs[CompressionTypes.ZSTD] = () => ({
+  compress: async encoder => zstdCompressSync(encoder.buffer, { params: { [constants.ZSTD_c_compressionLevel]: 3 } }),
+  decompress: async buffer => zstdDecompressSync(buffer)
+})
+
+const codecs = { none: 'None', gzip: 'GZIP', snappy: 'Snappy', lz4: 'LZ4', zstd: 'ZSTD' }
+
+const connect = bootstrap =>
+  new Kafka({ brokers: [bootstrap], logLevel: logLevel.NOTHING, retry: { initialRetryTime: 100, retries: 20 } })
+
+const shown = (message, partition) => toLine({ ...message, headers: Object.entries(message.headers), partition })
+
+async function produce (bootstrap, topic, codec) {
+  const producer = connect(bootstrap).producer({ idempotent: true, maxInFlightRequests: 1 })
+  await producer.connect()
+  let acknowledged = 0
+  await eachInput(async lines => {
+    const messages = lines.map(fromLine).map(each => ({ ...each, timestamp: String(each.timestamp) }))
+    await producer.send({ topic, compression: CompressionTypes[codecs[codec]], messages })
+    acknowledged += messages.length
+    say({ acknowledged })
+  })
+  await producer.disconnect()
+}
+
+async function consume (bootstrap, topic, groupId, count) {
+  const consumer = connect(bootstrap).consumer({ groupId, maxWaitTimeInMs: 500 })
+  await consumer.connect()
+  await consumer.subscribe({ topic, fromBeginning: true })
+  const next = new Map()
+  await new Promise((resolve, reject) => {
+    consumer.on(consumer.events.CRASH, ({ payload }) => reject(payload.error))
+    consumer.run({
+      autoCommit: false,
+      eachBatch: async ({ batch }) => {
+        for (const message of batch.messages) {
+          say(shown(message, batch.partition))
+          count -= 1
+        }
+        next.set(batch.partition, String(BigInt(batch.lastOffset()) + 1n))
+        if (count === 0) {
+          resolve()
+        }
+      }
+    })
+  })
+  await consumer.commitOffsets([...next].map(([partition, offset]) => ({ topic, partition, offset })))
+  await consumer.disconnect()
+}
+
+async function member (bootstrap, topic, groupId) {
+  const consumer = connect(bootstrap).consumer({ groupId, sessionTimeout: 6000, heartbeatInterval: 300, maxWaitTimeInMs: 500 })
+  consumer.on(consumer.events.REBALANCING, () => say({ assigned: [] }))
+  consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => say({ assigned: payload.memberAssignment[topic] ?? [] }))
+  await consumer.connect()
+  await consumer.subscribe({ topic, fromBeginning: true })
+  await consumer.run({ eachMessage: async ({ message, partition }) => say(shown(message, partition)) })
+  await inputEnds()
+  await consumer.disconnect()
+}
+
+async function seek (bootstrap, topic, ...times) {
+  const admin = connect(bootstrap).admin()
+  await admin.connect()
+  for (const time of times) {
+    const [{ offset }] = await admin.fetchTopicOffsetsByTimestamp(topic, Number(time))
+    const consumer = connect(bootstrap).consumer({ groupId: `${topic}-${time}`, maxWaitTimeInMs: 500 })
+    await consumer.connect()
+    await consumer.subscribe({ topic })
+    await new Promise(resolve => {
+      consumer.run({
+        eachBatch: async ({ batch }) => {
+          resolve(say(shown(batch.messages[0], batch.partition)))
+        }
+      })
+      consumer.seek({ topic, partition: 0, offset })
+    })
+    await consumer.disconnect()
+  }
+  await admin.disconnect()
+}
+
+// Tells Kafka's name of the error that a step has to end in.
+async function refused (step, promise) {
+  const error = await promise.then(() => null, failure => failure)
+  const cause = error.errors?.[0] ?? error.groups?.[0]?.error ?? error.partitions?.[0]?.error ?? error
+  say({ step, error: cause.type ?? cause.message })
+}
+
+async function administer (bootstrap, topic) {
+  const kafka = connect(bootstrap)
+  const admin = kafka.admin()
+  await admin.connect()
+  const resource = { type: ConfigResourceTypes.TOPIC, name: topic }
+  const retention = async () => {
+    const { resources } = await admin.describeConfigs({ resources: [{ ...resource, configNames: ['retention.ms'] }] })
+    return { 'retention.ms': resources[0].configEntries[0].configValue }
+  }
+  const alter = value =>
+    admin.alterConfigs({ resources: [{ ...resource, configEntries: [{ name: 'retention.ms', value }] }] })
+  const partitions = async () => (await admin.fetchTopicMetadata({ topics: [topic] })).topics[0].partitions.length
+  const described = { topic, numPartitions: 2, configEntries: [{ name: 'retention.ms', value: '60000' }] }
+
+  await admin.createTopics({ topics: [described] })
+  say({ step: 'create', partitions: await partitions() })
+  // kafkajs answers false, and does so for this one error alone.
+  const again = await admin.createTopics({ topics: [described] })
+  say({ step: 'create again', error: again ? null : 'TOPIC_ALREADY_EXISTS' })
+  say({ step: 'configs', ...(await retention()) })
+  await alter('120000')
+  say({ step: 'alter', ...(await retention()) })
+  await refused('alter badly', alter('soon'))
+  await admin.createPartitions({ topicPartitions: [{ topic, count: 4 }] })
+  say({ step: 'grow', partitions: await partitions() })
+
+  const producer = kafka.producer()
+  await producer.connect()
+  await producer.send({ topic, messages: Array.from({ length: 10 }, () => ({ value: 'x', partition: 0 })) })
+  await producer.disconnect()
+  await admin.deleteTopicRecords({ topic, partitions: [{ partition: 0, offset: '4' }] })
+  const { low, high } = (await admin.fetchTopicOffsets(topic)).find(each => each.partition === 0)
+  say({ step: 'delete records', start: Number(low), end: Number(high) })
+
+  await admin.deleteTopics({ topics: [topic] })
+  say({ step: 'delete', listed: (await admin.listTopics()).includes(topic) })
+  await admin.disconnect()
+}
+
+async function administerGroup (bootstrap, topic, groupId) {
+  const admin = connect(bootstrap).admin()
+  await admin.connect()
+  const listed = async () => (await admin.listGroups()).groups.some(each => each.groupId === groupId)
+  const offset = async () => {
+    const [{ partitions }] = await admin.fetchOffsets({ groupId, topics: [topic] })
+    return Number(partitions[0].offset)
+  }
+  say({ step: 'list', listed: await listed() })
+  const { groups: [{ state, members }] } = await admin.describeGroups([groupId])
+  say({ step: 'describe', state, members: members.length })
+  say({ step: 'offsets', offset: await offset() })
+  await admin.setOffsets({ groupId, topic, partitions: [{ partition: 0, offset: '3' }] })
+  say({ step: 'alter offsets', offset: await offset() })
+  await admin.deleteGroups([groupId])
+  say({ step: 'delete', listed: await listed() })
+  await refused('delete again', admin.deleteGroups([groupId]))
+  await admin.disconnect()
+}
+
+await main({ produce, consume, member, seek, admin: administer, groups: administerGroup })

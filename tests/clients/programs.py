@@ -1,0 +1,113 @@
+"""Runs a test program of any language: it takes arguments and JSON lines, and prints JSON lines."""
+
+import json
+import queue
+import subprocess
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+Line = dict[str, Any]
+RUN_SECONDS = 240
+ROOT = Path(__file__).parents[2]
+
+
+class Program:
+    """A command, to which the arguments of a run are added."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+
+    def run(self, *arguments: object, given: Iterable[Line] = ()) -> list[Line]:
+        """Run it to its good end. Returns the lines that it printed."""
+        typed = "".join(json.dumps(each) + "\n" for each in given)
+        return [json.loads(line) for line in self.print(*arguments, given=typed).splitlines()]
+
+    def print(self, *arguments: object, given: str = "") -> str:
+        """As `run`, for a program that knows nothing of JSON."""
+        command = [*self._command, *map(str, arguments)]
+        ended = subprocess.run(command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=RUN_SECONDS)
+        assert ended.returncode == 0, f"{arguments} exited {ended.returncode}\n{ended.stdout[-2000:]}\n{ended.stderr}"
+        return ended.stdout
+
+    def start(self, *arguments: object) -> "Running":
+        return Running([*self._command, *map(str, arguments)])
+
+
+class Running:
+    """A program that goes on: what it prints is read as it comes, and what it is given waits until it takes it.
+
+    It ends when its input is closed, or is killed.
+    """
+
+    def __init__(self, command: list[str]) -> None:
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self._input: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
+        self._errors: list[str] = []
+        jobs = (self._write, self._read_lines, self._read_errors)
+        self._threads = [threading.Thread(target=each, daemon=True) for each in jobs]
+        for thread in self._threads:
+            thread.start()
+        self.seen: list[Line] = []
+
+    def until(self, wanted: Callable[[Line], bool], seconds: float = 60) -> Line:
+        """Take lines up to the first that is wanted."""
+        while True:
+            try:
+                line = self._lines.get(timeout=seconds)
+            except queue.Empty:
+                line = None
+            assert line is not None, f"ended or silent after {self.seen[-5:]}\n{''.join(self._errors)}"
+            self.seen.append(line)
+            if wanted(line):
+                return line
+
+    def give(self, lines: Iterable[Line]) -> None:
+        self._input.put("".join(json.dumps(each) + "\n" for each in lines))
+
+    def finish(self) -> list[Line]:
+        """Close its input, on which it ends well. Returns everything that it has printed."""
+        code = self._end()
+        assert code == 0, f"exited {code}\n{''.join(self._errors)}"
+        return self.seen
+
+    def kill(self) -> list[Line]:
+        """SIGKILL: no chance to say goodbye. Returns everything that it has printed."""
+        self._process.kill()
+        self._end()
+        return self.seen
+
+    def _end(self) -> int:
+        self._input.put(None)
+        code = self._process.wait(timeout=RUN_SECONDS)
+        for thread in self._threads:
+            thread.join()
+        while (line := self._lines.get()) is not None:
+            self.seen.append(line)
+        return code
+
+    def _write(self) -> None:
+        with suppress(BrokenPipeError), self._stream(self._process.stdin) as stdin:
+            while (text := self._input.get()) is not None:
+                stdin.write(text)
+                stdin.flush()
+
+    def _read_lines(self) -> None:
+        with self._stream(self._process.stdout) as stdout:
+            for line in stdout:
+                if line.endswith("\n"):
+                    self._lines.put(json.loads(line))
+        self._lines.put(None)
+
+    def _read_errors(self) -> None:
+        with self._stream(self._process.stderr) as stderr:
+            self._errors.extend(stderr)
+
+    @staticmethod
+    def _stream(stream: IO[str] | None) -> IO[str]:
+        assert stream is not None
+        return stream

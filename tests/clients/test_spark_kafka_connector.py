@@ -1,0 +1,45 @@
+"""spark-sql-kafka-0-10: Spark's own connector, batches and streams. Fewer records: its rows come from Python."""
+
+import sys
+
+import pytest
+
+from conveyor.testing import Broker
+from tests.clients.programs import Line, Program
+from tests.clients.records import PARTITIONS, sent
+from tests.clients.scenarios import from_line, make_topic
+from tests.clients.toolchains import spark_jars
+
+COUNT = 20_000
+
+
+@pytest.fixture(scope="module")
+def told(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> list[Line]:
+    """What the connector's program has printed, in one session of Spark."""
+    make_topic(broker.bootstrap_servers, "spark", PARTITIONS)
+    make_topic(broker.bootstrap_servers, "spark-copy", PARTITIONS)
+    jars = ",".join(map(str, spark_jars().glob("*.jar")))
+    program = Program([sys.executable, "-m", "tests.clients.spark_connector"])
+    return program.run(broker.bootstrap_servers, "spark", COUNT, jars, tmp_path_factory.mktemp("spark") / "checkpoint")
+
+
+def numbers(told: list[Line], step: str) -> list[int]:
+    """The records of a step, by number; all but their timestamps, which the sink leaves to Kafka, are as sent."""
+    found = sorted(from_line(line) for line in told if line["step"] == step)
+    assert [(each.key, each.value, each.headers) for each in found] == [
+        (each.key, each.value, each.headers) for each in (sent(each.number) for each in found)
+    ]
+    return [each.number for each in found]
+
+
+def test_a_batch_comes_back_as_it_was_written(told: list[Line]) -> None:
+    assert numbers(told, "batch") == list(range(COUNT // 2))
+
+
+def test_a_time_is_where_a_batch_starts(told: list[Line]) -> None:
+    assert numbers(told, "since") == list(range(COUNT // 2, COUNT))
+
+
+def test_a_stream_copies_each_record_once_over_a_restart(told: list[Line]) -> None:
+    assert numbers(told, "copy") == list(range(COUNT))
+    assert [line["count"] for line in told if line["step"] == "batches"] == [3, 3]
