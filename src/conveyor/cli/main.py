@@ -42,7 +42,7 @@ def main() -> None:
 
     _add_commands(sys.argv[1:2])
     try:
-        app()
+        app(prog_name="conveyor")
     except ConveyorError as error:
         typer.echo(f"conveyor: {error}", err=True)
         sys.exit(1)

@@ -17,10 +17,11 @@ def assign_ranges(
     wishes: Mapping[str, frozenset[UUID]], previous: Mapping[str, Assigned], partition_counts: Mapping[UUID, int]
 ) -> dict[str, Assigned]:
     """See `conveyor.groups.assignors`."""
-    ordered = sorted(wishes, key=lambda each: (_first_partition(previous.get(each, frozenset())), each))
     shares: dict[str, set[tuple[UUID, int]]] = {member_id: set() for member_id in wishes}
+    starts = _starts(previous)
     for topic_id, count in partition_counts.items():
-        readers = [each for each in ordered if topic_id in wishes[each]]
+        readers = [each for each in wishes if topic_id in wishes[each]]
+        readers.sort(key=lambda each: (starts.get((each, topic_id), _LAST), each))  # noqa: B023 - used at once
         start = 0
         for number, member_id in enumerate(readers):
             size = count // len(readers) + (number < count % len(readers))
@@ -29,6 +30,11 @@ def assign_ranges(
     return {member_id: frozenset(share) for member_id, share in shares.items()}
 
 
-def _first_partition(assigned: Assigned) -> int:
-    """Where a member stands in the order: new ones come last."""
-    return min((number for _, number in assigned), default=_LAST)
+def _starts(previous: Mapping[str, Assigned]) -> dict[tuple[str, UUID], int]:
+    """Where each member's range of each topic began; who had nothing of it comes last."""
+    starts: dict[tuple[str, UUID], int] = {}
+    for member_id, assigned in previous.items():
+        for topic_id, number in assigned:
+            known = starts.get((member_id, topic_id), _LAST)
+            starts[member_id, topic_id] = min(number, known)
+    return starts

@@ -113,7 +113,7 @@ def test_stats_count_the_records(run_on_broker: Run) -> None:
         (["alter", "t", "-c", "retention.ms"], "--config retention.ms: it takes NAME=VALUE"),
         (["alter", "t", "-c", "a=1", "--unset", "a"], "--config and --unset both name 'a'"),
         (["alter", "t", "--unset", "nothing"], "unknown topic setting 'nothing'"),
-        (["alter", "t", "-p", "1"], "topic 't' has 1 partitions"),
+        (["alter", "t", "-p", "1"], "topic 't' has 1 partition"),
         (["tail", "nothing"], "unknown topic 'nothing': see 'conveyor topic list'"),
         (["tail", "t", "-p", "1"], "topic 't' has no partition 1: it has 1 partition"),
         (["stats", "nothing"], "unknown topic 'nothing': see 'conveyor topic list'"),

@@ -1,6 +1,5 @@
 """A partition: where its high watermark is, who is told of it and when, and what happens when its disk fails."""
 
-
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
