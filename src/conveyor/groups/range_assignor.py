@@ -21,7 +21,7 @@ def assign_ranges(
     starts = _starts(previous)
     for topic_id, count in partition_counts.items():
         readers = [each for each in wishes if topic_id in wishes[each]]
-        readers.sort(key=lambda each: (starts.get((each, topic_id), _LAST), each))  # noqa: B023 - used at once
+        readers.sort(key=lambda each: (starts.get((each, topic_id), _LAST), each))
         start = 0
         for number, member_id in enumerate(readers):
             size = count // len(readers) + (number < count % len(readers))
