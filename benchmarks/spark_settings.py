@@ -274,7 +274,9 @@ def _broker(data_dir: Path) -> Iterator[str]:
 def fill(servers: str) -> None:
     """Records of 100 bytes, half of them alike from one to the next, with two headers, over one day."""
     admin = AdminClient({"bootstrap.servers": servers})
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
+    producer = Producer(
+        {"bootstrap.servers": servers, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000, "log_level": 4}
+    )
     for topic, (partitions, count) in TOPICS.items():
         # The records are of 2023, which the usual retention would delete in the middle of it all.
         wanted = NewTopic(topic, num_partitions=partitions, config={"retention.ms": "-1"})

@@ -5,15 +5,17 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlparse
 
 from conveyor.pipeline.client import consumer, latest_bounds, resolve
 from conveyor.pipeline.errors import PipelineError
-from conveyor.pipeline.lake import Lake, open_lake
+from conveyor.pipeline.lake import Lake, open_lake, remove_leftovers
 from conveyor.pipeline.options import EARLIEST, Bounds, SourceOptions
+from conveyor.pipeline.rows import spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _STEP_S = 1
 
@@ -49,13 +51,24 @@ def archive(
         cluster_id = client.list_topics(timeout=30).cluster_id or ""
     with open_lake(to, cluster_id, topics) as lake:
         total = _records_to_read(bootstrap, lake)
-        written = _run(session(), bootstrap, lake, batch_records, lambda done: progress(done, total))
+        spark = session()
+        written = _run(spark, bootstrap, lake, batch_records, lambda done: progress(done, total))
+        remove_leftovers(lake.path, _counted_files(spark, lake.path))
         return ArchiveResult(records=written, topics=lake.topics, is_new=lake.is_new)
 
 
-def read_lake(spark: "SparkSession", path: Path) -> Any:
+def read_lake(spark: "SparkSession", path: Path) -> "DataFrame":
     """The lake as a DataFrame: the source's columns, and `day` (date, UTC, of the record's timestamp)."""
-    return spark.read.parquet(str(path))
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own habit
+
+    # Left to itself, Spark takes a topic called 2024 for a number, and finds no columns in a lake without records.
+    schema = spark_schema().add("day", T.DateType())
+    return spark.read.schema(schema).parquet(str(path)).select(schema.names)
+
+
+def _counted_files(spark: "SparkSession", path: Path) -> set[str]:
+    """The names of the files that batches have committed."""
+    return {unquote(urlparse(uri).path).rpartition("/")[2] for uri in read_lake(spark, path).inputFiles()}
 
 
 def _records_to_read(bootstrap: str, lake: Lake) -> int:

@@ -9,8 +9,11 @@ from conveyor.pipeline.errors import DataLossError, PipelineError
 from conveyor.pipeline.options import EARLIEST, LATEST, Bounds, SourceOptions
 
 TIMEOUT_S = 30.0
+_CONNECT_S = 10.0
 _POLL_S = 0.25
 _BATCH_RECORDS = 10_000
+_BATCH_BYTES = 16 << 20
+_FIRST_RECORDS = 10
 _SILENT = logging.getLogger("conveyor.pipeline.client")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
@@ -28,8 +31,12 @@ def consumer(options: SourceOptions) -> Iterator[Any]:
         "enable.partition.eof": True,
         "auto.offset.reset": "error",
         "fetch.wait.max.ms": 50,
-        "fetch.message.max.bytes": 8 << 20,
+        "fetch.message.max.bytes": 4 << 20,
         "queued.max.messages.kbytes": 64 << 10,
+        # The client fetches until it holds so many, whether the range goes that far or not, and then waits before it
+        # looks again: its own 100,000 and 1,000 ms let a long range stand still for more than half of the time.
+        "queued.min.messages": 20_000,
+        "fetch.queue.backoff.ms": 5,
         **options.client,
         "bootstrap.servers": options.bootstrap_servers,
     }
@@ -48,7 +55,7 @@ def partitions_of(client: Any, options: SourceOptions) -> list[tuple[str, int]]:
     from confluent_kafka import KafkaException
 
     try:
-        known = client.list_topics(timeout=TIMEOUT_S).topics
+        known = client.list_topics(timeout=_CONNECT_S).topics
     except KafkaException as error:
         raise PipelineError(
             f"no broker answers at {options.bootstrap_servers}: start one with 'conveyor serve', or check the address"
@@ -102,15 +109,17 @@ def resolve(
 def records(client: Any, topic: str, number: int, start: int, end: int) -> Iterator[list[Any]]:
     """The records from `start` up to, and without, `end`, in lists; fewer where compaction has left gaps.
 
+    A list holds 10,000 records, or about 16 MiB of values: what comes is measured, and the next list asked for by that.
     Raises DataLossError if `start` is not there any more, PipelineError if the broker does not answer.
     """
     from confluent_kafka import TopicPartition
 
     client.assign([TopicPartition(topic, number, start)])
-    position, silence = start, 0
+    position, silence, wanted = start, 0, _FIRST_RECORDS
     while position < end:
         # The client returns when it has as many as asked for, or when the time is over: ask for no more than there are.
-        messages = client.consume(min(_BATCH_RECORDS, end - position), _POLL_S)
+        messages = client.consume(min(wanted, end - position), _POLL_S)
+        wanted = _list_length(messages, wanted)
         silence = 0 if messages else silence + 1
         if silence * _POLL_S > TIMEOUT_S:
             raise PipelineError(f"partition {number} of '{topic}' does not answer at offset {position}")
@@ -124,6 +133,12 @@ def records(client: Any, topic: str, number: int, start: int, end: int) -> Itera
             position = max(position, message.offset() + (error is None))
         if some:
             yield some
+
+
+def _list_length(messages: list[Any], before: int) -> int:
+    """How many records fill a list, going by those of the last one."""
+    fitting = _BATCH_BYTES * len(messages) // max(1, sum(map(len, messages)))
+    return max(1, min(fitting, _BATCH_RECORDS)) if messages else before
 
 
 def _check_named(wanted: Bounds, places: list[tuple[str, int]]) -> None:

@@ -50,7 +50,11 @@ def create_topics(bootstrap: str) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap}, logger=_SILENT)
-    wanted = [NewTopic(name, num_partitions=count, replication_factor=1) for name, count in PARTITIONS.items()]
+    # The flights are of 2013: the usual retention would delete them within minutes.
+    config = {"retention.ms": "-1"}
+    wanted = [
+        NewTopic(name, num_partitions=count, replication_factor=1, config=config) for name, count in PARTITIONS.items()
+    ]
     try:
         for made in admin.create_topics(wanted).values():
             made.result(30)

@@ -2,7 +2,7 @@
 
     <lake>/topic=flights/day=2013-01-01/part-...parquet
     <lake>/_spark_metadata/            which files count: Spark's commit log of the sink
-    <lake>/_conveyor/lake.json         the lake's id, its cluster and its topics
+    <lake>/_conveyor/lake.json         the lake's id, its path, its cluster and its topics
     <lake>/_conveyor/checkpoint/       how far the topics were read; holds the lake's id too
     <lake>/_conveyor/lock              held by the job that writes
 
@@ -38,8 +38,9 @@ class Lake:
 def open_lake(path: Path, cluster_id: str, topics: Sequence[str]) -> Iterator[Lake]:
     """Open or begin a lake, and keep others from writing to it. Topics may be added, never taken away.
 
-    Raises PipelineError: not a lake, in use, not writable, of another cluster, or its checkpoint does not fit.
+    Raises PipelineError: not a lake, in use, not writable, moved, of another cluster, or its checkpoint does not fit.
     """
+    path = path.resolve()
     own = path / _OWN
     try:
         is_new = _begins_new(path, own)
@@ -59,6 +60,19 @@ def open_lake(path: Path, cluster_id: str, topics: Sequence[str]) -> Iterator[La
         yield _make(path, own, cluster_id, topics) if is_new else _resume(path, own, cluster_id, topics)
 
 
+def remove_leftovers(path: Path, counted: set[str]) -> None:
+    """Remove what killed runs wrote and never committed, so that tools that do not know Spark's log see it as it is.
+
+    counted: names of all files that were committed; a name holds a UUID, so that it says which file is meant
+    wherever the lake is mounted. Call it only with the lake open, and its last batch done.
+    """
+    for each in path.glob("topic=*/day=*/*"):
+        # Next to every file lies its checksum, under a hidden name.
+        name = each.name.removeprefix(".").removesuffix(".crc")
+        if name.startswith("part-") and name not in counted:
+            each.unlink()
+
+
 def _begins_new(path: Path, own: Path) -> bool:
     if (own / "lake.json").exists():
         return False
@@ -73,12 +87,17 @@ def _make(path: Path, own: Path, cluster_id: str, topics: Sequence[str]) -> Lake
     checkpoint = own / "checkpoint"
     checkpoint.mkdir(exist_ok=True)
     (checkpoint / "lake-id").write_text(lake_id)
-    _write_manifest(own, lake_id, cluster_id, topics)
+    _write_manifest(path, lake_id, cluster_id, topics)
     return Lake(path=path, checkpoint=checkpoint, topics=tuple(topics), is_new=True)
 
 
 def _resume(path: Path, own: Path, cluster_id: str, topics: Sequence[str]) -> Lake:
     manifest = json.loads((own / "lake.json").read_text())
+    if manifest["path"] != str(path):
+        raise PipelineError(
+            f"{path} was made as {manifest['path']}, which Spark's log of its files names: move it back,"
+            " or archive into an empty directory instead"
+        )
     checkpoint = own / "checkpoint"
     marker = checkpoint / "lake-id"
     started_over = f"archive into an empty directory instead, or restore {checkpoint} as it was"
@@ -96,12 +115,12 @@ def _resume(path: Path, own: Path, cluster_id: str, topics: Sequence[str]) -> La
         )
     everything = list(dict.fromkeys([*manifest["topics"], *topics]))
     if everything != manifest["topics"]:
-        _write_manifest(own, manifest["lake_id"], cluster_id, everything)
+        _write_manifest(path, manifest["lake_id"], cluster_id, everything)
     return Lake(path=path, checkpoint=checkpoint, topics=tuple(everything), is_new=False)
 
 
-def _write_manifest(own: Path, lake_id: str, cluster_id: str, topics: Sequence[str]) -> None:
-    document = {"lake_id": lake_id, "cluster_id": cluster_id, "topics": list(topics)}
-    replacement = own / "lake.json.new"
+def _write_manifest(path: Path, lake_id: str, cluster_id: str, topics: Sequence[str]) -> None:
+    document = {"lake_id": lake_id, "path": str(path), "cluster_id": cluster_id, "topics": list(topics)}
+    replacement = path / _OWN / "lake.json.new"
     replacement.write_text(json.dumps(document, indent=2) + "\n")
-    replacement.replace(own / "lake.json")
+    replacement.replace(path / _OWN / "lake.json")

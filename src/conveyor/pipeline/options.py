@@ -2,13 +2,12 @@
 
 bootstrap.servers      host:port[,host:port]      needed
 topic                  name[,name]                needed; `subscribe` is the same
-startingOffsets        earliest | latest | JSON   {"topic": {"0": 17, "1": -2}}; -2 earliest, -1 latest; what is left out
-                                                  is earliest
+startingOffsets        earliest | latest | JSON   {"topic": {"0": 17, "1": -2}}; -2 or left out earliest, -1 latest
 startingTimestamp      ms since the epoch         the first record at or after it; wins over startingOffsets
-endingOffsets          latest | JSON              batch only; what is left out is latest
+endingOffsets          latest | JSON              batch only; left out: latest
 endingTimestamp        ms since the epoch         batch only; records before it
 maxOffsetsPerTrigger   number                     stream only; records of one micro-batch, all partitions together
-maxRecordsPerPartition number                     a longer range becomes several Spark partitions
+maxRecordsPerPartition number                     a longer range becomes several Spark partitions (default 200000)
 failOnDataLoss         true | false               whether missing records end the query (default true)
 includeHeaders         true | false               default true
 kafka.*                                           handed to the client (librdkafka's names)
@@ -23,6 +22,7 @@ from dataclasses import dataclass, field
 from conveyor.pipeline.errors import PipelineError
 
 EARLIEST, LATEST = -2, -1
+RANGE_RECORDS = 200_000
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
 
 _BOTH = (
@@ -47,7 +47,7 @@ class SourceOptions:
     starting_timestamp_ms: int | None = None
     ending_timestamp_ms: int | None = None
     max_offsets_per_trigger: int | None = None
-    max_records_per_partition: int | None = None
+    max_records_per_partition: int = RANGE_RECORDS
     fail_on_data_loss: bool = True
     include_headers: bool = True
     client: Mapping[str, str] = field(default_factory=dict)
@@ -66,7 +66,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         starting_timestamp_ms=_number(options, "startingTimestamp"),
         ending_timestamp_ms=_number(options, "endingTimestamp"),
         max_offsets_per_trigger=_count(options, "maxOffsetsPerTrigger"),
-        max_records_per_partition=_count(options, "maxRecordsPerPartition"),
+        max_records_per_partition=_count(options, "maxRecordsPerPartition") or RANGE_RECORDS,
         fail_on_data_loss=_flag(options, "failOnDataLoss"),
         include_headers=_flag(options, "includeHeaders"),
         client={name[len("kafka.") :]: value for name, value in options.items() if name.startswith("kafka.")},

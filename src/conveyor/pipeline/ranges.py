@@ -5,11 +5,11 @@ from itertools import pairwise
 from conveyor.pipeline.options import Bounds
 
 
-def split(start: int, end: int, most: int | None) -> list[tuple[int, int]]:
+def split(start: int, end: int, most: int) -> list[tuple[int, int]]:
     """A range in parts of at most `most` offsets, as even as they can be; nothing for an empty range."""
     if end <= start:
         return []
-    count = 1 if most is None else -(-(end - start) // most)
+    count = -(-(end - start) // most)
     edges = [start + (end - start) * number // count for number in range(count + 1)]
     return list(pairwise(edges))
 

@@ -1,6 +1,7 @@
-"""The Spark session, with the settings that matter for this source. What was measured: docs/decisions."""
+"""The Spark session, with the settings that matter for this source. What was measured: docs/pipeline.md."""
 
 import os
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,12 +14,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS = {
-    # A nested headers column makes Arrow batches tiny at the default, and 25 times slower.
-    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Files a third of the size of snappy's, written in about the same time.
     "spark.sql.parquet.compression.codec": "zstd",
+    # A lake's days are days of UTC, wherever a job runs.
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.streaming.metricsEnabled": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -44,9 +43,21 @@ def spark_session(app_name: str, master: str = "local[*]", **more: str) -> "Spar
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(master).appName(app_name)
-    cores = str(os.cpu_count() or 2)
-    settings = SETTINGS | {"spark.sql.shuffle.partitions": cores, "spark.driver.extraJavaOptions": _QUIET}
-    settings |= {"spark.driver.memory": "2g", "spark.driver.host": "127.0.0.1"} if master.startswith("local") else {}
+    settings = SETTINGS | {"spark.driver.extraJavaOptions": _QUIET} | _local_settings(master)
     for name, value in (settings | {key.replace("__", "."): value for key, value in more.items()}).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _local_settings(master: str) -> dict[str, str]:
+    """What holds on this machine only; how many cores a cluster has, and so how many partitions suit it, is unknown."""
+    found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
+    if found is None:
+        return {}
+    cores = (os.cpu_count() or 2) if found.group(1) == "*" else int(found.group(1) or 1)
+    return {
+        # Each is a task, and in a stream with state a store with files of its own: 200 of them take most of the time.
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.driver.memory": "2g",
+        "spark.driver.host": "127.0.0.1",
+    }
