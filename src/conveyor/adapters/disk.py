@@ -1,6 +1,7 @@
 """The real disk. Paths are below one root; descriptors are opened when needed, and only so many are kept open."""
 
 import contextlib
+import errno
 import os
 import shutil
 from collections import OrderedDict
@@ -22,6 +23,7 @@ class RealFile:
         self._path = path
         self._disk = disk
         self._descriptor = -1
+        self._is_released = False
         self._dirty = False
         self._descriptor = os.open(path, _FLAGS | os.O_CREAT, 0o644)
         disk.opened(self)
@@ -37,6 +39,8 @@ class RealFile:
 
     def fileno(self) -> int:
         if self._descriptor < 0:
+            if self._is_released:
+                raise FileNotFoundError(errno.ENOENT, "it is not this log's any more")
             self._descriptor = os.open(self._path, _FLAGS)
             self._disk.opened(self)
         return self._descriptor
@@ -72,6 +76,10 @@ class RealFile:
     def detach(self) -> None:
         with _storage_failure(self._path):
             self.fileno()
+        self._disk.closed(self)
+
+    def release(self) -> None:
+        self._is_released = True
         self._disk.closed(self)
 
     def close(self) -> None:

@@ -46,6 +46,9 @@ def main() -> None:
     except ConveyorError as error:
         typer.echo(f"conveyor: {error}", err=True)
         sys.exit(1)
+    except OSError as error:
+        typer.echo(f"conveyor: {error.filename or 'output'}: {error.strerror or error}", err=True)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -8,6 +8,7 @@ import typer
 from conveyor.cli.client import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
+    ClientError,
     Json,
     admin_client,
     answer,
@@ -53,7 +54,10 @@ def create(
 
     settings = dict(named_value("--config", each, "segment.bytes=1048576") for each in config or [])
     admin = admin_client(bootstrap)
-    asked = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=settings)
+    try:
+        asked = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=settings)
+    except ValueError as error:
+        raise ClientError(f"topic '{name}' cannot be asked for: {error}") from error
     answer(admin.create_topics([asked], **request_timeout())[name])
     made = require_topic(admin, bootstrap, name)
     typer.echo(f"created topic {name} with {counted(len(made.partitions), 'partition')}")

@@ -22,6 +22,13 @@ def check_join(command: JoinGroup, settings: GroupsSettings) -> None:
         )
     if not command.protocol_type or not command.protocols:
         raise RequestError(ErrorKind.INCONSISTENT_GROUP_PROTOCOL, "a member names a protocol type and its assignors")
+    size = sum(len(metadata) for _, metadata in command.protocols)
+    if size > settings.member_metadata_max_bytes:
+        raise RequestError(
+            ErrorKind.MESSAGE_TOO_LARGE,
+            f"the member's subscriptions take {size} bytes, groups.member_metadata_max_bytes is"
+            f" {settings.member_metadata_max_bytes}",
+        )
 
 
 def join(

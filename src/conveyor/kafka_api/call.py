@@ -1,15 +1,18 @@
 """One request on its way through the broker, until it is answered."""
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from conveyor.kafka_api.codec import Body, encode_response
+from conveyor.kafka_api.codec import Body, UnencodableResponse, encode_response
 from conveyor.kafka_api.framing import LENGTH
 from conveyor.kernel.ports import FileSlice
 
 if TYPE_CHECKING:
     from conveyor.broker.broker import Broker
     from conveyor.broker.quotas import RequestMeter
+
+log = logging.getLogger(__name__)
 
 Part = bytes | FileSlice
 
@@ -22,7 +25,7 @@ class Call:
 
     __slots__ = (
         "_answered", "api_key", "api_version", "broker", "cancel", "client_host", "client_id", "correlation_id",
-        "meter", "parts", "request",
+        "is_unanswerable", "meter", "parts", "request", "weight_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -41,6 +44,10 @@ class Call:
         """Set by an API whose answer waits for something; called if the connection ends first."""
         self.meter: RequestMeter | None = None
         """Set while there are quotas."""
+        self.is_unanswerable = False
+        """A bug in the answer: what was done is done, and the connection is closed, as if the answer was lost."""
+        self.weight_bytes = 0
+        """What the request takes in memory while it is worked on."""
         self._answered = answered
 
     @property
@@ -53,7 +60,12 @@ class Call:
         if self.meter is not None:
             self.meter.answered()
             body = {**body, "throttle_time": self.meter.throttle_ms}
-        encoded = encode_response(self.api_key, self.api_version, self.correlation_id, body)
+        try:
+            encoded = encode_response(self.api_key, self.api_version, self.correlation_id, body)
+        except UnencodableResponse:
+            log.exception("request cannot be answered client=%s host=%s", self.client_id, self.client_host)
+            self.is_unanswerable = True
+            return self.answer_nothing()
         self.answer_parts([LENGTH.pack(len(encoded)) + encoded])
 
     def answer_parts(self, parts: list[Part]) -> None:

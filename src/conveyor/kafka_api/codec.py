@@ -5,6 +5,7 @@ that are not given take the schema's default. So no API's code knows of the clas
 """
 
 import io
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import timedelta
@@ -45,12 +46,19 @@ def decode_request(api_key: int, version: int, frame: Bytes) -> tuple[Any, Any]:
         raise ProtocolViolation(f"api key {api_key} version {version}: {type(error).__name__}: {error}") from error
 
 
+class UnencodableResponse(Exception):  # noqa: N818 - named for what it is
+    """A bug: the answer to a request is none that its schema knows."""
+
+
 def encode_response(api_key: int, version: int, correlation_id: int, body: Body) -> bytes:
-    """A whole response, with its header, without the length in front."""
+    """A whole response, with its header, without the length in front. Raises UnencodableResponse."""
     schema, write_header, write_body = _response_writers(api_key, version)
     buffer = io.BytesIO()
-    write_header(buffer, schema.__header_schema__(correlation_id=correlation_id))
-    write_body(buffer, build(schema, body))
+    try:
+        write_header(buffer, schema.__header_schema__(correlation_id=correlation_id))
+        write_body(buffer, build(schema, body))
+    except (SerialError, ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
+        raise UnencodableResponse(f"api key {api_key} version {version}: {error!r}") from error
     return buffer.getvalue()
 
 

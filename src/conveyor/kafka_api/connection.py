@@ -17,11 +17,16 @@ from conveyor.kafka_api.framing import FrameDecoder
 from conveyor.kafka_api.k18_api_versions import answer_unsupported
 from conveyor.kernel.errors import ProtocolViolation
 
+_PRODUCE_KEY = 0
+_DECODED_FACTOR = 16
+"""Memory that a decoded request takes, for each of its bytes; a Produce's are records, which stay as they are."""
+
 
 class KafkaConnection:
     """See the module's docstring. `send` takes the parts that are ready to go out, in order.
 
     muted: told when `is_muted` has changed; once it is False again it has to call `go_on`.
+    failed: told why the connection has to be closed, when that shows later than in `receive` and `go_on`.
     """
 
     def __init__(
@@ -30,6 +35,7 @@ class KafkaConnection:
         client_host: str,
         send: Callable[[list[Part]], None],
         muted: Callable[[], None] | None = None,
+        failed: Callable[[str], None] | None = None,
     ) -> None:
         network = broker.settings.network
         self._broker = broker
@@ -41,6 +47,8 @@ class KafkaConnection:
         self._frames: deque[memoryview] = deque()
         self._calls: deque[Call] = deque()
         self._output_wanted = False
+        self._queued_bytes = self._open_bytes = 0
+        self._failed = failed
         self._mute_changed = muted or self.go_on
         self._muted_until_ms = 0
         self._cancel_unmute: Callable[[], None] | None = None
@@ -50,7 +58,8 @@ class KafkaConnection:
 
     @property
     def buffered_bytes(self) -> int:
-        return self._decoder.buffered_bytes
+        """What the client takes of the broker's memory: requests partly received, waiting, and worked on."""
+        return self._decoder.buffered_bytes + self._queued_bytes + self._open_bytes
 
     @property
     def is_full(self) -> bool:
@@ -63,17 +72,22 @@ class KafkaConnection:
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the client. Raises ProtocolViolation; then the connection must be closed."""
-        self._frames.extend(self._decoder.feed(data))
+        frames = self._decoder.feed(data)
+        self._frames.extend(frames)
+        self._queued_bytes += sum(map(len, frames))
         self.go_on()
 
     def go_on(self) -> None:
         """Work on what was received, as far as the limit of open requests allows. Raises ProtocolViolation."""
         while self._frames and not self.is_muted and not self.is_full:
-            self._start(self._frames.popleft())
+            frame = self._frames.popleft()
+            self._queued_bytes -= len(frame)
+            self._start(frame)
 
     def end(self) -> None:
         """The client is gone: stop waiting on its behalf."""
         self._frames.clear()
+        self._queued_bytes = self._open_bytes = 0
         if self._cancel_unmute is not None:
             self._cancel_unmute()
         calls, self._calls = self._calls, deque()
@@ -92,6 +106,8 @@ class KafkaConnection:
         began = perf_counter() if self._quotas.in_force else 0.0
         header, request = decode_request(api_key, version, frame)
         call = Call(self._broker, api_key, version, header, request, self._client_host, self._answered)
+        call.weight_bytes = len(frame) if api_key == _PRODUCE_KEY else len(frame) * _DECODED_FACTOR
+        self._open_bytes += call.weight_bytes
         self._calls.append(call)
         if began:
             self._handle_metered(api, call, len(frame), began)
@@ -142,7 +158,11 @@ class KafkaConnection:
         calls = self._calls
         ready: list[Part] = []
         while calls and calls[0].parts is not None:
-            ready += calls.popleft().parts or ()
+            call = calls.popleft()
+            self._open_bytes -= call.weight_bytes
+            ready += call.parts or ()
+            if call.is_unanswerable and self._failed is not None:
+                return self._failed("its request could not be answered: a bug, see the log")
         self._send(ready)
 
 

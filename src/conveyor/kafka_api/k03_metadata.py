@@ -17,6 +17,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 _LEADER_NOT_AVAILABLE = 5
 _NO_LEADER = -1
 _NULL_MEANS_ALL = 1
+_NULL_NAMES = 12
 
 
 def handle(call: Call) -> None:
@@ -98,6 +99,8 @@ def _partition(broker: Broker, topic: str, number: int, image: PartitionImage) -
 
 def _answer(call: Call, topics: Iterable[dict[str, Any]]) -> None:
     image = call.broker.topics.image
+    if call.api_version < _NULL_NAMES:
+        topics = [each | {"name": each["name"] or ""} for each in topics]
     brokers = [
         {"node_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
         for each in image.brokers.values()

@@ -39,6 +39,10 @@ class File(Protocol):
         """Keep the content readable for whoever holds this file, though its name goes, or is given to another file."""
         ...
 
+    def release(self) -> None:
+        """Never open the name again. What is open stays readable for whoever holds this file; else reading fails."""
+        ...
+
     def close(self) -> None: ...
 
 

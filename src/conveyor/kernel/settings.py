@@ -296,6 +296,12 @@ class GroupsSettings:
         kafka="group.consumer.migration.policy",
         choices=("bidirectional", "upgrade", "downgrade", "disabled"),
     )
+    member_metadata_max_bytes: int = setting(
+        4_194_304,
+        "What a member of the classic protocol may say of its subscriptions, all its assignors together.",
+        unit="bytes",
+        low=1024,
+    )
     offset_metadata_max_bytes: int = setting(
         4096,
         "The longest note that may be committed with an offset.",

@@ -251,9 +251,13 @@ class Log:
         self._close_files()
 
     def abandon(self) -> None:
-        """Let go of the files and write nothing more: after a StorageFailure, or before a delete."""
+        """Write nothing more, and open nothing: after a StorageFailure, or before a delete.
+
+        The names may be another log's soon; who reads a slice of a file that is open can finish.
+        """
         self._pending = []
-        self._close_files()
+        for segment in self.segments:
+            segment.release()
 
     def _can_drop(self, kept: list[Segment]) -> bool:
         """Whether the first segment holds nothing that the log still has; compaction may have emptied its end."""

@@ -19,6 +19,7 @@ from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Disk
 from conveyor.kernel.settings import ProducerSettings, TopicSettings
 from conveyor.log.batch import HEADER_BYTES, BatchHeader, batch_is_intact, read_header
+from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
 from conveyor.log.leader_epochs import LeaderEpochs, load_leader_epochs
 from conveyor.log.log import Log, LogParts
 from conveyor.log.offset_file import CLEANED, LOG_START, read_offset
@@ -47,6 +48,7 @@ def open_log(
     start_offset = read_offset(disk, directory, LOG_START)
     cleaned_offset = read_offset(disk, directory, CLEANED)
     bases = _bases(names)
+    _check_nothing_is_missing(directory, names, bases, start_offset)
     bases = _without_trimmed(disk, directory, bases, start_offset)
     if bases and bases[0] > start_offset:
         bases = _without_start(disk, directory, bases, names, start_offset)
@@ -67,6 +69,16 @@ def _bases(names: Iterable[str]) -> list[int]:
     """The base offsets of the segments among a directory's names, rising."""
     stems = [name.removesuffix(".log") for name in names if name.endswith(".log")]
     return sorted(int(stem) for stem in stems if len(stem) == OFFSET_DIGITS and stem.isdecimal())
+
+
+def _check_nothing_is_missing(directory: str, names: list[str], bases: list[int], start_offset: int) -> None:
+    """A seal, or a file of what a log remembers, is there only after its segment's file. Raises StorageFailure."""
+    sealed = [name.removesuffix(".seal") for name in names if name.endswith(".seal")]
+    orphans = [stem for stem in sealed if int(stem) not in bases and int(stem) >= start_offset]
+    if orphans:
+        raise StorageFailure(f"the log has a hole: {directory}/{orphans[0]}.log is not there, and was on the disk")
+    if not bases and start_offset == 0 and LEADER_EPOCHS in names:
+        raise StorageFailure(f"the segment files of {directory} are gone, and other files of it are there")
 
 
 def _is_sealed(base: int, names: Collection[str]) -> bool:

@@ -192,6 +192,11 @@ class Segment:
         for entries in self._open_indexes():
             entries.file.detach()
 
+    def release(self) -> None:
+        """Open none of its files any more; see `File.release`."""
+        self.file.release()
+        self._close_indexes()
+
     def remove(self) -> None:
         self.close()
         self.remove_index_files()

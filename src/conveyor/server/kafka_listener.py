@@ -3,8 +3,8 @@
 - A client that does not read is not written to, and not read from: file slices are read from the disk only as far as
   the socket takes them.
 - A client that was too fast for its quota is not read from for a while.
-- Requests that are only partly received are counted, all connections together; beyond the limit the connection that
-  holds most is closed.
+- Requests that are partly received, or worked on, are counted by what they take of memory, all connections together;
+  beyond the limit the connection that holds most is closed.
 - A connection that finishes no request for `network.max_idle_ms` is closed.
 """
 
@@ -30,8 +30,9 @@ _CHUNK_BYTES = 1 << 20
 class KafkaListener:
     """All connections of Kafka clients."""
 
-    def __init__(self, broker: Broker, probe: NetworkProbe) -> None:
+    def __init__(self, broker: Broker, probe: NetworkProbe, max_connections: int) -> None:
         self.broker = broker
+        self.max_connections = max_connections
         self.probe = probe
         self.connections: set[_ClientProtocol] = set()
         self.buffered_bytes = 0
@@ -59,12 +60,12 @@ class KafkaListener:
             connection.finish()
 
     def count(self, connection: "_ClientProtocol", change: int) -> None:
-        """Account for bytes of a partly received request; too many close the connection that holds most."""
+        """Account for bytes of requests; too many, and the connection that holds most is closed."""
         self.buffered_bytes += change
         if change > 0 and self.buffered_bytes > self.broker.settings.network.max_buffered_bytes:
             largest = max(self.connections, key=_counted, default=connection)
             largest.close(
-                f"partly received requests take {self.buffered_bytes} bytes (network.max_buffered_bytes),"
+                f"requests received and worked on take {self.buffered_bytes} bytes (network.max_buffered_bytes),"
                 f" this one {largest.counted_bytes}"
             )
 
@@ -98,12 +99,12 @@ class _ClientProtocol(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername") or ("?", 0)
         self._peer = f"{peer[0]}:{peer[1]}"
-        self._connection = KafkaConnection(self._listener.broker, peer[0], self._send, self._balance)
+        self._connection = KafkaConnection(self._listener.broker, peer[0], self._send, self._balance, self.close)
         _tune(transport.get_extra_info("socket"))
         connections = self._listener.connections
         connections.add(self)
         self._listener.probe.connections_opened += 1
-        limit = self._listener.broker.settings.network.max_connections
+        limit = self._listener.max_connections
         if len(connections) > limit:
             self.close(f"more than {limit} connections (network.max_connections)")
         elif not self._listener.broker.quotas.admits_connection(peer[0]):
@@ -176,6 +177,7 @@ class _ClientProtocol(asyncio.Protocol):
         if self._ended:
             return
         self._output.extend(parts)
+        self._count_buffered()
         self._write_more()
         if not self._reading:
             self._balance()

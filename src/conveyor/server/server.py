@@ -31,6 +31,9 @@ from conveyor.server.probe import NetworkProbe
 
 log = logging.getLogger(__name__)
 
+_OTHER_DESCRIPTORS = 64
+"""Kept back from segment files and connections: listeners, the metadata store, files that are written whole."""
+
 
 class Server:
     """One broker and its listeners. `storage`: a data directory, or a disk and a metadata store made elsewhere.
@@ -44,6 +47,7 @@ class Server:
         self.failure: BaseException | None = None
         self._storage = storage
         self._probe = NetworkProbe()
+        self._max_connections = settings.network.max_connections
         self._stack = contextlib.AsyncExitStack()
 
     async def start(self, clock: Clock | None = None) -> None:
@@ -68,7 +72,10 @@ class Server:
             await self.broker.start(advertised.host, advertised.port)
         except StorageFailure as failure:
             raise StartupError(f"the data directory cannot be used: {failure}") from failure
-        listener = KafkaListener(self.broker, self._probe)
+        max_connections = min(self.settings.network.max_connections, self._max_connections)
+        if max_connections < self.settings.network.max_connections:
+            log.warning("connections limited to=%d: the system lets a process open no more files", max_connections)
+        listener = KafkaListener(self.broker, self._probe, max_connections)
         stack.callback(listener.close_connections)
         stack.push_async_callback(self._drain, listener)
         await listener.start(kafka_socket)
@@ -102,7 +109,9 @@ class Server:
             return disk, store, ThreadCompactor(disk)
         directory = DataDirectory(self._storage)
         stack.callback(directory.release)
-        limit = self.settings.broker.open_segment_files or raise_file_limit() // 2
+        available = raise_file_limit()
+        limit = self.settings.broker.open_segment_files or max(_OTHER_DESCRIPTORS, available // 2 - _OTHER_DESCRIPTORS)
+        self._max_connections = max(1, available - limit - _OTHER_DESCRIPTORS)
         store = SqliteStore(self._storage / "metadata.sqlite")
         return RealDisk(self._storage, limit), store, ProcessCompactor(self._storage)
 

@@ -27,6 +27,8 @@ class ManualClock:
     def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
         """Move on, calling back what falls due on the way, each at its own time."""
         end_ms = self._now_ms + round(seconds * 1000) + ms
+        if end_ms < self._now_ms:
+            raise ValueError("time only moves on: advance by 0 or more")
         while self._alarms and self._alarms[0][0] <= end_ms:
             when_ms, number, callback = heappop(self._alarms)
             if number in self._cancelled:

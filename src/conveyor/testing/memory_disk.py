@@ -50,6 +50,9 @@ class MemoryFile:
     def detach(self) -> None:
         """The content is held by this object already."""
 
+    def release(self) -> None:
+        """The content is held by this object already."""
+
     def close(self) -> None:
         """Nothing is held."""
 

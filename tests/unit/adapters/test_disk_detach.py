@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from conveyor.adapters.disk import RealDisk
+from conveyor.kernel.errors import StorageFailure
 
 
 def test_detached_file_is_read_after_its_name_is_given_to_another(tmp_path: Path) -> None:
@@ -25,3 +28,17 @@ def test_file_whose_name_is_gone_is_not_made_anew(tmp_path: Path) -> None:
     disk.remove("a")
     assert file.read(0, 1) == b""
     assert not (tmp_path / "a").exists()
+
+
+def test_released_file_is_read_while_it_is_open_and_never_opened_again(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path, max_open_files=100)
+    file = disk.open("a")
+    file.append([b"old"])
+    file.release()
+    disk.write_atomic("a", b"another's")
+    assert file.read(0, 10) == b"old"
+    closed = disk.open("a")
+    closed.close()
+    closed.release()
+    with pytest.raises(StorageFailure, match="not this log's"):
+        closed.read(0, 1)
