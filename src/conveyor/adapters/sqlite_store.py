@@ -4,6 +4,7 @@ One thread does all the work, so that changes keep their order and the event loo
 """
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,14 +29,17 @@ class SqliteStore:
     def __init__(self, path: Path) -> None:
         self._thread = ThreadPoolExecutor(1, "metadata")
         self._watches: dict[object, tuple[str, Callable[[str], None]]] = {}
-        try:
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("PRAGMA synchronous=FULL")
-            self._connection.execute(_SCHEMA)
-            self._connection.execute("DELETE FROM nodes WHERE ephemeral = 1")
-        except sqlite3.Error as error:
-            raise StorageFailure(f"{path}: {error}") from error
+        with contextlib.ExitStack() as stack:
+            try:
+                self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+                stack.callback(self._connection.close)
+                self._connection.execute("PRAGMA journal_mode=WAL")
+                self._connection.execute("PRAGMA synchronous=FULL")
+                self._connection.execute(_SCHEMA)
+                self._connection.execute("DELETE FROM nodes WHERE ephemeral = 1")
+            except sqlite3.Error as error:
+                raise StorageFailure(f"{path}: {error}") from error
+            stack.pop_all()
 
     async def get(self, path: str) -> Versioned | None:
         def work() -> Versioned | None:

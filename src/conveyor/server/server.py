@@ -65,9 +65,9 @@ class Server:
     async def _start(self, stack: contextlib.AsyncExitStack, clock: Clock) -> None:
         kafka_socket, self.kafka_address = self._bind(stack, "kafka")
         http_socket, self.http_address = self._bind(stack, "http")
+        advertised = self._advertised()
         try:
             self.broker = self._make_broker(stack, clock)
-            advertised = self._advertised()
             stack.push_async_callback(self.broker.stop)
             await self.broker.start(advertised.host, advertised.port)
         except StorageFailure as failure:
