@@ -8,7 +8,15 @@ from subprocess import Popen
 from sys import executable
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPartitions, ConsumerGroupType, Message
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
+    KafkaError,
+    KafkaException,
+    Message,
+)
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from conveyor.testing import Broker
@@ -34,6 +42,8 @@ def admin(broker: Broker) -> AdminClient:
 def make_topic(admin: AdminClient, topic: str, partitions: int = PARTITIONS) -> None:
     admin.create_topics([NewTopic(topic, partitions)])[topic].result(20)
 
+
+MOST_COMMITS = 2000
 
 _READS_FOR_EVER = """
 import sys
@@ -74,8 +84,15 @@ class Reader:
 
     def commit(self) -> None:
         places = [each for each in self.consumer.position(self.consumer.assignment()) if each.offset >= 0]
-        if places:
-            self.consumer.commit(offsets=places, asynchronous=False)
+        for attempt in range(MOST_COMMITS if places else 0):
+            try:
+                self.consumer.commit(offsets=places, asynchronous=False)
+            except KafkaException as failure:
+                # The answer to a heartbeat, with the new epoch, is still on its way: the protocol says to commit again.
+                if failure.args[0].code() != KafkaError.STALE_MEMBER_EPOCH or attempt == MOST_COMMITS - 1:
+                    raise
+            else:
+                return
 
     @property
     def partitions(self) -> set[tuple[str, int]]:
