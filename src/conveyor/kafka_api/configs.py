@@ -1,10 +1,12 @@
 """What the APIs about settings share: resource types, and how an entry looks on the wire. Source: KIP-133, KIP-226."""
 
+from collections import Counter
 from typing import Any
 
 from conveyor.broker.broker import Broker
 from conveyor.broker.configs import ConfigEntry, ConfigSource, broker_configs, topic_configs
 from conveyor.kafka_api import errors
+from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 TOPIC = 2
@@ -30,6 +32,20 @@ def check_broker_name(broker: Broker, name: str) -> None:
     own = broker.settings.broker.node_id
     if name not in ("", str(own)):
         raise RequestError(ErrorKind.INVALID_REQUEST, f"this is broker {own}: ask broker '{name}' itself")
+
+
+def check_changeable(call: Call, resource: Any) -> None:
+    """Only topics have settings that a client may change, each resource once a request. Raises RequestError."""
+    counts = Counter((each.resource_type, each.resource_name) for each in call.request.resources)
+    if counts[resource.resource_type, resource.resource_name] > 1:
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"'{resource.resource_name}' is named twice in one request")
+    if resource.resource_type == BROKER:
+        raise RequestError(
+            ErrorKind.INVALID_REQUEST,
+            "a broker's settings are given at its start: by flags, environment or conveyor.toml",
+        )
+    if resource.resource_type != TOPIC:
+        raise unknown_resource(resource.resource_type)
 
 
 def unknown_resource(resource_type: int) -> RequestError:

@@ -4,7 +4,6 @@ from typing import Any
 
 from conveyor.kafka_api import configs
 from conveyor.kafka_api.call import Call
-from conveyor.kafka_api.k44_incremental_alter_configs import check_resource
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 
@@ -18,7 +17,7 @@ async def _alter_all(call: Call) -> None:
 
 async def _alter(call: Call, resource: Any) -> dict[str, Any]:
     try:
-        check_resource(call, resource)
+        configs.check_changeable(call, resource)
         missing = [each.name for each in resource.configs if each.value is None]
         if missing:
             raise RequestError(ErrorKind.INVALID_CONFIG, f"topic setting '{missing[0]}' has no value")

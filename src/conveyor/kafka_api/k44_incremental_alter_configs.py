@@ -1,6 +1,5 @@
 """IncrementalAlterConfigs (key 44): set, delete, append to or subtract from single settings (KIP-339). v1 flexible."""
 
-from collections import Counter
 from typing import Any
 
 from conveyor.cluster.topic_change import ConfigChange, Operation
@@ -21,26 +20,12 @@ async def _alter_all(call: Call) -> None:
 
 async def _alter(call: Call, resource: Any) -> dict[str, Any]:
     try:
-        check_resource(call, resource)
+        configs.check_changeable(call, resource)
         changes = [_change(each) for each in resource.configs]
         await call.broker.topics.change_config(resource.resource_name, changes, check_only=call.request.validate_only)
     except RequestError as error:
         return configs.result(resource, error)
     return configs.result(resource, None)
-
-
-def check_resource(call: Call, resource: Any) -> None:
-    """Only topics have settings that a client may change, each resource once a request. Raises RequestError."""
-    counts = Counter((each.resource_type, each.resource_name) for each in call.request.resources)
-    if counts[resource.resource_type, resource.resource_name] > 1:
-        raise RequestError(ErrorKind.INVALID_REQUEST, f"'{resource.resource_name}' is named twice in one request")
-    if resource.resource_type == configs.BROKER:
-        raise RequestError(
-            ErrorKind.INVALID_REQUEST,
-            "a broker's settings are given at its start: by flags, environment or conveyor.toml",
-        )
-    if resource.resource_type != configs.TOPIC:
-        raise configs.unknown_resource(resource.resource_type)
 
 
 def _change(asked: Any) -> ConfigChange:
