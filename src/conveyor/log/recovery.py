@@ -26,7 +26,7 @@ from conveyor.log.offset_file import CLEANED, LOG_START, read_offset
 from conveyor.log.probe import LogProbe
 from conveyor.log.producer_state import ProducerState
 from conveyor.log.reading import headers
-from conveyor.log.segment import OFFSET_DIGITS, Segment, segment_path
+from conveyor.log.segment import OFFSET_DIGITS, Segment
 from conveyor.log.snapshot import load_newest_snapshot, remove_snapshots
 from conveyor.log.swap import finish_swap
 
@@ -82,7 +82,7 @@ def _check_nothing_is_missing(directory: str, names: list[str], bases: list[int]
 
 
 def _is_sealed(base: int, names: Collection[str]) -> bool:
-    return segment_path("", base, "seal").lstrip("/") in names
+    return f"{base:0{OFFSET_DIGITS}d}.seal" in names
 
 
 def _without_trimmed(disk: Disk, directory: str, bases: list[int], start_offset: int) -> list[int]:
