@@ -9,7 +9,7 @@ from conveyor.adapters.disk import RealDisk
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Disk
 from conveyor.kernel.settings import TopicSettings
-from conveyor.log.batch import LENGTH_PREFIX_BYTES, read_header
+from conveyor.log.batch import LENGTH_PREFIX_BYTES, batch_is_intact, read_header
 from conveyor.log.log import Log
 from conveyor.log.probe import LogProbe
 from conveyor.testing import MemoryDisk
@@ -110,13 +110,25 @@ def test_log_tail_of_zeros_is_cut(topic: TopicSettings, files: Files) -> None:
 
 
 @pytest.mark.parametrize("bit", [0, 7])
-def test_log_tail_flipped_anywhere_loses_only_the_last_batch(topic: TopicSettings, files: Files, bit: int) -> None:
+def test_log_tail_flipped_anywhere_loses_only_the_last_batch(topic: TopicSettings, bit: int) -> None:
+    files = files_of(topic, closed=False)
     name = last_log_file(files)
     size = len(SENT[LAST])
     for position in set(range(size)) - set(LEADER_EPOCH):
         damaged = bytearray(files[name])
         damaged[position - size] ^= 1 << bit
         check_goes_on(disk_of(files | {name: bytes(damaged)}), topic, LAST)
+
+
+def test_log_tail_flipped_after_a_clean_stop_is_served_so_that_the_reader_finds_it(topic: TopicSettings) -> None:
+    files = files_of(topic, closed=True)
+    name = last_log_file(files)
+    damaged = bytearray(files[name])
+    damaged[-1] ^= 1
+    log = open_topic_log(disk_of(files | {name: bytes(damaged)}), topic)
+    assert not batch_is_intact(read_bytes(log, SEQUENCES[LAST]))
+    check_producer(log, len(BATCHES))
+    assert append(log, idempotent_batch(SEQUENCES[-1], b"ninth")).first_offset == SEQUENCES[-1]
 
 
 def test_log_tail_flipped_leader_epoch_goes_unnoticed_and_harms_no_record(topic: TopicSettings, files: Files) -> None:
@@ -160,7 +172,7 @@ HOLES: dict[str, Callable[[bytes], bytes]] = {
 
 
 SAME_SIZE = {"flipped", "overwritten"}
-"""After a clean stop only the size of a segment in the middle is looked at."""
+"""After a clean stop only sizes are looked at."""
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import OutOfFiles, StorageFailure
 from conveyor.kernel.ports import Bytes
 
 _MAX_BUFFERS = 1024
 _SMALL_WRITE_BYTES = 1 << 18
+_NONE_LEFT = (errno.EMFILE, errno.ENFILE)
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 
 
@@ -25,7 +26,7 @@ class RealFile:
         self._descriptor = -1
         self._is_released = False
         self._dirty = False
-        self._descriptor = os.open(path, _FLAGS | os.O_CREAT, 0o644)
+        self._descriptor = disk.descriptor(path, _FLAGS | os.O_CREAT)
         disk.opened(self)
         self._size = os.fstat(self._descriptor).st_size
 
@@ -41,7 +42,7 @@ class RealFile:
         if self._descriptor < 0:
             if self._is_released:
                 raise FileNotFoundError(errno.ENOENT, "it is not this log's any more")
-            self._descriptor = os.open(self._path, _FLAGS)
+            self._descriptor = self._disk.descriptor(self._path, _FLAGS)
             self._disk.opened(self)
         return self._descriptor
 
@@ -104,6 +105,18 @@ class RealDisk:
     def open(self, path: str) -> RealFile:
         with _storage_failure(self._root / path):
             return RealFile(self._root / path, self)
+
+    def descriptor(self, path: Path, flags: int) -> int:
+        """A new descriptor; where the process may have no more, the idle files give theirs. Raises OSError."""
+        try:
+            return os.open(path, flags, 0o644)
+        except OSError as error:
+            idle = [each for each in self._open if each.evictable]
+            if error.errno not in _NONE_LEFT or not idle:
+                raise
+            for each in idle:
+                each.close()
+            return os.open(path, flags, 0o644)
 
     def opened(self, file: RealFile) -> None:
         """Count a file's descriptor, and close another one where there are too many."""
@@ -197,4 +210,5 @@ def _storage_failure(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageFailure(f"{path}: {error.strerror or error}") from error
+        kind = OutOfFiles if error.errno in _NONE_LEFT else StorageFailure
+        raise kind(f"{path}: {error.strerror or error}") from error

@@ -72,8 +72,10 @@ def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
     return BatchHeader._make(HEADER.unpack_from(buffer, position))
 
 
-def check_batch(batch: Bytes, max_bytes: int) -> BatchHeader:
+def check_batch(batch: Bytes, max_bytes: int, *, may_have_gaps: bool = False) -> BatchHeader:
     """Check what a producer sent for one partition: exactly one sound batch of magic 2.
+
+    may_have_gaps: the broker has left out some of its records, or all of them.
 
     Raises RequestError: CORRUPT_BATCH, INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION,
     TRANSACTIONS_UNSUPPORTED.
@@ -83,7 +85,7 @@ def check_batch(batch: Bytes, max_bytes: int) -> BatchHeader:
         raise _short(batch)
     header = BatchHeader._make(HEADER.unpack_from(batch))
     if header.magic != MAGIC:
-        raise RequestError(ErrorKind.INVALID_RECORD, f"message format {header.magic} is not taken: send format 2")
+        raise _wrong_magic(header.magic)
     if header.batch_length + LENGTH_PREFIX_BYTES != size:
         raise _wrong_length(header, size)
     if size > max_bytes:
@@ -92,14 +94,16 @@ def check_batch(batch: Bytes, max_bytes: int) -> BatchHeader:
         )
     if crc32c(memoryview(batch)[CRC_START:]) != header.crc:
         raise RequestError(ErrorKind.CORRUPT_BATCH, "CRC-32C of the batch does not match")
-    _check_fields(header)
+    _check_fields(header, may_have_gaps)
     return header
 
 
-def _check_fields(header: BatchHeader) -> None:
+def _check_fields(header: BatchHeader, may_have_gaps: bool) -> None:
     attributes = header.attributes
+    if header.base_offset != 0:
+        raise RequestError(ErrorKind.INVALID_RECORD, f"batch has base offset {header.base_offset}: producers send 0")
     count = header.records_count
-    if count <= 0 or header.last_offset_delta != count - 1:
+    if not may_have_gaps and (count <= 0 or header.last_offset_delta != count - 1):
         raise RequestError(
             ErrorKind.INVALID_RECORD, f"batch of {count} records ends at offset delta {header.last_offset_delta}"
         )
@@ -116,16 +120,23 @@ def _check_fields(header: BatchHeader) -> None:
 
 
 def _short(batch: Bytes) -> RequestError:
-    if len(batch) >= MAGIC_END and batch[16] in (0, 1):
-        return RequestError(ErrorKind.INVALID_RECORD, f"message format {batch[16]} is not taken: send format 2")
-    return RequestError(ErrorKind.CORRUPT_BATCH, f"{len(batch)} bytes are no record batch")
+    if len(batch) >= MAGIC_END and batch[16] != MAGIC:
+        return _wrong_magic(batch[16])
+    return RequestError(ErrorKind.INVALID_RECORD, f"{len(batch)} bytes are no record batch")
+
+
+def _wrong_magic(magic: int) -> RequestError:
+    """Formats 0 and 1 were Kafka's; any other is damage."""
+    kind = ErrorKind.INVALID_RECORD if magic in (0, 1) else ErrorKind.CORRUPT_BATCH
+    return RequestError(kind, f"message format {magic} is not taken: send format 2")
 
 
 def _wrong_length(header: BatchHeader, size: int) -> RequestError:
     announced = header.batch_length + LENGTH_PREFIX_BYTES
     if HEADER_BYTES <= announced < size:
         return RequestError(ErrorKind.INVALID_RECORD, "more than one record batch for a partition in one request")
-    return RequestError(ErrorKind.CORRUPT_BATCH, f"batch announces {announced} bytes, and has {size}")
+    kind = ErrorKind.INVALID_RECORD if announced > size else ErrorKind.CORRUPT_BATCH
+    return RequestError(kind, f"batch announces {announced} bytes, and has {size}")
 
 
 def placed_prefix(base_offset: int, header: BatchHeader, leader_epoch: int) -> bytes:

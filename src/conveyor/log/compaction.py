@@ -52,7 +52,7 @@ def compact(disk: Disk, plan: CompactionPlan) -> CompactionResult:
     cleaned: list[CleanedSegment] = []
     bytes_after = 0
     for group in _groups(plan):
-        new, changed = _rewrite(disk, plan, group, latest)
+        new, changed = _rewrite(disk, plan, group, latest, cleaned_offset)
         if changed or len(group) > 1:
             replaced += [each.base_offset for each in group]
             cleaned.append(
@@ -108,9 +108,9 @@ def _groups(plan: CompactionPlan) -> Iterator[list[SegmentBounds]]:
 
 
 def _rewrite(
-    disk: Disk, plan: CompactionPlan, group: list[SegmentBounds], latest: dict[bytes, int]
+    disk: Disk, plan: CompactionPlan, group: list[SegmentBounds], latest: dict[bytes, int], cleaned_offset: int
 ) -> tuple[Segment, bool]:
-    """One new segment with what stays of a group; whether anything went or changed."""
+    """One new segment with what stays of a group; whether anything went or changed. From an offset on, all stays."""
     for path in Segment.paths_of(plan.directory, group[0].base_offset, CLEANED):
         disk.remove(path)
     new = Segment(disk, plan.directory, group[0].base_offset, CLEANED)
@@ -119,7 +119,7 @@ def _rewrite(
     position = size = 0
     for bounds in group:
         for header, batch in _batches(Segment(disk, plan.directory, bounds.base_offset)):
-            kept = _cleaned(header, batch, latest, plan)
+            kept = batch if header.base_offset >= cleaned_offset else _cleaned(header, batch, latest, plan)
             changed = changed or kept is not batch
             if kept is None:
                 continue

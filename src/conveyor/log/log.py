@@ -15,6 +15,7 @@ the log must not be used any more: what is true is on the disk, and `open_log` f
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import Offset
@@ -41,8 +42,7 @@ log = logging.getLogger(__name__)
 _REMEMBERED_POSITIONS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class AppendInfo:
+class AppendInfo(NamedTuple):
     """Where a batch came to lie. Offsets are inclusive; `duplicate` if it was there already (idempotent producer)."""
 
     first_offset: Offset
@@ -103,14 +103,15 @@ class Log:
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self.segments)
 
-    def append(self, batch: Bytes, leader_epoch: int, now_ms: int) -> AppendInfo:
+    def append(self, batch: Bytes, leader_epoch: int, now_ms: int, *, may_have_gaps: bool = False) -> AppendInfo:
         """Take one record batch and assign its offsets; `write` puts it into the file.
 
         batch: RecordBatch v2 wire bytes (61-byte header and payload); everything about it is checked here.
+        may_have_gaps: the broker has left out some of its records, or all; their offsets are used up all the same.
         Raises RequestError (see `check_batch` and `ProducerState.check`) and StorageFailure.
         Source: KIP-98.
         """
-        header = check_batch(batch, self.topic.max_message_bytes)
+        header = check_batch(batch, self.topic.max_message_bytes, may_have_gaps=may_have_gaps)
         idempotent = header.producer_id >= 0
         if idempotent:
             earlier = self.producers.check(header)
@@ -276,7 +277,7 @@ class Log:
             disk=self._disk,
             directory=self.directory,
             active=self._active,
-            closed=tuple((segment, segment.encoded_indexes()) for segment in self._unsynced),
+            closed=tuple((each, each.encoded_indexes(ends_log=each is self._active)) for each in self._unsynced),
             snapshot=snapshot,
             leader_epochs=self.leader_epochs.encode() if self.leader_epochs.is_dirty else None,
             directory_changed=self._directory_changed,

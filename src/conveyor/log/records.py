@@ -4,6 +4,7 @@ Each record: length, attributes, timestamp delta, offset delta, key, value, head
 Source: Kafka's message format, version 2.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,8 @@ Header = tuple[str, bytes | None]
 
 _VARINT_BITS = 70
 """A number of 64 bits takes ten bytes at most."""
+
+_ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
 
 _LAST_TIMESTAMP = (1 << 62) - 1
 """So that the difference of two timestamps still is a number of 64 bits."""
@@ -98,7 +101,7 @@ def encode_batch(
 
 
 def rebuild_batch(header: BatchHeader, records: Sequence[Record], base_timestamp: int, attributes: int) -> bytes:
-    """A batch with some of its records: the same offsets, producer and compression; at least one record."""
+    """A batch with some of its records: the same offsets, producer and compression. It may have none left."""
     encoded = bytearray()
     for each in records:
         delta_ms = each.timestamp_ms - base_timestamp
@@ -109,7 +112,7 @@ def rebuild_batch(header: BatchHeader, records: Sequence[Record], base_timestamp
         batch_length=HEADER_BYTES - LENGTH_PREFIX_BYTES + len(packed),
         attributes=attributes,
         base_timestamp=base_timestamp,
-        max_timestamp=max(each.timestamp_ms for each in records),
+        max_timestamp=max((each.timestamp_ms for each in records), default=header.max_timestamp),
         records_count=len(records),
         crc=0,
     )
@@ -119,17 +122,51 @@ def rebuild_batch(header: BatchHeader, records: Sequence[Record], base_timestamp
     return bytes(batch)
 
 
-def _decode_record(content: bytes, header: BatchHeader) -> Record:
-    timestamp_delta, position = _read_varint(content, 1)
+def unpacked_records(batch: Bytes) -> tuple[BatchHeader, bytes]:
+    """The header of one whole batch, and its records, unpacked. Raises RequestError (CORRUPT_BATCH)."""
+    header = read_header(batch)
+    codec = header.attributes & COMPRESSION_MASK
+    return header, compression.decompress(codec, memoryview(batch)[HEADER_BYTES:])
+
+
+def record_positions(content: bytes, count: int) -> "array[int]":
+    """Where each of the unpacked records begins, behind its length; and at last where the one after them would.
+
+    Raises IndexError if they reach beyond the content.
+    """
+    positions = array("L")
+    position = 0
+    for _ in range(count):
+        length, position = _read_varint(content, position)
+        positions.append(position)
+        if length <= 0:
+            raise IndexError(length)
+        position += length
+    if position > len(content):
+        raise IndexError(position)
+    positions.append(position)
+    return positions
+
+
+def read_fields(content: bytes, position: int) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]:
+    """One record's timestamp delta, offset delta, key, value and headers, from the place behind its length."""
+    timestamp_delta, position = _read_varint(content, position + 1)
     offset_delta, position = _read_varint(content, position)
     key, position = _read_bytes(content, position)
     value, position = _read_bytes(content, position)
     count, position = _read_varint(content, position)
+    if not count:
+        return timestamp_delta, offset_delta, key, value, ()
     headers = []
     for _ in range(count):
         name, position = _read_bytes(content, position)
         header_value, position = _read_bytes(content, position)
         headers.append(((name or b"").decode("utf-8", "surrogateescape"), header_value))
+    return timestamp_delta, offset_delta, key, value, tuple(headers)
+
+
+def _decode_record(content: bytes, header: BatchHeader) -> Record:
+    timestamp_delta, offset_delta, key, value, headers = read_fields(content, 0)
     timestamp = header.base_timestamp + timestamp_delta
     if not 0 <= offset_delta <= header.last_offset_delta or max(abs(timestamp), abs(timestamp_delta)) > _LAST_TIMESTAMP:
         raise IndexError(offset_delta)
@@ -138,7 +175,7 @@ def _decode_record(content: bytes, header: BatchHeader) -> Record:
         timestamp_ms=header.max_timestamp if header.attributes & LOG_APPEND_TIME else timestamp,
         key=key,
         value=value,
-        headers=tuple(headers),
+        headers=headers,
     )
 
 
@@ -158,6 +195,8 @@ def _field(content: bytes | None) -> bytes:
 
 def _varint(number: int) -> bytes:
     rest = (number << 1) ^ (number >> 63)
+    if rest < 0x80:
+        return _ONE_BYTE[rest]
     out = bytearray()
     while rest > 0x7F:
         out.append(rest & 0x7F | 0x80)
@@ -167,6 +206,9 @@ def _varint(number: int) -> bytes:
 
 
 def _read_varint(content: bytes, position: int) -> tuple[int, int]:
+    byte = content[position]
+    if byte < 0x80:  # Most numbers of a record are small.
+        return (byte >> 1) ^ -(byte & 1), position + 1
     shift = result = 0
     while shift < _VARINT_BITS:
         byte = content[position]

@@ -1,24 +1,27 @@
 """Opening a log: what is on the disk, checked, and cut at the first batch that does not check out.
 
-- A segment with a seal was flushed whole before the seal was written: its bounds are in the seal. After a clean stop
-  nothing else is read but the end of the last segment, after a crash the end of each: has anybody touched it?
+- A segment with a seal was flushed whole before the seal was written: its bounds are in the seal. After a clean stop,
+  which seals the last segment too, sizes are compared and nothing is read; after a crash the end of each sealed segment
+  is read: has anybody touched it?
 - A segment without one, or with one that does not check out, is read batch by batch and its CRCs checked.
   What it holds is flushed then: a reader, and a producer that repeats itself, may rely on it.
 - What does not check out at the end of the log is a write that was cut off: the log ends before it, and segments after
-  it are removed, which were not flushed either. Never so in a segment that was flushed and has others after it: a hole
-  in the middle is a StorageFailure, and the partition stays offline. So a segment that is found whole here, and is not
-  the last, is sealed at once: from now on it counts as flushed.
+  it go, which were not flushed either; `cut` keeps all of that aside. Never so in a segment that was flushed and has
+  others after it: a hole in the middle is a StorageFailure, and the partition stays offline. So a segment that is found
+  whole here, and is not the last, is sealed at once: from now on it counts as flushed.
 """
 
 import logging
 from bisect import bisect_right
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Disk
 from conveyor.kernel.settings import ProducerSettings, TopicSettings
 from conveyor.log.batch import HEADER_BYTES, BatchHeader, batch_is_intact, read_header
+from conveyor.log.cut import KEPT_CUTS, Cut
 from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
 from conveyor.log.leader_epochs import LeaderEpochs, load_leader_epochs
 from conveyor.log.log import Log, LogParts
@@ -26,13 +29,28 @@ from conveyor.log.offset_file import CLEANED, LOG_START, read_offset
 from conveyor.log.probe import LogProbe
 from conveyor.log.producer_state import ProducerState
 from conveyor.log.reading import headers
-from conveyor.log.segment import OFFSET_DIGITS, Segment
+from conveyor.log.segment import OFFSET_DIGITS, Segment, segment_path
 from conveyor.log.snapshot import load_newest_snapshot, remove_snapshots
 from conveyor.log.swap import finish_swap
 
 log = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opening:
+    """What all steps of opening one log need."""
+
+    disk: Disk
+    directory: str
+    topic: TopicSettings
+    probe: LogProbe
+    cleaned_offset: int
+    cut: Cut
+
+    def has_gaps(self, segment: Segment) -> bool:
+        return segment.base_offset < self.cleaned_offset
 
 
 def open_log(
@@ -47,15 +65,20 @@ def open_log(
     names = disk.list(directory)
     start_offset = read_offset(disk, directory, LOG_START)
     cleaned_offset = read_offset(disk, directory, CLEANED)
-    bases = _bases(names)
-    _check_nothing_is_missing(directory, names, bases, start_offset)
+    cut = Cut(disk=disk, directory=directory, now_ms=now_ms)
+    opening = _Opening(disk=disk, directory=directory, topic=topic, probe=probe, cleaned_offset=cleaned_offset, cut=cut)
+    _tell_of_strangers(directory, names)
+    bases = _offsets(names, ".log")
+    sealed = set(_offsets(names, ".seal"))
+    _check_nothing_is_missing(directory, names, bases, sealed, start_offset)
     bases = _without_trimmed(disk, directory, bases, start_offset)
-    if bases and bases[0] > start_offset:
-        bases = _without_start(disk, directory, bases, names, start_offset)
-    segments = _open_segments(disk, directory, bases, set(names), topic, probe, cleaned_offset) if bases else []
+    segments = [Segment(disk, directory, base) for base in bases]
+    if segments and bases[0] > start_offset:
+        segments = _without_start(opening, segments, sealed, start_offset)
+    segments = _check_segments(opening, segments, sealed) if segments else []
     if segments and segments[-1].next_offset < start_offset:
-        _remove(disk, directory, [segment.base_offset for segment in segments])
-        segments = []
+        segments.pop().remove()
+        disk.sync_directory(directory)
     fresh = not segments
     if fresh:
         segments = [Segment(disk, directory, start_offset)]
@@ -65,24 +88,33 @@ def open_log(
     return Log(disk, directory, topic, LogParts(segments, state, epochs, start_offset, cleaned_offset, fresh), probe)
 
 
-def _bases(names: Iterable[str]) -> list[int]:
-    """The base offsets of the segments among a directory's names, rising."""
-    stems = [name.removesuffix(".log") for name in names if name.endswith(".log")]
+def _offsets(names: Iterable[str], suffix: str) -> list[int]:
+    """The base offsets of the files with a suffix among a directory's names, rising."""
+    stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
     return sorted(int(stem) for stem in stems if len(stem) == OFFSET_DIGITS and stem.isdecimal())
 
 
-def _check_nothing_is_missing(directory: str, names: list[str], bases: list[int], start_offset: int) -> None:
+def _tell_of_strangers(directory: str, names: Iterable[str]) -> None:
+    for name in names:
+        if name.endswith(".log") and not _offsets([name], ".log"):
+            log.warning(
+                "file ignored path=%s/%s: a segment is named by its base offset in %d digits;"
+                " if its records belong here, stop the broker and rename it, else move it elsewhere",
+                directory, name, OFFSET_DIGITS,
+            )  # fmt: skip
+
+
+def _check_nothing_is_missing(
+    directory: str, names: list[str], bases: list[int], sealed: set[int], start_offset: int
+) -> None:
     """A seal, or a file of what a log remembers, is there only after its segment's file. Raises StorageFailure."""
-    sealed = [name.removesuffix(".seal") for name in names if name.endswith(".seal")]
-    orphans = [stem for stem in sealed if int(stem) not in bases and int(stem) >= start_offset]
+    orphans = [base for base in sorted(sealed.difference(bases)) if base >= start_offset]
     if orphans:
-        raise StorageFailure(f"the log has a hole: {directory}/{orphans[0]}.log is not there, and was on the disk")
+        raise StorageFailure(
+            f"the log has a hole: {segment_path(directory, orphans[0], 'log')} is not there, and was on the disk"
+        )
     if not bases and start_offset == 0 and LEADER_EPOCHS in names:
         raise StorageFailure(f"the segment files of {directory} are gone, and other files of it are there")
-
-
-def _is_sealed(base: int, names: Collection[str]) -> bool:
-    return f"{base:0{OFFSET_DIGITS}d}.seal" in names
 
 
 def _without_trimmed(disk: Disk, directory: str, bases: list[int], start_offset: int) -> list[int]:
@@ -96,46 +128,44 @@ def _without_trimmed(disk: Disk, directory: str, bases: list[int], start_offset:
     return bases[kept:]
 
 
-def _without_start(disk: Disk, directory: str, bases: list[int], names: list[str], start_offset: int) -> list[int]:
-    """A power cut may forget a log's first file and keep a later one, if nothing was flushed yet: nothing is kept."""
-    if any(name.endswith(".seal") for name in names):
+def _without_start(opening: _Opening, segments: list[Segment], sealed: set[int], start_offset: int) -> list[Segment]:
+    """A power cut may forget a log's first file and keep a later one, if nothing was flushed yet: the log is empty."""
+    if sealed:
         raise StorageFailure(
-            f"the log has a hole: it starts at offset {start_offset}, {directory} begins with segment {bases[0]}"
+            f"the log has a hole: it starts at offset {start_offset}, {opening.directory} begins with segment"
+            f" {segments[0].base_offset}"
         )
-    _remove(disk, directory, bases)
+    _cut_off(opening, segments)
     return []
 
 
-def _open_segments(
-    disk: Disk,
-    directory: str,
-    bases: list[int],
-    names: set[str],
-    topic: TopicSettings,
-    probe: LogProbe,
-    cleaned_offset: int,
-) -> list[Segment]:
-    segments: list[Segment] = []
-    was_stopped_cleanly = _is_sealed(bases[-1], names)
-    for base, following in zip(bases, [*bases[1:], None], strict=True):
-        segment = Segment(disk, directory, base)
-        segments.append(segment)
-        flushed = _is_sealed(base, names)
-        has_gaps = base < cleaned_offset
-        is_last = following is None
-        is_trusted = was_stopped_cleanly and not is_last
-        if not (flushed and segment.load_seal() and (is_trusted or _end_is_sound(segment, has_gaps=has_gaps))):
-            _recover(disk, directory, segment, topic, probe, has_gaps=has_gaps, may_cut=is_last or not flushed)
-        if following is None:
+def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]) -> list[Segment]:
+    """Load what is sealed, check what is not. Returns the segments that the log goes on with."""
+    for segment in segments:
+        if segment.base_offset in sealed:
+            segment.load_seal()
+    was_stopped_cleanly = segments[-1].ends_log
+    if segments[-1].sealed and not was_stopped_cleanly:
+        raise StorageFailure(
+            f"the log has a hole: a segment followed {segments[-1].path('log')}, at offset {segments[-1].next_offset},"
+            " and is not there"
+        )
+    for number, segment in enumerate(segments, 1):
+        is_last = number == len(segments)
+        flushed = segment.base_offset in sealed
+        if not (segment.sealed and (was_stopped_cleanly or _end_is_sound(opening, segment))):
+            _recover(opening, segment, may_cut=is_last or not flushed)
+        if is_last:
             break
-        if segment.next_offset > following or (segment.next_offset < following and not has_gaps):
+        following = segments[number].base_offset
+        if segment.next_offset > following or (segment.next_offset < following and not opening.has_gaps(segment)):
             if flushed:
                 raise StorageFailure(
                     f"the log has a hole: {segment.path('log')} ends before offset {segment.next_offset},"
                     f" the next segment begins at {following}"
                 )
-            _remove(disk, directory, [each for each in bases if each >= following])
-            break
+            _cut_off(opening, segments[number:])
+            return segments[:number]
         if not segment.sealed:
             encoded = segment.encoded_indexes()
             segment.write_indexes(encoded)
@@ -143,39 +173,41 @@ def _open_segments(
     return segments
 
 
-def _recover(
-    disk: Disk,
-    directory: str,
-    segment: Segment,
-    topic: TopicSettings,
-    probe: LogProbe,
-    *,
-    has_gaps: bool,
-    may_cut: bool,
-) -> None:
+def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> None:
     """Check a segment batch by batch, cut it where that ends, and make it and its name durable.
 
     may_cut: nothing after it was flushed, so a damaged end is a write that was cut off. Raises StorageFailure.
     """
     segment.forget_indexes()
-    end = _scan(segment, topic.index_interval_bytes, has_gaps=has_gaps)
+    end = _scan(segment, opening.topic.index_interval_bytes, has_gaps=opening.has_gaps(segment))
     if end != segment.size and not may_cut:
         raise StorageFailure(f"{segment.path('log')} is damaged at {end}, and later segments follow it")
-    probe.recovered_segments += 1
+    opening.probe.recovered_segments += 1
     segment.remove_index_files()
     if end != segment.size:
         log.warning(
-            "log cut partition=%s offset=%d bytes=%d: what followed is no whole batch",
-            segment.path("log"), segment.next_offset, segment.size - end,
+            "log cut partition=%s offset=%d bytes=%d: what followed is no whole batch, and is kept as %s;"
+            " of each partition the newest %d cuts are kept",
+            opening.directory, segment.next_offset, segment.size - end, opening.cut.keep_tail(segment, end), KEPT_CUTS,
         )  # fmt: skip
-        probe.truncated_bytes += segment.size - end
+        opening.probe.truncated_bytes += segment.size - end
         segment.file.truncate(end)
     segment.file.sync()
-    disk.sync_directory(directory)
+    opening.disk.sync_directory(opening.directory)
 
 
-def _end_is_sound(segment: Segment, *, has_gaps: bool) -> bool:
-    """Read the last segment of a log that was stopped cleanly, from its last index entry on."""
+def _cut_off(opening: _Opening, segments: list[Segment]) -> None:
+    """Take whole segments off the end of a log, the last one first."""
+    for segment in reversed(segments):
+        log.warning(
+            "segment cut off partition=%s base_offset=%d bytes=%d: the log ends before it; it is kept as %s",
+            opening.directory, segment.base_offset, segment.size, opening.cut.keep_segment(segment),
+        )  # fmt: skip
+        opening.probe.truncated_bytes += segment.size
+
+
+def _end_is_sound(opening: _Opening, segment: Segment) -> bool:
+    """Read a sealed segment from its last index entry on."""
     try:
         entries = segment.offset_entries
     except StorageFailure:
@@ -189,7 +221,7 @@ def _end_is_sound(segment: Segment, *, has_gaps: bool) -> bool:
         next_offset = indexed.base_offset
     while end < segment.size:
         header = _intact_batch(segment, end)
-        if header is None or not _follows(next_offset, header, has_gaps):
+        if header is None or not _follows(next_offset, header, opening.has_gaps(segment)):
             return False
         end += header.size
         next_offset = header.next_offset
@@ -234,13 +266,6 @@ def _intact_batch(segment: Segment, position: int) -> BatchHeader | None:
     size = _size_at(segment, position)
     batch = segment.file.read(position, size)
     return read_header(batch) if size and batch_is_intact(batch) else None
-
-
-def _remove(disk: Disk, directory: str, bases: list[int]) -> None:
-    for base in reversed(bases):
-        log.warning("segment removed partition=%s base_offset=%d: the log ends before it", directory, base)
-        Segment(disk, directory, base).remove()
-    disk.sync_directory(directory)
 
 
 def _recover_state(

@@ -2,9 +2,11 @@
 
     0 CRC-32C of the rest uint32 | 4 version int16 | 6 size of the segment int64 | 14 next offset int64
     22 largest timestamp int64 | 30 CRC-32C of the offset index uint32 | 34 CRC-32C of the time index uint32
+    38 whether the log ends here bool
 
 It is written after the segment was flushed and its index files are there, and removed before the segment grows again.
-With it a start knows a segment's bounds and reads nothing of it.
+With it a start knows a segment's bounds and reads nothing of it. The log ends here: a clean stop has written it. Not
+so: the segment after this one was on the disk before this seal was.
 """
 
 from dataclasses import dataclass
@@ -12,27 +14,27 @@ from struct import Struct
 
 from crc32c import crc32c
 
-_VERSION = 1
+_VERSION = 2
 _CHECKSUM = Struct(">I")
-_FIELDS = Struct(">hqqqII")
+_FIELDS = Struct(">hqqqII?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """Bounds of a segment in bytes, offsets and ms, and the checksums of its indexes."""
+    """Bounds of a segment in bytes, offsets and ms, the checksums of its indexes, and whether it is a log's last."""
 
     size: int
     next_offset: int
     max_timestamp: int
     offset_index_crc: int
     time_index_crc: int
+    ends_log: bool
 
 
 def encode_seal(seal: Seal) -> bytes:
     """The file's content."""
-    body = _FIELDS.pack(
-        _VERSION, seal.size, seal.next_offset, seal.max_timestamp, seal.offset_index_crc, seal.time_index_crc
-    )
+    crcs = seal.offset_index_crc, seal.time_index_crc
+    body = _FIELDS.pack(_VERSION, seal.size, seal.next_offset, seal.max_timestamp, *crcs, seal.ends_log)
     return _CHECKSUM.pack(crc32c(body)) + body
 
 
@@ -40,7 +42,9 @@ def decode_seal(content: bytes) -> Seal | None:
     """The seal, or None for a file that does not check out."""
     if len(content) != _CHECKSUM.size + _FIELDS.size or _CHECKSUM.unpack_from(content)[0] != crc32c(content[4:]):
         return None
-    version, size, next_offset, max_timestamp, offset_index_crc, time_index_crc = _FIELDS.unpack_from(content, 4)
+    version, size, next_offset, max_timestamp, offset_index_crc, time_index_crc, ends_log = _FIELDS.unpack_from(
+        content, _CHECKSUM.size
+    )
     if version != _VERSION:
         return None
     return Seal(
@@ -49,4 +53,5 @@ def decode_seal(content: bytes) -> Seal | None:
         max_timestamp=max_timestamp,
         offset_index_crc=offset_index_crc,
         time_index_crc=time_index_crc,
+        ends_log=ends_log,
     )

@@ -76,6 +76,11 @@ class Segment:
         return self._seal is not None
 
     @property
+    def ends_log(self) -> bool:
+        """Sealed by a clean stop: nothing came after it."""
+        return self._seal is not None and self._seal.ends_log
+
+    @property
     def size(self) -> int:
         return self.file.size
 
@@ -130,8 +135,11 @@ class Segment:
             raise StorageFailure(f"{self.path('log')} ends within a batch, at {position}")
         return read_header(raw)
 
-    def encoded_indexes(self) -> "EncodedIndexes":
-        """What the index files and the seal hold, once nothing is written to the segment any more."""
+    def encoded_indexes(self, *, ends_log: bool = False) -> "EncodedIndexes":
+        """What the index files and the seal hold, once nothing is written to the segment any more.
+
+        ends_log: at a clean stop, of the last segment.
+        """
         self._note_time()
         offsets, times = self._offsets.encode(OFFSET_ENTRY), self._times.encode(TIME_ENTRY)
         seal = Seal(
@@ -140,6 +148,7 @@ class Segment:
             max_timestamp=self.max_timestamp,
             offset_index_crc=crc32c(offsets),
             time_index_crc=crc32c(times),
+            ends_log=ends_log,
         )
         return EncodedIndexes(offsets, times, seal)
 
@@ -222,7 +231,7 @@ class Segment:
         if self._sealed_entries is None:
             assert self._seal is not None, "only a sealed segment has its indexes in files"
             if not self._indexes_are_sound(self._seal):
-                self._rebuild_indexes()
+                self._rebuild_indexes(self._seal)
             self._sealed_entries = (
                 FileEntries(self._disk.open(self.path("index")), OFFSET_ENTRY),
                 FileEntries(self._disk.open(self.path("timeindex")), TIME_ENTRY),
@@ -236,20 +245,19 @@ class Segment:
             for suffix, checksum in checks
         )
 
-    def _rebuild_indexes(self) -> None:
-        """Go over the segment's batches, and write index files again."""
+    def _rebuild_indexes(self, bounds: Seal) -> None:
+        """Go over the segment's batches, and write index files again; a failure leaves this segment as it was."""
         log.warning("index files rebuilt segment=%s: they do not check out", self.path("log"))
-        bounds = self._seal
-        self._bytes_since_entry, position = 0, 0
-        self.next_offset, self.max_timestamp = self.base_offset, NO_TIMESTAMP
+        again, position = Segment(self._disk, self._directory, self.base_offset, self._ending), 0
         while position < self.size:
             header = self.header_at(position)
             if header.size < HEADER_BYTES:
                 raise StorageFailure(f"{self.path('log')} is damaged at {position}")
-            self.note(header.next_offset - 1, header.max_timestamp, position, header.size, _REBUILT_INTERVAL_BYTES)
+            again.note(header.next_offset - 1, header.max_timestamp, position, header.size, _REBUILT_INTERVAL_BYTES)
             position += header.size
-        encoded = self.encoded_indexes()
-        if bounds is None or (encoded.seal.next_offset, encoded.seal.size) != (bounds.next_offset, bounds.size):
+        again.close()
+        encoded = again.encoded_indexes(ends_log=bounds.ends_log)
+        if (encoded.seal.next_offset, encoded.seal.size) != (bounds.next_offset, bounds.size):
             raise StorageFailure(f"{self.path('log')} does not hold what its seal says")
         self.write_indexes(encoded)
         self.seal(encoded.seal)

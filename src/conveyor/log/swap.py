@@ -1,7 +1,8 @@
 """Putting compacted segments in the place of those they were made from, so that a crash leaves either or finishes it.
 
     write `compaction-swap` (which segments go, which come)     the moment it is decided
-    remove what goes, rename `<name>.cleaned` to `<name>`       may be done again
+    write how far the log is compacted now                      may be done again, as all that follows
+    remove what goes, rename `<name>.cleaned` to `<name>`
     remove `compaction-swap`
 
 A start that finds `compaction-swap` finishes it first; `.cleaned` files that it does not find there are removed.
@@ -10,6 +11,7 @@ A start that finds `compaction-swap` finishes it first; `.cleaned` files that it
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from conveyor.kernel.ports import Disk
 from conveyor.log.compaction import CLEANED, CompactionResult
@@ -31,20 +33,23 @@ class SwapJob:
     def run(self) -> None:
         """Blocks. Raises StorageFailure; then the next start finishes it, or none of it has happened."""
         result = self.result
-        write_offset(self.disk, self.directory, CLEANED_OFFSET, result.cleaned_offset)
-        if result.replaced:
-            cleaned = [each.base_offset for each in result.cleaned]
-            decision = {"replaced": result.replaced, "cleaned": cleaned}
-            self.disk.write_atomic(f"{self.directory}/{_MANIFEST}", json.dumps(decision).encode())
-            _finish(self.disk, self.directory, result.replaced, cleaned)
+        if not result.replaced:
+            return write_offset(self.disk, self.directory, CLEANED_OFFSET, result.cleaned_offset)
+        cleaned = [each.base_offset for each in result.cleaned]
+        decision: dict[str, Any] = {
+            "replaced": result.replaced,
+            "cleaned": cleaned,
+            "cleaned_offset": result.cleaned_offset,
+        }
+        self.disk.write_atomic(f"{self.directory}/{_MANIFEST}", json.dumps(decision).encode())
+        _finish(self.disk, self.directory, **decision)
 
 
 def finish_swap(disk: Disk, directory: str) -> None:
     """At a start, before segments are opened: finish a swap that was decided, and forget one that was not."""
     path = f"{directory}/{_MANIFEST}"
     if disk.exists(path):
-        decision = json.loads(disk.read(path))
-        _finish(disk, directory, decision["replaced"], decision["cleaned"])
+        _finish(disk, directory, **json.loads(disk.read(path)))
     for name in disk.list(directory):
         if name.endswith(CLEANED):
             disk.remove(f"{directory}/{name}")
@@ -57,7 +62,10 @@ def discard(disk: Disk, directory: str, result: CompactionResult) -> None:
             disk.remove(path)
 
 
-def _finish(disk: Disk, directory: str, replaced: Sequence[int], cleaned: Sequence[int]) -> None:
+def _finish(
+    disk: Disk, directory: str, *, replaced: Sequence[int], cleaned: Sequence[int], cleaned_offset: int
+) -> None:
+    write_offset(disk, directory, CLEANED_OFFSET, cleaned_offset)
     for base in replaced:
         if base not in cleaned:
             for path in Segment.paths_of(directory, base):

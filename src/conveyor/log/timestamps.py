@@ -13,7 +13,7 @@ def check_times(batch: Bytes, max_timestamp: int, topic: TopicSettings, now_ms: 
     if max_timestamp > now_ms + topic.message_timestamp_after_max_ms:
         raise _too_far(max_timestamp, "after", topic.message_timestamp_after_max_ms)
     if topic.message_timestamp_before_max_ms < NO_LIMIT:
-        oldest = min(record.timestamp_ms for record in decode_records(batch))
+        oldest = min((record.timestamp_ms for record in decode_records(batch)), default=max_timestamp)
         if oldest < now_ms - topic.message_timestamp_before_max_ms:
             raise _too_far(oldest, "before", topic.message_timestamp_before_max_ms)
 

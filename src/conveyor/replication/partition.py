@@ -12,8 +12,9 @@ after a StorageFailure nothing is appended or acknowledged any more. Who may cal
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, Offset, TopicPartition
 from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.log.compaction import CompactionResult
@@ -28,6 +29,18 @@ log = logging.getLogger(__name__)
 
 Waiter = Callable[[RequestError | None], None]
 """Called once: with None when the offset is reached, with the error when it never will be."""
+
+
+class QueueView(Protocol):
+    """What those who take messages out of a partition as out of a queue say about its retention."""
+
+    def held_from(self) -> int | None:
+        """The first message that is not due yet: it and what follows must be kept."""
+        ...
+
+    def settled_offset(self) -> int:
+        """Everything below is settled by every subscription."""
+        ...
 
 
 class Partition:
@@ -54,16 +67,17 @@ class Partition:
         self._wants_flush = wants_flush
         self._written_waiters: deque[tuple[int, Waiter]] = deque()
         self._committed_waiters: deque[tuple[int, Waiter]] = deque()
+        self.queue: QueueView | None = None
         self._watchers: dict[Callable[[], None], None] = {}
         self._flushing = False
 
-    def append(self, batch: Bytes, now_ms: int) -> AppendInfo:
-        """Append one record batch. Raises RequestError, also when the partition is offline or goes so now."""
+    def append(self, batch: Bytes, now_ms: int, *, may_have_gaps: bool = False) -> AppendInfo:
+        """Append one record batch; see `Log.append`. Raises RequestError, also if the partition is or goes offline."""
         if self.offline_reason is not None:
             raise self._offline_error()
         was_idle = not self.log.needs_write
         try:
-            info = self.log.append(batch, self.leader_epoch, now_ms)
+            info = self.log.append(batch, self.leader_epoch, now_ms, may_have_gaps=may_have_gaps)
         except StorageFailure as failure:
             self.go_offline(failure)
             raise self._offline_error() from failure
@@ -125,20 +139,20 @@ class Partition:
         """
         if self.offline_reason is not None:
             raise self._offline_error()
-        if "delete" not in self.log.topic.cleanup_policy:
+        if not self._may_let_go:
             raise RequestError(
                 ErrorKind.POLICY_VIOLATION, f"{self.identity} is compacted: its cleanup.policy does not say `delete`"
             )
-        if not self.log.log_start_offset <= offset <= self.high_watermark:
+        if not 0 <= offset <= self.high_watermark:
             raise RequestError(
                 ErrorKind.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is outside {self.log.log_start_offset}..{self.high_watermark} of {self.identity}",
+                f"offset {offset} is outside 0..{self.high_watermark} of {self.identity}",
             )
         return self.log.trim(offset)
 
     def retain(self, now_ms: int) -> TrimJob | None:
         """Let go of what the topic's retention asks for; None if that is nothing."""
-        if self.offline_reason is not None or "delete" not in self.log.topic.cleanup_policy:
+        if self.offline_reason is not None or not self._may_let_go:
             return None
         try:
             self.log.roll_if_too_old(now_ms)
@@ -148,8 +162,17 @@ class Partition:
         if self.log.needs_flush:
             self._wants_flush(self)
         log = self.log
-        start = retained_from(log.segments, log.log_start_offset, log.topic, self.high_watermark, now_ms)
+        limit, settled = int(self.high_watermark), 0
+        if self.queue is not None:
+            held = self.queue.held_from()
+            limit, settled = limit if held is None else min(limit, held), self.queue.settled_offset()
+        start = retained_from(log.segments, log.log_start_offset, log.topic, limit, now_ms, settled)
         return log.trim(start) if start > log.log_start_offset else None
+
+    @property
+    def _may_let_go(self) -> bool:
+        """Whether the topic's records ever go as a whole, not just the older ones of a key."""
+        return self.log.topic.cleanup_policy != "compact"
 
     def plan_compaction(self, now_ms: int, max_keys: int) -> CompactionPlan | None:
         """What of the log is worth compacting now; None if nothing is."""
@@ -177,8 +200,15 @@ class Partition:
         try:
             return self.log.read(offset, max_bytes, self.high_watermark, at_least_one=at_least_one)
         except StorageFailure as failure:
-            self.go_offline(failure)
-            raise self._offline_error() from failure
+            raise self.failed_read(failure) from failure
+
+    def failed_read(self, failure: StorageFailure) -> RequestError:
+        """What to answer to a read that failed: go offline, unless it may succeed later."""
+        if isinstance(failure, OutOfFiles):
+            log.warning("read failed partition=%s reason=%s", self.identity, failure)
+            return RequestError(ErrorKind.PARTITION_OFFLINE, f"{self.identity} cannot be read now: {failure}")
+        self.go_offline(failure)
+        return self._offline_error()
 
     def check_online(self) -> None:
         """Raises RequestError (PARTITION_OFFLINE)."""

@@ -8,7 +8,8 @@ internal topic's `max.message.bytes` too small, say). So the partition goes offl
 gets COORDINATOR_NOT_AVAILABLE, until a restart replays what is true.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import count
 from typing import Generic
 
@@ -27,10 +28,17 @@ _READ_BYTES = 1 << 20
 
 
 class MachineRunner(Generic[Command]):
-    """See the module's docstring."""
+    """See the module's docstring. `stepped` is called after each decision, when its records are applied."""
 
-    def __init__(self, partition: Partition, machine: StateMachine[Command], clock: Clock) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        machine: StateMachine[Command],
+        clock: Clock,
+        stepped: Callable[[], None] | None = None,
+    ) -> None:
         self._partition = partition
+        self._stepped = stepped
         self._machine = machine
         self._clock = clock
         self._tokens = count(1)
@@ -53,6 +61,18 @@ class MachineRunner(Generic[Command]):
         """Nobody waits for this reply any more: its connection is gone."""
         self._waiting.pop(token, None)
 
+    def wake(self) -> None:
+        """Something outside of the log has changed what the machine waits for."""
+        self._set_alarm()
+
+    def append_snapshot(self, records: Sequence[LogRecord]) -> int | None:
+        """Append records that make the machine's state from nothing, as one batch. Returns the offset of the first.
+
+        None if they cannot be appended: the partition is offline then.
+        """
+        offset = self._partition.log.log_end_offset
+        return offset if self._append_batch(records, self._clock.now_ms()) else None
+
     def stop(self) -> None:
         """Answer everybody who waits, and set no more alarms."""
         if self._cancel_alarm is not None:
@@ -62,30 +82,39 @@ class MachineRunner(Generic[Command]):
     def _carry_out(self, outcome: Outcome) -> None:
         if outcome.records and not self._append(outcome.records):
             return self._fail_all()
-        if outcome.replies:
+        if outcome.at_once:
+            self._reply(outcome.replies, None)
+        elif outcome.replies:
             self._reply_when_safe(outcome.replies)
         self._set_alarm()
+        if self._stepped is not None:
+            self._stepped()
 
     def _append(self, records: tuple[LogRecord, ...]) -> bool:
         now_ms = self._clock.now_ms()
+        if not self._append_batch(records, now_ms):
+            return False
+        for record in records:
+            self._machine.apply(LogRecord(record.key, record.value, now_ms))
+        return True
+
+    def _append_batch(self, records: Sequence[LogRecord], now_ms: int) -> bool:
         batch = encode_batch([(now_ms, record.key, record.value, ()) for record in records])
         try:
             self._partition.append(batch, now_ms)
         except RequestError as error:
             self._partition.go_offline(StorageFailure(f"what was decided could not be written: {error}"))
             return False
-        for record in records:
-            self._machine.apply(LogRecord(record.key, record.value, now_ms))
         return True
 
     def _reply_when_safe(self, replies: tuple[Reply, ...]) -> None:
-        def reached(error: RequestError | None) -> None:
-            for reply in replies:
-                respond = self._waiting.pop(reply.token, None)
-                if respond is not None:
-                    respond(reply.value if error is None else _unavailable())
+        self._partition.when_committed(self._partition.log.log_end_offset, partial(self._reply, replies))
 
-        self._partition.when_committed(self._partition.log.log_end_offset, reached)
+    def _reply(self, replies: tuple[Reply, ...], error: RequestError | None) -> None:
+        for reply in replies:
+            respond = self._waiting.pop(reply.token, None)
+            if respond is not None:
+                respond(reply.value if error is None else _unavailable())
 
     def _fail_all(self) -> None:
         waiting, self._waiting = self._waiting, {}

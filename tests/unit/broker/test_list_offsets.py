@@ -49,7 +49,7 @@ async def test_an_empty_partition_has_no_offset_at_any_time(broker: Broker) -> N
     ("topic", "asked", "epoch", "kind"),
     [
         ("nothing", LATEST, -1, ErrorKind.UNKNOWN_TOPIC),
-        ("t", -5, -1, ErrorKind.UNSUPPORTED_VERSION),
+        ("t", -7, -1, ErrorKind.UNSUPPORTED_VERSION),
         ("t", LATEST, 1, ErrorKind.UNKNOWN_LEADER_EPOCH),
     ],
 )

@@ -141,3 +141,15 @@ def test_a_swap_is_refused_when_the_log_has_let_go_of_what_it_replaces() -> None
     result = compact(disk, plan)
     log.trim(log.flushed_offset)
     assert log.begin_swap(result) is None
+
+
+def test_batches_beyond_the_keys_that_were_remembered_stay_as_they_are() -> None:
+    """What is above the cleaned offset may have no gaps: a tombstone there is not even marked to go."""
+    disk = MemoryDisk()
+    log = filled(disk, keyed((b"a", b"1")), keyed((b"b", None)))
+    before = read_bytes(log, 1)
+    plan = log.plan_compaction(log.flushed_offset, NOW_MS, 1)
+    assert plan is not None
+    result = compact(disk, plan)
+    assert (result.cleaned_offset, result.replaced) == (1, ())
+    assert read_bytes(log, 1) == before

@@ -1,11 +1,14 @@
 """Opening a log: what is kept, what is cut, and what is a hole that keeps the partition offline."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.settings import ProducerSettings, TopicSettings
+from conveyor.log.batch import batch_is_intact
 from conveyor.log.log import Log
 from conveyor.log.probe import LogProbe
 from conveyor.log.reading import find_time
@@ -97,30 +100,66 @@ def test_damage_in_an_unflushed_segment_cuts_there_and_drops_what_follows() -> N
     assert [name for name in disk.list(DIRECTORY) if name.endswith(".log")] == [f"{0:020d}.log", f"{2:020d}.log"]
 
 
-def test_damage_at_the_end_of_a_clean_log_is_cut() -> None:
+@contextmanager
+def reads_of(disk: MemoryDisk) -> Iterator[list[str]]:
+    """The paths that are read meanwhile."""
+    read: list[str] = []
+
+    def note(operation: str, path: str) -> None:
+        if operation == "read":
+            read.append(path)
+
+    disk.check = note  # type: ignore[method-assign]
+    yield read
+    del disk.check
+
+
+def test_start_after_a_clean_stop_reads_no_segment() -> None:
+    disk = MemoryDisk()
+    filled(disk, 5).close()
+    with reads_of(disk) as read:
+        reopened = open_topic_log(disk, PAIR)
+    assert [path for path in read if path.endswith((".log", "index"))] == []
+    assert values(reopened) == numbers(5)
+    assert append(reopened, idempotent_batch(4, b"4")).duplicate
+
+
+def test_start_after_a_second_clean_stop_without_appends_reads_no_segment() -> None:
+    disk = MemoryDisk()
+    filled(disk, 5).close()
+    open_topic_log(disk, PAIR).close()
+    with reads_of(disk) as read:
+        open_topic_log(disk, PAIR).close()
+    assert [path for path in read if path.endswith(".log")] == []
+
+
+def test_damage_after_a_clean_stop_is_served_as_it_is_and_the_log_goes_on_after_it() -> None:
+    """The client that reads it finds by its checksum that it is damaged."""
     disk = MemoryDisk()
     filled(disk, 4).close()
     damage(disk, segment_file(2), SIZE + 65)
+    reopened = open_topic_log(disk, PAIR)
+    assert not batch_is_intact(read_bytes(reopened, 3))
+    assert append(reopened, idempotent_batch(4, b"4")).first_offset == 4
+    assert records_of(read_bytes(reopened, 4)) == [(4, b"4")]
+
+
+def test_end_that_is_shorter_than_at_a_clean_stop_is_checked_and_cut() -> None:
+    disk = MemoryDisk()
+    filled(disk, 4).close()
+    disk.open(segment_file(2)).truncate(2 * SIZE - 1)
     reopened = open_topic_log(disk, PAIR)
     assert values(reopened) == numbers(3)
     assert append(reopened, idempotent_batch(3, b"3")).first_offset == 3
 
 
-def test_wrong_offset_at_the_end_of_a_clean_log_is_cut() -> None:
+@pytest.mark.parametrize("position", [7, 65, SIZE + 7, SIZE + 65])
+def test_wrong_batch_in_the_last_segment_of_a_killed_log_is_cut(position: int) -> None:
     """The checksum does not cover the base offset, so that only its neighbours tell that it is wrong."""
     disk = MemoryDisk()
-    filled(disk, 4).close()
-    damage(disk, segment_file(2), SIZE + 7)
-    assert values(open_topic_log(disk, PAIR)) == numbers(3)
-
-
-@pytest.mark.parametrize("position", [7, 65, SIZE + 7, SIZE + 65])
-def test_wrong_only_batch_after_the_last_index_entry_is_noticed(position: int) -> None:
-    disk = MemoryDisk()
-    log = open_topic_log(disk, TopicSettings(index_interval_bytes=1 << 20))
+    log = open_topic_log(disk)
     append(log, batch(b"a"))
     append(log, batch(b"b"))
-    log.close()
     damage(disk, segment_file(0), position)
     assert values(open_topic_log(disk)) == ([] if position < SIZE else [b"a"])
 
@@ -242,7 +281,7 @@ def test_producers_are_recovered_with_or_without_snapshots(clean: bool, snapshot
 def test_snapshot_beyond_a_cut_is_not_believed_even_when_the_log_has_passed_it() -> None:
     disk = MemoryDisk()
     filled(disk, 4).close()
-    damage(disk, segment_file(2), SIZE + 65)
+    disk.open(segment_file(2)).truncate(2 * SIZE - 1)
     shorter = open_topic_log(disk, PAIR)
     append(shorter, batch(b"another's"))
     append(shorter, batch(b"another's"))
@@ -293,3 +332,26 @@ def test_log_whose_segment_files_are_all_gone_is_a_failure() -> None:
     disk.remove(segment_file(0))
     with pytest.raises(StorageFailure, match="gone"):
         open_topic_log(disk, PAIR)
+
+
+def test_newest_segment_file_that_is_gone_after_a_kill_is_a_failure() -> None:
+    """Nothing of it was sealed; but the seal before it says that it was there."""
+    disk = MemoryDisk()
+    flush(filled(disk, 5))
+    disk.remove(segment_file(4))
+    with pytest.raises(StorageFailure, match=rf"a segment followed .*{2:020d}\.log, at offset 4, and is not there"):
+        open_topic_log(disk, PAIR)
+
+
+def test_files_with_other_names_are_told_and_let_be(caplog: pytest.LogCaptureFixture) -> None:
+    disk = MemoryDisk()
+    flush(filled(disk, 3))
+    for name in ("2.log", "copy.log", "copy.seal"):
+        disk.write_atomic(f"{DIRECTORY}/{name}", b"another's")
+    assert values(open_topic_log(disk, PAIR)) == numbers(3)
+    told = [message for message in caplog.messages if "file ignored" in message]
+    assert [
+        f"{DIRECTORY}/{name}: a segment is named by its base offset" in each
+        for name, each in zip(("2.log", "copy.log"), told, strict=True)
+    ] == [True, True]
+    assert disk.read(f"{DIRECTORY}/copy.log") == b"another's"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import ERRORS, ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.settings import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, batch, open_topic_log, values
@@ -267,3 +267,36 @@ def test_read_of_a_damaged_log_takes_the_partition_offline() -> None:
         owner.partition.read(1, 1, at_least_one=True)
     assert refused.value.kind is OFFLINE
     assert owner.partition.offline_reason is not None
+
+
+def test_read_that_finds_too_many_open_files_leaves_the_partition_online(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = Owner()
+    partition = owner.partition
+    partition.append(batch(b"a"), NOW_MS)
+    partition.write()
+    owner.flush()
+
+    def check(operation: str, path: str) -> None:
+        if operation == "read":
+            raise OutOfFiles(f"{path}: Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner.disk, "check", check)
+        with pytest.raises(RequestError, match=r"cannot be read now: .*Too many open files") as refused:
+            partition.read(0, 10, at_least_one=True)
+    assert ERRORS[refused.value.kind].retriable
+    assert partition.offline_reason is None
+    assert partition.read(0, 10, at_least_one=True) is not None
+
+
+def test_append_that_finds_too_many_open_files_takes_the_partition_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was acknowledged to nobody yet is not tried again behind the producer's back."""
+    owner = Owner()
+
+    def check(operation: str, path: str) -> None:
+        raise OutOfFiles(f"{path}: Too many open files")
+
+    monkeypatch.setattr(owner.disk, "check", check)
+    owner.partition.append(batch(b"a"), NOW_MS)
+    owner.partition.write()
+    assert refusal(owner).kind is OFFLINE
