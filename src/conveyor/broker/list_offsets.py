@@ -6,10 +6,13 @@ Source: KIP-79, KIP-734, KIP-320.
 from conveyor.broker.partitions import PartitionTable
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import NO_TIMESTAMP
+from conveyor.log.leader_epochs import NO_EPOCH
 from conveyor.log.reading import find_newest, find_time
 from conveyor.replication.partition import Partition
 
 LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
+LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -5, -6
+"""Nothing is tiered here, and nothing is to be: there is no such offset."""
 NO_OFFSET = -1
 
 
@@ -26,6 +29,8 @@ def find_offset(
         return partition.high_watermark, NO_TIMESTAMP, partition.leader_epoch
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return partition.log.log_start_offset, NO_TIMESTAMP, partition.leader_epoch
+    if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return NO_OFFSET, NO_TIMESTAMP, NO_EPOCH
     if timestamp_ms < NEWEST_TIMESTAMP:
         raise RequestError(ErrorKind.UNSUPPORTED_VERSION, f"timestamp {timestamp_ms} has no meaning to this broker")
     return _by_time(partition, timestamp_ms)
@@ -52,8 +57,7 @@ def _by_time(partition: Partition, timestamp_ms: int) -> tuple[int, int, int]:
         else:
             record = find_time(segments, timestamp_ms, limit, start)
     except StorageFailure as failure:
-        partition.go_offline(failure)
-        raise RequestError(ErrorKind.PARTITION_OFFLINE, str(failure)) from failure
+        raise partition.failed_read(failure) from failure
     if record is None:
         return NO_OFFSET, NO_TIMESTAMP, partition.leader_epoch
     return record.offset, record.timestamp_ms, partition.leader_epoch

@@ -52,7 +52,8 @@ class Administration:
         )
 
     def describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
-        """Raises RequestError (GROUP_ID_NOT_FOUND)."""
+        """Raises RequestError: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND."""
+        check_group_id(group_id)
         group = self._existing(group_id)
         if not isinstance(group, ConsumerGroup):
             raise RequestError(ErrorKind.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")

@@ -95,7 +95,8 @@ class ClassicGroups:
         group = self._groups.get(command.group_id)
         has_generation = command.generation_id > NO_GENERATION
         if group is None and has_generation:
-            raise RequestError(ErrorKind.ILLEGAL_GENERATION, f"group '{command.group_id}' has no generation now")
+            kind = ErrorKind.GROUP_ID_NOT_FOUND if command.knows_member_epochs else ErrorKind.ILLEGAL_GENERATION
+            raise RequestError(kind, f"group '{command.group_id}' has no generation now")
         if group is None or (group.state is GroupState.EMPTY and not has_generation):
             return
         if not has_generation and command.member_id == NO_MEMBER and command.group_instance_id is None:

@@ -75,7 +75,7 @@ class ConsumerGroups:
         """Answer a member, and take it a step on. Returns when it must be looked at next. Raises RequestError."""
         if group is None:
             if command.member_epoch != JOINING_EPOCH:
-                raise RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"group '{command.group_id}' has no members")
+                raise RequestError(ErrorKind.GROUP_ID_NOT_FOUND, f"Consumer group {command.group_id} not found.")
             group = ConsumerGroup(command.group_id)
         draft = GroupDraft(group)
         if is_leaving(command):

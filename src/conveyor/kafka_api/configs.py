@@ -5,12 +5,14 @@ from typing import Any
 
 from conveyor.broker.broker import Broker
 from conveyor.broker.configs import ConfigEntry, ConfigSource, broker_configs, topic_configs
+from conveyor.cluster.topic_creation import check_name
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 TOPIC = 2
 BROKER = 4
+DELETE_OPERATION = 1
 
 SOURCES = {ConfigSource.TOPIC: 1, ConfigSource.BROKER: 4, ConfigSource.DEFAULT: 5}
 _LIST = 7
@@ -20,6 +22,7 @@ _KINDS = {bool: 1, str: 2, int: 5, float: 6}
 def entries_of(broker: Broker, resource_type: int, name: str) -> list[ConfigEntry]:
     """The settings of a resource. Raises RequestError."""
     if resource_type == TOPIC:
+        check_name(name)
         return topic_configs(broker.topics.existing(name), broker.settings)
     if resource_type == BROKER:
         check_broker_name(broker, name)
@@ -35,10 +38,23 @@ def check_broker_name(broker: Broker, name: str) -> None:
 
 
 def check_changeable(call: Call, resource: Any) -> None:
-    """Only topics have settings that a client may change, each resource once a request. Raises RequestError."""
+    """Only topics have settings that a client may change, each once, and each resource once a request.
+
+    Raises RequestError.
+    """
     counts = Counter((each.resource_type, each.resource_name) for each in call.request.resources)
     if counts[resource.resource_type, resource.resource_name] > 1:
         raise RequestError(ErrorKind.INVALID_REQUEST, f"'{resource.resource_name}' is named twice in one request")
+    names = [each.name for each in resource.configs]
+    if len(set(names)) < len(names):
+        raise RequestError(ErrorKind.INVALID_REQUEST, "a setting is named twice for one resource")
+    missing = [
+        each.name
+        for each in resource.configs
+        if each.value is None and getattr(each, "config_operation", None) != DELETE_OPERATION
+    ]
+    if missing:
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"setting '{missing[0]}' has no value")
     if resource.resource_type == BROKER:
         raise RequestError(
             ErrorKind.INVALID_REQUEST,

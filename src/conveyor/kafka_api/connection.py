@@ -7,6 +7,7 @@ owner to stop reading. What waits is answered all the same.
 
 from collections import deque
 from collections.abc import Callable
+from struct import Struct
 from time import perf_counter
 
 from conveyor.broker.broker import Broker
@@ -17,6 +18,7 @@ from conveyor.kafka_api.framing import FrameDecoder
 from conveyor.kafka_api.k18_api_versions import answer_unsupported
 from conveyor.kernel.errors import ProtocolViolation
 
+_KEY_AND_VERSION = Struct(">hh")
 _PRODUCE_KEY = 0
 _DECODED_FACTOR = 16
 """Memory that a decoded request takes, for each of its bytes; a Produce's are records, which stay as they are."""
@@ -96,8 +98,7 @@ class KafkaConnection:
                 call.cancel()
 
     def _start(self, frame: memoryview) -> None:
-        api_key = int.from_bytes(frame[0:2], "big", signed=True)
-        version = int.from_bytes(frame[2:4], "big", signed=True)
+        api_key, version = _KEY_AND_VERSION.unpack_from(frame)
         api = APIS.get(api_key)
         if api is None:
             raise ProtocolViolation(f"api key {api_key} is not served")

@@ -1,7 +1,8 @@
 """Produce (key 0).
 
-v3 magic 2 only · v5 log start offset · v8 record errors and messages · v9 flexible · v10 current leader (KIP-951) ·
-v13 topic ids. Transactional batches are refused: transactions are not offered yet, and not advertised.
+v3 magic 2 only · v5 log start offset · v7 zstd (KIP-110) · v8 record errors and messages · v9 flexible ·
+v10 current leader (KIP-951) · v13 topic ids. Transactional batches are refused: transactions are not offered yet, and
+not advertised.
 
 The response is packed by hand: kio's writer takes some 12 us for one partition, this takes about one.
 """
@@ -16,10 +17,13 @@ from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
 from conveyor.kafka_api.packing import array_length, nullable_string, string
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.log.batch import COMPRESSION_MASK
+from conveyor.log.compression import ZSTD
 
 _TOPIC_IDS = 13
 _FLEXIBLE = 9
 _RECORD_ERRORS = 8
+_ZSTD = 7
 _LOG_START_OFFSET = 5
 
 _HEAD = Struct(">ii")
@@ -28,6 +32,8 @@ _PARTITION = Struct(">ihqqq")
 _ONE = Struct(">ihqqqBBB")
 _THROTTLE = Struct(">i")
 _NO_UUID = bytes(16)
+_ATTRIBUTES = 22
+"""Where the lower byte of a batch's attributes lies."""
 
 
 def handle(call: Call) -> None:
@@ -37,6 +43,8 @@ def handle(call: Call) -> None:
         call.meter.produced()
     if request.transactional_id is not None:
         return _refuse(call, ErrorKind.TRANSACTIONS_UNSUPPORTED, "transactions are not offered by this broker")
+    if call.api_version < _ZSTD and _uses_zstd(request):
+        return _refuse(call, ErrorKind.UNSUPPORTED_COMPRESSION, "zstd can be used from version 7 on")
     if call.api_version < _TOPIC_IDS:
         batches = [
             (topic.name, each.index, each.records) for topic in request.topic_data for each in topic.partition_data
@@ -52,6 +60,11 @@ def handle(call: Call) -> None:
         call.broker.publisher.publish(batches, request.acks, partial(_finish, call))
     except RequestError as error:
         _refuse(call, error.kind, error.message)
+
+
+def _uses_zstd(request: Any) -> bool:
+    batches = (each.records or b"" for topic in request.topic_data for each in topic.partition_data)
+    return any(len(each) > _ATTRIBUTES and each[_ATTRIBUTES] & COMPRESSION_MASK == ZSTD for each in batches)
 
 
 def _finish(call: Call, results: Sequence[Published]) -> None:

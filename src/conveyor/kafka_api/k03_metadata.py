@@ -17,7 +17,8 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 _LEADER_NOT_AVAILABLE = 5
 _NO_LEADER = -1
 _NULL_MEANS_ALL = 1
-_NULL_NAMES = 12
+_TOPIC_IDS = 12
+"""Versions 10 and 11 have a field for ids, and null names, but topics cannot be asked for by them yet."""
 
 
 def handle(call: Call) -> None:
@@ -25,6 +26,9 @@ def handle(call: Call) -> None:
     topics = call.request.topics
     if topics is None or (not topics and call.api_version < _NULL_MEANS_ALL):
         return _answer(call, [_described(call.broker, each) for each in call.broker.topics.image.topics.values()])
+    if call.api_version < _TOPIC_IDS and any(_goes_by_id(each) for each in topics):
+        by_id = RequestError(ErrorKind.INVALID_REQUEST, "topics can be asked for by id from version 12 on")
+        return _answer(call, [_failed(by_id, each.name or "") for each in topics])
     if _may_create(call) and any(_is_new(call.broker, each) for each in topics):
         call.broker.tasks.start(_create_and_answer(call))
     else:
@@ -42,6 +46,10 @@ async def _ensure(broker: Broker, asked: Any) -> dict[str, Any]:
         return _described(broker, await broker.topics.ensure(TopicRequest(name=asked.name)))
     except RequestError as error:
         return _failed(error, asked.name)
+
+
+def _goes_by_id(asked: Any) -> bool:
+    return asked.name is None or getattr(asked, "topic_id", None) is not None
 
 
 def _may_create(call: Call) -> bool:
@@ -99,8 +107,6 @@ def _partition(broker: Broker, topic: str, number: int, image: PartitionImage) -
 
 def _answer(call: Call, topics: Iterable[dict[str, Any]]) -> None:
     image = call.broker.topics.image
-    if call.api_version < _NULL_NAMES:
-        topics = [each | {"name": each["name"] or ""} for each in topics]
     brokers = [
         {"node_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
         for each in image.brokers.values()

@@ -13,7 +13,7 @@ from conveyor.groups.commands import FetchOffsets
 from conveyor.groups.replies import CommittedOffset, FetchedOffsets
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError
 
 _GROUP_ERROR = 2
 _GROUPS = 8
@@ -56,7 +56,8 @@ def _finish_one(call: Call, answers: list[dict[str, Any] | None], number: int, g
 
 def _answer(call: Call, group: Any, reply: object) -> dict[str, Any]:
     if isinstance(reply, FetchedOffsets):
-        return {"group_id": group.group_id, "error_code": errors.NONE, "topics": _topics(call, reply.offsets, None)}
+        topics = _topics(call, reply.offsets, None) + _unknown_topics(call, group)
+        return {"group_id": group.group_id, "error_code": errors.NONE, "topics": topics}
     assert isinstance(reply, RequestError)
     asked = _partitions(call, group) or ()
     offsets = [CommittedOffset(topic=topic, partition=each) for topic, each in asked]
@@ -75,6 +76,23 @@ def _topics(call: Call, offsets: Sequence[CommittedOffset], error: RequestError 
         elif name in image.topics:
             topics.append({"topic_id": image.topics[name].topic_id, "partitions": partitions})
     return topics
+
+
+def _unknown_topics(call: Call, group: Any) -> list[dict[str, Any]]:
+    """What is asked for by an id that no topic has."""
+    if call.api_version < _TOPIC_IDS or group.topics is None:
+        return []
+    code = errors.code(RequestError(ErrorKind.UNKNOWN_TOPIC_ID, "no topic has the id"))
+    return [
+        {
+            "topic_id": topic.topic_id,
+            "partitions": [
+                _partition(CommittedOffset(topic="", partition=number), code) for number in topic.partition_indexes
+            ],
+        }
+        for topic in group.topics
+        if topic.topic_id not in call.broker.topics.image.names_by_id
+    ]
 
 
 def _partition(offset: CommittedOffset, code: int) -> dict[str, Any]:

@@ -25,7 +25,7 @@ async def _find(call: Call) -> None:
 
 async def _coordinator(call: Call, key: str) -> dict[str, Any]:
     try:
-        _check(getattr(call.request, "key_type", _GROUP), key)
+        _check(getattr(call.request, "key_type", _GROUP))
         broker = await call.broker.groups.find_coordinator(key)
     except RequestError as error:
         failed = {"node_id": -1, "host": "", "port": -1, "error_message": error.message}
@@ -34,10 +34,8 @@ async def _coordinator(call: Call, key: str) -> dict[str, Any]:
     return found | {"key": key, "error_code": errors.NONE}
 
 
-def _check(key_type: int, key: str) -> None:
+def _check(key_type: int) -> None:
     if key_type != _GROUP:
         raise RequestError(
             ErrorKind.INVALID_REQUEST, f"coordinators of type {key_type} are not offered: only consumer groups (0)"
         )
-    if not key:
-        raise RequestError(ErrorKind.INVALID_GROUP_ID, "the group id is empty")

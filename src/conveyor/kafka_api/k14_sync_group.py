@@ -6,11 +6,15 @@ from conveyor.groups.commands import SyncGroup
 from conveyor.groups.replies import Synced
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+_NAMES_PROTOCOL = 5
 
 
 def handle(call: Call) -> None:
     request = call.request
+    if call.api_version >= _NAMES_PROTOCOL and None in (request.protocol_type, request.protocol_name):
+        return _finish(call, RequestError(ErrorKind.INCONSISTENT_GROUP_PROTOCOL, "name the protocol and its type"))
     command = SyncGroup(
         group_id=request.group_id,
         generation_id=request.generation_id,

@@ -1,5 +1,6 @@
 """DeleteTopics (key 20). v4 flexible · v5 error messages · v6 by name or by id."""
 
+from collections import Counter
 from typing import Any
 
 from conveyor.kafka_api import errors
@@ -18,15 +19,18 @@ async def _delete_all(call: Call) -> None:
         asked = [(each.name, each.topic_id) for each in call.request.topics]
     else:
         asked = [(name, None) for name in call.request.topic_names]
-    call.answer({"responses": [await _delete(call, name, topic_id) for name, topic_id in asked]})
+    counts = Counter(asked)
+    call.answer({"responses": [await _delete(call, *each, counts[each]) for each in counts]})
 
 
-async def _delete(call: Call, name: str | None, topic_id: Any) -> dict[str, Any]:
+async def _delete(call: Call, name: str | None, topic_id: Any, times_named: int) -> dict[str, Any]:
     topics = call.broker.topics
     error = None
     try:
         if (name is None) == (topic_id is None):
             raise RequestError(ErrorKind.INVALID_REQUEST, "give a topic's name, or its id, and not both")
+        if times_named > 1:
+            raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{name or topic_id}' is named twice")
         if name is None:
             name = topics.image.names_by_id.get(topic_id)
         else:

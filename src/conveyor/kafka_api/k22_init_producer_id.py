@@ -24,6 +24,8 @@ async def _init(call: Call) -> None:
 
 async def _allocate(call: Call) -> tuple[int, int]:
     request = call.request
+    if request.transactional_id == "":
+        raise RequestError(ErrorKind.INVALID_REQUEST, "the transactional id is empty")
     if request.transactional_id is not None:
         raise RequestError(ErrorKind.TRANSACTIONS_UNSUPPORTED, "transactions are not offered by this broker")
     known_id = getattr(request, "producer_id", _NO_ID)

@@ -4,7 +4,7 @@ from typing import Any
 
 from conveyor.kafka_api import configs
 from conveyor.kafka_api.call import Call
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import RequestError
 
 
 def handle(call: Call) -> None:
@@ -18,9 +18,6 @@ async def _alter_all(call: Call) -> None:
 async def _alter(call: Call, resource: Any) -> dict[str, Any]:
     try:
         configs.check_changeable(call, resource)
-        missing = [each.name for each in resource.configs if each.value is None]
-        if missing:
-            raise RequestError(ErrorKind.INVALID_CONFIG, f"topic setting '{missing[0]}' has no value")
         config = {each.name: each.value for each in resource.configs}
         await call.broker.topics.replace_config(resource.resource_name, config, check_only=call.request.validate_only)
     except RequestError as error:

@@ -7,7 +7,7 @@ from conveyor.kafka_api import configs
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ErrorKind, RequestError
 
-_OPERATIONS = {0: Operation.SET, 1: Operation.DELETE, 2: Operation.APPEND, 3: Operation.SUBTRACT}
+_OPERATIONS = {0: Operation.SET, configs.DELETE_OPERATION: Operation.DELETE, 2: Operation.APPEND, 3: Operation.SUBTRACT}
 
 
 def handle(call: Call) -> None:

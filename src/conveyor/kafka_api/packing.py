@@ -1,5 +1,9 @@
-"""The protocol's lengths and strings, packed by hand for the two responses that are on the hot path."""
+"""The protocol's lengths and strings, packed by hand for the two responses that are on the hot path.
 
+What is packed again and again, names of topics and small numbers, is remembered.
+"""
+
+from functools import lru_cache
 from struct import Struct
 
 _INT16 = Struct(">h")
@@ -18,6 +22,7 @@ def unsigned_varint(number: int) -> bytes:
     return bytes(out)
 
 
+@lru_cache(256)
 def array_length(count: int, flexible: bool) -> bytes:
     """The number of items in front of an array; flexible versions count from 1."""
     return unsigned_varint(count + 1) if flexible else _INT32.pack(count)
@@ -27,6 +32,7 @@ def null_array(flexible: bool) -> bytes:
     return b"\0" if flexible else _INT32.pack(-1)
 
 
+@lru_cache(256)
 def string(text: str, flexible: bool) -> bytes:
     encoded = text.encode()
     return (unsigned_varint(len(encoded) + 1) if flexible else _INT16.pack(len(encoded))) + encoded

@@ -70,7 +70,7 @@ def _field_steps(annotation: Any, kind: str, is_array: bool, flexible: bool) -> 
     bare = without_none(annotation)
     if is_array:
         item = without_none(get_args(bare)[0])
-        return [_skip_array(_item_steps(item, kind, flexible), flexible)]
+        return [_skip_array(_item_steps(item, kind, flexible), flexible, nullable=bare is not annotation)]
     if is_dataclass(bare) and bare is not annotation:
         return [_skip_nullable(_entity_steps(bare))]
     return _item_steps(bare, kind, flexible)
@@ -107,6 +107,9 @@ def _skip_compact(frame: Bytes, position: int) -> int:
 
 
 def _skip_compact_string(frame: Bytes, position: int) -> int:
+    short = frame[position]
+    if short < 0x80:
+        return position + (short or 1)
     end = _skip_compact(frame, position)
     if end - position > 3 + MAX_STRING_BYTES:
         raise ValueError(f"a string of more than {MAX_STRING_BYTES} bytes")
@@ -124,15 +127,19 @@ def _skip_tags(frame: Bytes, position: int) -> int:
     return position
 
 
-def _skip_array(steps: list[Skip], flexible: bool) -> Skip:
+def _skip_array(steps: list[Skip], flexible: bool, *, nullable: bool) -> Skip:
     def skip(frame: Bytes, position: int) -> int:
-        if flexible:
+        if flexible and frame[position] < 0x80:
+            count, position = frame[position] - 1, position + 1
+        elif flexible:
             count, position = _varint(frame, position)
             count -= 1
         else:
             count, position = _int32(frame, position), position + 4
         if count > MAX_ARRAY_ITEMS or count > len(frame) - position:
             raise ValueError(f"an array of {count} items")
+        if count < 0 and not nullable:
+            raise ValueError("an array is null that must not be")
         for _ in range(count):
             for step in steps:
                 position = step(frame, position)

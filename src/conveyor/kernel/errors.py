@@ -2,7 +2,8 @@
 
 - `RequestError`: expected; the client is told. `ERRORS` maps its kind to Kafka, HTTP and SQS.
 - `ProtocolViolation`: the peer does not speak the protocol; its connection is closed.
-- `StorageFailure`: a partition cannot be trusted on this disk; it goes offline and says why.
+- `StorageFailure`: a partition cannot be trusted on this disk; it goes offline and says why. Only a read that was
+  `OutOfFiles` leaves it online.
 - `AssertionError`: a bug; the broker stops rather than guess.
 """
 
@@ -30,9 +31,11 @@ class ErrorKind(Enum):
     GROUP_SUBSCRIBED_TO_TOPIC = auto()
     ILLEGAL_GENERATION = auto()
     INCONSISTENT_GROUP_PROTOCOL = auto()
+    INVALID_ACK_ID = auto()
     INVALID_COMMIT_OFFSET_SIZE = auto()
     INVALID_CONFIG = auto()
     INVALID_FETCH_SESSION_EPOCH = auto()
+    INVALID_FILTER = auto()
     INVALID_GROUP_ID = auto()
     INVALID_PARTITIONS = auto()
     INVALID_PRODUCER_EPOCH = auto()
@@ -42,10 +45,14 @@ class ErrorKind(Enum):
     INVALID_REPLICATION_FACTOR = auto()
     INVALID_REQUEST = auto()
     INVALID_REQUIRED_ACKS = auto()
+    INVALID_SCHEDULE = auto()
     INVALID_SESSION_TIMEOUT = auto()
+    INVALID_SUBSCRIPTION = auto()
     INVALID_TIMESTAMP = auto()
     INVALID_TOPIC = auto()
+    LEASE_LOST = auto()
     MEMBER_ID_REQUIRED = auto()
+    MESSAGE_NOT_DELAYED = auto()
     MESSAGE_TOO_LARGE = auto()
     METADATA_UNAVAILABLE = auto()
     MISMATCHED_ENDPOINT_TYPE = auto()
@@ -61,7 +68,9 @@ class ErrorKind(Enum):
     PREFERRED_LEADER_NOT_AVAILABLE = auto()
     REBALANCE_IN_PROGRESS = auto()
     REQUEST_TIMED_OUT = auto()
+    SCHEDULE_ALREADY_EXISTS = auto()
     STALE_MEMBER_EPOCH = auto()
+    SUBSCRIPTION_ALREADY_EXISTS = auto()
     TELEMETRY_TOO_LARGE = auto()
     THROTTLING_QUOTA_EXCEEDED = auto()
     TOPIC_ALREADY_EXISTS = auto()
@@ -69,6 +78,9 @@ class ErrorKind(Enum):
     TRANSACTIONS_UNSUPPORTED = auto()
     UNKNOWN_LEADER_EPOCH = auto()
     UNKNOWN_MEMBER_ID = auto()
+    UNKNOWN_MESSAGE = auto()
+    UNKNOWN_SCHEDULE = auto()
+    UNKNOWN_SUBSCRIPTION = auto()
     UNKNOWN_SUBSCRIPTION_ID = auto()
     UNKNOWN_TOPIC = auto()
     UNKNOWN_TOPIC_ID = auto()
@@ -115,9 +127,11 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC: ErrorFace(86, 409, _INVALID),
     ErrorKind.ILLEGAL_GENERATION: ErrorFace(22, 409, _INVALID),
     ErrorKind.INCONSISTENT_GROUP_PROTOCOL: ErrorFace(23, 409, _INVALID),
+    ErrorKind.INVALID_ACK_ID: ErrorFace(42, 400, "ReceiptHandleIsInvalid"),
     ErrorKind.INVALID_COMMIT_OFFSET_SIZE: ErrorFace(28, 400, _INVALID),
     ErrorKind.INVALID_CONFIG: ErrorFace(40, 400, _INVALID),
     ErrorKind.INVALID_FETCH_SESSION_EPOCH: ErrorFace(71, 409, _INVALID, retriable=True),
+    ErrorKind.INVALID_FILTER: ErrorFace(42, 400, _INVALID),
     ErrorKind.INVALID_GROUP_ID: ErrorFace(24, 400, _INVALID),
     ErrorKind.INVALID_PARTITIONS: ErrorFace(37, 400, _INVALID),
     ErrorKind.INVALID_PRODUCER_EPOCH: ErrorFace(47, 409, _INVALID),
@@ -127,10 +141,14 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.INVALID_REPLICATION_FACTOR: ErrorFace(38, 400, _INVALID),
     ErrorKind.INVALID_REQUEST: ErrorFace(42, 400, _INVALID),
     ErrorKind.INVALID_REQUIRED_ACKS: ErrorFace(21, 400, _INVALID),
+    ErrorKind.INVALID_SCHEDULE: ErrorFace(42, 400, _INVALID),
     ErrorKind.INVALID_SESSION_TIMEOUT: ErrorFace(26, 400, _INVALID),
+    ErrorKind.INVALID_SUBSCRIPTION: ErrorFace(42, 400, _INVALID),
     ErrorKind.INVALID_TIMESTAMP: ErrorFace(32, 400, _INVALID),
     ErrorKind.INVALID_TOPIC: ErrorFace(17, 400, _INVALID),
+    ErrorKind.LEASE_LOST: ErrorFace(121, 409, "ReceiptHandleIsInvalid"),
     ErrorKind.MEMBER_ID_REQUIRED: ErrorFace(79, 409, _INVALID),
+    ErrorKind.MESSAGE_NOT_DELAYED: ErrorFace(121, 409, "UnsupportedOperation"),
     ErrorKind.MESSAGE_TOO_LARGE: ErrorFace(10, 413, _INVALID),
     ErrorKind.METADATA_UNAVAILABLE: ErrorFace(-1, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.MISMATCHED_ENDPOINT_TYPE: ErrorFace(114, 400, _INVALID),
@@ -146,7 +164,9 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.POLICY_VIOLATION: ErrorFace(44, 409, "UnsupportedOperation"),
     ErrorKind.REBALANCE_IN_PROGRESS: ErrorFace(27, 409, _UNAVAILABLE),
     ErrorKind.REQUEST_TIMED_OUT: ErrorFace(7, 504, _UNAVAILABLE, retriable=True),
+    ErrorKind.SCHEDULE_ALREADY_EXISTS: ErrorFace(42, 409, _INVALID),
     ErrorKind.STALE_MEMBER_EPOCH: ErrorFace(113, 409, _INVALID),
+    ErrorKind.SUBSCRIPTION_ALREADY_EXISTS: ErrorFace(42, 409, "QueueNameExists"),
     ErrorKind.TELEMETRY_TOO_LARGE: ErrorFace(118, 413, _INVALID),
     ErrorKind.THROTTLING_QUOTA_EXCEEDED: ErrorFace(89, 429, "RequestThrottled", retriable=True),
     ErrorKind.TOPIC_ALREADY_EXISTS: ErrorFace(36, 409, "QueueNameExists"),
@@ -154,6 +174,9 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.TRANSACTIONS_UNSUPPORTED: ErrorFace(53, 501, "UnsupportedOperation"),
     ErrorKind.UNKNOWN_LEADER_EPOCH: ErrorFace(75, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.UNKNOWN_MEMBER_ID: ErrorFace(25, 404, _INVALID),
+    ErrorKind.UNKNOWN_MESSAGE: ErrorFace(1, 404, _INVALID),
+    ErrorKind.UNKNOWN_SCHEDULE: ErrorFace(69, 404, _MISSING),
+    ErrorKind.UNKNOWN_SUBSCRIPTION: ErrorFace(69, 404, _MISSING),
     ErrorKind.UNKNOWN_SUBSCRIPTION_ID: ErrorFace(117, 409, _INVALID),
     ErrorKind.UNKNOWN_TOPIC: ErrorFace(3, 404, _MISSING, retriable=True),
     ErrorKind.UNKNOWN_TOPIC_ID: ErrorFace(100, 404, _MISSING, retriable=True),
@@ -188,6 +211,10 @@ class ProtocolViolation(ConveyorError):  # noqa: N818 - named for what it is
 
 class StorageFailure(ConveyorError):  # noqa: N818 - named for what it is
     """A file could not be written, flushed or trusted; the partition it belongs to goes offline."""
+
+
+class OutOfFiles(StorageFailure):
+    """No file could be opened, for now: there are too many open. What only reads may be tried again."""
 
 
 class SettingsError(ConveyorError):

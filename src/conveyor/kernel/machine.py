@@ -40,10 +40,14 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a machine decided: the records that make it so, and whom to tell what."""
+    """What a machine decided: the records that make it so, and whom to tell what.
+
+    at_once: the replies depend on nothing that is not safe yet, in these records or in earlier ones.
+    """
 
     records: tuple[LogRecord, ...] = ()
     replies: tuple[Reply, ...] = ()
+    at_once: bool = False
 
 
 class StateMachine(Protocol[Command]):

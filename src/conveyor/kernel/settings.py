@@ -6,33 +6,10 @@ when the tree is made; relations between values are checked by `check_relations`
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
-from math import isfinite
 from typing import Any, cast
 
 from conveyor.kernel.errors import SettingsError
-
-type_names = {int: "a whole number", str: "text", bool: "true or false", float: "a number"}
-
-
-def setting(
-    default: Any,
-    doc: str,
-    *,
-    unit: str = "",
-    kafka: str = "",
-    low: float | None = None,
-    high: float | None = None,
-    choices: tuple[str, ...] = (),
-    several: bool = False,
-) -> Any:
-    """Declare one setting: what it is by default, what it means, and what it may be.
-
-    several: it takes more than one of its choices, with commas between them.
-    """
-    metadata = {
-        "doc": doc, "unit": unit, "kafka": kafka, "low": low, "high": high, "choices": choices, "several": several
-    }  # fmt: skip
-    return field(default=default, metadata=metadata)
+from conveyor.kernel.setting import parse, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +29,9 @@ class TopicSettings:
     cleanup_policy: str = setting(
         "delete",
         "What happens to old records: `delete`, by retention.ms and retention.bytes; `compact`, where the last record"
-        " of each key stays; or both.",
+        " of each key stays; `acknowledged`, once every subscription has settled them; or several of them.",
         kafka="cleanup.policy",
-        choices=("delete", "compact"),
+        choices=("delete", "compact", "acknowledged"),
         several=True,
     )
     retention_ms: int = setting(
@@ -136,12 +113,24 @@ class TopicSettings:
     min_insync_replicas: int = setting(
         1, "How many replicas acks=all needs.", unit="replicas", kafka="min.insync.replicas", low=1
     )
+    dedup_enable: bool = setting(
+        False,
+        "Leave out records, whoever produces them, whose `conveyor-dedup-id` was there within dedup.window.ms. REST always"
+        " does.",
+    )
+    dedup_window_ms: int = setting(
+        300_000, "How long a `conveyor-dedup-id` is remembered, by the records' timestamps.", unit="ms", low=1
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     """What holds for the whole broker."""
 
+    data_dir: str = setting("./conveyor-data", "Where records and metadata are kept.", kafka="log.dirs")
+    log_level: str = setting(
+        "info", "What is written to standard error.", choices=("debug", "info", "warning", "error")
+    )
     node_id: int = setting(1, "This broker's number, unique in its cluster.", kafka="node.id", low=0)
     rack: str = setting("", "Where this broker stands, for replica placement.", kafka="broker.rack")
     auto_create_topics: bool = setting(
@@ -175,6 +164,12 @@ class BrokerSettings:
         unit="keys",
         low=1,
     )
+    dedup_max_ids: int = setting(
+        1_000_000,
+        "Ids of messages remembered for one partition, about 250 bytes each; the longest known goes first.",
+        unit="ids",
+        low=1,
+    )
     open_segment_files: int = setting(
         0, "Files kept open at most; 0 takes half of what the system allows.", unit="files", low=0
     )
@@ -193,10 +188,16 @@ class NetworkSettings:
         kafka="advertised.listeners",
     )
     insecure: bool = setting(False, "Allow a listener that is not on loopback, though nothing is authenticated.")
+    token_file: str = setting(
+        "", "A file of bearer tokens, one a line, of which HTTP clients have to bring one; none are asked for by default."
+    )
     max_request_bytes: int = setting(
         104_857_600, "The largest request taken.", unit="bytes", kafka="socket.request.max.bytes", low=1024
     )
     max_connections: int = setting(10_000, "Connections open at once.", kafka="max.connections", low=1)
+    max_http_connections: int = setting(
+        1_000, "HTTP connections open at once, besides those of Kafka clients.", unit="connections", low=1
+    )
     max_idle_ms: int = setting(
         600_000,
         "A connection with no finished request for this long is closed.",
@@ -409,16 +410,6 @@ def topic_setting_name(declared: "Field[Any]") -> str:
     return cast("str", declared.metadata["kafka"]) or declared.name.replace("_", ".")
 
 
-def parse(declared: "Field[Any]", value: object, *, label: str) -> object:
-    """Turn a value from a flag, the environment or a file into the setting's type. Raises SettingsError."""
-    wanted = type(declared.default)
-    parsed = _convert(wanted, value)
-    if parsed is None:
-        raise SettingsError(f"setting '{label}' is {value!r}: it takes {type_names[wanted]}")
-    _check_range(declared, parsed, label)
-    return parsed
-
-
 def check_relations(settings: Settings) -> None:
     """Check what must hold between settings. Raises SettingsError naming both."""
     groups, network, topics = settings.groups, settings.network, settings.topics
@@ -451,36 +442,6 @@ def _fill(section: Any, name: str, values: Mapping[str, object]) -> Any:
             raise SettingsError(f"unknown setting '{name}.{key}': known are {', '.join(sorted(known))}")
     parsed = {key: parse(known[key], value, label=f"{name}.{key}") for key, value in values.items()}
     return replace(section, **parsed)
-
-
-def _convert(wanted: type, value: object) -> object | None:
-    if wanted is bool:
-        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        return value if isinstance(value, bool) else words.get(str(value).strip().lower())
-    if wanted is float:
-        try:
-            number = float("nan") if isinstance(value, bool) else float(str(value).strip())
-        except ValueError:
-            return None
-        return number if isfinite(number) else None
-    if wanted is int:
-        try:
-            return None if isinstance(value, bool | float) else int(str(value).strip().replace("_", ""))
-        except ValueError:
-            return None
-    return value if isinstance(value, wanted) else None
-
-
-def _check_range(declared: "Field[Any]", value: Any, label: str) -> None:
-    low, high, choices = (declared.metadata[key] for key in ("low", "high", "choices"))
-    unit = f" {declared.metadata['unit']}" if declared.metadata["unit"] else ""
-    if low is not None and value < low:
-        raise SettingsError(f"setting '{label}' is {value}: it must be at least {low}{unit}")
-    if high is not None and value > high:
-        raise SettingsError(f"setting '{label}' is {value}: it must be at most {high}{unit}")
-    chosen = value.split(",") if declared.metadata["several"] else [value]
-    if choices and not set(chosen) <= set(choices):
-        raise SettingsError(f"setting '{label}' is {value!r}: it is one of {', '.join(choices)}")
 
 
 def _joined(section: str, values: Mapping[str, object]) -> str:

@@ -91,7 +91,7 @@ def test_senseless_request_is_refused(fields: dict[str, object]) -> None:
 def test_unknown_members_are_told_so() -> None:
     coordinator = coordinator_with()
     stranger = ConsumerMember(coordinator, "stranger")
-    assert kind_of(stranger.send(member_epoch=1)) is ErrorKind.UNKNOWN_MEMBER_ID
+    assert kind_of(stranger.send(member_epoch=1)) is ErrorKind.GROUP_ID_NOT_FOUND
     joined(coordinator, "a")
     assert kind_of(stranger.send(member_epoch=1)) is ErrorKind.UNKNOWN_MEMBER_ID
     assert kind_of(stranger.send(member_epoch=-1)) is ErrorKind.UNKNOWN_MEMBER_ID

@@ -65,6 +65,8 @@ def test_commit_of_a_member_whose_group_is_empty_or_gone_is_refused() -> None:
     coordinator.advance(SESSION_MS)
     assert kind_of(coordinator.commit(5, member, generation_id)) is ErrorKind.UNKNOWN_MEMBER_ID
     refused = coordinator.commit(5, member, generation_id, group_id="never-was")
+    assert kind_of(refused) is ErrorKind.GROUP_ID_NOT_FOUND
+    refused = coordinator.commit(5, member, generation_id, group_id="never-was", knows_member_epochs=False)
     assert kind_of(refused) is ErrorKind.ILLEGAL_GENERATION
 
 

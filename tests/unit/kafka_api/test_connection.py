@@ -8,7 +8,6 @@ from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import (
     API_VERSIONS,
     CREATE_TOPICS,
-    METADATA,
     SOFTWARE,
     fetch,
     framed,
@@ -106,24 +105,7 @@ async def test_an_answer_that_comes_after_the_end_goes_nowhere(client: MemoryCli
     assert await client.answered_ids() == []
 
 
-async def test_an_api_that_is_not_served_is_a_violation(client: MemoryClient) -> None:
-    with pytest.raises(ProtocolViolation, match="api key 999 is not served"):
-        client.connection.receive(framed(b"\x03\xe7\x00\x00\x00\x00\x00\x01"))
-
-
-async def test_a_version_that_is_not_served_is_a_violation(client: MemoryClient) -> None:
-    with pytest.raises(ProtocolViolation, match="api key 3 version 99: versions 0 to"):
-        client.connection.receive(framed(b"\x00\x03\x00\x63\x00\x00\x00\x01"))
-
-
 async def test_requests_before_a_violation_are_answered(client: MemoryClient) -> None:
     with pytest.raises(ProtocolViolation):
         client.send(ping(1), b"\x03\xe7\x00\x00\x00\x00\x00\x02")
     assert await client.answered_ids() == [1]
-
-
-async def test_an_unknown_version_of_api_versions_is_told_what_is_served(client: MemoryClient) -> None:
-    client.send(b"\x00\x12\x00\x63\x00\x00\x00\x07\xff\xff")
-    body = response(API_VERSIONS, 0, await client.answers.get())
-    assert int(body.error_code) == 35
-    assert METADATA in {int(each.api_key) for each in body.api_keys}

@@ -5,13 +5,13 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from conveyor.kernel.errors import SettingsError
+from conveyor.kernel.setting import type_names
 from conveyor.kernel.settings import (
     Settings,
     TopicSettings,
     from_sources,
     topic_setting_name,
     topic_settings,
-    type_names,
 )
 
 SECTIONS = [each.name for each in fields(Settings)]

@@ -1,0 +1,70 @@
+"""One setting: how it is declared, and how its value is read from text and checked."""
+
+from dataclasses import Field, field
+from math import isfinite
+from typing import Any
+
+from conveyor.kernel.errors import SettingsError
+
+type_names = {int: "a whole number", str: "text", bool: "true or false", float: "a number"}
+
+
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    unit: str = "",
+    kafka: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    several: bool = False,
+) -> Any:
+    """Declare one setting: what it is by default, what it means, and what it may be.
+
+    several: it takes more than one of its choices, with commas between them.
+    """
+    metadata = {
+        "doc": doc, "unit": unit, "kafka": kafka, "low": low, "high": high, "choices": choices, "several": several
+    }  # fmt: skip
+    return field(default=default, metadata=metadata)
+
+
+def parse(declared: "Field[Any]", value: object, *, label: str) -> object:
+    """Turn a value from a flag, the environment or a file into the setting's type. Raises SettingsError."""
+    wanted = type(declared.default)
+    parsed = _convert(wanted, value)
+    if parsed is None:
+        raise SettingsError(f"setting '{label}' is {value!r}: it takes {type_names[wanted]}")
+    _check_range(declared, parsed, label)
+    return parsed
+
+
+def _convert(wanted: type, value: object) -> object | None:
+    if wanted is bool:
+        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        return value if isinstance(value, bool) else words.get(str(value).strip().lower())
+    if wanted is float:
+        try:
+            number = float("nan") if isinstance(value, bool) else float(str(value).strip())
+        except ValueError:
+            return None
+        return number if isfinite(number) else None
+    if wanted is int:
+        try:
+            return None if isinstance(value, bool | float) else int(str(value).strip().replace("_", ""))
+        except ValueError:
+            return None
+    return value if isinstance(value, wanted) else None
+
+
+def _check_range(declared: "Field[Any]", value: Any, label: str) -> None:
+    low, high, choices = (declared.metadata[key] for key in ("low", "high", "choices"))
+    unit = f" {declared.metadata['unit']}" if declared.metadata["unit"] else ""
+    if low is not None and value < low:
+        raise SettingsError(f"setting '{label}' is {value}: it must be at least {low}{unit}")
+    if high is not None and value > high:
+        raise SettingsError(f"setting '{label}' is {value}: it must be at most {high}{unit}")
+    chosen = value.split(",") if declared.metadata["several"] else [value]
+    if choices and not set(chosen) <= set(choices):
+        raise SettingsError(f"setting '{label}' is {value!r}: it is one of {', '.join(choices)}")

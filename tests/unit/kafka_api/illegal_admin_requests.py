@@ -1,0 +1,300 @@
+"""Administrators' requests that a broker has to refuse: topics, settings, quotas, elections, telemetry and the rest.
+
+Source: Kafka's KafkaApis, ControllerApis, ConfigAdminManager, ReplicationControlManager, ConfigurationControlManager,
+ClientQuotaControlManager, ClientMetricsManager and DescribeTopicPartitionsRequestHandler.
+"""
+
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode as E
+
+from tests.unit.kafka_api.illegal_row import Given, Row, Values
+from tests.unit.kafka_api.illegal_world import TELEMETRY_MAX_BYTES
+from tests.unit.kafka_api.illegal_world import push_values as push
+
+
+def software(name: str = "test", version: str = "1") -> Values:
+    return {"client_software_name": name, "client_software_version": version}
+
+
+API_VERSIONS = [
+    Row(18, (3, 4), "a software name with spaces", software(name="a b"), E.invalid_request),
+    Row(18, (3, 4), "a software name that begins with a dash", software(name="-a"), E.invalid_request),
+    Row(18, (3, 4), "no software name", software(name=""), E.invalid_request),
+    Row(18, (3, 4), "no software version", software(version=""), E.invalid_request),
+]
+
+
+def create(name: str = "new", **more: Any) -> Values:
+    wanted = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    return {"topics": [wanted | more], "timeout": 1000, "validate_only": False}
+
+
+def create_assigned(*brokers: tuple[int, ...], first: int = 0, **more: Any) -> Values:
+    replicas = [{"partition_index": number, "broker_ids": each} for number, each in enumerate(brokers, first)]
+    unset: Values = {"num_partitions": -1, "replication_factor": -1, "assignments": replicas}
+    return create(**unset | more)
+
+
+def with_config(name: str, value: str | None) -> Values:
+    return create(configs=[{"name": name, "value": value}])
+
+
+SAME_PARTITION = [{"partition_index": 0, "broker_ids": (1,)}] * 2
+
+CREATE_TOPICS = [
+    Row(19, (2, 7), "a topic that is there", create("t"), E.topic_already_exists),
+    Row(19, (2, 7), "a name with spaces", create("no spaces"), E.invalid_topic_exception),
+    Row(19, (2, 7), "an empty name", create(""), E.invalid_topic_exception),
+    Row(19, (7,), "a name that is a directory", create(".."), E.invalid_topic_exception),
+    Row(19, (7,), "a name too long", create("n" * 250), E.invalid_topic_exception),
+    Row(19, (2, 7), "no partitions", create(num_partitions=0), E.invalid_partitions),
+    Row(19, (7,), "a negative number of partitions", create(num_partitions=-2), E.invalid_partitions),
+    Row(19, (7,), "more partitions than a broker takes", create(num_partitions=1_000_000), E.invalid_partitions),
+    Row(19, (2, 7), "no replicas", create(replication_factor=0), E.invalid_replication_factor),
+    Row(19, (7,), "a negative number of replicas", create(replication_factor=-2), E.invalid_replication_factor),
+    Row(19, (2, 7), "more replicas than brokers", create(replication_factor=2), E.invalid_replication_factor),
+    Row(19, (2, 7), "an unknown setting", with_config("no.such", "1"), E.invalid_config),
+    Row(19, (2, 7), "a setting of a wrong type", with_config("segment.bytes", "many"), E.invalid_config),
+    Row(19, (2, 7), "a setting out of range", with_config("segment.bytes", "1"), E.invalid_config),
+    Row(19, (2, 7), "a setting without value", with_config("segment.bytes", None), E.invalid_config),
+    Row(19, (2, 7), "an assignment and a count", create_assigned((1,), num_partitions=1), E.invalid_request),
+    Row(19, (2, 7), "an assignment and a factor", create_assigned((1,), replication_factor=1), E.invalid_request),
+    Row(
+        19,
+        (2, 7),
+        "a partition assigned twice",
+        create_assigned(assignments=SAME_PARTITION),
+        E.invalid_replica_assignment,
+    ),
+    Row(19, (7,), "an assignment to nobody", create_assigned(()), E.invalid_replica_assignment),
+    Row(19, (7,), "an assignment to an unknown broker", create_assigned((9,)), E.invalid_replica_assignment),
+    Row(19, (7,), "an assignment twice to a broker", create_assigned((1, 1)), E.invalid_replica_assignment),
+    Row(19, (7,), "an assignment that leaves out 0", create_assigned((1,), first=1), E.invalid_replica_assignment),
+    Row(19, (2, 7), "a topic named twice", {**create(), "topics": create()["topics"] * 2}, E.invalid_request),
+]
+
+
+def delete(*names: str | None, topic_id: Any = None) -> Values:
+    topics = [{"name": each, "topic_id": topic_id} for each in names]
+    return {"topics": topics, "topic_names": names, "timeout": 1000}
+
+
+DELETE_TOPICS = [
+    Row(20, (1, 6), "an unknown topic", delete("nothing"), E.unknown_topic_or_partition),
+    Row(20, (6,), "an unknown id", delete(None, topic_id=Given.UNKNOWN_ID), E.unknown_topic_id),
+    Row(20, (6,), "neither name nor id", delete(None), E.invalid_request),
+    Row(20, (6,), "name and id", delete("t", topic_id=Given.TOPIC_ID), E.invalid_request),
+    Row(20, (1, 6), "a topic named twice", delete("t", "t"), E.invalid_request),
+    Row(20, (6,), "an id given twice", delete(None, None, topic_id=Given.TOPIC_ID), E.invalid_request),
+    Row(20, (1, 6), "the broker's own topic", delete("__consumer_offsets"), E.invalid_topic_exception),
+]
+
+
+def resource(kind: int = 2, name: str = "t", *configs: Values, **more: Any) -> Values:
+    known = {"resource_type": kind, "resource_name": name, "configs": configs, "configuration_keys": None}
+    options = {"validate_only": False, "include_synonyms": False, "include_documentation": False}
+    return {"resources": [known]} | options | more
+
+
+def setting(name: str = "segment.bytes", value: str | None = "1048576", operation: int = 0) -> Values:
+    return {"name": name, "value": value, "config_operation": operation}
+
+
+def changes(*configs: Values) -> Values:
+    return resource(2, "t", *configs)
+
+
+TWICE: Values = {"resources": resource()["resources"] * 2}
+
+RESOURCES = [
+    (2, "nothing", "an unknown topic", E.unknown_topic_or_partition),
+    (4, "9", "another broker", E.invalid_request),
+    (4, "one", "a broker's name that is no number", E.invalid_request),
+    (0, "t", "a resource of unknown type", E.invalid_request),
+    (99, "t", "a resource of a type that is none", E.invalid_request),
+]
+
+CONFIGS = [
+    *(
+        Row(key, (low, high), wrong, resource(kind, name), code)
+        for key, low, high in ((32, 1, 4), (33, 0, 2), (44, 0, 1))
+        for kind, name, wrong, code in RESOURCES
+    ),
+    Row(32, (1, 4), "a name with spaces", resource(2, "no spaces"), E.invalid_topic_exception),
+    Row(32, (1, 4), "an empty name", resource(2, ""), E.invalid_topic_exception),
+    Row(33, (0, 2), "a resource named twice", resource() | TWICE, E.invalid_request),
+    Row(44, (0, 1), "a resource named twice", resource() | TWICE, E.invalid_request),
+    Row(33, (0, 2), "an unknown setting", changes(setting("no.such")), E.invalid_config),
+    Row(44, (0, 1), "an unknown setting", changes(setting("no.such")), E.invalid_config),
+    Row(33, (0, 2), "a setting of a wrong type", changes(setting(value="many")), E.invalid_config),
+    Row(44, (0, 1), "a setting of a wrong type", changes(setting(value="many")), E.invalid_config),
+    Row(33, (0, 2), "a setting without value", changes(setting(value=None)), E.invalid_request),
+    Row(44, (0, 1), "a setting without value", changes(setting(value=None)), E.invalid_request),
+    Row(33, (0, 2), "a setting named twice", changes(setting(), setting()), E.invalid_request),
+    Row(44, (0, 1), "a setting named twice", changes(setting(), setting()), E.invalid_request),
+    Row(44, (0, 1), "an unknown operation", changes(setting(operation=9)), E.invalid_request),
+    Row(44, (0, 1), "a negative operation", changes(setting(operation=-1)), E.invalid_request),
+    Row(44, (0, 1), "appending to what is no list", changes(setting(operation=2)), E.invalid_config),
+    Row(44, (0, 1), "subtracting from what is no list", changes(setting(operation=3)), E.invalid_config),
+    Row(
+        44, (0, 1), "appending what the list cannot have", changes(setting("cleanup.policy", "x", 2)), E.invalid_config
+    ),
+]
+
+DESCRIBE_LOG_DIRS = [
+    Row(35, (1, 5), "an unknown topic: it is left out", {"topics": [{"topic": "x", "partitions": (0,)}]}, E.none),
+    Row(35, (1, 5), "a negative partition: it is left out", {"topics": [{"topic": "t", "partitions": (-1,)}]}, E.none),
+]
+
+
+def add_partitions(count: int, *brokers: tuple[int, ...], topic: str = "t") -> Values:
+    replicas = [{"broker_ids": each} for each in brokers] or None
+    wanted = {"name": topic, "count": count, "assignments": replicas}
+    return {"topics": [wanted], "timeout": 1000, "validate_only": False}
+
+
+MORE_TWICE: Values = {"topics": add_partitions(2)["topics"] * 2}
+
+CREATE_PARTITIONS = [
+    Row(37, (0, 3), "an unknown topic", add_partitions(2, topic="nothing"), E.unknown_topic_or_partition),
+    Row(37, (0, 3), "as many as there are", add_partitions(1), E.invalid_partitions),
+    Row(37, (0, 3), "fewer than there are", add_partitions(0), E.invalid_partitions),
+    Row(37, (0, 3), "a negative number", add_partitions(-1), E.invalid_partitions),
+    Row(37, (0, 3), "more than a broker takes", add_partitions(1_000_000), E.invalid_partitions),
+    Row(37, (0, 3), "too many assignments", add_partitions(2, (1,), (1,)), E.invalid_replica_assignment),
+    Row(37, (0, 3), "an assignment to nobody", add_partitions(2, ()), E.invalid_replica_assignment),
+    Row(37, (0, 3), "an assignment to an unknown broker", add_partitions(2, (9,)), E.invalid_replica_assignment),
+    Row(37, (0, 3), "an assignment twice to a broker", add_partitions(2, (1, 1)), E.invalid_replica_assignment),
+    Row(37, (0, 3), "a topic named twice", add_partitions(2) | MORE_TWICE, E.invalid_request),
+]
+
+
+def elect(topic: str = "t", partition: int = 0, kind: int = 0) -> Values:
+    return {"election_type": kind, "topic_partitions": [{"topic": topic, "partitions": (partition,)}], "timeout": 1000}
+
+
+ELECT_LEADERS = [
+    Row(43, (0, 2), "an unknown topic", elect("nothing"), E.unknown_topic_or_partition),
+    Row(43, (0, 2), "a partition beyond the last", elect(partition=1), E.unknown_topic_or_partition),
+    Row(43, (2,), "a negative partition", elect(partition=-1), E.unknown_topic_or_partition),
+    Row(43, (0, 2), "a partition that has its leader", elect(), E.election_not_needed),
+    Row(43, (1, 2), "the same, unclean", elect(kind=1), E.election_not_needed),
+    Row(43, (1, 2), "an unknown type of election", elect(kind=2), E.invalid_request),
+    Row(43, (1, 2), "a negative type of election", elect(kind=-1), E.invalid_request),
+]
+
+
+def quota_filter(*parts: tuple[str, int, str | None]) -> Values:
+    names = ("entity_type", "match_type", "match")
+    return {"components": [dict(zip(names, each, strict=True)) for each in parts], "strict": False}
+
+
+DESCRIBE_CLIENT_QUOTAS = [
+    Row(48, (0, 1), "an unknown type of entity", quota_filter(("x", 2, None)), E.unsupported_version),
+    Row(48, (0, 1), "a type named twice", quota_filter(("user", 2, None), ("user", 1, None)), E.invalid_request),
+    Row(48, (0, 1), "addresses of users", quota_filter(("ip", 2, None), ("user", 2, None)), E.invalid_request),
+    Row(48, (0, 1), "an exact match of nothing", quota_filter(("user", 0, None)), E.invalid_request),
+    Row(48, (0, 1), "a default with a name", quota_filter(("user", 1, "u")), E.invalid_request),
+    Row(48, (0, 1), "any, with a name", quota_filter(("user", 2, "u")), E.invalid_request),
+    Row(48, (0, 1), "an unknown type of match", quota_filter(("user", 3, None)), E.invalid_request),
+]
+
+
+def quota(key: str = "producer_byte_rate", value: float = 1.0, **entity: str | None) -> Values:
+    parts = [{"entity_type": kind.replace("_", "-"), "entity_name": name} for kind, name in entity.items()]
+    entry = {"entity": parts, "ops": [{"key": key, "value": value, "remove": False}]}
+    return {"entries": [entry], "validate_only": False}
+
+
+SAME_KEY = [{"key": "producer_byte_rate", "value": 1.0, "remove": False}] * 2
+SAME_TYPE = [{"entity_type": "user", "entity_name": each} for each in ("u", "v")]
+
+ALTER_CLIENT_QUOTAS = [
+    Row(49, (0, 1), "no entity", quota(), E.invalid_request),
+    Row(49, (0, 1), "an unknown type of entity", quota(x="u"), E.invalid_request),
+    Row(49, (0, 1), "an empty name", quota(user=""), E.invalid_request),
+    Row(49, (0, 1), "an address of a user", quota(user="u", ip="127.0.0.1"), E.invalid_request),
+    Row(49, (0, 1), "an address that is none", quota("connection_creation_rate", ip="one"), E.invalid_request),
+    Row(49, (0, 1), "an unknown key", quota("x", user="u"), E.invalid_request),
+    Row(49, (0, 1), "a key of addresses", quota("connection_creation_rate", user="u"), E.invalid_request),
+    Row(49, (0, 1), "a key of clients", quota(ip="127.0.0.1"), E.invalid_request),
+    Row(49, (0, 1), "a value of 0", quota(value=0.0, user="u"), E.invalid_request),
+    Row(49, (0, 1), "a negative value", quota(value=-1.0, client_id="c"), E.invalid_request),
+    Row(49, (0, 1), "half a byte", quota(value=1.5, user="u"), E.invalid_request),
+    Row(49, (0, 1), "a value that is no number", quota(value=float("nan"), user="u"), E.invalid_request),
+    Row(49, (0, 1), "an infinite value", quota(value=float("inf"), user="u"), E.invalid_request),
+    Row(
+        49,
+        (0, 1),
+        "a key named twice",
+        {"entries": [quota(user="u")["entries"][0] | {"ops": SAME_KEY}], "validate_only": False},
+        E.invalid_request,
+    ),
+    Row(
+        49,
+        (0, 1),
+        "a type named twice",
+        {"entries": [quota(user="u")["entries"][0] | {"entity": SAME_TYPE}], "validate_only": False},
+        E.invalid_request,
+    ),
+]
+
+
+def describe_cluster(endpoint_type: int) -> Values:
+    asked = {"include_cluster_authorized_operations": False, "include_fenced_brokers": False}
+    return asked | {"endpoint_type": endpoint_type}
+
+
+DESCRIBE_CLUSTER = [
+    Row(60, (1, 2), "endpoints of controllers", describe_cluster(2), E.mismatched_endpoint_type),
+    Row(60, (1, 2), "endpoints of no type", describe_cluster(0), E.unsupported_endpoint_type),
+    Row(60, (1, 2), "endpoints of unknown type", describe_cluster(9), E.unsupported_endpoint_type),
+]
+
+STRANGER = UUID(int=501)
+TOO_LARGE = bytes(TELEMETRY_MAX_BYTES + 1)
+PUSHED = (Given.PUSHED_CLIENT, Given.PUSHED_SUBSCRIPTION)
+ENDED = (Given.ENDED_CLIENT, Given.ENDED_SUBSCRIPTION)
+ARCANE = (Given.ARCANE_CLIENT, Given.ARCANE_SUBSCRIPTION)
+LAVISH = (Given.LAVISH_CLIENT, Given.LAVISH_SUBSCRIPTION)
+
+TELEMETRY = [
+    Row(71, (0,), "asking again at once", {"client_instance_id": Given.ASKED_CLIENT}, E.throttling_quota_exceeded),
+    Row(72, (0,), "no client instance", push(None, 0), E.invalid_request),
+    Row(72, (0,), "an unknown subscription", push(STRANGER, 5), E.unknown_subscription_id),
+    Row(72, (0,), "pushing again at once", push(*PUSHED), E.throttling_quota_exceeded),
+    Row(72, (0,), "pushing after the last time", push(*ENDED), E.invalid_request),
+    Row(72, (0,), "an unknown compression", push(*ARCANE, compression_type=9), E.unsupported_compression_type),
+    Row(72, (0,), "metrics too large", push(*LAVISH, metrics=TOO_LARGE), E.telemetry_too_large),
+]
+
+
+def describe_topics(*names: str, cursor: tuple[str, int] | None = None) -> Values:
+    start = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
+    return {"topics": [{"name": each} for each in names], "response_partition_limit": 10, "cursor": start}
+
+
+DESCRIBE_TOPIC_PARTITIONS = [
+    Row(75, (0,), "an unknown topic", describe_topics("nothing"), E.unknown_topic_or_partition),
+    Row(75, (0,), "a name with spaces", describe_topics("no spaces"), E.invalid_topic_exception),
+    Row(75, (0,), "an empty name", describe_topics(""), E.invalid_topic_exception),
+    Row(75, (0,), "a cursor's negative partition", describe_topics("t", cursor=("t", -1)), E.invalid_request),
+    Row(75, (0,), "a cursor's topic that is not asked for", describe_topics("t", cursor=("u", 0)), E.invalid_request),
+]
+
+ROWS = [
+    *API_VERSIONS,
+    *CREATE_TOPICS,
+    *DELETE_TOPICS,
+    *CONFIGS,
+    *DESCRIBE_LOG_DIRS,
+    *CREATE_PARTITIONS,
+    *ELECT_LEADERS,
+    *DESCRIBE_CLIENT_QUOTAS,
+    *ALTER_CLIENT_QUOTAS,
+    *DESCRIBE_CLUSTER,
+    *TELEMETRY,
+    *DESCRIBE_TOPIC_PARTITIONS,
+]

@@ -1,0 +1,126 @@
+"""Bytes that no request can be: the protocol has no answer to them. The connection closes, and the broker goes on."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from struct import pack
+from typing import Any, get_origin
+from uuid import UUID
+
+import pytest
+from kio.index import load_request_schema
+
+from conveyor.kafka_api.apis import API_VERSIONS_KEY, APIS
+from conveyor.testing import Broker
+from tests.unit.kafka_api.illegal_world import Wire
+from tests.unit.kafka_api.requests import SOFTWARE, framed, request, response
+from tests.vectors.test_every_version import topic_requests
+
+SOUND = topic_requests(UUID(int=9))
+FILTERS = {"states_filter": ("Stable",), "types_filter": ("classic",)}
+VERSIONS = sorted({(each.key, version) for each in APIS.values() for version in (each.min_version, each.max_version)})
+NOT_SERVED = [4, 17, 24, 59, 999, -1, -(2**15)]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(memory=True, settings={"broker.auto_create_topics": False}) as running:
+        yield running
+
+
+def sound(api_key: int, version: int) -> bytes:
+    return request(api_key, version, **SOUND[api_key])
+
+
+def sent(broker: Broker, stream: bytes) -> bytes | None:
+    """What comes back; None if the connection was closed."""
+    with Wire(broker) as wire:
+        wire.stream(stream)
+        return wire.receive()
+
+
+def assert_closes(broker: Broker, stream: bytes) -> None:
+    assert sent(broker, stream) is None
+    with Wire(broker) as wire:
+        assert int(wire.ask(API_VERSIONS_KEY, 4, **SOFTWARE).error_code) == 0
+
+
+def versions_beyond() -> list[tuple[int, int]]:
+    """Above the newest version of every API, below the oldest, and below all versions."""
+    beyond = [(each.key, version) for each in APIS.values() for version in (each.max_version + 1, each.min_version - 1)]
+    return sorted({*beyond, *((key, 2**15 - 1) for key in APIS), *((key, -(2**15)) for key in APIS)})
+
+
+def header(api_key: int, version: int) -> bytes:
+    return pack(">hhihx", api_key, version, 7, -1)
+
+
+@pytest.mark.parametrize(("api_key", "version"), versions_beyond())
+def test_a_version_that_is_not_served_closes_the_connection(broker: Broker, api_key: int, version: int) -> None:
+    """ApiVersions tells its client, in v0, what is served (KIP-511)."""
+    if api_key != API_VERSIONS_KEY:
+        return assert_closes(broker, framed(header(api_key, version)))
+    answer = sent(broker, framed(header(api_key, version)))
+    assert answer is not None
+    assert int(response(api_key, 0, answer).error_code) == 35
+
+
+@pytest.mark.parametrize("api_key", NOT_SERVED)
+def test_an_api_that_is_not_served_closes_the_connection(broker: Broker, api_key: int) -> None:
+    assert_closes(broker, framed(header(api_key, 0)))
+
+
+@pytest.mark.parametrize(("api_key", "version"), VERSIONS)
+def test_a_request_that_is_cut_off_closes_the_connection(broker: Broker, api_key: int, version: int) -> None:
+    whole = sound(api_key, version)
+    for size in {len(whole) - 1, (len(whole) + 10) // 2, 9}:
+        assert_closes(broker, framed(whole[:size]))
+
+
+@pytest.mark.parametrize("api_key", sorted(APIS))
+def test_bytes_behind_a_request_are_passed_over(broker: Broker, api_key: int) -> None:
+    version = APIS[api_key].max_version
+    answer = sent(broker, framed(sound(api_key, version) + b"behind"))
+    assert answer is not None
+    response(api_key, version, answer)
+
+
+def arrays() -> list[tuple[int, int, str]]:
+    """Every array at the top of a request that must not be null."""
+    return [
+        (key, version, each.name)
+        for key, version in VERSIONS
+        for each in fields(load_request_schema(key, version))
+        if get_origin(each.type) is tuple
+    ]
+
+
+def with_length(api_key: int, version: int, name: str, length: int) -> bytes:
+    """A request in which one array has another length than items; its place shows where one without items differs."""
+    values: dict[str, Any] = FILTERS | SOUND[api_key]
+    values = values | {name: values.get(name) or FILTERS.get(name)}
+    whole, empty = (request(api_key, version, **each) for each in (values, values | {name: ()}))
+    place = next(number for number, (one, other) in enumerate(zip(whole, empty, strict=False)) if one != other)
+    if not load_request_schema(api_key, version).__flexible__:
+        return whole[: place - 3] + pack(">i", length) + whole[place + 1 :]
+    return whole[:place] + varint(length + 1) + whole[place + 1 :]
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+@pytest.mark.parametrize("length", [-1, 2**31 - 1])
+@pytest.mark.parametrize(("api_key", "version", "name"), arrays())
+def test_an_array_of_impossible_length_closes_the_connection(
+    broker: Broker, api_key: int, version: int, name: str, length: int
+) -> None:
+    assert_closes(broker, framed(with_length(api_key, version, name, length)))
+
+
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 7, 2**31 - 1])
+def test_a_frame_of_impossible_length_closes_the_connection(broker: Broker, length: int) -> None:
+    assert_closes(broker, pack(">i", length))
