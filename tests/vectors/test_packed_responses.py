@@ -1,4 +1,4 @@
-"""The two responses that are packed by hand are, byte for byte, what kio writes."""
+"""The two responses that are packed by hand are, byte for byte, what kio writes; whatever their lengths."""
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conveyor.broker.fetch import Fetched
@@ -33,6 +33,7 @@ def code(kind: ErrorKind | None, by_id: bool) -> int:
 
 @pytest.mark.parametrize("version", range(3, 14))
 @given(st.data())
+@settings(max_examples=15)
 def test_produce_response(version: int, data: st.DataObject) -> None:
     topics, results = [], []
     expected: list[dict[str, Any]] = []
@@ -62,6 +63,7 @@ def from_ms(milliseconds: int) -> datetime | None:
 
 @pytest.mark.parametrize("version", range(4, 19))
 @given(st.data())
+@settings(max_examples=15)
 def test_fetch_response(version: int, data: st.DataObject) -> None:
     disk = MemoryDisk()
     file = disk.open("log")

@@ -1,0 +1,91 @@
+"""What is in the golden files, and its values as `codec.build` takes them."""
+
+import json
+from base64 import b64decode, urlsafe_b64decode
+from dataclasses import Field, dataclass, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, get_args, get_origin
+from uuid import UUID
+
+from conveyor.kafka_api.skim import without_none
+
+FOLDER = Path(__file__).parent / "golden"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Golden:
+    """A message as Kafka's Java client writes it. data: the frame, header included, without the length in front."""
+
+    key: int
+    version: int
+    kind: str
+    case: str
+    data: bytes
+    values: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.key}-v{self.version}-{self.kind}-{self.case}"
+
+    @property
+    def correlation_id(self) -> int:
+        start = 4 if self.kind == "request" else 0
+        return int.from_bytes(self.data[start : start + 4], "big")
+
+
+def golden_messages() -> list[Golden]:
+    return [message for path in sorted(FOLDER.glob("[0-9]*.json")) for message in _messages(path)]
+
+
+def _messages(path: Path) -> list[Golden]:
+    key = int(path.name.partition("_")[0])
+    return [
+        Golden(
+            key=key,
+            version=line["version"],
+            kind=line["kind"],
+            case=line["case"],
+            data=bytes.fromhex(line["hex"]),
+            values=line["values"],
+        )
+        for line in json.loads(path.read_text())
+    ]
+
+
+def kio_values(schema: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Values by Kafka's names (`maxWaitMs`) as values by kio's (`max_wait`). Raises AssertionError if one is left."""
+    left = {name.lower(): value for name, value in values.items()}
+    taken = {}
+    for each in fields(schema):
+        name = each.name.replace("_", "")
+        if name not in left:
+            name += "ms"
+        if name in left:
+            taken[each.name] = _value(each, left.pop(name))
+    assert not left, f"{schema.__module__} has no {set(left)}"
+    return taken
+
+
+def _value(field: "Field[Any]", value: Any) -> Any:
+    bare = without_none(field.type)
+    kind = field.metadata.get("kafka_type", "")
+    if get_origin(bare) is tuple:
+        item = without_none(get_args(bare)[0])
+        return None if value is None else tuple(_single(item, kind, each) for each in value)
+    return _single(bare, kind, value)
+
+
+def _single(declared: Any, kind: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if is_dataclass(declared):
+        return kio_values(declared, value)
+    if kind in ("bytes", "records"):
+        return b64decode(value)
+    if kind == "uuid":
+        found = UUID(bytes=urlsafe_b64decode(value + "=="))
+        return found if found.int else None
+    if kind == "datetime_i64":
+        return None if value == -1 else EPOCH + timedelta(milliseconds=value)
+    return value
