@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from hashlib import sha256
@@ -58,6 +59,10 @@ def built(name: str, sources: Iterable[Path], build: Callable[[Path], None]) -> 
     return place
 
 
+def python_program(name: str) -> Program:
+    return Program([sys.executable, "-m", f"tests.clients.python.{name}"])
+
+
 @cache
 def go_program() -> Program:
     require("golang-go", "go")
@@ -98,6 +103,12 @@ def spark_jars() -> Path:
     return _jars("spark-jars", SOURCES / "java" / "spark" / "pom.xml")
 
 
+@cache
+def streams_jars() -> Path:
+    """The jars of Kafka Streams' examples."""
+    return _jars("streams-jars", SOURCES / "java" / "streams" / "pom.xml")
+
+
 def _jars(name: str, pom: Path) -> Path:
     require("maven", "mvn")
 
@@ -121,9 +132,12 @@ def java_program() -> Program:
 
 def java_tool(main: str, *folders: Path) -> Program:
     """A class with a `main`, of the jars or of one of the folders."""
+    return Program(java_command(main, *folders, java_jars() / "*"))
+
+
+def java_command(main: str, *path: Path) -> list[str]:
+    """Runs a class with a `main`, found on this class path."""
     require("default-jre-headless", "java")
-    jars = java_jars()
-    path = ":".join([*map(str, folders), f"{jars}/*"])
     # Short-lived programs start in half the time when they are not compiled to the last.
     quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"]
-    return Program(["java", *quick, "-cp", path, main])
+    return ["java", *quick, "-cp", ":".join(map(str, path)), main]
