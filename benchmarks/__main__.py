@@ -16,6 +16,7 @@ from rich.status import Status
 
 from benchmarks import plot, report
 from benchmarks.conveyor_system import Conveyor
+from benchmarks.installation import installed_command
 from benchmarks.kafka.release import NotFetchedError, Release, fetch
 from benchmarks.kafka.system import Kafka
 from benchmarks.rounds import Run, compare, take_turns
@@ -36,6 +37,8 @@ def main() -> None:
     release = None if arguments.without_kafka else _release(console)
     runs: list[Run] = []
     try:
+        with console.status("installing Conveyor (its dependencies are fetched once)"):
+            installed_command()
         with console.status("starting") as status:
             _measure(arguments, release, runs, status)
     finally:

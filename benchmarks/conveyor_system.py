@@ -1,8 +1,9 @@
 """Conveyor, as `conveyor serve` starts it."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from benchmarks.installation import installed_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,5 +18,5 @@ class Conveyor:
         return {"flush.policy": self.policy}
 
     def prepare(self, directory: Path, address: str) -> list[str]:
-        command = [str(Path(sys.executable).with_name("conveyor")), "serve", f"--data-dir={directory / 'data'}"]
+        command = [installed_command(), "serve", f"--data-dir={directory / 'data'}"]
         return [*command, f"--kafka={address}", "--http=127.0.0.1:0"]

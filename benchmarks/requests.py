@@ -1,4 +1,5 @@
-"""One-record Produce requests over many connections: what a request costs the broker, with nothing to batch.
+"""Ready-made Produce requests over many connections, with one record each: what a request costs the broker, with
+nothing to batch. Or with thousands each: what the broker takes from clients that cost next to nothing.
 
 The requests are made once, by kio, and sent again and again; a real client would spend more on making them than the
 broker on answering. Responses are counted by their length; the first one of a connection is read in full, and whoever
@@ -36,9 +37,9 @@ class Answered:
     all_requests: int
 
 
-def produce_frame(topic: str, partition: int, acks: int, size: int) -> bytes:
-    """A Produce request (version 9) with one record, of now: an old one might be due for deletion."""
-    batch = encode_batch([(time.time_ns() // 1_000_000, None, bytes(size), ())])
+def produce_frame(topic: str, partition: int, acks: int, size: int, records: int = 1) -> bytes:
+    """A Produce request (version 9) with one batch of records, of now: old ones might be due for deletion."""
+    batch = encode_batch([(time.time_ns() // 1_000_000, None, bytes(size), ())] * records)
     data = _PARTITION_DATA(index=partition, records=batch)
     return request_frame(
         _PRODUCE_REQUEST(
@@ -51,20 +52,20 @@ def produce_frame(topic: str, partition: int, acks: int, size: int) -> bytes:
 
 
 def send_requests(
-    gate: Gate, bootstrap_servers: str, topic: str, connections: int, acks: int, seconds: float
+    gate: Gate, bootstrap_servers: str, topic: str, connections: int, acks: int, records: int, seconds: float
 ) -> Answered:
     """Keep some requests open on each connection, each with a partition of its own, for a time."""
-    return uvloop.run(_send_requests(gate, bootstrap_servers, topic, connections, acks, seconds))
+    return uvloop.run(_send_requests(gate, bootstrap_servers, topic, connections, acks, records, seconds))
 
 
 async def _send_requests(
-    gate: Gate, bootstrap_servers: str, topic: str, connections: int, acks: int, seconds: float
+    gate: Gate, bootstrap_servers: str, topic: str, connections: int, acks: int, records: int, seconds: float
 ) -> Answered:
     host, _, port = bootstrap_servers.rpartition(":")
     loop = asyncio.get_running_loop()
     clients = []
     for number in range(connections):
-        frame = produce_frame(topic, number, acks, 100)
+        frame = produce_frame(topic, number, acks, 100, records)
         _, client = await loop.create_connection(lambda frame=frame: _Client(frame), host, int(port))  # type: ignore[misc]
         clients.append(client)
     gate.wait()

@@ -21,10 +21,14 @@ from benchmarks.workers import run_together, work
 
 _PRODUCERS = 2
 _CONNECTIONS = 16
+_CHEAP_PRODUCERS = 4
+_BATCH = 1_000
 _PARTITIONS = 2_000
 _IDLE_S = 2.0
 _SETTLING_S = 2
 _WARM_UP_S = 4
+_SHORT_WARM_UP_S = 0.5
+"""Where much is written: the disk has to keep up afterwards."""
 _MEBIBYTE = 1 << 20
 
 
@@ -155,12 +159,19 @@ def requests(trial: Trial) -> Iterator[Figure]:
         yield Figure(name=f"{name}: server's CPU", kind=Kind.COST, value=cpu_us, unit="us/request", own_target=25)
 
 
-def _send(trial: Trial, acks: int, seconds: float) -> Answered:
-    """Every request is answered with success, and its record in the log."""
-    topic = trial.create_topic(f"bench-acks{acks}", _CONNECTIONS)
-    load = work(send_requests, trial.server.bootstrap_servers, topic, _CONNECTIONS, acks, seconds)
+def batches(trial: Trial) -> Iterator[Figure]:
+    """What the broker takes from clients that leave it the cores: 100 B a message, acks=all, batches ready-made."""
+    sent = _send(trial, -1, max(1.0, 2 * trial.load.scale), connections=_CHEAP_PRODUCERS, records=_BATCH)
+    name, rate = f"produce 100 B, {_CHEAP_PRODUCERS} cheap producers", sent.requests * _BATCH / sent.seconds
+    yield Figure(name=name, kind=Kind.THROUGHPUT, value=rate, unit="msg/s", own_target=2_000_000)
+
+
+def _send(trial: Trial, acks: int, seconds: float, *, connections: int = _CONNECTIONS, records: int = 1) -> Answered:
+    """Every request is answered with success, and its records in the log."""
+    topic = trial.create_topic(f"bench-acks{acks}-{records}", connections)
+    load = work(send_requests, trial.server.bootstrap_servers, topic, connections, acks, records, seconds)
     answered: Answered = run_together(load).results[0]
-    trial.server.wait_for_records(topic, _CONNECTIONS, answered.all_requests)
+    trial.server.wait_for_records(topic, connections, answered.all_requests * records)
     return answered
 
 
@@ -225,11 +236,18 @@ def _server_seconds_a_request(trial: Trial) -> float:
     return (trial.server.cpu_seconds() - before) / sent.all_requests
 
 
+def _server_seconds_a_batch(trial: Trial) -> float:
+    before = trial.server.cpu_seconds()
+    sent = _send(trial, -1, _SHORT_WARM_UP_S, connections=_CHEAP_PRODUCERS, records=_BATCH)
+    return (trial.server.cpu_seconds() - before) / sent.all_requests
+
+
 GROUPS: dict[str, Group] = {
     "start": Group(measure=start_and_memory, every_policy=False),
     "streams": Group(measure=streams, warm_up=lambda trial: _server_seconds(trial, _stream_a_little)),
     "latency": Group(measure=latency, warm_up=lambda trial: _server_seconds(trial, _send_and_receive)),
     "requests": Group(measure=requests, warm_up=_server_seconds_a_request),
+    "batches": Group(measure=batches, warm_up=_server_seconds_a_batch),
     "tools": Group(
         measure=tools, warm_up=lambda trial: _server_seconds(trial, _run_tools_a_little), needs_release=True
     ),

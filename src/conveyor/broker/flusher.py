@@ -7,8 +7,7 @@ is to do, and a slow flush holds up only its own round.
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import Executor
-from functools import partial
+from concurrent.futures import Executor, Future
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.flush import FlushJob
@@ -48,11 +47,14 @@ class Flusher:
         rounds = min(self._free_rounds, len(jobs))
         for number in range(rounds):
             self._free_rounds -= 1
-            mine = jobs[number::rounds]
-            running = self._loop.run_in_executor(self._threads, _run, [job for _, job in mine])
-            running.add_done_callback(partial(self._done, mine))
+            self._submit(jobs[number::rounds])
         if not self._flushing and not self._wanted:
             self._idle.set()
+
+    def _submit(self, mine: Round) -> None:
+        """Without a future of the loop for each round: its making and passing on cost as much as a request."""
+        running = self._threads.submit(_run, [job for _, job in mine])
+        running.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._done, mine, done))
 
     def _take_jobs(self) -> Round:
         jobs: Round = []
@@ -64,7 +66,7 @@ class Flusher:
                 jobs.append((partition, job))
         return jobs
 
-    def _done(self, mine: Round, running: "asyncio.Future[list[StorageFailure | None]]") -> None:
+    def _done(self, mine: Round, running: "Future[list[StorageFailure | None]]") -> None:
         self._free_rounds += 1
         for (partition, job), failure in zip(mine, running.result(), strict=True):
             self._flushing.discard(partition)

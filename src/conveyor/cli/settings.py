@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from conveyor.kernel.settings import Settings, topic_setting_name, type_names
+from conveyor.kernel.setting import type_names
+from conveyor.kernel.settings import Settings, topic_setting_name
 
 _INTRODUCTION = """\
 # Settings
@@ -14,7 +15,8 @@ _INTRODUCTION = """\
 Made by `conveyor settings --markdown`; do not edit.
 
 A setting is given, first wins, by a flag (`conveyor serve --set topics.segment_bytes=1048576`), by the environment
-(`CONVEYOR_TOPICS_SEGMENT_BYTES=1048576`), or in `conveyor.toml`:
+(`CONVEYOR_TOPICS_SEGMENT_BYTES=1048576`; `CONVEYOR_DATA_DIR` is what `--data-dir` is, and so for every flag of
+`conveyor serve`), or in `conveyor.toml`:
 
 ```toml
 [topics]

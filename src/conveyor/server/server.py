@@ -20,6 +20,7 @@ from conveyor.adapters.sqlite_store import SqliteStore
 from conveyor.adapters.system_clock import SystemClock
 from conveyor.broker.broker import Broker, BrokerPorts
 from conveyor.broker.compaction import Compactor
+from conveyor.http_api.tokens import read_tokens
 from conveyor.kernel.errors import StartupError, StorageFailure
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
 from conveyor.kernel.settings import Settings
@@ -47,7 +48,9 @@ class Server:
         self.failure: BaseException | None = None
         self._storage = storage
         self._probe = NetworkProbe()
+        self._tokens = read_tokens(settings.network.token_file)
         self._max_connections = settings.network.max_connections
+        self._max_http_connections = settings.network.max_http_connections
         self._stack = contextlib.AsyncExitStack()
 
     async def start(self, clock: Clock | None = None) -> None:
@@ -79,7 +82,7 @@ class Server:
         stack.callback(listener.close_connections)
         stack.push_async_callback(self._drain, listener)
         await listener.start(kafka_socket)
-        http = HttpListener(self.broker, self._probe, http_socket)
+        http = HttpListener(self.broker, self._probe, http_socket, self._max_http_connections, self._tokens)
         stack.push_async_callback(http.stop)
         http.start()
 
@@ -111,14 +114,16 @@ class Server:
         stack.callback(directory.release)
         available = raise_file_limit()
         limit = self.settings.broker.open_segment_files or max(_OTHER_DESCRIPTORS, available // 2 - _OTHER_DESCRIPTORS)
-        self._max_connections = max(1, available - limit - _OTHER_DESCRIPTORS)
+        room = available - limit - _OTHER_DESCRIPTORS
+        self._max_http_connections = max(1, min(self._max_http_connections, room // 8))
+        self._max_connections = max(1, room - self._max_http_connections)
         store = SqliteStore(self._storage / "metadata.sqlite")
         return RealDisk(self._storage, limit), store, ProcessCompactor(self._storage)
 
     def _bind(self, stack: contextlib.AsyncExitStack, which: str) -> tuple[socket.socket, Address]:
         network = self.settings.network
         address = parse_address(getattr(network, which), f"network.{which}")
-        check_exposure(address, f"--{which}", network.insecure)
+        check_exposure(address, f"--{which}", network.insecure or (which == "http" and bool(self._tokens)))
         bound = bind(address, which)
         stack.callback(bound.close)
         return bound, bound_address(bound)

@@ -1,6 +1,5 @@
 """Where settings come from besides flags: the environment, and conveyor.toml. Both become flat maps of names."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -9,14 +8,36 @@ from conveyor.kernel.errors import SettingsError
 from conveyor.kernel.settings import Settings
 
 PREFIX = "CONVEYOR_"
-_CLIENTS_OWN = ("CONVEYOR_BOOTSTRAP",)
+FILE_VARIABLE = "CONVEYOR_CONFIG"
+_NO_SETTINGS = ("CONVEYOR_BOOTSTRAP", FILE_VARIABLE)
+FLAGS = (
+    "broker.data_dir",
+    "network.kafka",
+    "network.http",
+    "network.insecure",
+    "network.token_file",
+    "broker.node_id",
+    "broker.rack",
+    "broker.log_level",
+)
+"""Settings with a flag of their own, named without their section; and so is a variable, CONVEYOR_DATA_DIR."""
 
 
 def environment_settings(environment: Mapping[str, str]) -> dict[str, object]:
-    """`CONVEYOR_TOPICS_SEGMENT_BYTES=1` is `topics.segment_bytes`. Raises SettingsError for an unknown section."""
+    """`CONVEYOR_TOPICS_SEGMENT_BYTES=1` is `topics.segment_bytes`, `CONVEYOR_DATA_DIR=d` is `broker.data_dir`.
+
+    Raises SettingsError for an unknown section, and where both variables of a setting are there.
+    """
     found: dict[str, object] = {}
+    short = {PREFIX + name.partition(".")[2].upper(): name for name in FLAGS}
     for variable, value in environment.items():
-        if variable.startswith(PREFIX) and variable not in _CLIENTS_OWN:
+        if variable in short:
+            name = short[variable]
+            long = PREFIX + name.replace(".", "_").upper()
+            if long in environment:
+                raise SettingsError(f"environment variables {variable} and {long} both set {name}: take one out")
+            found[name] = value
+        elif variable.startswith(PREFIX) and variable not in _NO_SETTINGS:
             section, _, name = variable.removeprefix(PREFIX).lower().partition("_")
             if section not in {each.name for each in fields(Settings)}:
                 raise SettingsError(f"environment variable {variable} names no setting: sections are {_sections()}")
@@ -27,19 +48,29 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, object]:
 def file_settings(path: Path, *, required: bool) -> dict[str, object]:
     """The tables of a TOML file; nothing if it is not there and not `required`. Raises SettingsError."""
     try:
-        document = tomllib.loads(path.read_text())
+        text = path.read_text()
     except FileNotFoundError as error:
         if not required:
             return {}
         raise SettingsError(f"settings file {path} is not there: check --config") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"settings file {path} cannot be read: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from error
+    import tomllib  # Most brokers have no such file: they start without its regular expressions.
+
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _unreadable(path, error) from error
     found: dict[str, object] = {}
     for section, table in document.items():
         if not isinstance(table, dict):
             raise SettingsError(f"{path}: '{section}' stands outside a table: sections are {_sections()}")
         found |= {f"{section}.{name}": value for name, value in table.items()}
     return found
+
+
+def _unreadable(path: Path, error: Exception) -> SettingsError:
+    return SettingsError(f"settings file {path} cannot be read: {error}")
 
 
 def _sections() -> str:

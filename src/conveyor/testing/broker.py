@@ -32,10 +32,12 @@ class BrokerClock:
     def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
         """Move on; what falls due has happened when this returns."""
 
+        loop = self._loop()
+
         async def move() -> None:
             self._clock.advance(seconds=seconds, ms=ms)
 
-        asyncio.run_coroutine_threadsafe(move(), self._loop()).result()
+        asyncio.run_coroutine_threadsafe(move(), loop).result()
 
 
 class Broker:
@@ -65,28 +67,31 @@ class Broker:
         if data_dir is None and self.disk is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="conveyor-")
             data_dir = self._temporary.name
+        if data_dir is not None:
+            self._settings["broker.data_dir"] = str(data_dir)
         self._storage = Path(data_dir or ".") if self.disk is None else (self.disk, MemoryStore())
         self._manual_clock = ManualClock() if manual_clock else None
+        self._server: Server | None = None
         self._thread: threading.Thread | None = None
         self._started = threading.Event()
         self._failure: BaseException | None = None
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` for Kafka clients."""
-        return str(self._server.kafka_address)
+        """`host:port` for Kafka clients. Raises ValueError before the first start."""
+        return str(self._started_server().kafka_address)
 
     @property
     def http_url(self) -> str:
-        """`http://host:port`, no slash at the end."""
-        return f"http://{self._server.http_address}"
+        """`http://host:port`, no slash at the end. Raises ValueError before the first start."""
+        return f"http://{self._started_server().http_address}"
 
     @property
     def clock(self) -> BrokerClock:
         """The manual clock. Raises ValueError if the broker was made without one."""
         if self._manual_clock is None:
             raise ValueError("this broker runs on the machine's clock: make it with Broker(manual_clock=True)")
-        return BrokerClock(self._manual_clock, lambda: self._loop)
+        return BrokerClock(self._manual_clock, self._started_loop)
 
     def start(self) -> Self:
         """Returns when requests are accepted. Raises what kept the broker from starting."""
@@ -98,7 +103,8 @@ class Broker:
         if failure is not None:
             self._thread.join()
             raise failure
-        self._settings |= {"network.kafka": self.bootstrap_servers, "network.http": str(self._server.http_address)}
+        addresses = self._started_server().kafka_address, self._started_server().http_address
+        self._settings |= {"network.kafka": str(addresses[0]), "network.http": str(addresses[1])}
         return self
 
     def stop(self) -> None:
@@ -106,12 +112,21 @@ class Broker:
         if self._thread is None:
             return
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._server.stopping.set)
+            self._loop.call_soon_threadsafe(self._started_server().stopping.set)
         self._thread.join()
         self._thread = None
         failure = self._take_failure()
         if failure is not None:
             raise failure
+
+    def _started_server(self) -> Server:
+        if self._server is None:
+            raise ValueError("this broker has not been started: start it first, with `with Broker() as broker:`")
+        return self._server
+
+    def _started_loop(self) -> asyncio.AbstractEventLoop:
+        self._started_server()
+        return self._loop
 
     def _take_failure(self) -> BaseException | None:
         """What went wrong on the broker's thread, told once."""
@@ -156,10 +171,11 @@ class Broker:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._server = Server(from_sources(self._settings), self._storage)
-        await self._server.start(self._manual_clock)
+        server = Server(from_sources(self._settings), self._storage)
+        await server.start(self._manual_clock)
+        self._server = server
         self._started.set()
-        await self._server.stopping.wait()
-        await self._server.stop()
-        if self._server.failure is not None:
-            raise self._server.failure
+        await server.stopping.wait()
+        await server.stop()
+        if server.failure is not None:
+            raise server.failure

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from conveyor.cli.main import app, main
+from conveyor.cli.main import main
 
 
 class Ended(NamedTuple):
@@ -22,11 +22,9 @@ Run = Callable[..., Ended]
 
 
 def runner(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Each run begins as a new process would: with no command added yet."""
+    """What runs a command, and returns how it has ended."""
 
     def run(*arguments: str, given: bytes = b"") -> Ended:
-        monkeypatch.setattr(app, "registered_commands", [])
-        monkeypatch.setattr(app, "registered_groups", [])
         monkeypatch.setattr(sys, "argv", ["conveyor", *arguments])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
         with pytest.raises(SystemExit) as ended:

@@ -47,13 +47,31 @@ def test_what_cannot_be_done_is_told_in_one_line(run_on_broker: Run, arguments: 
 
 def test_reading_begins_at_a_time(run_on_broker: Run) -> None:
     run_on_broker("produce", "t", given=b"one\ntwo\n")
-    for start, printed in (("-1h", "one\ntwo\n"), ("2000-01-01", "one\ntwo\n"), ("2199-01-01T00:00Z", "")):
+    for start, printed in (("-1h", "one\ntwo\n"), ("2000-01-01", "one\ntwo\n"), ("-0s", "")):
         assert run_on_broker("consume", "t", "--exit", "--from", start) == (0, printed, "")
 
 
-def test_offset_that_is_not_there_is_the_nearest(run_on_broker: Run) -> None:
+@pytest.mark.parametrize("more", [[], ["--exit"], ["--group", "g"]])
+def test_place_that_is_not_there_yet_is_told(run_on_broker: Run, more: list[str]) -> None:
     run_on_broker("produce", "t", given=b"one\ntwo\n")
-    assert run_on_broker("consume", "t", "--exit", "--from", "99").out == ""
+    ended = run_on_broker("consume", "t", "--from", "99", *more)
+    assert ended == (1, "", "conveyor: --from 99: partition 0 of 't' ends at offset 2\n")
+    ended = run_on_broker("consume", "t", "--from", "2199-01-01T00:00Z", *more)
+    assert (ended.exit_code, ended.out) == (1, "")
+    assert ended.error.startswith("conveyor: --from 2199-01-01T00:00Z: that is in the future, and no record is so new")
+
+
+def test_offset_is_beyond_the_end_when_it_is_so_in_every_partition(run_on_broker: Run) -> None:
+    run_on_broker("topic", "create", "t", "-p", "2")
+    run_on_broker("produce", "t", "--partition", "1", given=b"one\ntwo\n")
+    assert run_on_broker("consume", "t", "--exit", "--from", "1") == (0, "two\n", "")
+    assert run_on_broker("consume", "t", "--exit", "--from", "2") == (0, "", "")
+    expected = "conveyor: --from 3: the longest partition of 't' ends at offset 2\n"
+    assert run_on_broker("consume", "t", "--exit", "--from", "3") == (1, "", expected)
+
+
+def test_reading_begins_at_an_offset(run_on_broker: Run) -> None:
+    run_on_broker("produce", "t", given=b"one\ntwo\n")
     assert run_on_broker("consume", "t", "--exit", "--from", "1").out == "two\n"
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from tests.unit.cli.commands import Run
 
+FREE = ("--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0")
+
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +24,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["--http", "0.0.0.0:0", "--kafka", "127.0.0.1:0"], "--http 0.0.0.0:0 can be reached from other machines"),
         (["--node-id", "-1"], "setting 'broker.node_id' is -1: it must be at least 0"),
         (["--config", "nothing.toml"], "settings file nothing.toml is not there"),
-        (["--log-level", "loud"], "--log-level loud: it is debug, info, warning or error"),
+        (["--log-level", "loud"], "setting 'broker.log_level' is 'loud': it is one of debug, info, warning, error"),
     ],
 )
 def test_a_wrong_option_is_told_in_one_line(run: Run, options: list[str], message: str) -> None:
@@ -49,3 +51,30 @@ def test_the_flag_is_checked_before_the_variable_and_the_file(run: Run, monkeypa
     monkeypatch.setenv("CONVEYOR_BROKER_NODE_ID", "-2")
     assert "is -2" in run("serve").error
     assert "is -1" in run("serve", "--set", "broker.node_id=-1").error
+
+
+def test_each_flag_has_a_variable_of_its_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine.toml").write_text("[broker]\nrack = 3\n")
+    Path("file").touch()
+    for variable, value, message in (
+        ("CONVEYOR_CONFIG", "mine.toml", "setting 'broker.rack' is 3: it takes text"),
+        ("CONVEYOR_LOG_LEVEL", "loud", "setting 'broker.log_level' is 'loud'"),
+        ("CONVEYOR_NODE_ID", "one", "setting 'broker.node_id' is 'one': it takes a whole number"),
+        ("CONVEYOR_INSECURE", "perhaps", "setting 'network.insecure' is 'perhaps': it takes true or false"),
+        ("CONVEYOR_KAFKA", "nowhere", "setting 'network.kafka' is 'nowhere': it takes host:port"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, value)
+            assert run("serve").error.startswith(f"conveyor: {message}")
+    monkeypatch.setenv("CONVEYOR_DATA_DIR", "file")
+    assert run("serve", *FREE).error == "conveyor: data directory file is a file: choose another with --data-dir\n"
+
+
+def test_the_data_directory_may_stand_in_the_file_and_the_flag_wins(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("of-file", "of-environment", "of-flag"):
+        Path(name).touch()
+    Path("conveyor.toml").write_text("[broker]\ndata_dir = 'of-file'\n")
+    assert "data directory of-file is a file" in run("serve", *FREE).error
+    monkeypatch.setenv("CONVEYOR_DATA_DIR", "of-environment")
+    assert "data directory of-environment is a file" in run("serve", *FREE).error
+    assert "data directory of-flag is a file" in run("serve", *FREE, "--data-dir", "of-flag").error

@@ -37,7 +37,25 @@ def test_sources_are_joined_setting_by_setting(tmp_path: Path) -> None:
 
 
 def test_other_variables_are_let_be() -> None:
-    assert environment_settings({"PATH": "x", "CONVEYOR_BOOTSTRAP": "127.0.0.1:1", "conveyor_x": "1"}) == {}
+    assert (
+        environment_settings(
+            {"PATH": "x", "CONVEYOR_BOOTSTRAP": "127.0.0.1:1", "CONVEYOR_CONFIG": "x", "conveyor_x": "1"}
+        )
+        == {}
+    )
+
+
+def test_what_has_a_flag_has_a_short_variable() -> None:
+    environment = {"CONVEYOR_DATA_DIR": "d", "CONVEYOR_KAFKA": "k:1", "CONVEYOR_HTTP": "h:1"}
+    expected = {"broker.data_dir": "d", "network.kafka": "k:1", "network.http": "h:1"}
+    assert environment_settings(environment) == expected
+    long = {"CONVEYOR_BROKER_DATA_DIR": "d", "CONVEYOR_NETWORK_KAFKA": "k:1", "CONVEYOR_NETWORK_HTTP": "h:1"}
+    assert environment_settings(long) == expected
+
+
+def test_a_setting_that_two_variables_name_is_refused() -> None:
+    with pytest.raises(SettingsError, match="CONVEYOR_KAFKA and CONVEYOR_NETWORK_KAFKA both set"):
+        environment_settings({"CONVEYOR_KAFKA": "a:1", "CONVEYOR_NETWORK_KAFKA": "b:1"})
 
 
 @pytest.mark.parametrize("variable", ["CONVEYOR_NETWROK_KAFKA", "CONVEYOR_X"])

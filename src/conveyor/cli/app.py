@@ -1,0 +1,46 @@
+"""The commands, as Typer knows them. What a command needs is imported when it runs."""
+
+from typing import Annotated
+
+import typer
+
+from conveyor import __version__
+from conveyor.cli import consume, demo, group, pipeline, produce, settings, topic
+
+app = typer.Typer(
+    help="Conveyor: one durable, partitioned log, read as a stream and as a queue.\n\n"
+    "Start a broker with `conveyor serve`, then, in another terminal:\n\n"
+    "  echo hello | conveyor produce greetings\n\n  conveyor consume greetings --from earliest --max 1",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"conveyor {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+@app.command()
+def serve() -> None:
+    """Run a broker."""
+    raise AssertionError("`conveyor.cli.main` runs it without Typer; here it is only listed")
+
+
+for command in (produce.produce, consume.consume, settings.settings, demo.demo):
+    app.command()(command)
+app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
+app.add_typer(pipeline.app, name="pipeline")

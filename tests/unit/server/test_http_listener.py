@@ -1,0 +1,53 @@
+"""The HTTP listener: how many may connect, and what it says of a request that is none."""
+
+import logging
+import socket
+
+import pytest
+
+from conveyor.testing import Broker
+
+
+def connect(broker: Broker) -> socket.socket:
+    host, _, port = broker.http_url.removeprefix("http://").rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def ask(connection: socket.socket, request: bytes = b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n") -> bytes:
+    connection.sendall(request)
+    return connection.recv(65536)
+
+
+def test_a_connection_too_many_is_answered_and_closed(caplog: pytest.LogCaptureFixture) -> None:
+    with Broker(memory=True, settings={"network.max_http_connections": 2}) as broker:
+        with connect(broker) as one, connect(broker) as two, connect(broker) as three:
+            assert ask(one).startswith(b"HTTP/1.1 200")
+            assert ask(two).startswith(b"HTTP/1.1 200")
+            assert ask(three).startswith(b"HTTP/1.1 503")
+            assert three.recv(1) == b""
+            assert ask(one).startswith(b"HTTP/1.1 200"), "those that are there are still served"
+        assert "more than 2 connections (network.max_http_connections)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+        b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: " + b"a" * 9000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * 200 + b"\r\n",
+    ],
+    ids=["TLS", "version", "header", "long line", "long header", "many headers"],
+)
+def test_a_request_that_is_none_is_one_line_without_a_traceback(
+    request_bytes: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "conveyor")
+    with Broker(memory=True) as broker, connect(broker) as connection:
+        assert ask(connection, request_bytes).startswith(b"HTTP/1.0 400")
+    told = [each for each in caplog.records if each.name == "conveyor.http_api.request_log"]
+    assert [(each.levelname, each.exc_info) for each in told] == [("DEBUG", None)]
+    assert "\n" not in told[0].getMessage()
+    assert not [each for each in caplog.records if each.name.startswith("aiohttp")]
