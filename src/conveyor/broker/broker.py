@@ -5,13 +5,15 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from conveyor.broker.compaction import Compaction, Compactor
+from conveyor.broker.deduplication import Deduplication
 from conveyor.broker.fetch import Fetcher
 from conveyor.broker.fetch_sessions import FetchSessions
 from conveyor.broker.flusher import Flusher
-from conveyor.broker.groups import Groups
 from conveyor.broker.partitions import PartitionServices, PartitionTable
 from conveyor.broker.producer_ids import ProducerIds
 from conveyor.broker.publish import Publisher
@@ -21,11 +23,19 @@ from conveyor.broker.tasks import Tasks
 from conveyor.broker.telemetry import Telemetry
 from conveyor.broker.topics import Topics
 from conveyor.broker.turn import Turn
-from conveyor.cluster.image import BrokerImage, ClusterImage
+from conveyor.cluster.image import SCHEDULES_PATH, SUBSCRIPTIONS_PATH, BrokerImage, ClusterImage
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import ABSENT, Clock, Disk, MetadataStore
 from conveyor.kernel.settings import Settings
 from conveyor.log.probe import LogProbe
+
+if TYPE_CHECKING:
+    from conveyor.broker.dead_letters import DeadLetters
+    from conveyor.broker.groups import Groups
+    from conveyor.broker.messages import Messages
+    from conveyor.broker.queue_wiring import Queueing
+    from conveyor.broker.queues import Queues
+    from conveyor.broker.schedules import Schedules
 
 log = logging.getLogger(__name__)
 
@@ -60,17 +70,9 @@ class Broker:
         self.turn = Turn(loop.call_soon)
         self.tasks = Tasks(ports.failed)
         self.flusher = Flusher(loop, ports.threads, settings.broker.flush_threads)
-        self.partitions = PartitionTable(
-            PartitionServices(
-                disk=ports.disk,
-                clock=ports.clock,
-                settings=settings,
-                probe=self.log_probe,
-                wants_write=self.turn.add_write,
-                wants_flush=self.flusher.want,
-            )
-        )
-        self.publisher = Publisher(self.partitions, ports.clock, ports.threads)
+        self.partitions = self._partition_table(ports)
+        deduplication = Deduplication(ports.clock, ports.threads, self.tasks, settings.broker.dedup_max_ids)
+        self.publisher = Publisher(self.partitions, ports.clock, ports.threads, deduplication)
         self.fetcher = Fetcher(self.partitions, ports.clock, self.turn, settings.network.max_fetch_bytes)
         self.fetch_sessions = FetchSessions(ports.new_id, max_fetch_sessions=settings.network.max_fetch_sessions)
         self.producer_ids = ProducerIds(ports.store)
@@ -84,15 +86,6 @@ class Broker:
             disk=ports.disk,
             settings=settings,
             threads=ports.threads,
-            new_id=ports.new_id,
-        )
-        self.groups = Groups(
-            topics=self.topics,
-            partitions=self.partitions,
-            settings=settings.groups,
-            clock=ports.clock,
-            threads=ports.threads,
-            tasks=self.tasks,
             new_id=ports.new_id,
         )
         self.retention = Retention(
@@ -114,6 +107,44 @@ class Broker:
         self._ports = ports
         self._cancel_housekeeping: Callable[[], None] | None = None
 
+    @cached_property
+    def groups(self) -> "Groups":
+        """Consumer groups: loaded when somebody first asks for one."""
+        from conveyor.broker.groups import Groups
+
+        return Groups(
+            topics=self.topics,
+            partitions=self.partitions,
+            settings=self.settings.groups,
+            clock=self.clock,
+            threads=self._ports.threads,
+            tasks=self.tasks,
+            new_id=self._ports.new_id,
+        )
+
+    @cached_property
+    def queueing(self) -> "Queueing":
+        """The parts that speak in messages: loaded when somebody first asks for one, as not every broker is a queue."""
+        from conveyor.broker.queue_wiring import make_queueing
+
+        return make_queueing(self, self._ports)
+
+    @property
+    def messages(self) -> "Messages":
+        return self.queueing.messages
+
+    @property
+    def queues(self) -> "Queues":
+        return self.queueing.queues
+
+    @property
+    def dead_letters(self) -> "DeadLetters":
+        return self.queueing.dead_letters
+
+    @property
+    def schedules(self) -> "Schedules":
+        return self.queueing.schedules
+
     async def start(self, host: str, port: int) -> None:
         """Recover what is on the disk, and take a place in the cluster, reachable there. Raises StorageFailure."""
         rack = self.settings.broker.rack or None
@@ -123,6 +154,9 @@ class Broker:
         self.topics.image = image.with_broker(BrokerImage(node_id=node_id, host=host, port=port, rack=rack))
         await self.topics.load()
         await self.quotas.load()
+        if await self._has_queues():
+            await self.queues.start()
+            await self.schedules.load()
         self._housekeep()
         self.retention.start()
         self.compaction.start()
@@ -130,7 +164,11 @@ class Broker:
     async def finish_requests(self) -> None:
         """Answer everybody who waits: with what there is, with an error, or after the last flush."""
         self.fetcher.finish_all()
-        self.groups.stop()
+        if "queueing" in self.__dict__:
+            self.schedules.stop()
+            self.queues.stop()
+        if "groups" in self.__dict__:
+            self.groups.stop()
         await self.publisher.drain()
         await self.turn.end()
         await self.flusher.drain()
@@ -145,6 +183,23 @@ class Broker:
         self.compaction.stop()
         await asyncio.get_running_loop().run_in_executor(self._ports.threads, self.partitions.close)
         await self._ports.store.close()
+
+    def _partition_table(self, ports: BrokerPorts) -> PartitionTable:
+        services = PartitionServices(
+            disk=ports.disk,
+            clock=ports.clock,
+            settings=self.settings,
+            probe=self.log_probe,
+            wants_write=self.turn.add_write,
+            wants_flush=self.flusher.want,
+        )
+        return PartitionTable(services)
+
+    async def _has_queues(self) -> bool:
+        """Whether something in the metadata has to be looked after from the start."""
+        return bool(
+            await self._ports.store.children(SUBSCRIPTIONS_PATH) or await self._ports.store.children(SCHEDULES_PATH)
+        )
 
     async def _cluster_id(self) -> str:
         """The cluster's own name, made when it is first started."""

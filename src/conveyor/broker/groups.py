@@ -11,8 +11,8 @@ from uuid import UUID
 
 from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
-from conveyor.broker.topics import OFFSETS_TOPIC, Topics
-from conveyor.cluster.image import BrokerImage, ClusterImage
+from conveyor.broker.topics import Topics
+from conveyor.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage
 from conveyor.groups.commands import GroupCommand, ListGroups, OneGroupCommand, UpdateTopics
 from conveyor.groups.coordinator_partition import partition_for_group
 from conveyor.groups.known_topics import KnownTopic, KnownTopics

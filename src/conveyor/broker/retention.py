@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 
 from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
-from conveyor.cluster.image import INTERNAL_TOPICS
+from conveyor.cluster.image import is_internal
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.log.trim import TrimJob
@@ -46,10 +46,14 @@ class Retention:
 
     async def delete_records(self, topic: str, number: int, offset: int) -> int:
         """Delete what is below an offset. Returns the log start offset, once it is on the disk. Raises RequestError."""
-        if topic in INTERNAL_TOPICS:
+        if is_internal(topic):
             raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{topic}' is the broker's own")
         partition = self._partitions.find(topic, number)
-        job = partition.delete_records(partition.high_watermark if offset == HIGH_WATERMARK else offset)
+        return await self.trim(partition, partition.high_watermark if offset == HIGH_WATERMARK else offset)
+
+    async def trim(self, partition: Partition, offset: int) -> int:
+        """The same, for a partition's owner."""
+        job = partition.delete_records(offset)
         failure = await self._carry_out(partition, job)
         if failure is not None:
             raise RequestError(ErrorKind.PARTITION_OFFLINE, str(failure)) from failure

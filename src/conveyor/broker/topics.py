@@ -2,19 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
 from uuid import UUID
 
 from conveyor.broker.partitions import PartitionTable
 from conveyor.cluster.image import (
-    INTERNAL_TOPICS,
+    COMPANIONS,
+    OFFSETS_TOPIC,
     TOPICS_PATH,
     ClusterImage,
     TopicImage,
+    companion,
     decode_topic,
     encode_topic,
+    is_internal,
     topic_path,
 )
 from conveyor.cluster.topic_change import ConfigChange, changed_config, more_partitions, replaced_config
@@ -26,8 +29,8 @@ from conveyor.kernel.settings import Settings
 
 log = logging.getLogger(__name__)
 
-OFFSETS_TOPIC = "__consumer_offsets"
 _MAX_INT32 = (1 << 31) - 1  # How large a group may be is settled by `groups.max_size`, not by its record's size.
+_COMPANION_SEGMENT_BYTES = 16 << 20  # Small, so that what is not needed any more is soon deleted.
 _OFFSETS_SEGMENT_BYTES = 100 << 20  # Small, so that most of it can be compacted.
 
 Result = TypeVar("Result")
@@ -55,6 +58,7 @@ class Topics:
         self._threads = threads
         self._new_id = new_id
         self._one_change = asyncio.Lock()
+        self._when_deleted: list[Callable[[TopicImage], Awaitable[None]]] = []
         self._being_made: dict[str, asyncio.Future[TopicImage]] = {}
 
     async def load(self) -> None:
@@ -105,6 +109,26 @@ class Topics:
         }
         return await self.ensure(TopicRequest(name=OFFSETS_TOPIC, partitions=count, config=config))
 
+    async def ensure_companion(self, kind: str, name: str) -> TopicImage:
+        """A topic that goes with another, partition by partition. Its records are its owner's to trim.
+
+        Raises RequestError: also INVALID_TOPIC, if the name leaves no room.
+        """
+        config = {
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "flush.policy": "ack",
+            "max.message.bytes": str(_MAX_INT32),
+            "segment.bytes": str(_COMPANION_SEGMENT_BYTES),
+        }
+        count = len(self.existing(name).partitions)
+        topic = await self.ensure(
+            TopicRequest(name=companion(kind, name), partitions=count, config=config, is_companion=True)
+        )
+        if len(topic.partitions) < count:
+            await self._grow(topic.name, count)
+        return self.existing(topic.name)
+
     async def change_config(self, name: str, changes: Sequence[ConfigChange], *, check_only: bool = False) -> None:
         """Change some settings of a topic, at once and durably. Raises RequestError."""
         await self._change(name, lambda topic: changed_config(topic, changes, self._settings), check_only)
@@ -117,28 +141,50 @@ class Topics:
         self, name: str, count: int, assignment: Sequence[Sequence[int]] | None, *, check_only: bool = False
     ) -> None:
         """Add partitions to a topic until there are `count`. Raises RequestError."""
-        if name in INTERNAL_TOPICS:
+        if is_internal(name):
             raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{name}' is the broker's own")
-        await self._change(
-            name, lambda topic: more_partitions(self.image, topic, count, assignment, self._settings), check_only
-        )
+        await self._grow(name, count, assignment, check_only)
+        if not check_only:
+            for each in self._companions(name):
+                await self._grow(each.name, count)
 
     async def delete(self, name: str) -> None:
-        """Delete a topic and its records. Raises RequestError."""
+        """Delete a topic, its companions, and their records. Raises RequestError."""
         async with self._one_change:
             topic = self.existing(name)
             if topic.is_internal:
                 raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{name}' is the broker's own")
-            try:
-                deleted = await self._store.delete(topic_path(name))
-            except StorageFailure as failure:
-                raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
-            if not deleted:
-                raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{name}' is being deleted already")
-            self.image = self.image.without_topic(name)
-            for directory in self._partitions.remove(topic):
-                await self._off_loop(self._disk.remove_tree, directory)
-            log.info("topic deleted name=%s id=%s", name, topic.topic_id)
+            for each in (topic, *self._companions(name)):
+                await self._delete(each)
+        for deleted in self._when_deleted:
+            await deleted(topic)
+
+    def when_deleted(self, deleted: Callable[[TopicImage], Awaitable[None]]) -> None:
+        """Call back after a topic was deleted."""
+        self._when_deleted.append(deleted)
+
+    async def _delete(self, topic: TopicImage) -> None:
+        try:
+            deleted = await self._store.delete(topic_path(topic.name))
+        except StorageFailure as failure:
+            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+        if not deleted:
+            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic.name}' is being deleted already")
+        self.image = self.image.without_topic(topic.name)
+        for directory in self._partitions.remove(topic):
+            await self._off_loop(self._disk.remove_tree, directory)
+        log.info("topic deleted name=%s id=%s", topic.name, topic.topic_id)
+
+    def _companions(self, name: str) -> list[TopicImage]:
+        names = (companion(kind, name) for kind in COMPANIONS)
+        return [self.image.topics[each] for each in names if each in self.image.topics]
+
+    async def _grow(
+        self, name: str, count: int, assignment: Sequence[Sequence[int]] | None = None, check_only: bool = False
+    ) -> None:
+        await self._change(
+            name, lambda topic: more_partitions(self.image, topic, count, assignment, self._settings), check_only
+        )
 
     async def _make(self, topic: TopicImage) -> TopicImage:
         try:

@@ -16,7 +16,13 @@ from uuid import UUID
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 
 TOPICS_PATH = "/topics"
-INTERNAL_TOPICS = frozenset({"__consumer_offsets"})
+SUBSCRIPTIONS_PATH = "/subscriptions"
+SCHEDULES_PATH = "/schedules"
+OFFSETS_TOPIC = "__consumer_offsets"
+QUEUE_STATE = "__queue_state"
+INBOX = "__inbox"
+COMPANIONS = (QUEUE_STATE, INBOX)
+"""Topics that go with another: `__queue_state.orders` has the partitions of `orders`, each with the same leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +56,7 @@ class TopicImage:
 
     @property
     def is_internal(self) -> bool:
-        return self.name in INTERNAL_TOPICS
+        return is_internal(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +87,21 @@ class ClusterImage:
     def _with(self, topics: dict[str, TopicImage]) -> "ClusterImage":
         names = {topic.topic_id: topic.name for topic in topics.values()}
         return replace(self, topics=MappingProxyType(topics), names_by_id=MappingProxyType(names))
+
+
+def is_internal(name: str) -> bool:
+    """Whether a topic of that name is the broker's own."""
+    return name == OFFSETS_TOPIC or is_companion(name)
+
+
+def is_companion(name: str) -> bool:
+    """Whether a topic of that name goes with another."""
+    return name.partition(".")[0] in COMPANIONS
+
+
+def companion(kind: str, topic: str) -> str:
+    """The name of a topic's companion."""
+    return f"{kind}.{topic}"
 
 
 def topic_path(name: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
+from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage, is_companion
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 from conveyor.kernel.settings import Settings, topic_settings
@@ -17,19 +17,25 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRequest:
-    """A topic as a client asks for it; -1 takes the broker's default. `assignment`: replicas of each partition."""
+    """A topic as a client asks for it; -1 takes the broker's default. `assignment`: replicas of each partition.
+
+    is_companion: the broker itself asks for it, to go with another topic.
+    """
 
     name: str
     partitions: int = BROKER_DEFAULT
     replication_factor: int = BROKER_DEFAULT
     assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
+    is_companion: bool = False
 
 
 def plan_topic(image: ClusterImage, request: TopicRequest, settings: Settings, topic_id: TopicId) -> TopicImage:
     """The topic as it will be. Raises RequestError: INVALID_TOPIC, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
     INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST, INVALID_CONFIG."""
     check_name(request.name)
+    if is_companion(request.name) and not request.is_companion:
+        raise RequestError(ErrorKind.INVALID_TOPIC, f"names such as '{request.name}' are the broker's own")
     if request.name in image.topics:
         raise RequestError(ErrorKind.TOPIC_ALREADY_EXISTS, f"topic '{request.name}' exists already")
     check_config(request.config, settings)

@@ -121,6 +121,11 @@ class TopicSettings:
     dedup_window_ms: int = setting(
         300_000, "How long a `conveyor-dedup-id` is remembered, by the records' timestamps.", unit="ms", low=1
     )
+    delay_enable: bool = setting(
+        False,
+        "Let nobody see a record before `conveyor-delay-ms` or `conveyor-deliver-at-ms` says, not even who reads the"
+        " topic as a stream: it waits outside of the topic, and gets its offset when it is due.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +194,7 @@ class NetworkSettings:
     )
     insecure: bool = setting(False, "Allow a listener that is not on loopback, though nothing is authenticated.")
     token_file: str = setting(
-        "", "A file of bearer tokens, one a line, of which HTTP clients have to bring one; none are asked for by default."
+        "", "A file of bearer tokens, one a line, of which HTTP clients have to bring one; by default none is asked for."
     )
     max_request_bytes: int = setting(
         104_857_600, "The largest request taken.", unit="bytes", kafka="socket.request.max.bytes", low=1024

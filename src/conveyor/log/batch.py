@@ -18,6 +18,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import NO_PRODUCER_ID, NO_SEQUENCE
 from conveyor.kernel.ports import Bytes
 
 HEADER = Struct(">qiibIhiqqqhii")
@@ -30,6 +31,8 @@ MAGIC = 2
 _PLACED = Struct(">qiib")
 _LENGTH = Struct(">i")
 _STAMP = Struct(">hiqq")
+_PRODUCER = Struct(">qhi")
+_PRODUCER_START = 43
 
 COMPRESSION_MASK = 0x07
 LAST_COMPRESSION = 4
@@ -152,6 +155,15 @@ def with_append_time(batch: Bytes, now_ms: int) -> bytes:
     checksum = crc32c(memoryview(stamped)[CRC_START:])
     stamped[MAGIC_END:CRC_START] = checksum.to_bytes(4, "big")
     return bytes(stamped)
+
+
+def without_producer(batch: Bytes) -> bytes:
+    """A copy of the batch that no idempotent producer has sent, with a new CRC."""
+    nobodys = bytearray(batch)
+    _PRODUCER.pack_into(nobodys, _PRODUCER_START, NO_PRODUCER_ID, -1, NO_SEQUENCE)
+    checksum = crc32c(memoryview(nobodys)[CRC_START:])
+    nobodys[MAGIC_END:CRC_START] = checksum.to_bytes(4, "big")
+    return bytes(nobodys)
 
 
 def batch_is_intact(batch: Bytes) -> bool:

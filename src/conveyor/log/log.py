@@ -22,7 +22,7 @@ from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Bytes, Disk, FileSlice
 from conveyor.kernel.settings import TopicSettings
 from conveyor.log import reading
-from conveyor.log.batch import BatchHeader, check_batch, placed_prefix, with_append_time
+from conveyor.log.batch import BatchHeader, check_batch, placed_prefix, read_header, with_append_time
 from conveyor.log.compaction import CleanedSegment, CompactionResult
 from conveyor.log.compaction_plan import CompactionPlan, plan_compaction
 from conveyor.log.flush import FlushJob
@@ -131,6 +131,19 @@ class Log:
         self._buffer(batch, header, leader_epoch, timestamp_ms)
         if idempotent:
             self.producers.record(header, base_offset, now_ms)
+        return AppendInfo(base_offset, Offset(self.log_end_offset - 1), now_ms)
+
+    def append_own(self, batch: Bytes, leader_epoch: int, now_ms: int) -> AppendInfo:
+        """Take a batch that the broker has made, of no producer: a control batch, or records that were checked before.
+
+        What the topic asks of producers is not asked of it. Raises StorageFailure.
+        """
+        if self.topic.message_timestamp_type == "LogAppendTime":
+            batch = with_append_time(batch, now_ms)
+        header = read_header(batch)
+        self._roll_if_due(len(batch), now_ms)
+        base_offset = self.log_end_offset
+        self._buffer(batch, header, leader_epoch, header.max_timestamp)
         return AppendInfo(base_offset, Offset(self.log_end_offset - 1), now_ms)
 
     def write(self) -> None:

@@ -61,12 +61,21 @@ class ProducerState:
         if header.producer_epoch != producer.epoch:
             _check_new_epoch(producer, header)
             return None
-        last_sequence = _last_sequence(header)
-        for batch in producer.batches:
-            if batch.base_sequence == header.base_sequence and batch.last_sequence == last_sequence:
-                return batch
-        _check_next_sequence(producer, header)
-        return None
+        earlier = _earlier(producer, header)
+        if earlier is None:
+            _check_next_sequence(producer, header)
+        return earlier
+
+    def knows(self, producer_id: int) -> bool:
+        """Whether a producer has written here, as far as is remembered."""
+        return producer_id in self._producers
+
+    def find(self, header: BatchHeader) -> RememberedBatch | None:
+        """The earlier batch that this one repeats; nothing else about it is checked."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            return None
+        return _earlier(producer, header)
 
     def record(self, header: BatchHeader, base_offset: Offset, append_timestamp_ms: int) -> None:
         """Remember a batch that is in the log; called at append and at recovery alike."""
@@ -118,6 +127,14 @@ class ProducerState:
 
 def _last_sequence(header: BatchHeader) -> int:
     return (header.base_sequence + header.last_offset_delta) % _SEQUENCES
+
+
+def _earlier(producer: _Producer, header: BatchHeader) -> RememberedBatch | None:
+    last_sequence = _last_sequence(header)
+    for batch in producer.batches:
+        if batch.base_sequence == header.base_sequence and batch.last_sequence == last_sequence:
+            return batch
+    return None
 
 
 def _check_new_epoch(producer: _Producer, header: BatchHeader) -> None:

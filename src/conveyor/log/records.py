@@ -77,6 +77,7 @@ def encode_batch(
     records: Sequence[tuple[int, bytes | None, bytes | None, Sequence[Header]]],
     *,
     codec: int = compression.NONE,
+    attributes: int = 0,
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = -1,
     base_sequence: int = NO_SEQUENCE,
@@ -92,8 +93,8 @@ def encode_batch(
     last_delta = len(records) - 1
     length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(packed)
     batch = bytearray(
-        HEADER.pack(0, length, -1, MAGIC, 0, codec, last_delta, base_timestamp, newest, producer_id, producer_epoch,
-                    base_sequence, len(records))
+        HEADER.pack(0, length, -1, MAGIC, 0, codec | attributes, last_delta, base_timestamp, newest, producer_id,
+                    producer_epoch, base_sequence, len(records))
     )  # fmt: skip
     batch += packed
     batch[MAGIC_END:CRC_START] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")

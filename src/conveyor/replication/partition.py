@@ -68,16 +68,26 @@ class Partition:
         self._written_waiters: deque[tuple[int, Waiter]] = deque()
         self._committed_waiters: deque[tuple[int, Waiter]] = deque()
         self.queue: QueueView | None = None
+        self.inbox: Partition | None = None
+        """Where what is published goes instead, until it is due; then only the forwarder appends here."""
         self._watchers: dict[Callable[[], None], None] = {}
         self._flushing = False
 
-    def append(self, batch: Bytes, now_ms: int, *, may_have_gaps: bool = False) -> AppendInfo:
-        """Append one record batch; see `Log.append`. Raises RequestError, also if the partition is or goes offline."""
+    def append(
+        self, batch: Bytes, now_ms: int, *, may_have_gaps: bool = False, is_own: bool = False
+    ) -> AppendInfo:
+        """Append one record batch; see `Log.append`. Raises RequestError, also if the partition is or goes offline.
+
+        is_own: the broker has made it; see `Log.append_own`.
+        """
         if self.offline_reason is not None:
             raise self._offline_error()
         was_idle = not self.log.needs_write
         try:
-            info = self.log.append(batch, self.leader_epoch, now_ms, may_have_gaps=may_have_gaps)
+            if is_own:
+                info = self.log.append_own(batch, self.leader_epoch, now_ms)
+            else:
+                info = self.log.append(batch, self.leader_epoch, now_ms, may_have_gaps=may_have_gaps)
         except StorageFailure as failure:
             self.go_offline(failure)
             raise self._offline_error() from failure

@@ -21,6 +21,7 @@ from conveyor.adapters.system_clock import SystemClock
 from conveyor.broker.broker import Broker, BrokerPorts
 from conveyor.broker.compaction import Compactor
 from conveyor.http_api.tokens import read_tokens
+from conveyor.kafka_api.apis import load_all
 from conveyor.kernel.errors import StartupError, StorageFailure
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
 from conveyor.kernel.settings import Settings
@@ -85,6 +86,7 @@ class Server:
         http = HttpListener(self.broker, self._probe, http_socket, self._max_http_connections, self._tokens)
         stack.push_async_callback(http.stop)
         http.start()
+        asyncio.get_running_loop().run_in_executor(None, load_all)
 
     async def _drain(self, listener: KafkaListener) -> None:
         """Take no more requests; answer those that wait, with what there is."""

@@ -53,10 +53,10 @@ async def test_publish_of_nothing_is_answered(broker: Broker) -> None:
     assert await publish(broker) == []
 
 
-async def test_a_batch_that_is_missing_is_corrupt(broker: Broker) -> None:
+async def test_a_batch_that_is_missing_is_refused(broker: Broker) -> None:
     told: list[Sequence[Published]] = []
     broker.publisher.publish([("t", 0, None)], ACKS_ALL, told.append)
-    assert kinds(told[0]) == [ErrorKind.CORRUPT_BATCH]
+    assert kinds(told[0]) == [ErrorKind.INVALID_RECORD]
 
 
 async def test_publish_says_when_the_broker_stamped_the_records(broker: Broker) -> None:

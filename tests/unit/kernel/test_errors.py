@@ -14,7 +14,6 @@ from conveyor.kernel.errors import (
     StorageFailure,
 )
 
-
 NOT_KAFKAS = {
     ErrorKind.INVALID_ACK_ID,
     ErrorKind.INVALID_FILTER,

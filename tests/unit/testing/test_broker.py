@@ -1,6 +1,7 @@
 """The broker for tests: in memory and in a directory, on a manual clock, from synchronous and asynchronous code."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_brokers_do_not_disturb_each_other() -> None:
 def test_settings_are_taken_by_name() -> None:
     with Broker(memory=True, settings={"broker.num_partitions": 3}) as broker:
         produce(broker, "a")
-        assert broker._server.broker.topics.image.partition_count == 3
+        assert broker._started_server().broker.topics.image.partition_count == 3
 
 
 @pytest.mark.parametrize("memory", [True, False])
@@ -129,12 +130,25 @@ def test_a_broker_without_a_manual_clock_has_none() -> None:
         broker.clock.advance(seconds=1)
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda broker: broker.bootstrap_servers,
+        lambda broker: broker.http_url,
+        lambda broker: broker.clock.advance(seconds=1),
+    ],
+)
+def test_a_broker_that_was_not_started_says_how_to(asked: Callable[[Broker], object]) -> None:
+    with pytest.raises(ValueError, match=r"start it first, with `with Broker\(\) as broker:`"):
+        asked(Broker(memory=True, manual_clock=True))
+
+
 def test_a_bug_in_the_broker_is_raised_in_the_test() -> None:
     async def bug() -> None:
         raise AssertionError("a bug")
 
     async def start() -> None:
-        broker._server.broker.tasks.start(bug())
+        broker._started_server().broker.tasks.start(bug())
 
     broker = Broker(memory=True).start()
     asyncio.run_coroutine_threadsafe(start(), broker._loop).result()

@@ -1,0 +1,112 @@
+"""Moves messages that are given up to their dead-letter topics: copied there, durably, and only then settled.
+
+If the copy cannot be written the message stays where it is, and another attempt follows. A crash between copy and
+settling leaves a second copy: a dead letter may come twice, and is never lost.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from uuid import UUID
+
+from conveyor.broker.messages import Messages, OutgoingMessage
+from conveyor.broker.queue_calls import ask
+from conveyor.broker.queue_partition import QueuePartition
+from conveyor.broker.subscriptions import Subscriptions
+from conveyor.broker.tasks import Tasks
+from conveyor.broker.topics import Topics
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ports import Clock
+from conveyor.log.records import Header
+from conveyor.queues import attributes
+from conveyor.queues.commands import MoveToDeadLetters
+from conveyor.queues.message import Message
+from conveyor.queues.policy import Subscription
+from conveyor.queues.records import Attempt
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 100
+_FIRST_WAIT_MS = 100
+_LONGEST_WAIT_MS = 30_000
+_NOT_COPIED = (attributes.DELAY_MS, attributes.DELIVER_AT_MS, attributes.TTL_MS, attributes.DEDUP_ID)
+
+
+class Burials:
+    """See the module's docstring."""
+
+    def __init__(
+        self, *, topics: Topics, subscriptions: Subscriptions, messages: Messages, clock: Clock, tasks: Tasks
+    ) -> None:
+        self._topics = topics
+        self._subscriptions = subscriptions
+        self._messages = messages
+        self._clock = clock
+        self._tasks = tasks
+        self._running: set[tuple[UUID, int]] = set()
+
+    def changed(self, partition: QueuePartition) -> None:
+        """See whether there is somebody to bury."""
+        for subscription in partition.machine.with_doomed():
+            place = (subscription.id, partition.number)
+            if place not in self._running:
+                self._running.add(place)
+                self._tasks.start(self._bury_all(subscription, partition))
+
+    async def _bury_all(self, subscription: Subscription, partition: QueuePartition) -> None:
+        wait_ms = _FIRST_WAIT_MS
+        try:
+            while doomed := partition.machine.doomed(subscription.id, _AT_ONCE):
+                try:
+                    await self._bury(subscription, partition, doomed)
+                    wait_ms = _FIRST_WAIT_MS
+                except RequestError as error:
+                    log.warning(
+                        "dead letters wait subscription=%s partition=%s topic=%s: %s",
+                        subscription.name, partition.messages.identity, subscription.policy.dead_letter_topic, error,
+                    )  # fmt: skip
+                    await self._pause(wait_ms)
+                    wait_ms = min(2 * wait_ms, _LONGEST_WAIT_MS)
+        finally:
+            self._running.discard((subscription.id, partition.number))
+
+    async def _bury(
+        self, subscription: Subscription, partition: QueuePartition, doomed: Sequence[tuple[int, Attempt]]
+    ) -> None:
+        topic = self._subscriptions.existing(subscription.name).policy.dead_letter_topic
+        found = [(partition.source.get(offset), attempt) for offset, attempt in doomed]
+        letters = [_dead_letter(subscription, message, attempt) for message, attempt in found if message is not None]
+        if letters:
+            await self._topics.ensure(TopicRequest(name=topic, config={"retention.ms": "-1"}))
+            for result in await self._messages.publish(topic, letters):
+                if isinstance(result, RequestError):
+                    raise result
+        offsets = tuple(offset for offset, _ in doomed)
+        await ask(partition, MoveToDeadLetters(subscription=subscription.id, offsets=offsets))
+
+    async def _pause(self, wait_ms: int) -> None:
+        over = asyncio.get_running_loop().create_future()
+        cancel = self._clock.call_at(
+            self._clock.now_ms() + wait_ms, lambda: None if over.done() else over.set_result(None)
+        )
+        try:
+            await over
+        finally:
+            cancel()
+
+
+def _dead_letter(subscription: Subscription, message: Message, attempt: Attempt) -> OutgoingMessage:
+    """A copy that says where it comes from and why."""
+    origin: list[Header] = [
+        (attributes.DEAD_REASON, (attempt.doomed or "").encode()),
+        (attributes.DEAD_TOPIC, message.topic.encode()),
+        (attributes.DEAD_PARTITION, str(message.partition).encode()),
+        (attributes.DEAD_OFFSET, str(message.offset).encode()),
+        (attributes.DEAD_SUBSCRIPTION, subscription.name.encode()),
+        (attributes.DEAD_DELIVERIES, str(attempt.deliveries).encode()),
+        (attributes.DEAD_FIRST_FAILURE_MS, str(attempt.first_failure_ms).encode()),
+        (attributes.DEAD_LAST_FAILURE_MS, str(attempt.last_failure_ms).encode()),
+    ]
+    kept = [each for each in message.headers if each[0] not in _NOT_COPIED]
+    return OutgoingMessage(value=message.value, key=message.key, headers=(*kept, *origin))

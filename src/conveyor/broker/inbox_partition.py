@@ -1,0 +1,250 @@
+"""The inbox of one partition, and its forwarder: the only one who appends to the partition while there is an inbox.
+
+    the inbox's high watermark rises -> scan what is new
+    something is due -> note the intent in the inbox -> (on the disk) -> append its records to the topic -> the next
+
+One intent is under way at a time; what falls due meanwhile goes with the next. When either partition goes offline the
+forwarder stops where it is: the next start finds in the two logs what has been done.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ports import Clock
+from conveyor.log.batch import CONTROL, iterate_batches
+from conveyor.queues.attributes import read_attributes
+from conveyor.queues.forwarding import Forwarding
+from conveyor.queues.forwarding_batches import batches_of
+from conveyor.queues.forwarding_history import ForwardingHistory
+from conveyor.queues.forwarding_records import Cancelled, Intent, Note, decode_notes, encode_note
+from conveyor.queues.forwarding_scan import scan_due
+from conveyor.queues.message import Message
+from conveyor.queues.source import MessageSource
+from conveyor.replication.partition import Partition, Waiter
+
+log = logging.getLogger(__name__)
+
+CallSoon = Callable[[Callable[[], None]], object]
+
+_READ_BYTES = 1 << 20
+_SCANNED_BYTES = 128 << 10
+_FORWARDED_BYTES = 256 << 10
+"""In one turn of the event loop, at least; a batch is not cut."""
+
+
+class InboxPartition:
+    """See the module's docstring. Made by `load_inbox`."""
+
+    def __init__(
+        self, topic: Partition, inbox: Partition, machine: Forwarding, source: MessageSource, loaded_offset: int
+    ) -> None:
+        self.topic = topic
+        self.machine = machine
+        self._inbox = inbox
+        self._source = source
+        self._loaded_offset = loaded_offset
+        self._intent: Intent | None = None
+        self._batches: Iterator[bytes] = iter(())
+        self._is_scanning = False
+        self._is_stopped = False
+        self._cancel_alarm: Callable[[], None] | None = None
+        self._alarm_ms: int | None = None
+        self._kept_from = (0, 0, 0)
+
+    def scan(self, limit_offset: int, max_bytes: int, now_ms: int) -> bool:
+        """Look through some more of the inbox. Returns whether that was all. Raises StorageFailure."""
+        machine = self.machine
+        offset = machine.scanned_offset
+        if offset >= limit_offset or machine.is_full:
+            return True
+        is_new = offset >= self._loaded_offset
+        found = self._source.batches(offset, limit_offset, max_bytes)
+        for header, _, batch in found:
+            known = not is_new and machine.has_forwarded(header.base_offset, header.next_offset)
+            runs = [] if known else scan_due(header, batch)
+            machine.take(
+                runs,
+                header.next_offset,
+                now_ms=now_ms if is_new else 0,
+                honours_delay=not is_new or self.topic.log.topic.delay_enable,
+            )
+        if not is_new and machine.scanned_offset >= self._loaded_offset:
+            machine.forget_history()
+        return machine.scanned_offset >= limit_offset
+
+    def start(self, clock: Clock, call_soon: CallSoon) -> None:
+        """Forward from now on, on the event loop."""
+        self._clock = clock
+        self._call_soon = call_soon
+        self._inbox.queue = self
+        self._watch()
+        self._advance()
+
+    def stop(self) -> None:
+        """Forward nothing more. What is noted and not done is for the next start."""
+        self._is_stopped = True
+        self._batches = iter(())
+        self._inbox.unwatch(self._rose)
+        if self._cancel_alarm is not None:
+            self._cancel_alarm()
+
+    def cancel(self, offset: int, cancelled: Waiter) -> None:
+        """Never forward a record; call back when that is safe.
+
+        Raises RequestError: UNKNOWN_MESSAGE, MESSAGE_NOT_DELAYED, PARTITION_OFFLINE.
+        """
+        message = self.find(offset)
+        if message is None:
+            raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"no message waits at offset {offset} of the inbox")
+        due_ms = read_attributes(message.headers, message.timestamp_ms).due_ms
+        self._note(self.machine.handle(Cancelled(offset), due_ms, self._clock.now_ms()))
+        self._inbox.when_committed(self._inbox.log.log_end_offset, cancelled)
+
+    def waiting(self, offset: int) -> Message | None:
+        """A record that is not forwarded yet, nor cancelled."""
+        message = self.find(offset)
+        if message is None:
+            return None
+        due_ms = read_attributes(message.headers, message.timestamp_ms).due_ms
+        return message if self.machine.is_waiting(offset, due_ms) else None
+
+    def find(self, offset: int) -> Message | None:
+        """A record that was put into the inbox, whatever has become of it."""
+        self._inbox.check_online()
+        try:
+            return self._source.get(offset) if offset < self._inbox.high_watermark else None
+        except StorageFailure as failure:
+            raise self._inbox.failed_read(failure) from failure
+
+    def held_from(self) -> int:
+        return self.machine.held_from()
+
+    def settled_offset(self) -> int:
+        """What may be deleted: forwarded, and so long ago that no id in it is needed to tell duplicates."""
+        now_ms, held = self._clock.now_ms(), self.machine.held_from()
+        since_ms, offset, settled = self._kept_from
+        if now_ms - since_ms >= self._inbox.log.topic.dedup_window_ms:
+            settled = offset
+            self._kept_from = (now_ms, held, settled)
+        return settled
+
+    def _watch(self) -> None:
+        if self._inbox.offline_reason is None and not self._is_stopped:
+            self._inbox.watch(self._rose)
+
+    def _rose(self) -> None:
+        self._watch()
+        self._advance()
+
+    def _advance(self) -> None:
+        """Scan what is new, a part in each turn, and forward what is due."""
+        if not self._is_online() or self._is_scanning:
+            return
+        try:
+            is_done = self.scan(self._inbox.high_watermark, _SCANNED_BYTES, self._clock.now_ms())
+        except StorageFailure as failure:
+            return self._inbox.go_offline(failure)
+        if not is_done:
+            self._is_scanning = True
+            self._call_soon(self._advance_more)
+        self._forward_next()
+
+    def _advance_more(self) -> None:
+        self._is_scanning = False
+        self._advance()
+
+    def _forward_next(self) -> None:
+        """Begin with the next intent, if none is under way and something is due."""
+        if self._intent is not None or not self._is_online():
+            return
+        intent = self.machine.expire(self._clock.now_ms(), self.topic.log.log_end_offset)
+        if intent is None:
+            return self._set_alarm()
+        self._intent = intent
+        try:
+            self._note(intent)
+        except RequestError:
+            return
+        self._inbox.when_committed(self._inbox.log.log_end_offset, self._begin)
+
+    def _note(self, note: Note) -> None:
+        now_ms = self._clock.now_ms()
+        self._inbox.append(encode_note(note, now_ms), now_ms, is_own=True)
+        self.machine.apply(note)
+
+    def _begin(self, error: RequestError | None) -> None:
+        """The intent is on the disk: carry it out."""
+        if error is not None or self._intent is None or not self._is_online():
+            return
+        assert self.topic.log.log_end_offset == self._intent.topic_offset, "somebody else has appended to the topic"
+        self._batches = batches_of(self._intent, self._source, self._inbox.high_watermark, self.topic.log.topic)
+        self._forward_more()
+
+    def _forward_more(self) -> None:
+        intent, size = self._intent, 0
+        if intent is None or not self._is_online():
+            return
+        try:
+            for batch in self._batches:
+                self.topic.append(batch, self._clock.now_ms(), is_own=True)
+                size += len(batch)
+                if size >= _FORWARDED_BYTES:
+                    self._call_soon(self._forward_more)
+                    return
+        except StorageFailure as failure:
+            return self._inbox.go_offline(failure)
+        except RequestError:  # The topic's partition has gone offline.
+            return
+        assert self.topic.log.log_end_offset == intent.end_offset, "an intent was not carried out as it was noted"
+        self._intent = None
+        self.topic.when_committed(intent.end_offset, lambda error: self._release(intent, error))
+        self._advance()
+
+    def _release(self, intent: Intent, error: RequestError | None) -> None:
+        if error is None:
+            self.machine.release(intent)
+
+    def _is_online(self) -> bool:
+        return not self._is_stopped and self._inbox.offline_reason is None and self.topic.offline_reason is None
+
+    def _set_alarm(self) -> None:
+        deadline = self.machine.next_deadline_ms()
+        if deadline == self._alarm_ms:
+            return
+        if self._cancel_alarm is not None:
+            self._cancel_alarm()
+        self._alarm_ms = deadline
+        self._cancel_alarm = None if deadline is None else self._clock.call_at(deadline, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm_ms = self._cancel_alarm = None
+        self._forward_next()
+
+
+def load_inbox(topic: Partition, inbox: Partition) -> InboxPartition:
+    """Read an inbox from its start: the notes first, then what was not forwarded. Blocks. Raises StorageFailure."""
+    limit = int(inbox.high_watermark)
+    source = MessageSource(inbox.identity.topic, inbox.identity.partition, inbox.log)
+    history = _read_notes(inbox, limit)
+    machine = Forwarding(history, int(inbox.log.log_start_offset), int(topic.log.log_end_offset))
+    loaded = InboxPartition(topic, inbox, machine, source, limit)
+    while not loaded.scan(limit, _READ_BYTES, 0):
+        pass
+    return loaded
+
+
+def _read_notes(inbox: Partition, limit_offset: int) -> ForwardingHistory:
+    history = ForwardingHistory()
+    offset = int(inbox.log.log_start_offset)
+    while offset < limit_offset:
+        found = inbox.log.read(offset, _READ_BYTES, limit_offset, at_least_one=True)
+        if found is None:
+            break
+        content = found.file.read(found.position, found.length)
+        for position, header in iterate_batches(content):
+            if header.attributes & CONTROL:
+                for note in decode_notes(content[position : position + header.size]):
+                    history.apply(note)
+            offset = header.next_offset
+    return history

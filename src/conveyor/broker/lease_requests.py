@@ -1,0 +1,179 @@
+"""Those who want messages: they take what there is, or wait in line until there is something or their time is up.
+
+A subscription's partitions take turns; where messages have priorities, the partition whose first is the most urgent is
+next. Whoever goes away while it waits, or while its leases are being written, leaves nothing leased.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from conveyor.broker.queue_partition import QueuePartition
+from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ports import Clock
+from conveyor.queues.ack_id import LeaseName, encode_ack_id
+from conveyor.queues.commands import LeasedMessage, LeasedMessages, LeaseMessages, Release, Target
+from conveyor.queues.policy import Subscription
+
+_MAX_BYTES = 16 << 20
+
+Waiter = asyncio.Future[None]
+Leased = tuple[str, LeasedMessage]
+"""A lease by its ack id."""
+
+
+class LeaseRequests:
+    """See the module's docstring. partitions_of: the loaded partitions of a topic."""
+
+    def __init__(self, partitions_of: Callable[[str], Sequence[QueuePartition]], clock: Clock) -> None:
+        self._partitions_of = partitions_of
+        self._clock = clock
+        self._waiting: dict[str, dict[UUID, deque[Waiter]]] = {}
+        self._turns: dict[UUID, int] = {}
+        self._is_stopped = False
+
+    async def lease(self, subscription: Subscription, count: int, wait_ms: int, visibility_ms: int) -> list[Leased]:
+        """Up to `count` messages; none if none has come within wait_ms. Raises RequestError."""
+        deadline_ms = self._clock.now_ms() + wait_ms
+        while True:
+            leased = await self._take(subscription, count, visibility_ms)
+            if leased or self._is_stopped or self._clock.now_ms() >= deadline_ms:
+                return leased
+            await self._wait(subscription, deadline_ms)
+
+    def changed(self, partition: QueuePartition) -> None:
+        """There may be something new: tell the first of each subscription that waits for it."""
+        waiting = self._waiting.get(partition.messages.identity.topic)
+        if not waiting:
+            return
+        for subscription, waiters in list(waiting.items()):
+            if waiters and partition.has_messages(subscription):
+                _wake(waiters)
+
+    def end(self, subscription: UUID, error: RequestError) -> None:
+        """The subscription is gone: so say to all who wait for it."""
+        self._turns.pop(subscription, None)
+        for waiting in self._waiting.values():
+            for waiter in waiting.pop(subscription, ()):
+                if not waiter.done():
+                    waiter.set_exception(error)
+
+    def stop(self) -> None:
+        """Answer all who wait: with nothing."""
+        self._is_stopped = True
+        for waiting in self._waiting.values():
+            for waiters in waiting.values():
+                while waiters:
+                    _wake(waiters)
+
+    async def _take(self, subscription: Subscription, count: int, visibility_ms: int) -> list[Leased]:
+        taken: list[tuple[QueuePartition, LeasedMessage]] = []
+        left_bytes = _MAX_BYTES
+        empty: set[int] = set()
+        try:
+            while len(taken) < count and left_bytes > 0:
+                chosen = self._next(subscription, empty)
+                if chosen is None:
+                    break
+                partition, floor = chosen
+                wanted = LeaseMessages(
+                    subscription=subscription.id,
+                    count=count - len(taken),
+                    max_bytes=left_bytes,
+                    visibility_ms=visibility_ms,
+                    lowest_priority=floor,
+                )
+                found = await _lease(partition, wanted)
+                taken += [(partition, each) for each in found.messages]
+                left_bytes -= sum(len(each.message.value or b"") for each in found.messages)
+                if found.is_exhausted and not found.messages:
+                    empty.add(partition.number)
+                elif not found.messages:
+                    await asyncio.sleep(0)  # A filter lets little through: others have a turn, too.
+        except asyncio.CancelledError:
+            for partition, each in taken:
+                _release(partition, subscription.id, [each])
+            raise
+        return [(_ack_id(subscription, partition, each), each) for partition, each in taken]
+
+    def _next(self, subscription: Subscription, empty: set[int]) -> tuple[QueuePartition, int] | None:
+        """The partition to ask, and the priority down to which its messages come before all others'."""
+        partitions = self._partitions_of(subscription.topic)
+        now_ms = self._clock.now_ms()
+        turn = self._turns.get(subscription.id, 0)
+        ready: list[tuple[int, QueuePartition]] = []
+        for place in range(len(partitions)):
+            partition = partitions[(turn + place) % len(partitions)]
+            queue = partition.machine.queue(subscription.id)
+            if queue is None or partition.number in empty:
+                continue
+            priority = queue.deliveries.available.first_priority(now_ms)
+            if priority is not None:
+                ready.append((priority, partition))
+        if not ready:
+            return None
+        chosen = max(ready, key=lambda each: each[0])
+        ready.remove(chosen)
+        self._turns[subscription.id] = chosen[1].number + 1
+        return chosen[1], max((priority for priority, _ in ready), default=0)
+
+    async def _wait(self, subscription: Subscription, deadline_ms: int) -> None:
+        waiters = self._waiting.setdefault(subscription.topic, {}).setdefault(subscription.id, deque())
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        waiters.append(waiter)
+        cancel = self._clock.call_at(deadline_ms, lambda: None if waiter.done() else waiter.set_result(None))
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                _wake(waiters)  # It was told, and cannot take it: the next one may.
+            raise
+        finally:
+            cancel()
+            if waiter in waiters:
+                waiters.remove(waiter)
+            if not waiters:
+                self._waiting.get(subscription.topic, {}).pop(subscription.id, None)
+
+
+def _wake(waiters: deque[Waiter]) -> None:
+    while waiters:
+        waiter = waiters.popleft()
+        if not waiter.done():
+            waiter.set_result(None)
+            return
+
+
+async def _lease(partition: QueuePartition, command: LeaseMessages) -> LeasedMessages:
+    """Ask one partition. If nobody waits for the answer any more when it comes, it is given back."""
+    answered: asyncio.Future[object] | None = None
+    answers: list[object] = []
+
+    def respond(reply: object) -> None:
+        answers.append(reply)
+        if answered is not None and answered.cancelled() and isinstance(reply, LeasedMessages):
+            _release(partition, command.subscription, reply.messages)
+        elif answered is not None:
+            answered.set_result(reply)
+
+    partition.submit(command, respond)
+    if not answers:
+        answered = asyncio.get_running_loop().create_future()
+        await answered
+    reply = answers[0]
+    if isinstance(reply, RequestError):
+        raise reply
+    assert isinstance(reply, LeasedMessages)
+    return reply
+
+
+def _release(partition: QueuePartition, subscription: UUID, messages: Sequence[LeasedMessage]) -> None:
+    targets = tuple(Target(each.message.offset, (each.incarnation, each.number)) for each in messages)
+    if targets:
+        partition.submit(Release(subscription=subscription, targets=targets), lambda _: None)
+
+
+def _ack_id(subscription: Subscription, partition: QueuePartition, leased: LeasedMessage) -> str:
+    name = LeaseName(partition.number, leased.message.offset, leased.incarnation, leased.number)
+    return encode_ack_id(subscription.id, name)

@@ -1,0 +1,71 @@
+"""Puts the parts together that speak in messages: publishing one by one, queues, dead letters, schedules."""
+
+from dataclasses import dataclass
+
+from conveyor.broker.broker import Broker, BrokerPorts
+from conveyor.broker.burials import Burials
+from conveyor.broker.dead_letters import DeadLetters
+from conveyor.broker.lease_requests import LeaseRequests
+from conveyor.broker.messages import Messages
+from conveyor.broker.queue_partition import QueuePartition
+from conveyor.broker.queue_partitions import QueuePartitions
+from conveyor.broker.queues import Queues
+from conveyor.broker.schedules import Schedules
+from conveyor.broker.subscriptions import Subscriptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queueing:
+    """The parts."""
+
+    messages: Messages
+    queues: Queues
+    dead_letters: DeadLetters
+    schedules: Schedules
+
+
+def make_queueing(broker: Broker, ports: BrokerPorts) -> Queueing:
+    """Those of one broker."""
+    topics, tasks, clock = broker.topics, broker.tasks, ports.clock
+    messages = Messages(
+        topics=topics,
+        partitions=broker.partitions,
+        publisher=broker.publisher,
+        clock=clock,
+        threads=ports.threads,
+        settings=broker.settings,
+    )
+    subscriptions = Subscriptions(ports.store, topics, ports.new_id)
+    burials = Burials(topics=topics, subscriptions=subscriptions, messages=messages, clock=clock, tasks=tasks)
+    requests = LeaseRequests(lambda topic: partitions.of(topic), clock)
+
+    def changed(partition: QueuePartition) -> None:
+        requests.changed(partition)
+        burials.changed(partition)
+
+    partitions = QueuePartitions(
+        topics=topics,
+        partitions=broker.partitions,
+        subscriptions=subscriptions,
+        clock=clock,
+        threads=ports.threads,
+        retention=broker.retention,
+        tasks=tasks,
+        new_id=ports.new_id,
+        changed=changed,
+    )
+    return Queueing(
+        messages=messages,
+        queues=Queues(
+            topics=topics,
+            subscriptions=subscriptions,
+            partitions=partitions,
+            requests=requests,
+            clock=clock,
+            tasks=tasks,
+        ),
+        dead_letters=DeadLetters(
+            topics=topics, subscriptions=subscriptions, partitions=partitions, messages=messages, clock=clock
+        ),
+        schedules=Schedules(store=ports.store, messages=messages, topics=topics, clock=clock, tasks=tasks),
+    )

@@ -1,0 +1,410 @@
+"""Topics as queues: subscriptions, leases, and what becomes of leased messages. Any door's codec over one machine.
+
+A lease is asked of the partition whose first message is the most urgent; whoever finds nothing waits, and is told when
+there is something. Names of subscriptions are unique in the broker.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from conveyor.broker.lease_requests import LeaseRequests
+from conveyor.broker.queue_calls import ask
+from conveyor.broker.queue_partition import QueuePartition
+from conveyor.broker.queue_partitions import QueuePartitions
+from conveyor.broker.subscriptions import Subscriptions
+from conveyor.broker.tasks import Tasks
+from conveyor.broker.topics import Topics
+from conveyor.cluster.image import TopicImage
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ports import Clock
+from conveyor.queues.ack_id import LeaseName, decode_ack_id
+from conveyor.queues.commands import (
+    Acknowledge,
+    Cancel,
+    Extend,
+    MessageState,
+    QueueCounts,
+    QueueProbe,
+    Reject,
+    Retry,
+    Seek,
+    Settled,
+    Target,
+    UpdateSubscriptions,
+)
+from conveyor.queues.filters import Filter
+from conveyor.queues.inspection import Peeked, count_messages, message_state, peek
+from conveyor.queues.message import Message, is_message_id, parse_message_id
+from conveyor.queues.policy import Start, Subscription
+from conveyor.queues.rates import Rates
+
+MAX_TARGETS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One message, handed out for a time."""
+
+    ack_id: str
+    message: Message
+    delivery_count: int
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionStats:
+    """How a subscription stands: messages by where they are, and what has happened since the broker started.
+
+    depth: could be leased now. delayed: not due yet, or waiting for their next delivery. unsettled: all that is not
+    done. acked, retried: counts. ack_rate, retry_rate: per second, over the last minute.
+    """
+
+    depth: int
+    in_flight: int
+    delayed: int
+    dead: int
+    unsettled: int
+    oldest_age_ms: int | None
+    acked: int
+    retried: int
+    ack_rate: float
+    retry_rate: float
+    filter_errors: int
+
+
+class Queues:
+    """See the module's docstring. Everything raises RequestError."""
+
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        subscriptions: Subscriptions,
+        partitions: QueuePartitions,
+        requests: LeaseRequests,
+        clock: Clock,
+        tasks: Tasks,
+    ) -> None:
+        self._topics = topics
+        self._subscriptions = subscriptions
+        self._partitions = partitions
+        self._requests = requests
+        self._clock = clock
+        self._tasks = tasks
+        self._rates: dict[UUID, Rates] = {}
+        topics.when_deleted(self._topic_deleted)
+
+    async def start(self) -> None:
+        """Load what has subscriptions, while requests are served already."""
+        await self._subscriptions.load()
+        for topic in self._subscriptions.topics():
+            self._tasks.start(self._load_quietly(topic))
+
+    def stop(self) -> None:
+        """Answer everybody who waits."""
+        self._requests.stop()
+        self._partitions.stop()
+
+    def existing(self, name: str) -> Subscription:
+        return self._subscriptions.existing(name)
+
+    def all(self, topic: str | None = None) -> list[Subscription]:
+        """The subscriptions of a topic, or all, by name."""
+        return self._subscriptions.all(topic)
+
+    async def create(self, topic: str, name: str, start: Start, document: Mapping[str, object]) -> Subscription:
+        """Make a subscription: every message from its start on is its own when this returns."""
+        _check_filter(document)
+        partitions = await self._partitions.load(self._topics.existing(topic).name)
+        subscription = await self._subscriptions.create(topic, name, start, document)
+        await self._tell(topic, partitions)
+        await self._gather([self._begin(subscription, each, start) for each in partitions])
+        return subscription
+
+    async def change(self, name: str, document: Mapping[str, object]) -> Subscription:
+        """Change fields of its policy: at once, also for messages that wait."""
+        _check_filter(document)
+        before = self.existing(name)
+        partitions = await self._ready(before)
+        changed = await self._subscriptions.change(name, document)
+        await self._tell(before.topic, partitions)
+        return changed
+
+    async def delete(self, name: str) -> None:
+        """Forget a subscription and what it has settled; the messages stay."""
+        gone = await self._subscriptions.delete(name)
+        self._requests.end(gone.id, RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{name}' was deleted"))
+        self._rates.pop(gone.id, None)
+        await self._tell(gone.topic, await self._partitions.load(gone.topic))
+
+    async def lease(self, name: str, max_messages: int, wait_ms: int, visibility_ms: int | None) -> list[Lease]:
+        """Up to so many messages; the answer is empty if none has come in time. Cancelling it leaves nothing leased."""
+        subscription = self.existing(name)
+        await self._ready(subscription)
+        if visibility_ms is None:
+            visibility_ms = subscription.policy.visibility_timeout_ms
+        leased = await self._requests.lease(subscription, max_messages, wait_ms, visibility_ms)
+        return [Lease(ack_id, each.message, each.delivery_count, each.ends_ms) for ack_id, each in leased]
+
+    async def ack(self, name: str, targets: Sequence[str]) -> list[RequestError | None]:
+        """These are done: never delivered again, once this returns."""
+        subscription = self.existing(name)
+        return await self._settle(
+            subscription, targets, lambda mine: Acknowledge(subscription=subscription.id, targets=mine)
+        )
+
+    async def nack(self, name: str, targets: Sequence[str], delay_ms: int | None) -> list[RequestError | None]:
+        """These failed. delay_ms: until they are delivered again; None for the subscription's backoff."""
+        subscription = self.existing(name)
+        return await self._settle(
+            subscription, targets, lambda mine: Retry(subscription=subscription.id, targets=mine, delay_ms=delay_ms)
+        )
+
+    async def extend(self, name: str, targets: Sequence[str], visibility_ms: int) -> list[RequestError | None]:
+        """The leases of these end so long from now."""
+        subscription = self.existing(name)
+        return await self._settle(
+            subscription,
+            targets,
+            lambda mine: Extend(subscription=subscription.id, targets=mine, visibility_ms=visibility_ms),
+        )
+
+    async def reject(self, name: str, targets: Sequence[str], reason: str) -> list[RequestError | None]:
+        """These go to the dead-letter topic at once."""
+        subscription = self.existing(name)
+        return await self._settle(
+            subscription, targets, lambda mine: Reject(subscription=subscription.id, targets=mine, reason=reason)
+        )
+
+    async def seek(self, name: str, to: Start | Mapping[int, int]) -> None:
+        """Go to a place, or to an offset in some partitions: what is before counts as settled, what is after as new."""
+        subscription = self.existing(name)
+        partitions = await self._ready(subscription)
+        if isinstance(to, Start):
+            await self._gather([self._begin(subscription, each, to) for each in partitions])
+            return
+        for number, offset in to.items():
+            if not 0 <= number < len(partitions):
+                raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{subscription.topic}' has no partition {number}")
+            messages = partitions[number].messages
+            if not messages.log.log_start_offset <= offset <= messages.high_watermark:
+                raise RequestError(
+                    ErrorKind.OFFSET_OUT_OF_RANGE,
+                    f"partition {number} has offsets {messages.log.log_start_offset} to {messages.high_watermark},"
+                    f" not {offset}",
+                )
+        await self._gather(
+            [ask(partitions[number], Seek(subscription=subscription.id, offset=at)) for number, at in to.items()]
+        )
+
+    async def purge(self, name: str) -> int:
+        """Count everything there is as settled. Returns how many messages that were."""
+        subscription = self.existing(name)
+        partitions = await self._ready(subscription)
+        return sum(await self._gather([self._begin(subscription, each, Start(kind="latest")) for each in partitions]))
+
+    async def pause(self, name: str) -> Subscription:
+        """Hand nothing out until `resume`."""
+        return await self.change(name, {"paused": True})
+
+    async def resume(self, name: str) -> Subscription:
+        return await self.change(name, {"paused": False})
+
+    async def peek(self, name: str, max_messages: int) -> list[Peeked]:
+        """Messages that are not settled, without a lease: the first of each partition, by offset."""
+        subscription = self.existing(name)
+        found: list[Peeked] = []
+        for each in await self._ready(subscription):
+            queue = each.machine.queue(subscription.id)
+            if queue is not None and len(found) < max_messages:
+                end, now_ms = each.messages.high_watermark, self._clock.now_ms()
+                found += peek(queue, each.source, end, max_messages - len(found), now_ms)
+        return found
+
+    async def stats(self, name: str) -> SubscriptionStats:
+        """How a subscription stands."""
+        subscription = self.existing(name)
+        counts = self._count(subscription, await self._ready(subscription))
+        probe, now_ms = self._partitions.probe(subscription.id), self._clock.now_ms()
+        rates = self._rates.setdefault(subscription.id, Rates())
+        ack_rate, retry_rate = rates.measure(now_ms, probe.acknowledged, probe.retried + probe.expired)
+        return SubscriptionStats(
+            depth=counts.available,
+            in_flight=counts.in_flight,
+            delayed=counts.withheld,
+            dead=counts.dead,
+            unsettled=counts.unsettled,
+            oldest_age_ms=None if counts.oldest_ms is None else max(0, now_ms - counts.oldest_ms),
+            acked=probe.acknowledged,
+            retried=probe.retried + probe.expired,
+            ack_rate=ack_rate,
+            retry_rate=retry_rate,
+            filter_errors=probe.filter_errors,
+        )
+
+    def measures(self) -> list[tuple[Subscription, QueueCounts, QueueProbe]]:
+        """Of every subscription whose partitions are loaded: how it stands, and what has happened."""
+        return [
+            (each, self._count(each, self._partitions.of(each.topic)), self._partitions.probe(each.id))
+            for each in self.all()
+        ]
+
+    async def message_states(self, topic: str, message_id: str) -> dict[str, MessageState]:
+        """What each subscription of a topic has done with a message."""
+        self._topics.existing(topic)
+        number, offset = _place(message_id)
+        states: dict[str, MessageState] = {}
+        for subscription in self.all(topic):
+            partition = _numbered(await self._ready(subscription), number, topic)
+            message = partition.source.get(offset) if offset < partition.messages.high_watermark else None
+            if message is None:
+                raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' has no message '{message_id}'")
+            queue = partition.machine.queue(subscription.id)
+            if queue is not None:
+                states[subscription.name] = message_state(queue, message, self._clock.now_ms())
+                if offset in partition.machine.cancelled:
+                    states[subscription.name] = MessageState("cancelled")
+        return states
+
+    async def cancel(self, topic: str, message_id: str) -> None:
+        """Let nobody see a delayed message, who takes it as from a queue."""
+        number, offset = _place(message_id)
+        partition = _numbered(await self._partitions.load(topic), number, topic)
+        await ask(partition, Cancel(offset=offset))
+
+    def _count(self, subscription: Subscription, partitions: Sequence[QueuePartition]) -> QueueCounts:
+        """Over all partitions."""
+        counts = [_counts(each, subscription.id) for each in partitions]
+        return QueueCounts(
+            unsettled=sum(each.unsettled for each in counts),
+            available=sum(each.available for each in counts),
+            in_flight=sum(each.in_flight for each in counts),
+            withheld=sum(each.withheld for each in counts),
+            dead=sum(each.dead for each in counts),
+            oldest_ms=min((each.oldest_ms for each in counts if each.oldest_ms is not None), default=None),
+        )
+
+    async def _ready(self, subscription: Subscription) -> list[QueuePartition]:
+        """The partitions of its topic, in each of which it has begun."""
+        partitions = self._partitions.of(subscription.topic)
+        if len(partitions) != len(self._topics.existing(subscription.topic).partitions):
+            partitions = await self._partitions.load(subscription.topic)
+        if all(each.machine.queue(subscription.id) is not None for each in partitions):
+            return partitions
+        await self._tell(subscription.topic, partitions)
+        for each in partitions:
+            if each.machine.queue(subscription.id) is None:
+                is_older = each.number < subscription.partition_count
+                await self._begin(subscription, each, subscription.start if is_older else Start(kind="earliest"))
+        return partitions
+
+    async def _begin(self, subscription: Subscription, partition: QueuePartition, start: Start) -> int:
+        end = int(partition.messages.high_watermark)
+        if start.kind == "earliest":
+            offset = int(partition.messages.log.log_start_offset)
+        elif start.kind == "latest":
+            offset = end
+        else:
+            offset = partition.source.first_offset_after(start.timestamp_ms, end)
+        settled = await ask(partition, Seek(subscription=subscription.id, offset=offset))
+        assert isinstance(settled, int)
+        return settled
+
+    async def _tell(self, topic: str, partitions: Sequence[QueuePartition]) -> None:
+        """Let the machines know which subscriptions there are, and how they are to be served."""
+        update = UpdateSubscriptions(subscriptions=self._subscriptions.by_id(topic))
+        await self._gather([ask(each, update) for each in partitions])
+
+    async def _settle(
+        self,
+        subscription: Subscription,
+        targets: Sequence[str],
+        command: Callable[[tuple[Target, ...]], Acknowledge | Retry | Extend | Reject],
+    ) -> list[RequestError | None]:
+        if len(targets) > MAX_TARGETS:
+            raise RequestError(ErrorKind.INVALID_REQUEST, f"{len(targets)} messages at once: at most {MAX_TARGETS}")
+        partitions = await self._ready(subscription)
+        results: list[RequestError | None] = [None] * len(targets)
+        by_partition: dict[int, list[tuple[int, Target]]] = {}
+        for place, text in enumerate(targets):
+            found = _target(subscription, text, len(partitions))
+            if isinstance(found, RequestError):
+                results[place] = found
+            else:
+                by_partition.setdefault(found[0], []).append((place, found[1]))
+        asked = [
+            ask(partitions[number], command(tuple(target for _, target in mine)))
+            for number, mine in by_partition.items()
+        ]
+        for mine, settled in zip(by_partition.values(), await self._gather(asked), strict=True):
+            outcome: Settled = settled
+            for (place, _), error in zip(mine, outcome, strict=True):
+                results[place] = error
+        return results
+
+    async def _load_quietly(self, topic: str) -> None:
+        """A partition that cannot be loaded says so when it is asked for."""
+        try:
+            await self._partitions.load(topic)
+            for each in self.all(topic):
+                await self._ready(each)
+        except RequestError:
+            return
+
+    async def _topic_deleted(self, topic: TopicImage) -> None:
+        for each in self.all(topic.name):
+            gone = await self._subscriptions.delete(each.name)
+            self._requests.end(gone.id, RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic.name}' was deleted"))
+        self._partitions.unload(topic.name)
+
+    async def _gather(self, asked: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+        """One after the other would wait for the disk each time."""
+        if len(asked) == 1:
+            return [await asked[0]]
+        return await asyncio.gather(*asked)
+
+
+def _counts(partition: QueuePartition, subscription: UUID) -> QueueCounts:
+    queue = partition.machine.queue(subscription)
+    if queue is None:
+        return QueueCounts()
+    return count_messages(queue, partition.source, partition.messages.high_watermark)
+
+
+def _target(subscription: Subscription, text: str, partition_count: int) -> tuple[int, Target] | RequestError:
+    """The partition and the message that an ack id or a message id names."""
+    if is_message_id(text):
+        number, offset = parse_message_id(text)
+        if number < partition_count:
+            return number, Target(offset)
+        return RequestError(ErrorKind.UNKNOWN_MESSAGE, f"there is no message '{text}': no such partition")
+    name: LeaseName | None = decode_ack_id(subscription.id, text)
+    if name is None or name.partition >= partition_count:
+        return RequestError(
+            ErrorKind.INVALID_ACK_ID,
+            f"'{text[:60]}' is no ack_id of subscription '{subscription.name}', nor a message_id",
+        )
+    return name.partition, Target(name.offset, (name.incarnation, name.number))
+
+
+def _place(message_id: str) -> tuple[int, int]:
+    if not is_message_id(message_id):
+        raise RequestError(
+            ErrorKind.UNKNOWN_MESSAGE, f"'{message_id[:60]}' is no message_id: it is <partition>-<offset>"
+        )
+    return parse_message_id(message_id)
+
+
+def _numbered(partitions: Sequence[QueuePartition], number: int, topic: str) -> QueuePartition:
+    if number >= len(partitions):
+        raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' has no partition {number}")
+    return partitions[number]
+
+
+def _check_filter(document: Mapping[str, object]) -> None:
+    expression = document.get("filter")
+    if isinstance(expression, str) and expression:
+        Filter(expression)

@@ -1,0 +1,258 @@
+"""Messages that are published again and again, by the calendar.
+
+In the metadata tree a schedule is one node, `/schedules/<name>`, with this JSON:
+
+    {"topic": "reports", "cron": "30 7 * * MON-FRI", "time_zone": "Europe/Berlin", "payload": "<base64>",
+     "key": "<base64>" or null, "headers": [["name", "<base64>" or null], ...], "paused": false,
+     "fired_ms": 1700000000000}
+
+`fired_ms` says until when everything is done: it is written after a message was published. Of what falls due while no
+broker runs only the last is made good. Each firing happens once, even if the broker ends before it has written so: its
+message carries `conveyor-dedup-id: schedule:<name>:<due ms>`, which is looked for in the topic before a firing is made
+good after a start.
+"""
+
+import logging
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from conveyor.broker.messages import Messages, OutgoingMessage
+from conveyor.broker.tasks import Tasks
+from conveyor.broker.topics import Topics
+from conveyor.cluster.image import SCHEDULES_PATH
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ports import ABSENT, ANY_VERSION, Clock, MetadataStore
+from conveyor.log.records import Header
+from conveyor.queues.attributes import DEDUP_ID, check_attributes, last_header
+from conveyor.queues.backoff import retry_delay_ms
+from conveyor.queues.cron import check_cron, last_firing_ms, next_firing_ms
+from conveyor.queues.policy import Retry, Start
+
+log = logging.getLogger(__name__)
+
+_RETRY = Retry()
+_LONGEST_SLEEP_MS = 3_600_000  # The wall clock may be set meanwhile.
+_LOOKED_AT_MESSAGES = 1_000
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """What to publish, and when: `cron` has five fields, in the time of an IANA time zone."""
+
+    name: str
+    topic: str
+    cron: str
+    time_zone: str = "UTC"
+    payload: bytes = b""
+    key: bytes | None = None
+    headers: tuple[Header, ...] = ()
+    paused: bool = False
+
+
+@dataclass(slots=True)
+class _Active:
+    """A schedule at work.
+
+    fired_ms: everything up to then is done. is_sure: nothing after it can be in the log. failures: one after another.
+    """
+
+    schedule: Schedule
+    fired_ms: int
+    is_sure: bool
+    failures: int = 0
+    cancel: Callable[[], None] | None = None
+
+
+class Schedules:
+    """See the module's docstring. `load` before anything else."""
+
+    def __init__(self, *, store: MetadataStore, messages: Messages, topics: Topics, clock: Clock, tasks: Tasks) -> None:
+        self._store = store
+        self._messages = messages
+        self._topics = topics
+        self._clock = clock
+        self._tasks = tasks
+        self._active: dict[str, _Active] = {}
+        self._stopped = False
+
+    async def load(self) -> None:
+        """Take the schedules of the metadata store; what was missed is made good later. Raises StorageFailure."""
+        for path, node in (await self._store.tree(SCHEDULES_PATH)).items():
+            schedule, fired_ms = _decode(path.rpartition("/")[2], node.value)
+            active = self._active[schedule.name] = _Active(schedule, fired_ms, is_sure=False)
+            self._wake_at(active, self._clock.now_ms())
+
+    def stop(self) -> None:
+        """Let nothing fall due any more."""
+        self._stopped = True
+        for active in self._active.values():
+            if active.cancel is not None:
+                active.cancel()
+
+    def list(self) -> "list[Schedule]":
+        """Every schedule, by name."""
+        return [self._active[name].schedule for name in sorted(self._active)]
+
+    async def add(self, schedule: Schedule) -> None:
+        """Begin a schedule; it is durable when this returns, and first falls due after now.
+
+        Raises RequestError: INVALID_SCHEDULE, INVALID_REQUEST (a header), UNKNOWN_TOPIC, SCHEDULE_ALREADY_EXISTS.
+        """
+        _check(schedule)
+        if self._topics.existing(schedule.topic).is_internal:
+            raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{schedule.topic}' is the broker's own")
+        active = _Active(schedule, self._clock.now_ms(), is_sure=True)
+        if schedule.name in self._active or not await self._write(active, ABSENT):
+            raise RequestError(
+                ErrorKind.SCHEDULE_ALREADY_EXISTS, f"schedule '{schedule.name}' exists already: remove it first"
+            )
+        self._active[schedule.name] = active
+        log.info("schedule added name=%s topic=%s cron=%s", schedule.name, schedule.topic, schedule.cron)
+        self._sleep(active)
+
+    async def remove(self, name: str) -> None:
+        """End a schedule. Raises RequestError (UNKNOWN_SCHEDULE)."""
+        active = self._active.pop(name, None)
+        if active is None:
+            known = ", ".join(sorted(self._active)) or "none"
+            raise RequestError(ErrorKind.UNKNOWN_SCHEDULE, f"there is no schedule '{name}'; there are: {known}")
+        try:
+            await self._store.delete(_path(name))
+        except StorageFailure as failure:
+            self._active[name] = active
+            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+        if active.cancel is not None:
+            active.cancel()
+        log.info("schedule removed name=%s", name)
+
+    def next_ms(self, schedule: Schedule, after_ms: int) -> int | None:
+        """When a schedule falls due next, after a time; None if it is paused, or never does."""
+        return None if schedule.paused else next_firing_ms(schedule.cron, schedule.time_zone, after_ms)
+
+    def _sleep(self, active: _Active) -> None:
+        now_ms = self._clock.now_ms()
+        due_ms = self.next_ms(active.schedule, max(active.fired_ms, now_ms))
+        if due_ms is not None:
+            self._wake_at(active, min(due_ms, now_ms + _LONGEST_SLEEP_MS))
+
+    def _wake_at(self, active: _Active, when_ms: int) -> None:
+        if not self._stopped and not active.schedule.paused and self._is_active(active):
+            active.cancel = self._clock.call_at(when_ms, partial(self._wake, active))
+
+    def _wake(self, active: _Active) -> None:
+        active.cancel = None
+        schedule = active.schedule
+        due_ms = last_firing_ms(schedule.cron, schedule.time_zone, active.fired_ms, self._clock.now_ms())
+        if due_ms is None:
+            self._sleep(active)
+        else:
+            self._tasks.start(self._fire(active, due_ms))
+
+    async def _fire(self, active: _Active, due_ms: int) -> None:
+        schedule = active.schedule
+        dedup_id = f"schedule:{schedule.name}:{due_ms}".encode()
+        try:
+            if active.is_sure or not await self._is_in_log(schedule.topic, dedup_id, due_ms):
+                await self._publish(schedule, dedup_id)
+        except RequestError as error:
+            log.warning("schedule failed name=%s due_ms=%d reason=%s: tried again", schedule.name, due_ms, error)
+            active.is_sure, active.failures = False, active.failures + 1
+            return self._wake_at(active, self._clock.now_ms() + retry_delay_ms(_RETRY, active.failures, 1.0))
+        active.fired_ms, active.is_sure, active.failures = due_ms, True, 0
+        if self._is_active(active):
+            await self._write_down(active)
+            self._wake(active)
+
+    async def _publish(self, schedule: Schedule, dedup_id: bytes) -> None:
+        headers = (*schedule.headers, (DEDUP_ID, dedup_id))
+        message = OutgoingMessage(value=schedule.payload, key=schedule.key, headers=headers)
+        (result,) = await self._messages.publish(schedule.topic, [message])
+        if isinstance(result, RequestError):
+            raise result
+
+    async def _is_in_log(self, topic: str, dedup_id: bytes, since_ms: int) -> bool:
+        """Whether a message with an id was published since: its timestamp is the time at which it was."""
+        for number in range(len(self._topics.existing(topic).partitions)):
+            start: Start | int = Start(kind="timestamp", timestamp_ms=since_ms)
+            while found := await self._messages.browse(topic, number, start, _LOOKED_AT_MESSAGES):
+                if any(last_header(message.headers, DEDUP_ID) == dedup_id for message in found):
+                    return True
+                start = found[-1].offset + 1
+        return False
+
+    async def _write_down(self, active: _Active) -> None:
+        """That a firing is done; if it cannot be written, the log still says so."""
+        try:
+            await self._write(active, ANY_VERSION)
+        except RequestError as error:
+            log.warning("schedule not written name=%s reason=%s", active.schedule.name, error)
+
+    async def _write(self, active: _Active, version: int) -> bool:
+        try:
+            written = await self._store.put(_path(active.schedule.name), _encode(active), version)
+        except StorageFailure as failure:
+            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+        return written is not None
+
+    def _is_active(self, active: _Active) -> bool:
+        return self._active.get(active.schedule.name) is active
+
+
+def _check(schedule: Schedule) -> None:
+    if not _NAME.fullmatch(schedule.name) or schedule.name in (".", ".."):
+        raise RequestError(
+            ErrorKind.INVALID_SCHEDULE,
+            f"schedule name {schedule.name[:40]!r} is not valid: use 1 to 200 of letters, digits, '.', '_', '-'",
+        )
+    check_cron(schedule.cron, schedule.time_zone)
+    check_attributes(schedule.headers)
+    if last_header(schedule.headers, DEDUP_ID) is not None:
+        raise RequestError(ErrorKind.INVALID_SCHEDULE, f"{DEDUP_ID} is the schedule's own to set: leave it out")
+
+
+def _path(name: str) -> str:
+    return f"{SCHEDULES_PATH}/{name}"
+
+
+def _encode(active: _Active) -> bytes:
+    schedule = active.schedule
+    document = {
+        "topic": schedule.topic,
+        "cron": schedule.cron,
+        "time_zone": schedule.time_zone,
+        "payload": _to_text(schedule.payload),
+        "key": _to_text(schedule.key),
+        "headers": [[name, _to_text(value)] for name, value in schedule.headers],
+        "paused": schedule.paused,
+        "fired_ms": active.fired_ms,
+    }
+    return msgspec.json.encode(document)
+
+
+def _decode(name: str, content: bytes) -> tuple[Schedule, int]:
+    document = msgspec.json.decode(content)
+    schedule = Schedule(
+        name=name,
+        topic=document["topic"],
+        cron=document["cron"],
+        time_zone=document["time_zone"],
+        payload=_to_bytes(document["payload"]) or b"",
+        key=_to_bytes(document["key"]),
+        headers=tuple((header, _to_bytes(value)) for header, value in document["headers"]),
+        paused=document["paused"],
+    )
+    return schedule, document["fired_ms"]
+
+
+def _to_text(content: bytes | None) -> str | None:
+    return None if content is None else b64encode(content).decode()
+
+
+def _to_bytes(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text)

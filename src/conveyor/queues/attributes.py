@@ -1,0 +1,197 @@
+"""What a message asks of the queues, by headers that any Kafka client can set: when it is due, until when, how urgent.
+
+    conveyor-delay-ms        due this long after the record's timestamp: a whole number of ms, or a level (`10s`)
+    conveyor-deliver-at-ms   due at this time, in ms since the epoch; with a delay as well, the later of both holds
+    conveyor-ttl-ms          expires this long after it is due; without a delay, after the record's timestamp
+    conveyor-priority        0 to 9, 9 first; 4 if it does not say
+    conveyor-tag             text to filter by
+    conveyor-dedup-id        a second message with this id, inside the topic's window, is left out
+
+The last header of a name holds, as with Kafka's `lastHeader`. A value that makes no sense is ignored: whoever produced
+it by Kafka's protocol cannot be told. `read_attributes` says so, for the caller to count; doors that can tell their
+client call `check_attributes` first.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.log.records import Header
+
+PREFIX = "conveyor-"
+DELAY_MS = "conveyor-delay-ms"
+DELIVER_AT_MS = "conveyor-deliver-at-ms"
+TTL_MS = "conveyor-ttl-ms"
+PRIORITY = "conveyor-priority"
+TAG = "conveyor-tag"
+DEDUP_ID = "conveyor-dedup-id"
+
+DEAD_REASON = "conveyor-dead-reason"
+DEAD_TOPIC = "conveyor-dead-topic"
+DEAD_PARTITION = "conveyor-dead-partition"
+DEAD_OFFSET = "conveyor-dead-offset"
+DEAD_SUBSCRIPTION = "conveyor-dead-subscription"
+DEAD_DELIVERIES = "conveyor-dead-deliveries"
+DEAD_FIRST_FAILURE_MS = "conveyor-dead-first-failure-ms"
+DEAD_LAST_FAILURE_MS = "conveyor-dead-last-failure-ms"
+
+DEAD_HEADERS = (
+    DEAD_REASON, DEAD_TOPIC, DEAD_PARTITION, DEAD_OFFSET, DEAD_SUBSCRIPTION, DEAD_DELIVERIES, DEAD_FIRST_FAILURE_MS,
+    DEAD_LAST_FAILURE_MS,
+)  # fmt: skip
+ONLY_FOR = "conveyor-only-for"
+"""The one subscription that a message is meant for; the others count it as settled."""
+
+DEFAULT_PRIORITY = 4
+PRIORITIES = 10
+
+DELAY_LEVELS = {
+    "1s": 1_000, "5s": 5_000, "10s": 10_000, "30s": 30_000,
+    "1m": 60_000, "2m": 120_000, "3m": 180_000, "4m": 240_000, "5m": 300_000, "6m": 360_000, "7m": 420_000,
+    "8m": 480_000, "9m": 540_000, "10m": 600_000, "20m": 1_200_000, "30m": 1_800_000,
+    "1h": 3_600_000, "2h": 7_200_000,
+}  # fmt: skip
+"""Names that `conveyor-delay-ms` takes besides a number, and their milliseconds."""
+
+LAST_TIME_MS = (1 << 62) - 1
+"""No time is later than this: the last timestamp that a record can have."""
+
+_LEVELS = {name.encode(): delay_ms for name, delay_ms in DELAY_LEVELS.items()}
+_PRIORITIES = {b"%d" % priority: priority for priority in range(PRIORITIES)}
+_READ = frozenset((DELAY_MS, DELIVER_AT_MS, TTL_MS, PRIORITY))
+_MAX_DIGITS = 19
+
+
+class Attributes(NamedTuple):
+    """What the headers of one message come to. Times are in ms since the epoch, 0 for none.
+
+    is_malformed: a header was ignored, as its value makes no sense.
+    """
+
+    due_ms: int = 0
+    expires_ms: int = 0
+    priority: int = DEFAULT_PRIORITY
+    is_malformed: bool = False
+
+
+PLAIN = Attributes()
+"""Of a message that asks for nothing; always this same object."""
+
+
+def read_attributes(headers: Sequence[Header], timestamp_ms: int) -> Attributes:
+    """What a record's headers ask for. timestamp_ms: the record's own."""
+    if not headers:
+        return PLAIN
+    asked = {name: value for name, value in headers if name in _READ}
+    if not asked:
+        return PLAIN
+    try:
+        return _read(asked, timestamp_ms)
+    except ValueError:
+        return _read_leniently(asked, timestamp_ms)
+
+
+def last_header(headers: Iterable[Header], name: str) -> bytes | None:
+    """The last value of a name; None if there is none, or if it is null."""
+    found = None
+    for each, value in headers:
+        if each == name:
+            found = value
+    return found
+
+
+def check_attributes(headers: Iterable[Header]) -> None:
+    """Check every header of a message that is about to be published. Raises RequestError (INVALID_REQUEST)."""
+    for name, value in headers:
+        check = _CHECKS.get(name)
+        if check is None:
+            continue
+        try:
+            check(value)
+        except ValueError:
+            shown = "null" if value is None else f"'{value.decode('utf-8', 'replace')}'"
+            raise RequestError(ErrorKind.INVALID_REQUEST, f"{name} is {shown}: it takes {_RIGHT[name]}") from None
+
+
+def _read(asked: dict[str, bytes | None], timestamp_ms: int) -> Attributes:
+    due_ms = expires_ms = 0
+    priority = DEFAULT_PRIORITY
+    if DELAY_MS in asked:
+        delay_ms = _duration(asked[DELAY_MS])
+        due_ms = _time(timestamp_ms + delay_ms) if delay_ms else 0
+    if DELIVER_AT_MS in asked:
+        due_ms = max(due_ms, _time(_number(asked[DELIVER_AT_MS])))
+    if TTL_MS in asked:
+        expires_ms = _time((due_ms or timestamp_ms) + _number(asked[TTL_MS]))
+    if PRIORITY in asked:
+        priority = _priority(asked[PRIORITY])
+    return Attributes(due_ms, expires_ms, priority)
+
+
+def _read_leniently(asked: dict[str, bytes | None], timestamp_ms: int) -> Attributes:
+    """The same, without the headers that make no sense."""
+    sound = dict(asked)
+    for name in asked:
+        try:
+            _read({name: asked[name]}, timestamp_ms)
+        except ValueError:
+            del sound[name]
+    try:
+        attributes = _read(sound, timestamp_ms)
+    except ValueError:  # A time to live beyond the last time, counted from when the message is due.
+        del sound[TTL_MS]
+        attributes = _read(sound, timestamp_ms)
+    return attributes._replace(is_malformed=True)
+
+
+def _duration(value: bytes | None) -> int:
+    level = _LEVELS.get(value) if value is not None else None
+    return _number(value) if level is None else level
+
+
+def _number(value: bytes | None) -> int:
+    if value is None or not value.isdigit() or len(value) > _MAX_DIGITS:
+        raise ValueError(value)
+    return _time(int(value))
+
+
+def _time(time_ms: int) -> int:
+    if time_ms > LAST_TIME_MS:
+        raise ValueError(time_ms)
+    return time_ms
+
+
+def _priority(value: bytes | None) -> int:
+    priority = _PRIORITIES.get(value) if value is not None else None
+    if priority is None:
+        raise ValueError(value)
+    return priority
+
+
+def _text(value: bytes | None) -> None:
+    if not value:
+        raise ValueError(value)
+    value.decode()
+
+
+def _some_bytes(value: bytes | None) -> None:
+    if not value:
+        raise ValueError(value)
+
+
+_CHECKS = {
+    DELAY_MS: _duration,
+    DELIVER_AT_MS: _number,
+    TTL_MS: _number,
+    PRIORITY: _priority,
+    TAG: _text,
+    DEDUP_ID: _some_bytes,
+}
+_RIGHT = {
+    DELAY_MS: f"a whole number of milliseconds, or one of {', '.join(DELAY_LEVELS)}",
+    DELIVER_AT_MS: "a time in whole milliseconds since 1970",
+    TTL_MS: "a whole number of milliseconds",
+    PRIORITY: f"a whole number from 0 to {PRIORITIES - 1}, {PRIORITIES - 1} the most urgent",
+    TAG: "text that is not empty, in UTF-8",
+    DEDUP_ID: "an id that is not empty",
+}

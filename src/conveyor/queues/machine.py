@@ -1,0 +1,312 @@
+"""The state machine of one partition as a queue: what each subscription of its topic has done with its messages.
+
+Hard state, changed by `apply` only: a `Progress` for each subscription, and the messages that were cancelled. Soft
+state: a `Deliveries` for each, made from these and from the topic's own log, which `advance` goes through as it grows.
+See `conveyor.kernel.machine` for the contract. Reading messages is no change: what is in a log never changes.
+
+Invariants: a message is leased to one at most; what is settled is not leased again, unless somebody seeks or redrives;
+what is not settled is leased again, sooner or later.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from uuid import UUID
+
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.machine import LogRecord, Outcome, Reply, Token
+from conveyor.queues.attributes import read_attributes
+from conveyor.queues.commands import (
+    Acknowledge,
+    Cancel,
+    DropDeadLetters,
+    Extend,
+    LeaseMessages,
+    MoveToDeadLetters,
+    OneSubscriptionCommand,
+    QueueCommand,
+    QueueProbe,
+    Redeliver,
+    Reject,
+    Release,
+    Retry,
+    Seek,
+    UpdateSubscriptions,
+)
+from conveyor.queues.deliveries import MAX_INDEXED, Deliveries
+from conveyor.queues.policy import Subscription
+from conveyor.queues.progress import Progress
+from conveyor.queues.queue import Queue
+from conveyor.queues.range_set import RangeSet
+from conveyor.queues.records import (
+    PARTITION_KEY,
+    Attempt,
+    Kind,
+    forgotten,
+    ranges_record,
+    ranges_records,
+    read_ranges,
+    reset,
+    started,
+)
+from conveyor.queues.scan import BatchScan
+from conveyor.queues.source import MessageSource
+
+SCAN_BYTES = 1 << 20
+
+
+class QueueMachine:
+    """See the module's docstring.
+
+    incarnation: differs from that of every machine before it, so that their leases are not taken for its own.
+    fraction: a random number in [0, 1), for the jitter of retries. max_indexed: see `deliveries.MAX_INDEXED`.
+    """
+
+    def __init__(
+        self,
+        source: MessageSource,
+        incarnation: int,
+        fraction: Callable[[], float],
+        probe: Callable[[UUID], QueueProbe],
+        max_indexed: int = MAX_INDEXED,
+    ) -> None:
+        self._source = source
+        self._incarnation = incarnation
+        self._fraction = fraction
+        self._probe = probe
+        self._max_indexed = max_indexed
+        self.cancelled = RangeSet()
+        """Messages that nobody shall see. Hard state."""
+        self._progress: dict[UUID, Progress] = {}
+        self._subscriptions: Mapping[UUID, Subscription] = {}
+        self._queues: dict[UUID, Queue] = {}
+        self._high_watermark = 0
+
+    def apply(self, record: LogRecord) -> None:
+        assert record.key is not None
+        assert record.value is not None
+        kind = Kind(record.value[0])
+        if kind is Kind.RESET:
+            self._progress.clear()
+            self.cancelled.clear()
+        elif kind is Kind.CANCELLED:
+            self._apply_cancelled(record.value)
+        elif kind is Kind.FORGOTTEN:
+            self._progress.pop(UUID(bytes=record.key), None)
+        else:
+            progress = self._progress.setdefault(UUID(bytes=record.key), Progress())
+            progress.apply(kind, record.value)
+            if kind is Kind.STARTED:
+                self._apply_started(UUID(bytes=record.key), progress)
+
+    def loaded(self, now_ms: int) -> None:
+        """All records are applied; `UpdateSubscriptions` tells which of these subscriptions there still are."""
+
+    def snapshot(self) -> list[LogRecord]:
+        """Records that make the hard state from nothing, whatever was before them."""
+        records = [reset(), *ranges_records(PARTITION_KEY, Kind.CANCELLED, self.cancelled)]
+        for subscription, progress in self._progress.items():
+            records += progress.records(subscription)
+        return records
+
+    def next_deadline_ms(self) -> int | None:
+        return min(
+            (each for queue in self._queues.values() if (each := queue.next_deadline_ms()) is not None), default=None
+        )
+
+    def expire(self, now_ms: int) -> Outcome:
+        records: list[LogRecord] = []
+        for queue in self._queues.values():
+            records += queue.expire(now_ms)
+        return Outcome(tuple(records))
+
+    def handle(self, command: QueueCommand, token: Token, now_ms: int) -> Outcome:
+        match command:
+            case UpdateSubscriptions():
+                return Outcome(tuple(self._update(command.subscriptions)), (Reply(token, None),))
+            case Cancel():
+                return self._cancel(command, token, now_ms)
+            case Seek():
+                return self._seek(command, token)
+            case _:
+                queue = self._queues.get(command.subscription)
+                if queue is None:
+                    return Outcome(replies=(Reply(token, _gone()),))
+                try:
+                    return self._handle_one(queue, command, token, now_ms)
+                except StorageFailure as failure:
+                    return Outcome(replies=(Reply(token, _unreadable(failure)),))
+
+    def know(self, subscriptions: Mapping[UUID, Subscription]) -> None:
+        """Before the first command: which subscriptions there are. Those with progress go on from there."""
+        self._subscriptions = subscriptions
+        for each in subscriptions.values():
+            if each.id in self._progress:
+                self._open(each)
+
+    def queue(self, subscription: UUID) -> Queue | None:
+        """What a subscription is doing here; None if it is not known."""
+        return self._queues.get(subscription)
+
+    def advance(self, high_watermark: int, now_ms: int) -> bool:
+        """Look through some more of the log, below an offset. Returns whether all of it is known now.
+
+        Raises StorageFailure.
+        """
+        self._high_watermark = high_watermark
+        self._let_go_below(min(self._source.log_start_offset, high_watermark))
+        behind = self._behind()
+        if behind:
+            self._scan(behind, high_watermark, now_ms)
+        return self.is_caught_up
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether `advance` has nothing more to look through for now, as far as is known here."""
+        return not self._behind()
+
+    def _behind(self) -> list[Deliveries]:
+        every = [each.deliveries for each in self._queues.values()]
+        return [each for each in every if each.scanned_offset < self._high_watermark and not each.is_full]
+
+    def _let_go_below(self, log_start_offset: int) -> None:
+        for queue in self._queues.values():
+            queue.deliveries.skip_to(log_start_offset)
+            queue.progress.forget_below(log_start_offset)
+        self.cancelled.remove(0, log_start_offset)
+
+    def _scan(self, behind: list[Deliveries], high_watermark: int, now_ms: int) -> None:
+        position = min(each.scanned_offset for each in behind)
+        reached = position
+        for header, place, batch in self._source.batches(position, high_watermark, SCAN_BYTES):
+            scan = BatchScan(self._source, header, place, batch)
+            reached = header.next_offset
+            for each in behind:
+                if each.scanned_offset < reached:
+                    each.take(scan.runs(each.policy.fair_by), reached, now_ms)
+        if reached == position:  # Compaction has left nothing up to there.
+            for each in behind:
+                each.take((), high_watermark, now_ms)
+
+    def held_from(self) -> int | None:
+        """The lowest offset that some subscription withholds, or may withhold: the log must keep it."""
+        every = [each.deliveries for each in self._queues.values()]
+        held = [each.scanned_offset for each in every if each.scanned_offset < self._high_watermark]
+        held += [offset for each in every if (offset := each.first_withheld_offset()) is not None]
+        return min(held, default=None)
+
+    def settled_offset(self) -> int:
+        """Everything below it is settled by every subscription; 0 if there is none."""
+        return min((each.progress.start_offset for each in self._queues.values()), default=0)
+
+    def _apply_started(self, subscription: UUID, progress: Progress) -> None:
+        for start, end in self.cancelled:
+            progress.settle(start, end)
+        known = self._subscriptions.get(subscription)
+        queue = self._queues.get(subscription)
+        if queue is not None:
+            queue.restart()
+        elif known is not None:
+            self._open(known)
+
+    def _apply_cancelled(self, value: bytes) -> None:
+        for start, end in read_ranges(value):
+            self.cancelled.add(start, end)
+            for progress in self._progress.values():
+                progress.settle(start, end)
+
+    def _seek(self, command: Seek, token: Token) -> Outcome:
+        """Also what begins a subscription."""
+        if command.subscription not in self._subscriptions:
+            return Outcome(replies=(Reply(token, _gone()),))
+        queue = self._queues.get(command.subscription)
+        before = 0 if queue is None else queue.progress.unsettled_count(min(command.offset, self._high_watermark))
+        return Outcome((started(command.subscription, command.offset),), (Reply(token, before),))
+
+    def _cancel(self, command: Cancel, token: Token, now_ms: int) -> Outcome:
+        """A delayed message that is not due yet."""
+        try:
+            message = self._source.get(command.offset) if command.offset < self._high_watermark else None
+        except StorageFailure as failure:
+            return Outcome(replies=(Reply(token, _unreadable(failure)),))
+        if message is None:
+            refused = RequestError(ErrorKind.UNKNOWN_MESSAGE, f"there is no message at offset {command.offset}")
+            return Outcome(replies=(Reply(token, refused),))
+        if read_attributes(message.headers, message.timestamp_ms).due_ms <= now_ms:
+            refused = RequestError(ErrorKind.MESSAGE_NOT_DELAYED, "the message is due: it cannot be cancelled any more")
+            return Outcome(replies=(Reply(token, refused),))
+        for queue in self._queues.values():
+            queue.cancelled(command.offset)
+        record = ranges_record(PARTITION_KEY, Kind.CANCELLED, [(command.offset, command.offset + 1)])
+        return Outcome((record,), (Reply(token, None),))
+
+    def _open(self, subscription: Subscription) -> None:
+        self._queues[subscription.id] = Queue(
+            subscription,
+            self._progress[subscription.id],
+            self._source,
+            self._probe(subscription.id),
+            self._incarnation,
+            self._fraction,
+            self._max_indexed,
+        )
+
+    def _update(self, subscriptions: Mapping[UUID, Subscription]) -> Iterator[LogRecord]:
+        """Those that are gone are forgotten; those that are new wait for their first `Seek`."""
+        for gone in self._progress.keys() - subscriptions.keys():
+            self._queues.pop(gone, None)
+            yield forgotten(gone)
+        for each in subscriptions.values():
+            queue = self._queues.get(each.id)
+            if queue is not None and queue.subscription != each:
+                queue.subscription = each
+        self._subscriptions = subscriptions
+
+    def _handle_one(self, queue: Queue, command: OneSubscriptionCommand, token: Token, now_ms: int) -> Outcome:
+        reply: object = None
+        records: list[LogRecord] = []
+        match command:
+            case LeaseMessages():
+                reply, records = queue.lease(command, now_ms)
+            case Acknowledge():
+                reply, records = queue.acknowledge(command.targets)
+            case Retry():
+                reply, records = queue.retry(command.targets, command.delay_ms, now_ms)
+            case Extend():
+                reply, records = queue.extend(command.targets, command.visibility_ms, now_ms)
+            case Reject():
+                reply, records = queue.reject(command.targets, command.reason, now_ms)
+            case Release():
+                queue.release(command.targets)
+            case MoveToDeadLetters():
+                records = queue.move_to_dead_letters(command.offsets)
+            case Redeliver():
+                reply, records = queue.redeliver(command.offsets, now_ms)
+            case DropDeadLetters():
+                records = queue.drop_dead_letters(command.offsets)
+        return Outcome(tuple(records), (Reply(token, reply),), at_once=not records and _is_soft(queue, command))
+
+    def with_doomed(self) -> list[Subscription]:
+        """Subscriptions that have messages on their way to the dead-letter topic."""
+        return [each.subscription for each in self._queues.values() if each.deliveries.doomed]
+
+    def doomed(self, subscription: UUID, limit: int) -> list[tuple[int, Attempt]]:
+        """Some of the messages of a subscription that are to go to the dead-letter topic."""
+        queue = self._queues.get(subscription)
+        return [] if queue is None else list(islice(queue.deliveries.doomed.items(), limit))
+
+
+def _is_soft(queue: Queue, command: OneSubscriptionCommand) -> bool:
+    """Whether a reply without records tells of nothing that a crash may undo, such as an earlier acknowledgement.
+
+    With key order a lease tells that those before it are settled.
+    """
+    is_lease = isinstance(command, LeaseMessages) and queue.subscription.policy.ordering != "key"
+    return is_lease or isinstance(command, Extend | Release)
+
+
+def _gone() -> RequestError:
+    return RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, "the subscription is not there any more")
+
+
+def _unreadable(failure: StorageFailure) -> RequestError:
+    return RequestError(ErrorKind.PARTITION_OFFLINE, f"the message cannot be read: {failure}")

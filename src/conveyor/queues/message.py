@@ -1,0 +1,49 @@
+"""A record of a topic, as those see it who take it out of a queue; and the text that names it."""
+
+import re
+from dataclasses import dataclass
+
+from conveyor.log.records import Header
+from conveyor.queues.attributes import TAG, last_header
+
+_MESSAGE_ID = re.compile(r"[0-9]{1,10}-[0-9]{1,19}")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One record and its place. `value=None` is a tombstone. Headers keep their order; a name may come twice."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+    @property
+    def message_id(self) -> str:
+        """Unique in its topic."""
+        return format_message_id(self.partition, self.offset)
+
+    @property
+    def tag(self) -> str | None:
+        tag = last_header(self.headers, TAG)
+        return None if tag is None else tag.decode("utf-8", "replace")
+
+
+def format_message_id(partition: int, offset: int) -> str:
+    return f"{partition}-{offset}"
+
+
+def is_message_id(text: str) -> bool:
+    """Whether a text is the id of a message in the log, `<partition>-<offset>`."""
+    return _MESSAGE_ID.fullmatch(text) is not None
+
+
+def parse_message_id(text: str) -> tuple[int, int]:
+    """(partition, offset) of what `is_message_id` says yes to. Raises ValueError for anything else."""
+    if not is_message_id(text):
+        raise ValueError(f"'{text}' is no message id: it is <partition>-<offset>, as in 0-42")
+    partition, _, offset = text.partition("-")
+    return int(partition), int(offset)

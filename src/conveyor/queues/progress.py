@@ -1,0 +1,138 @@
+"""How far one subscription has come in one partition: hard state.
+
+Changed by applied records, and by `settle` where the topic's own log says that there is no message.
+
+    unsettled  ->  FAILED (delivered, waits for its next time)  ->  settled
+               ->  DOOMED (on its way to the dead-letter topic) ->  DEAD (settled)  ->  RESTORED (unsettled)
+
+Everything below `start_offset` is settled; `settled` holds what lies above it and is settled, too. What is in neither
+is unsettled, whether it was written yet or not.
+"""
+
+from collections.abc import Iterator
+from uuid import UUID
+
+from conveyor.kernel.machine import LogRecord
+from conveyor.queues.range_set import RangeSet
+from conveyor.queues.records import (
+    Attempt,
+    Kind,
+    Range,
+    doomed,
+    failed,
+    ranges_records,
+    read_attempts,
+    read_doomed,
+    read_offset,
+    read_ranges,
+    started,
+)
+
+_ATTEMPTS_AT_ONCE = 10_000
+_BEYOND = 1 << 62
+
+
+class Progress:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self.start_offset = 0
+        self.settled = RangeSet()
+        self.expired = RangeSet()
+        self.dead = RangeSet()
+        self.restored = RangeSet()
+        """Dead letters that are to be delivered again, however late it is."""
+        self.attempts: dict[int, Attempt] = {}
+
+    def is_settled(self, offset: int) -> bool:
+        return offset < self.start_offset or offset in self.settled
+
+    def unsettled_count(self, end_offset: int) -> int:
+        """How many offsets below an end are not settled."""
+        settled = self.settled.count - self.settled.count_from(end_offset)
+        return max(0, end_offset - self.start_offset - settled)
+
+    def settle(self, start: int, end: int) -> None:
+        """Take [start, end) as settled."""
+        self._settle([(start, end)], Kind.SETTLED)
+
+    def apply(self, kind: Kind, value: bytes) -> None:
+        """Take one record in."""
+        match kind:
+            case Kind.STARTED:
+                self._start(read_offset(value))
+            case Kind.SETTLED | Kind.EXPIRED | Kind.DEAD:
+                self._settle(read_ranges(value), kind)
+            case Kind.FAILED:
+                self.attempts.update(read_attempts(value))
+            case Kind.DOOMED:
+                offset, attempt = read_doomed(value)
+                self.attempts[offset] = attempt
+            case Kind.RESTORED:
+                self._restore(read_ranges(value))
+            case Kind.DROPPED:
+                for start, end in read_ranges(value):
+                    self.dead.remove(start, end)
+
+    def records(self, subscription: UUID) -> Iterator[LogRecord]:
+        """Records that make this state from nothing."""
+        yield started(subscription, self.start_offset)
+        yield from ranges_records(subscription.bytes, Kind.SETTLED, self.settled)
+        yield from ranges_records(subscription.bytes, Kind.EXPIRED, self.expired)
+        yield from ranges_records(subscription.bytes, Kind.DEAD, self.dead)
+        yield from ranges_records(subscription.bytes, Kind.RESTORED, self.restored)
+        living = [(offset, each) for offset, each in self.attempts.items() if each.doomed is None]
+        for place in range(0, len(living), _ATTEMPTS_AT_ONCE):
+            yield failed(subscription, living[place : place + _ATTEMPTS_AT_ONCE])
+        for offset, attempt in self.attempts.items():
+            if attempt.doomed is not None:
+                yield doomed(subscription, offset, attempt)
+
+    def forget_below(self, log_start_offset: int) -> None:
+        """The log has let go of what lies below. Dead letters still count: their copies lie elsewhere."""
+        self.expired.remove(0, log_start_offset)
+
+    def _start(self, offset: int) -> None:
+        self.start_offset = offset
+        self.settled = RangeSet()
+        self.restored = RangeSet()
+        self.attempts = {}
+        for each in (self.expired, self.dead):
+            each.remove(offset, _BEYOND)
+
+    def _settle(self, ranges: list[Range], kind: Kind) -> None:
+        for start, end in ranges:
+            self._forget_attempts(start, end)
+            self.restored.remove(start, end)
+            if kind is Kind.EXPIRED:
+                self.expired.add(start, end)
+            elif kind is Kind.DEAD:
+                self.dead.add(start, end)
+            if end > self.start_offset:
+                self.settled.add(max(start, self.start_offset), end)
+        reached = self.settled.end_of_range_at(self.start_offset)
+        if reached > self.start_offset:
+            self.settled.remove(self.start_offset, reached)
+            self.start_offset = reached
+
+    def _forget_attempts(self, start: int, end: int) -> None:
+        attempts = self.attempts
+        if not attempts:
+            return
+        if end - start <= len(attempts):
+            for offset in range(start, end):
+                attempts.pop(offset, None)
+        else:
+            for offset in [each for each in attempts if start <= each < end]:
+                del attempts[offset]
+
+    def _restore(self, ranges: list[Range]) -> None:
+        for start, end in ranges:
+            self.dead.remove(start, end)
+            self.restored.add(start, end)
+            if start < self.start_offset:
+                self.settled.add(min(end, self.start_offset), self.start_offset)
+                self.settled.remove(start, end)
+                self.start_offset = start
+            else:
+                self.settled.remove(start, end)

@@ -1,0 +1,441 @@
+"""One subscription in one partition: who gets which message next, and what becomes of it. Changes soft state only.
+
+Every decision about a message that must survive is in the records that a method returns; `Progress` takes them in, as
+soon as they are appended, in the same turn.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.machine import LogRecord
+from conveyor.queues.attributes import (
+    DEFAULT_PRIORITY,
+    ONLY_FOR,
+    PLAIN,
+    Attributes,
+    last_header,
+    read_attributes,
+)
+from conveyor.queues.available import NO_GROUP
+from conveyor.queues.backoff import retry_delay_ms
+from conveyor.queues.commands import (
+    LeasedMessage,
+    LeasedMessages,
+    LeaseMessages,
+    QueueProbe,
+    Settled,
+    Target,
+)
+from conveyor.queues.deliveries import MAX_INDEXED, Deliveries, Lease
+from conveyor.queues.filters import Filter, FilterFailure
+from conveyor.queues.message import Message
+from conveyor.queues.policy import Policy, Subscription
+from conveyor.queues.progress import Progress
+from conveyor.queues.records import Attempt, Kind, Range, doomed, failed, ranges_record
+from conveyor.queues.scan import group_of
+from conveyor.queues.source import MessageSource
+
+log = logging.getLogger(__name__)
+
+_LOOKED_AT_ONCE = 2_000
+_ENDED_AT_ONCE = 5_000
+_REMEMBERED_LEASES = 100_000
+
+
+class Queue:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        progress: Progress,
+        source: MessageSource,
+        probe: QueueProbe,
+        incarnation: int,
+        fraction: Callable[[], float],
+        max_indexed: int = MAX_INDEXED,
+    ) -> None:
+        self.deliveries = Deliveries(subscription.policy, progress, max_indexed)
+        self.progress = progress
+        self._subscription = subscription
+        self._source = source
+        self._probe = probe
+        self._incarnation = incarnation
+        self._fraction = fraction
+        self._max_indexed = max_indexed
+        self._numbers = count(1)
+        self._acknowledged: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self._configure(subscription)
+
+    @property
+    def subscription(self) -> Subscription:
+        return self._subscription
+
+    @subscription.setter
+    def subscription(self, subscription: Subscription) -> None:
+        """Let another policy hold from now on."""
+        before = self._subscription.policy
+        self._subscription = subscription
+        self._configure(subscription)
+        if _order(before) != _order(subscription.policy):
+            self.restart()
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether `lease` would find something to look at."""
+        policy, deliveries = self._policy, self.deliveries
+        is_open = not policy.paused and len(deliveries.leases) < policy.max_in_flight
+        return is_open and bool(deliveries.available.count) and not self._must_wait
+
+    def restart(self) -> None:
+        """Look through the log anew, from where the subscription stands. Who has a lease has lost it."""
+        self.deliveries = Deliveries(self._subscription.policy, self.progress, self._max_indexed)
+
+    def next_deadline_ms(self) -> int | None:
+        return self.deliveries.next_deadline_ms()
+
+    def lease(self, command: LeaseMessages, now_ms: int) -> tuple[LeasedMessages, list[LogRecord]]:
+        """Hand out what comes next. Raises StorageFailure."""
+        found = _Found()
+        room = self._policy.max_in_flight - len(self.deliveries.leases)
+        wanted = 0 if self._policy.paused else min(command.count, room)
+        looked_at = 0
+        while len(found.leased) < wanted and looked_at < _LOOKED_AT_ONCE and found.bytes < command.max_bytes:
+            popped = None if self._must_wait else self.deliveries.available.pop(now_ms, command.lowest_priority)
+            if popped is None:
+                break
+            looked_at += 1
+            try:
+                self._look_at(popped, command.visibility_ms, now_ms, found)
+            except StorageFailure:
+                self.deliveries.available.push(popped[0], popped[1], now_ms, popped[2])
+                if not found:
+                    raise
+                break
+        is_exhausted = not self.deliveries.available.count or looked_at < _LOOKED_AT_ONCE
+        self._probe.leased += len(found.leased)
+        return LeasedMessages(tuple(found.leased), is_exhausted), self._records_of(found)
+
+    def acknowledge(self, targets: Sequence[Target]) -> tuple[Settled, list[LogRecord]]:
+        """These are done; what is done already is so twice, except where deliveries are exact."""
+        results: list[RequestError | None] = []
+        done: dict[int, None] = {}
+        for target in targets:
+            error = self._check(target)
+            if error is None and not self.progress.is_settled(target.offset):
+                done[target.offset] = None
+                self._remember(target)
+            results.append(error)
+        self._settle_leases(done)
+        self._probe.acknowledged += len(done)
+        return tuple(results), self._settled(Kind.SETTLED, done)
+
+    def retry(self, targets: Sequence[Target], delay_ms: int | None, now_ms: int) -> tuple[Settled, list[LogRecord]]:
+        """These failed: they come again, or go to the dead-letter topic if that was the last time."""
+        results, leases = self._held(targets)
+        self._probe.retried += len(leases)
+        return results, self._fail(leases, now_ms, delay_ms)
+
+    def extend(self, targets: Sequence[Target], visibility_ms: int, now_ms: int) -> tuple[Settled, list[LogRecord]]:
+        """The leases of these end later, or sooner."""
+        results: list[RequestError | None] = []
+        for target in targets:
+            lease = self._lease_of(target)
+            if isinstance(lease, Lease):
+                self.deliveries.lease(target.offset, lease._replace(ends_ms=now_ms + visibility_ms))
+            results.append(lease if isinstance(lease, RequestError) else None)
+        return tuple(results), []
+
+    def reject(self, targets: Sequence[Target], reason: str, now_ms: int) -> tuple[Settled, list[LogRecord]]:
+        """These go to the dead-letter topic at once."""
+        results, leases = self._held(targets)
+        records = [self._doom(offset, each.delivery_count, reason, now_ms) for offset, each in leases]
+        return results, records
+
+    def release(self, targets: Sequence[Target]) -> None:
+        """As if these had never been handed out."""
+        _, leases = self._held(targets)
+        for offset, lease in leases:
+            self.deliveries.available.push(offset, lease.priority, 0, lease.group)
+
+    def move_to_dead_letters(self, offsets: Iterable[int]) -> list[LogRecord]:
+        """These lie in the dead-letter topic."""
+        gone = [each for each in offsets if self.deliveries.doomed.pop(each, None) is not None]
+        self._probe.dead_lettered += len(gone)
+        return self._settled(Kind.DEAD, gone)
+
+    def redeliver(self, offsets: Iterable[int], now_ms: int) -> tuple[tuple[int, ...], list[LogRecord]]:
+        """These dead letters are delivered again. Returns those whose records are gone. Raises StorageFailure."""
+        found = {offset: self._source.get(offset) for offset in offsets if offset in self.progress.dead}
+        restored = [message for message in found.values() if message is not None]
+        for message in restored:
+            if message.offset < self.deliveries.scanned_offset:
+                self._put_back(message, now_ms)
+        gone = tuple(offset for offset, message in found.items() if message is None)
+        return gone, self._settled(Kind.RESTORED, [message.offset for message in restored])
+
+    def drop_dead_letters(self, offsets: Iterable[int]) -> list[LogRecord]:
+        return self._settled(Kind.DROPPED, [each for each in offsets if each in self.progress.dead])
+
+    def cancelled(self, offset: int) -> None:
+        """A withheld message is settled, for all subscriptions."""
+        if not self.progress.is_settled(offset):
+            self.deliveries.cancel(offset)
+            self._free_key(offset)
+
+    def wants(self, message: Message) -> bool:
+        """Whether the filter lets a message through."""
+        try:
+            return self._filter is None or self._filter.matches(message)
+        except FilterFailure:
+            return self._policy.on_filter_error != "skip"
+
+    def expire(self, now_ms: int) -> list[LogRecord]:
+        """What time has brought: messages that are due, and leases that have ended."""
+        for offset, priority, due_ms in list(self.deliveries.pop_due(now_ms, _ENDED_AT_ONCE)):
+            self.deliveries.available.push(offset, priority, due_ms, self._group_at(offset))
+        ended = self.deliveries.pop_ended(now_ms, _ENDED_AT_ONCE)
+        self._probe.expired += len(ended)
+        return self._fail(ended, now_ms, 0) if ended else []
+
+    @property
+    def _policy(self) -> Policy:
+        return self._subscription.policy
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether so many stand in line behind others of their key that only those may go which come back."""
+        keys = self.deliveries.keys
+        is_full = keys is not None and keys.waiting_count >= self._policy.max_in_flight
+        return is_full and not self.deliveries.available.returned_count
+
+    def _configure(self, subscription: Subscription) -> None:
+        policy = subscription.policy
+        self.deliveries.policy = policy
+        self._filter = None if policy.filter is None else Filter(policy.filter)
+        self._has_told_of_filter = False
+
+    def _look_at(self, popped: tuple[int, int, str], visibility_ms: int, now_ms: int, found: "_Found") -> None:
+        """Lease one message, or settle it, or let it wait."""
+        offset, priority, group = popped
+        if self.progress.is_settled(offset):
+            return self._free_key(offset)
+        message = self._source.get(offset)
+        if message is None:
+            found.settled.append(offset)
+            return self._free_key(offset)
+        attributes = read_attributes(message.headers, message.timestamp_ms) if message.headers else PLAIN
+        if not self._is_wanted(message, attributes, now_ms, found):
+            return self._free_key(offset)
+        if self.deliveries.keys is not None:
+            if not self.deliveries.keys.admit(offset, message.key):
+                return
+            attempt = self.progress.attempts.get(offset)
+            due_ms = attributes.due_ms if attempt is None else attempt.due_ms
+            if due_ms > now_ms:
+                return self.deliveries.withhold(offset, due_ms, priority)
+        self._lease(message, Lease(0, now_ms + visibility_ms, 0, priority, group), found)
+
+    def _is_wanted(self, message: Message, attributes: Attributes, now_ms: int, found: "_Found") -> bool:
+        """Whether to deliver a message; if not, what becomes of it is in `found`."""
+        offset = message.offset
+        if attributes.expires_ms and attributes.expires_ms <= now_ms and offset not in self.progress.restored:
+            if self._policy.on_expiry == "dead_letter":
+                found.records.append(self._doom(offset, self._deliveries_of(offset), "expired", now_ms))
+            else:
+                found.expired.append(offset)
+            return False
+        if message.headers and not self._is_addressee(message):
+            found.settled.append(offset)
+            return False
+        if self._filter is None or offset in self.progress.attempts:
+            return True
+        try:
+            if self._filter.matches(message):
+                return True
+        except FilterFailure as failure:
+            return self._filter_failed(message, failure, now_ms, found)
+        found.settled.append(offset)
+        self._probe.filtered += 1
+        return False
+
+    def _is_addressee(self, message: Message) -> bool:
+        addressee = last_header(message.headers, ONLY_FOR)
+        return addressee is None or addressee == self._subscription.name.encode()
+
+    def _filter_failed(self, message: Message, failure: FilterFailure, now_ms: int, found: "_Found") -> bool:
+        self._probe.filter_errors += 1
+        if not self._has_told_of_filter:
+            self._has_told_of_filter = True
+            log.warning(
+                "filter failed subscription=%s message=%s: %s", self._subscription.name, message.message_id, failure
+            )
+        if self._policy.on_filter_error == "deliver":
+            return True
+        if self._policy.on_filter_error == "skip":
+            found.settled.append(message.offset)
+        else:
+            found.records.append(self._doom(message.offset, 0, f"filter failed: {failure}", now_ms))
+        return False
+
+    def _lease(self, message: Message, lease: Lease, found: "_Found") -> None:
+        offset = message.offset
+        lease = lease._replace(number=next(self._numbers), delivery_count=self._deliveries_of(offset) + 1)
+        if self._policy.delivery == "at_most_once":
+            found.settled.append(offset)
+            self._free_key(offset)
+        else:
+            self.deliveries.lease(offset, lease)
+        found.bytes += len(message.value or b"")
+        found.leased.append(
+            LeasedMessage(message, self._incarnation, lease.number, lease.ends_ms, lease.delivery_count)
+        )
+
+    def _deliveries_of(self, offset: int) -> int:
+        attempt = self.progress.attempts.get(offset)
+        return 0 if attempt is None else attempt.deliveries
+
+    def _records_of(self, found: "_Found") -> list[LogRecord]:
+        return [
+            *self._settled(Kind.SETTLED, found.settled),
+            *self._settled(Kind.EXPIRED, found.expired),
+            *found.records,
+        ]
+
+    def _settled(self, kind: Kind, offsets: Iterable[int]) -> list[LogRecord]:
+        """The record that says what became of some messages."""
+        ranges = ranges_of(offsets)
+        return [ranges_record(self._subscription.id.bytes, kind, ranges)] if ranges else []
+
+    def _check(self, target: Target) -> RequestError | None:
+        """Whether a message may be acknowledged."""
+        if self.progress.is_settled(target.offset):
+            if self._policy.delivery != "exactly_once" or target.lease is None:
+                return None
+            return None if self._acknowledged.get(target.offset) == target.lease else _lost("it was settled by another")
+        lease = self._lease_of(target)
+        return lease if isinstance(lease, RequestError) else None
+
+    def _lease_of(self, target: Target) -> Lease | RequestError:
+        lease = self.deliveries.leases.get(target.offset)
+        if lease is None:
+            if target.lease is None and target.offset >= self.deliveries.scanned_offset:
+                return RequestError(ErrorKind.UNKNOWN_MESSAGE, f"there is no message at offset {target.offset} yet")
+            settled = self.progress.is_settled(target.offset)
+            return _lost("it is settled already" if settled else "the lease has ended: the message is delivered again")
+        if target.lease is not None and target.lease != (self._incarnation, lease.number):
+            return _lost("the lease has ended, and the message was leased again")
+        return lease
+
+    def _held(self, targets: Sequence[Target]) -> tuple[Settled, list[tuple[int, Lease]]]:
+        """Take the leases of these, as far as they hold. A message that is named twice is taken once."""
+        found = [self._lease_of(target) for target in targets]
+        leases = {
+            target.offset: lease for target, lease in zip(targets, found, strict=True) if isinstance(lease, Lease)
+        }
+        for offset in leases:
+            del self.deliveries.leases[offset]
+        return tuple(each if isinstance(each, RequestError) else None for each in found), list(leases.items())
+
+    def _settle_leases(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            del self.deliveries.leases[offset]
+            self._free_key(offset)
+
+    def _remember(self, target: Target) -> None:
+        """Who acknowledged what: a client that has not heard of it may ask again."""
+        if self._policy.delivery == "exactly_once" and target.lease is not None:
+            self._acknowledged[target.offset] = target.lease
+            if len(self._acknowledged) > _REMEMBERED_LEASES:
+                self._acknowledged.popitem(last=False)
+
+    def _fail(self, leases: Iterable[tuple[int, Lease]], now_ms: int, delay_ms: int | None) -> list[LogRecord]:
+        attempts: list[tuple[int, Attempt]] = []
+        records: list[LogRecord] = []
+        for offset, lease in leases:
+            limit = self._policy.max_deliveries
+            if limit and lease.delivery_count >= limit:
+                reason = f"delivered {lease.delivery_count} times"
+                records.append(self._doom(offset, lease.delivery_count, reason, now_ms))
+                continue
+            wait_ms = self._backoff_ms(lease.delivery_count) if delay_ms is None else delay_ms
+            attempt = Attempt(lease.delivery_count, self._first_failure_ms(offset, now_ms), now_ms, now_ms + wait_ms)
+            attempts.append((offset, attempt))
+            self.deliveries.retry(offset, attempt, lease.priority, lease.group, now_ms)
+        return [failed(self._subscription.id, attempts), *records] if attempts else records
+
+    def _doom(self, offset: int, deliveries: int, reason: str, now_ms: int) -> LogRecord:
+        attempt = Attempt(deliveries, self._first_failure_ms(offset, now_ms), now_ms, now_ms, reason)
+        self.deliveries.doomed[offset] = attempt
+        self._free_key(offset)
+        return doomed(self._subscription.id, offset, attempt)
+
+    def _first_failure_ms(self, offset: int, now_ms: int) -> int:
+        attempt = self.progress.attempts.get(offset)
+        return now_ms if attempt is None else attempt.first_failure_ms
+
+    def _backoff_ms(self, delivery_count: int) -> int:
+        return retry_delay_ms(self._policy.retry, delivery_count, self._fraction())
+
+    def _put_back(self, message: Message, now_ms: int) -> None:
+        attributes = read_attributes(message.headers, message.timestamp_ms)
+        group = group_of(message, self._policy.fair_by)
+        if self.deliveries.keys is not None:
+            self.deliveries.available.push(message.offset, DEFAULT_PRIORITY, 0)
+        else:
+            self.deliveries.available.push(message.offset, attributes.priority, now_ms, group)
+
+    def _group_at(self, offset: int) -> str:
+        if self._policy.fair_by is None:
+            return NO_GROUP
+        try:
+            message = self._source.get(offset)
+        except StorageFailure:  # Its turn is the least that is wrong then.
+            return NO_GROUP
+        return NO_GROUP if message is None else group_of(message, self._policy.fair_by)
+
+    def _free_key(self, offset: int) -> None:
+        """The next message of the same key may go."""
+        if self.deliveries.keys is not None:
+            following = self.deliveries.keys.settled(offset)
+            if following is not None:
+                self.deliveries.available.push(following, DEFAULT_PRIORITY, 0)
+
+
+class _Found:
+    """What a search for messages to lease has come upon."""
+
+    __slots__ = ("bytes", "expired", "leased", "records", "settled")
+
+    def __init__(self) -> None:
+        self.leased: list[LeasedMessage] = []
+        self.settled: list[int] = []
+        self.expired: list[int] = []
+        self.records: list[LogRecord] = []
+        self.bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.leased or self.settled or self.expired or self.records)
+
+
+def ranges_of(offsets: Iterable[int]) -> list[Range]:
+    """Neighbours joined."""
+    ranges: list[Range] = []
+    for offset in sorted(offsets):
+        if ranges and ranges[-1][1] == offset:
+            ranges[-1] = (ranges[-1][0], offset + 1)
+        else:
+            ranges.append((offset, offset + 1))
+    return ranges
+
+
+def _order(policy: Policy) -> tuple[object, ...]:
+    """What of a policy the index of its messages depends on."""
+    return policy.ordering, policy.fair_by, policy.priority_ageing_ms
+
+
+def _lost(why: str) -> RequestError:
+    return RequestError(ErrorKind.LEASE_LOST, why)

@@ -1,0 +1,90 @@
+"""A set of offsets, kept as half-open ranges: compact where neighbours are in it together, as settled messages are."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+
+class RangeSet:
+    """Disjoint, ascending, never touching ranges. Adding and removing cost a search, and a move of what lies behind."""
+
+    __slots__ = ("_ends", "_starts", "count")
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self.count = 0
+        """Offsets in the set."""
+        for start, end in ranges:
+            self.add(start, end)
+
+    def __contains__(self, offset: int) -> bool:
+        place = bisect_right(self._starts, offset) - 1
+        return place >= 0 and offset < self._ends[place]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._starts, self._ends, strict=True)
+
+    def __bool__(self) -> bool:
+        return bool(self._starts)
+
+    @property
+    def range_count(self) -> int:
+        return len(self._starts)
+
+    def add(self, start: int, end: int) -> None:
+        """Put [start, end) into the set; what is in it already stays."""
+        if start >= end:
+            return
+        starts, ends = self._starts, self._ends
+        if ends and start == ends[-1]:  # The next message in its order, nearly always.
+            ends[-1] = end
+            self.count += end - start
+            return
+        first = bisect_left(ends, start)
+        last = bisect_right(starts, end)
+        if first < last:
+            self.count -= sum(ends[first:last]) - sum(starts[first:last])
+            start, end = min(start, starts[first]), max(end, ends[last - 1])
+        starts[first:last] = [start]
+        ends[first:last] = [end]
+        self.count += end - start
+
+    def remove(self, start: int, end: int) -> None:
+        """Take [start, end) out of the set; what is not in it is no matter."""
+        starts, ends = self._starts, self._ends
+        first = bisect_right(ends, start)
+        last = bisect_left(starts, end)
+        if start >= end or first >= last:
+            return
+        self.count -= sum(ends[first:last]) - sum(starts[first:last])
+        left = [(starts[first], start)] if starts[first] < start else []
+        right = [(end, ends[last - 1])] if ends[last - 1] > end else []
+        kept = left + right
+        starts[first:last] = [each[0] for each in kept]
+        ends[first:last] = [each[1] for each in kept]
+        self.count += sum(each[1] - each[0] for each in kept)
+
+    def clear(self) -> None:
+        self._starts, self._ends, self.count = [], [], 0
+
+    def end_of_range_at(self, offset: int) -> int:
+        """The first offset from this one on that is not in the set."""
+        place = bisect_right(self._starts, offset) - 1
+        return self._ends[place] if place >= 0 and offset < self._ends[place] else offset
+
+    def count_from(self, offset: int) -> int:
+        """How many offsets of the set are not below this one."""
+        place = bisect_right(self._ends, offset)
+        inside = offset - self._starts[place] if place < len(self._starts) and self._starts[place] < offset else 0
+        return sum(self._ends[place:]) - sum(self._starts[place:]) - inside
+
+    def gaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The parts of [start, end) that are not in the set, ascending."""
+        place = bisect_right(self._ends, start)
+        while start < end and place < len(self._starts) and self._starts[place] < end:
+            if start < self._starts[place]:
+                yield start, self._starts[place]
+            start = self._ends[place]
+            place += 1
+        if start < end:
+            yield start, end

@@ -1,0 +1,246 @@
+"""A topic's partition as a queue, in memory: what a broker does around a machine, one step after the other."""
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from uuid import UUID
+
+from conveyor.kernel.ids import LeaderEpoch, TopicPartition
+from conveyor.kernel.machine import Outcome, Token
+from conveyor.kernel.settings import ProducerSettings, TopicSettings
+from conveyor.log import compression
+from conveyor.log.log import Log
+from conveyor.log.probe import LogProbe
+from conveyor.log.records import Header, encode_batch
+from conveyor.log.recovery import open_log
+from conveyor.queues.commands import (
+    Acknowledge,
+    LeasedMessage,
+    LeasedMessages,
+    LeaseMessages,
+    QueueCommand,
+    QueueCounts,
+    QueueProbe,
+    Retry,
+    Seek,
+    Settled,
+    Target,
+    UpdateSubscriptions,
+)
+from conveyor.queues.deliveries import MAX_INDEXED
+from conveyor.queues.inspection import count_messages
+from conveyor.queues.machine import QueueMachine
+from conveyor.queues.policy import Start, Subscription, default_policy, policy_from_document
+from conveyor.queues.queue import Queue
+from conveyor.queues.source import MessageSource
+from conveyor.replication.partition import Partition
+from conveyor.replication.runner import MachineRunner, replay
+from conveyor.testing import ManualClock, MemoryDisk
+
+TOPIC = "t"
+STATE = "__queue_state.t"
+SUBSCRIPTION = UUID(int=7 << 96)
+VISIBILITY_MS = 30_000
+
+
+def subscription(identity: UUID = SUBSCRIPTION, **document: object) -> Subscription:
+    """One with this policy."""
+    policy = policy_from_document(TOPIC, document, default_policy(TOPIC))
+    return Subscription(
+        id=identity,
+        name=f"s{identity.int >> 96}",
+        topic=TOPIC,
+        topic_id=UUID(int=1),
+        start=Start(kind="earliest"),
+        partition_count=1,
+        policy=policy,
+    )
+
+
+def header(name: str, value: object) -> Header:
+    return f"conveyor-{name}", str(value).encode()
+
+
+class DecidedMachine(QueueMachine):
+    """Keeps what it has decided last, before anybody may be told."""
+
+    decided: object = None
+
+    def handle(self, command: QueueCommand, token: Token, now_ms: int) -> Outcome:
+        outcome = super().handle(command, token, now_ms)
+        self.decided = outcome.replies[0].value
+        return outcome
+
+
+class Stage:
+    """See the module's docstring. Nothing is written or flushed but by `settle`, which `ask` calls."""
+
+    def __init__(
+        self,
+        *subscriptions: Subscription,
+        begun: bool = True,
+        topic: TopicSettings | None = None,
+        max_indexed: int = MAX_INDEXED,
+    ) -> None:
+        self.clock = ManualClock()
+        self.disk = MemoryDisk()
+        self.subscriptions: Mapping[UUID, Subscription] = {}
+        self.fraction = 0.5
+        self.probes: dict[UUID, QueueProbe] = {}
+        self._topic = topic or TopicSettings()
+        self._max_indexed = max_indexed
+        self._incarnation = 0
+        self._open()
+        self.know(*subscriptions)
+        for each in subscriptions if begun else ():
+            self.ask(Seek(subscription=each.id, offset=0))
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    @property
+    def queue(self) -> Queue:
+        found = self.machine.queue(SUBSCRIPTION)
+        assert found is not None
+        return found
+
+    def know(self, *subscriptions: Subscription) -> None:
+        """From now on there are these, with these policies."""
+        self.subscriptions = {each.id: each for each in subscriptions}
+        self.ask(UpdateSubscriptions(subscriptions=self.subscriptions))
+
+    def publish(
+        self, *records: tuple[bytes | None, bytes | None, Sequence[Header]], codec: int = compression.NONE
+    ) -> None:
+        """One batch of (key, value, headers), durable."""
+        batch = encode_batch([(self.now_ms, *record) for record in records], codec=codec)
+        self.messages.append(batch, self.now_ms)
+        self.settle()
+
+    def publish_plain(self, count: int) -> None:
+        self.publish(*[(None, b"%d" % number, ()) for number in range(count)])
+
+    def submit(self, command: QueueCommand, respond: Callable[[object], None] = lambda _: None) -> object:
+        """Returns what is decided; `respond` is told when it is safe."""
+        self.runner.submit(command, respond)
+        self.advance()
+        return self.machine.decided
+
+    def ask(self, command: QueueCommand) -> object:
+        """The reply."""
+        replies: list[object] = []
+        self.submit(command, replies.append)
+        self.settle()
+        return replies[0]
+
+    def lease(
+        self,
+        count: int = 1,
+        visibility_ms: int = VISIBILITY_MS,
+        identity: UUID = SUBSCRIPTION,
+        max_bytes: int = 1 << 20,
+        lowest_priority: int = 0,
+    ) -> tuple[LeasedMessage, ...]:
+        command = LeaseMessages(
+            subscription=identity,
+            count=count,
+            max_bytes=max_bytes,
+            visibility_ms=visibility_ms,
+            lowest_priority=lowest_priority,
+        )
+        reply = self.ask(command)
+        assert isinstance(reply, LeasedMessages)
+        return reply.messages
+
+    def lease_offsets(self, count: int = 1000, visibility_ms: int = VISIBILITY_MS) -> list[int]:
+        return [each.message.offset for each in self.lease(count, visibility_ms)]
+
+    def ack(self, *targets: Target) -> Settled:
+        reply = self.ask(Acknowledge(subscription=SUBSCRIPTION, targets=targets))
+        assert isinstance(reply, tuple)
+        return reply
+
+    def nack(self, *targets: Target, delay_ms: int | None = 0) -> Settled:
+        reply = self.ask(Retry(subscription=SUBSCRIPTION, targets=targets, delay_ms=delay_ms))
+        assert isinstance(reply, tuple)
+        return reply
+
+    def counts(self) -> QueueCounts:
+        return count_messages(self.queue, self.source, self.messages.high_watermark)
+
+    def settle(self) -> None:
+        """Write and flush everything, and look through what is new."""
+        for partition in (self.messages, self.state):
+            partition.write()
+            job = partition.begin_flush()
+            if job is not None:
+                job.run()
+                partition.complete_flush(job, None)
+        self.advance()
+
+    def advance(self) -> None:
+        while not self.machine.advance(self.messages.high_watermark, self.now_ms):
+            pass
+        self.runner.wake()
+
+    def pass_time(self, ms: int) -> None:
+        self.clock.advance(ms=ms)
+        self.advance()
+
+    def snapshot(self) -> None:
+        """Write the whole state anew, and let go of what is before it."""
+        offset = self.runner.append_snapshot(self.machine.snapshot())
+        assert offset is not None
+        self.settle()
+        self.state.delete_records(offset).run()
+
+    def let_go_below(self, offset: int) -> None:
+        """What retention does."""
+        self.messages.delete_records(offset).run()
+        self.advance()
+
+    def restart(self) -> None:
+        """Stop in order, and start again."""
+        self.runner.stop()
+        self.settle()
+        for partition in (self.messages, self.state):
+            partition.log.close()
+        self._load()
+
+    def crash(self, seed: int = 0) -> None:
+        """Cut the power, and start again: of what was not flushed, some may be there."""
+        self.runner.stop()
+        self.disk = self.disk.power_cut(Random(seed))
+        self._load()
+
+    def _load(self) -> None:
+        self._open()
+        replay(self.state.log, self.machine)
+        self.machine.know(self.subscriptions)
+        self.advance()
+
+    def _open(self) -> None:
+        self._incarnation += 1
+        self.messages = _partition(TOPIC, self._log(TOPIC, self._topic))
+        self.state = _partition(STATE, self._log(STATE, TopicSettings(max_message_bytes=(1 << 31) - 1)))
+        self.source = MessageSource(TOPIC, 0, self.messages.log)
+        self.machine = DecidedMachine(
+            self.source,
+            self._incarnation,
+            lambda: self.fraction,
+            lambda identity: self.probes.setdefault(identity, QueueProbe()),
+            self._max_indexed,
+        )
+        self.runner = MachineRunner[QueueCommand](self.state, self.machine, self.clock)
+
+    def _log(self, name: str, topic: TopicSettings) -> Log:
+        return open_log(self.disk, f"logs/{name}-0", topic, ProducerSettings(), LogProbe(), self.now_ms)
+
+
+def target(leased: LeasedMessage) -> Target:
+    """The lease itself, as an ack id names it."""
+    return Target(leased.message.offset, (leased.incarnation, leased.number))
+
+
+def _partition(name: str, log: Log) -> Partition:
+    return Partition(TopicPartition(name, 0), log, LeaderEpoch(1), lambda _: None, lambda _: None)
