@@ -1,1 +1,1 @@
-"""HTTP: health and metrics endpoints. REST, SQS and the console follow."""
+"""HTTP: the REST API, its description of itself, health and metrics. One noun a module; `application` has the table."""

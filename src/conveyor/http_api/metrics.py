@@ -9,6 +9,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from conveyor.broker.broker import Broker
+from conveyor.http_api.queue_metrics import queue_metrics
 
 COUNTERS = {
     "conveyor_log_appended_records": ("log", "appended_records", "Records appended to logs."),
@@ -47,6 +48,7 @@ class _BrokerCollector(Collector):
         )
         yield self._throttled()
         yield from self._per_partition()
+        yield from queue_metrics(self._broker)
 
     def _throttled(self) -> Metric:
         doc = "Requests and connections that a quota has held back."

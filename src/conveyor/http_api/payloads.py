@@ -1,0 +1,79 @@
+"""Bytes in JSON: text where they are UTF-8, else base64, and the field beside says so. Nothing is lost either way."""
+
+import binascii
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping
+from typing import Literal, TypeAlias
+
+from msgspec import UNSET, Struct, UnsetType
+
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.log.records import Header
+
+Encoding: TypeAlias = Literal["base64"]
+
+
+class Base64(Struct, forbid_unknown_fields=True):
+    """A header's value that is not text."""
+
+    base64: str
+
+
+HeaderValue: TypeAlias = str | Base64 | None
+Headers: TypeAlias = dict[str, HeaderValue | list[HeaderValue]]
+"""A record's headers: a name that comes more than once has a list of values."""
+
+
+def as_text(value: bytes | None) -> tuple[str | None, Encoding | UnsetType]:
+    """Text, and how it is to be read back."""
+    if value is None:
+        return None, UNSET
+    try:
+        return value.decode(), UNSET
+    except UnicodeDecodeError:
+        return b64encode(value).decode(), "base64"
+
+
+def as_bytes(text: str | None, encoding: Encoding | None, field: str) -> bytes | None:
+    """What `as_text` was made from. Raises RequestError (INVALID_REQUEST)."""
+    if text is None:
+        return None
+    return text.encode() if encoding is None else _from_base64(text, field)
+
+
+def show_headers(headers: Iterable[Header]) -> Headers:
+    """A record's headers as an object, in their order."""
+    shown: Headers = {}
+    for name, value in headers:
+        text, encoding = as_text(value)
+        each = text if encoding is UNSET or text is None else Base64(base64=text)
+        before = shown.get(name, UNSET)
+        if before is UNSET:
+            shown[name] = each
+        elif isinstance(before, list):
+            before.append(each)
+        else:
+            shown[name] = [before, each]
+    return shown
+
+
+def read_headers(headers: Mapping[str, HeaderValue | list[HeaderValue]]) -> list[Header]:
+    """What `show_headers` was made from; names keep together. Raises RequestError (INVALID_REQUEST)."""
+    return [
+        (name, _header_bytes(name, each))
+        for name, values in headers.items()
+        for each in (values if isinstance(values, list) else [values])
+    ]
+
+
+def _header_bytes(name: str, value: HeaderValue) -> bytes | None:
+    if isinstance(value, Base64):
+        return _from_base64(value.base64, f"headers.{name}.base64")
+    return None if value is None else value.encode()
+
+
+def _from_base64(text: str, field: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"{field} is not base64: {error}") from error

@@ -1,0 +1,41 @@
+"""Requests that wait for messages: given up when their client goes, answered at once when the broker stops."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Polls:
+    """The requests that wait."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Task[Any]] = set()
+        self._over = asyncio.Event()
+
+    async def wait(self, work: Callable[[], Coroutine[Any, Any, Result]], otherwise: Result) -> Result:
+        """What the work returns; `otherwise` when the broker stops first. Cancelling this cancels the work."""
+        if self._over.is_set():
+            return otherwise
+        task = asyncio.ensure_future(work())
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not self._over.is_set() or _is_cancelled():
+                raise
+            return otherwise
+
+    async def stop(self, _: object = None) -> None:
+        """Nobody waits any more."""
+        self._over.set()
+        for task in self._waiting:
+            task.cancel()
+
+
+def _is_cancelled() -> bool:
+    """Whether the caller's own task is being cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,52 @@
+"""What goes wrong, as problem documents (RFC 9457): the kinds of `conveyor.kernel.errors`, and HTTP's own.
+
+    {"type": "urn:conveyor:problem:lease-lost", "title": "Lease lost", "status": 409, "detail": "...",
+     "kind": "lease_lost", "retriable": false}
+
+`detail` says what to do. `retriable`: the same request may succeed later, unchanged.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+from aiohttp import web
+
+from conveyor.kernel.errors import ERRORS, RequestError
+
+CONTENT_TYPE = "application/problem+json"
+_encode = msgspec.json.Encoder().encode
+
+
+class Problem(msgspec.Struct):
+    """A problem document (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    kind: str
+    retriable: bool = False
+
+
+def make_problem(kind: str, status: int, detail: str, *, retriable: bool = False) -> Problem:
+    words = kind.replace("_", " ")
+    return Problem(
+        type=f"urn:conveyor:problem:{kind.replace('_', '-')}",
+        title=words[:1].upper() + words[1:],
+        status=status,
+        detail=detail,
+        kind=kind,
+        retriable=retriable,
+    )
+
+
+def problem_of(error: RequestError) -> Problem:
+    """The document of an expected error."""
+    face = ERRORS[error.kind]
+    return make_problem(error.kind.name.lower(), face.http_status, error.message, retriable=face.retriable)
+
+
+def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> web.Response:
+    """The answer that carries a document."""
+    sent = {"Content-Type": CONTENT_TYPE, **(headers or {})}
+    return web.Response(status=problem.status, body=_encode(problem), headers=sent)

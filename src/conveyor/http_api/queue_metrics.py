@@ -1,0 +1,40 @@
+"""How the subscriptions stand, for Prometheus: gauges of their messages, counters of what has happened to them."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from conveyor.broker.broker import Broker
+
+QUEUE_GAUGES = {
+    "conveyor_queue_available_messages": ("available", "Messages that could be leased now."),
+    "conveyor_queue_in_flight_messages": ("in_flight", "Messages that are leased."),
+    "conveyor_queue_withheld_messages": ("withheld", "Messages that are not due yet, or wait for their next delivery."),
+    "conveyor_queue_dead_messages": ("dead", "Dead letters that were neither redriven nor dropped."),
+    "conveyor_queue_unsettled_messages": ("unsettled", "Messages that are not done."),
+}
+QUEUE_COUNTERS = {
+    "conveyor_queue_leased": ("leased", "Deliveries."),
+    "conveyor_queue_acknowledged": ("acknowledged", "Messages acknowledged."),
+    "conveyor_queue_retried": ("retried", "Messages given back by their consumers."),
+    "conveyor_queue_lease_expired": ("expired", "Leases that ended before their message was settled."),
+    "conveyor_queue_dead_lettered": ("dead_lettered", "Messages moved to their dead-letter topic."),
+    "conveyor_queue_filtered": ("filtered", "Messages that a filter has left out."),
+    "conveyor_queue_filter_errors": ("filter_errors", "Messages on which a filter has failed."),
+}
+
+
+def queue_metrics(broker: Broker) -> Iterator[Metric]:
+    """One sample a subscription, by topic and name."""
+    labels = ["topic", "subscription"]
+    measured = broker.queues.measures()
+    for name, (field, doc) in QUEUE_GAUGES.items():
+        gauge = GaugeMetricFamily(name, doc, labels=labels)
+        for subscription, counts, _ in measured:
+            gauge.add_metric([subscription.topic, subscription.name], getattr(counts, field))
+        yield gauge
+    for name, (field, doc) in QUEUE_COUNTERS.items():
+        counter = CounterMetricFamily(name, doc, labels=labels)
+        for subscription, _, probe in measured:
+            counter.add_metric([subscription.topic, subscription.name], getattr(probe, field))
+        yield counter

@@ -1,0 +1,94 @@
+"""Reading a request: its query and its body, into the types that an endpoint declares."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, get_origin, get_type_hints
+
+import msgspec
+from aiohttp import web
+from multidict import MultiMapping
+
+from conveyor.http_api.fields import decode_field, decoder
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+
+def query_reader(kind: type[msgspec.Struct]) -> Callable[[MultiMapping[str]], Any]:
+    """A function that makes a struct of a query's parameters. It raises RequestError (INVALID_REQUEST)."""
+    hints = get_type_hints(kind)
+    fields = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
+    lists = {name: get_origin(hints[field]) is list for name, field in fields.items()}
+
+    def read(given: MultiMapping[str]) -> Any:
+        values = {name: _parameter(lists, name, given.getall(name)) for name in given}
+        try:
+            made = msgspec.convert(values, kind, strict=False, dec_hook=decode_field)
+        except msgspec.ValidationError as error:
+            raise _wrong(f"in the query: {error}") from error
+        for name in values:
+            if getattr(made, fields[name]) is None:
+                raise _wrong(f"query parameter '{name}' is null: leave it out instead")
+        return made
+
+    return read
+
+
+def body_parser(kind: Any) -> Callable[[bytes], Any]:
+    """A function that makes of a body's bytes what an endpoint takes. It raises RequestError (INVALID_REQUEST)."""
+    if kind is bytes:
+        return bytes
+    decode = decoder(kind).decode
+
+    def parse(body: bytes) -> Any:
+        try:
+            return decode(body or b"{}")
+        except msgspec.ValidationError as error:
+            raise _wrong(f"in the request's body: {error}") from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _wrong(f"the request's body is not JSON: {error}") from error
+
+    return parse
+
+
+async def read_body(request: web.Request, limit_bytes: int) -> bytes:
+    """Raises RequestError: MESSAGE_TOO_LARGE, as soon as that is known; INVALID_REQUEST if it cannot be unpacked."""
+    if (request.content_length or 0) > limit_bytes:
+        raise _too_large(limit_bytes)
+    content = request.content
+    try:
+        body = await content.readany()
+        if content.at_eof() and len(body) <= limit_bytes:
+            return body
+        parts = [body]
+        total = len(body)
+        while total <= limit_bytes and (part := await content.readany()):
+            parts.append(part)
+            total += len(part)
+    except web.RequestPayloadError as error:
+        raise _wrong(f"the request's body cannot be read: {_last_line(error)}") from error
+    if total > limit_bytes:
+        raise _too_large(limit_bytes)
+    return b"".join(parts)
+
+
+def _parameter(lists: Mapping[str, bool], name: str, values: list[str]) -> str | list[str]:
+    if name not in lists:
+        known = f"known are {', '.join(sorted(lists))}" if lists else "this request takes none"
+        raise _wrong(f"unknown query parameter '{name}': {known}")
+    if lists[name]:
+        return values
+    if len(values) > 1:
+        raise _wrong(f"query parameter '{name}' is given {len(values)} times: give it once")
+    return values[0]
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).rpartition("\n")[2].strip()
+
+
+def _wrong(detail: str) -> RequestError:
+    return RequestError(ErrorKind.INVALID_REQUEST, detail)
+
+
+def _too_large(limit_bytes: int) -> RequestError:
+    return RequestError(
+        ErrorKind.MESSAGE_TOO_LARGE, f"the request's body is larger than the {limit_bytes} bytes that are taken here"
+    )

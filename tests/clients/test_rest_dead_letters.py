@@ -1,0 +1,81 @@
+"""Dead letters over HTTP: where they lie, what they say of themselves, delivered again, given up."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from conveyor.testing import Broker
+from tests.clients.rest_client import Rest
+
+
+@pytest.fixture
+def rest(broker: Broker) -> Iterator[Rest]:
+    client = Rest(broker)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def name(rest: Rest, topic: str) -> str:
+    """A subscription whose messages a, b, c were rejected."""
+    name = f"{topic}-s"
+    rest.create(topic, name)
+    rest.publish(topic, "a", "b", "c")
+    leased = rest.lease(name)
+    rest.post(f"/subscriptions/{name}/reject", {"ack_ids": [each["ack_id"] for each in leased], "reason": "no stock"})
+    dead: list[str] = []
+    while len(dead) < 3:
+        dead = [each["payload"] for each in rest.get(f"/dlq/{name}").json["messages"]]
+    assert dead == ["a", "b", "c"]
+    return name
+
+
+def test_dead_letter_says_where_it_comes_from(rest: Rest, topic: str, name: str) -> None:
+    shown = rest.get(f"/dlq/{name}", limit=1).json["messages"]
+    assert [(each["payload"], each["reason"], each["deliveries"]) for each in shown] == [("a", "no stock", 1)]
+    assert (shown[0]["origin_topic"], shown[0]["origin_message_id"], shown[0]["subscription"]) == (topic, "0-0", name)
+    assert 0 < shown[0]["first_failure_ms"] <= shown[0]["last_failure_ms"]
+    listed = rest.get("/dlq").json["topics"]
+    assert {"topic": f"{topic}.dlq", "depth": 3, "subscriptions": [name]} in listed
+    assert rest.get(f"/subscriptions/{name}").json["dead"] == 3
+    filtered = rest.get(f"/dlq/{name}", filter="payload == 'x' || size > 1000").json["messages"]
+    assert filtered == []
+
+
+@pytest.mark.parametrize("path", ["/dlq/{}/redrive", "/subscriptions/{}/redrive"])
+def test_dead_letters_are_delivered_again(rest: Rest, name: str, path: str) -> None:
+    assert rest.post(path.format(name), {"message_ids": ["0-1"]}).json == {"redriven": 1}
+    assert [each["payload"] for each in rest.lease(name)] == ["b"]
+    assert rest.post(path.format(name), {"rate": 1000}).json == {"redriven": 2}
+    assert [each["payload"] for each in rest.lease(name)] == ["a", "c"]
+    assert rest.get(f"/subscriptions/{name}").json["dead"] == 0
+
+
+def test_dead_letters_are_given_up(rest: Rest, name: str) -> None:
+    assert rest.post(f"/dlq/{name}/drop", {"message_ids": ["0-2"]}).json == {"dropped": 1}
+    assert rest.post(f"/dlq/{name}/drop").json == {"dropped": 2}
+    assert rest.get(f"/dlq/{name}").json["messages"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "reason"),
+    [
+        ({"rate": 0}, "invalid_request", "Expected `float` > 0.0 - at `$.rate`"),
+        ({"rate": -1}, "invalid_request", "Expected `float` > 0.0 - at `$.rate`"),
+        ({"rate": "fast"}, "invalid_request", "at `$.rate`"),
+        ({"filter": "size >"}, "invalid_filter", "size >"),
+        ({"message_ids": []}, "invalid_request", "of length >= 1 - at `$.message_ids`"),
+        ({"ids": ["0-0"]}, "invalid_request", "Object contains unknown field `ids`"),
+    ],
+)
+def test_redrive_that_makes_no_sense_is_refused(rest: Rest, name: str, body: object, kind: str, reason: str) -> None:
+    status, answered, detail = rest.post(f"/subscriptions/{name}/redrive", body).problem
+    assert (status, answered) == (400, kind)
+    assert reason in detail
+    assert rest.get(f"/subscriptions/{name}").json["dead"] == 3
+
+
+def test_look_at_dead_letters_that_makes_no_sense_is_refused(rest: Rest, name: str) -> None:
+    assert rest.get(f"/dlq/{name}", limit=0).problem[:2] == (400, "invalid_request")
+    assert rest.get(f"/dlq/{name}", filter="size >").problem[:2] == (400, "invalid_filter")
+    assert rest.get("/dlq/absent").problem[:2] == (404, "unknown_subscription")

@@ -1,0 +1,81 @@
+"""What holds for every request over HTTP: paths, methods, limits, and bytes that are no request."""
+
+import gzip
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from conveyor.testing import Broker
+from tests.clients.rest_client import Rest
+
+
+@pytest.fixture
+def rest(broker: Broker) -> Iterator[Rest]:
+    client = Rest(broker)
+    yield client
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/nothing", "/topics/a/b/c/d", "/topics//messages", "/topics/", "/subscriptions/a/b"]
+)
+def test_path_that_leads_nowhere_is_told(rest: Rest, path: str) -> None:
+    assert rest.get(path).problem == (404, "not_found", f"there is nothing at {path}: GET /docs shows what there is")
+
+
+def test_method_that_a_path_does_not_take_is_told_those_that_it_takes(rest: Rest) -> None:
+    answer = rest.ask("PUT", "/topics/a", {})
+    assert answer.headers["Allow"] == "DELETE, GET, HEAD, PATCH"
+    detail = "/topics/a does not take PUT: it takes DELETE, GET, HEAD, PATCH"
+    assert answer.problem == (405, "method_not_allowed", detail)
+
+
+def test_head_is_answered_where_get_changes_nothing(rest: Rest) -> None:
+    assert rest.ask("HEAD", "/topics").status == 200
+    assert rest.ask("HEAD", "/subscriptions/a/messages").status == 405
+
+
+def test_parameter_that_nobody_knows_is_told_those_that_are_known(rest: Rest) -> None:
+    assert rest.get("/topics", page=2).problem == (
+        400,
+        "invalid_request",
+        "unknown query parameter 'page': known are internal",
+    )
+    assert rest.get("/dlq", page=2).problem[2] == "unknown query parameter 'page': this request takes none"
+
+
+def test_body_that_is_too_large_is_refused(rest: Rest) -> None:
+    answer = rest.post("/topics", b" " * (1 << 20) + b"{}")
+    detail = "the request's body is larger than the 1048576 bytes that are taken here"
+    assert answer.problem == (413, "message_too_large", detail)
+
+
+def test_body_that_becomes_too_large_is_refused(rest: Rest) -> None:
+    packed = gzip.compress(b" " * (8 << 20))
+    assert len(packed) < 1 << 20
+    answer = rest.ask("POST", "/topics", packed, headers={"Content-Encoding": "gzip"})
+    assert answer.problem[:2] == (413, "message_too_large")
+
+
+def test_body_may_be_packed(rest: Rest, topic: str) -> None:
+    packed = gzip.compress(b'{"name": "%s"}' % topic.encode())
+    assert rest.ask("POST", "/topics", packed, headers={"Content-Encoding": "gzip"}).status == 201
+
+
+def test_body_that_is_not_packed_as_it_says_is_refused(rest: Rest) -> None:
+    answer = rest.ask("POST", "/topics", b"plain", headers={"Content-Encoding": "gzip"})
+    detail = "the request's body cannot be read: Can not decode content-encoding: gzip"
+    assert answer.problem == (400, "invalid_request", detail)
+
+
+def test_page_shows_every_endpoint(rest: Rest) -> None:
+    document = rest.get("/openapi.json").json
+    page = rest.get("/docs")
+    assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+    for path in document["paths"]:
+        assert f"</span>{path}</span>" in page.body.decode()
+    for name in document["components"]["schemas"]:
+        assert f'id="{name}"' in page.body.decode()
+    assert b"<script" not in page.body
+    assert not re.search(rb'(src|href)="[^#/]', page.body), "nothing is loaded from elsewhere"

@@ -1,0 +1,66 @@
+"""Schedules over HTTP: made, listed, deleted; and what those hear who ask wrongly."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from conveyor.testing import Broker
+from tests.clients.rest_client import Rest
+
+
+@pytest.fixture
+def rest(broker: Broker) -> Iterator[Rest]:
+    client = Rest(broker)
+    yield client
+    client.close()
+
+
+def test_schedule_is_made_listed_and_deleted(rest: Rest, topic: str) -> None:
+    rest.create(topic)
+    body = {
+        "name": topic,
+        "topic": topic,
+        "cron": "0 3 * * *",
+        "time_zone": "Europe/Berlin",
+        "payload": "/wA=",
+        "payload_encoding": "base64",
+        "headers": {"kind": "report"},
+    }
+    made = rest.post("/schedules", body)
+    assert made.status == 201
+    assert made.json == {**body, "key": None, "paused": False, "next_ms": made.json["next_ms"]}
+    assert rest.get(f"/schedules/{topic}").json["name"] == topic
+    assert topic in [each["name"] for each in rest.get("/schedules").json["schedules"]]
+    assert rest.post("/schedules", body).problem[:2] == (409, "schedule_already_exists")
+    assert rest.delete(f"/schedules/{topic}").status == 204
+    for answer in (rest.get(f"/schedules/{topic}"), rest.delete(f"/schedules/{topic}")):
+        assert answer.problem[:2] == (404, "unknown_schedule")
+
+
+def test_schedule_that_is_paused_is_never_due(rest: Rest, topic: str) -> None:
+    rest.create(topic)
+    made = rest.post("/schedules", {"name": topic, "topic": topic, "cron": "* * * * *", "paused": True})
+    assert (made.json["next_ms"], made.json["payload"]) == (None, "")
+    assert rest.delete(f"/schedules/{topic}").status == 204
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "kind", "reason"),
+    [
+        ({"cron": "often"}, 400, "invalid_schedule", "often"),
+        ({"cron": 5}, 400, "invalid_request", "Expected `str`, got `int` - at `$.cron`"),
+        ({"time_zone": "Mars/Olympus"}, 400, "invalid_schedule", "Mars/Olympus"),
+        ({"topic": "absent"}, 404, "unknown_topic", "topic 'absent' is not there"),
+        ({"name": "a/b"}, 400, "invalid_request", "at `$.name`"),
+        ({"payload": "?", "payload_encoding": "base64"}, 400, "invalid_request", "payload is not base64"),
+        ({"headers": {"conveyor-priority": "high"}}, 400, "invalid_request", "conveyor-priority is 'high'"),
+        ({"zone": "UTC"}, 400, "invalid_request", "Object contains unknown field `zone`"),
+    ],
+)
+def test_schedule_that_makes_no_sense_is_refused(
+    rest: Rest, topic: str, more: dict[str, object], status: int, kind: str, reason: str
+) -> None:
+    rest.create(topic)
+    answer = rest.post("/schedules", {"name": topic, "topic": topic, "cron": "* * * * *", **more})
+    assert answer.problem[:2] == (status, kind)
+    assert reason in answer.problem[2]
