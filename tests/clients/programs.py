@@ -42,8 +42,9 @@ class Running:
     It ends when its input is closed, or is killed.
     """
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], line_of: Callable[[str], Line] = json.loads) -> None:
         pipe = subprocess.PIPE
+        self._line_of = line_of
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         self._input: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
@@ -75,8 +76,13 @@ class Running:
         assert code == 0, f"exited {code}\n{''.join(self._errors)}"
         return self.seen
 
+    def terminate(self) -> list[Line]:
+        """SIGTERM, on which some end that have no input. Returns everything that it has printed."""
+        self._process.terminate()
+        return self.finish()
+
     def kill(self) -> list[Line]:
-        """SIGKILL: no chance to say goodbye. Returns everything that it has printed."""
+        """SIGKILL: no chance to say goodbye; nothing to one that has ended. Returns everything that it has printed."""
         self._process.kill()
         self._end()
         return self.seen
@@ -86,8 +92,10 @@ class Running:
         code = self._process.wait(timeout=RUN_SECONDS)
         for thread in self._threads:
             thread.join()
-        while (line := self._lines.get()) is not None:
-            self.seen.append(line)
+        while not self._lines.empty():
+            line = self._lines.get()
+            if line is not None:
+                self.seen.append(line)
         return code
 
     def _write(self) -> None:
@@ -100,7 +108,7 @@ class Running:
         with self._stream(self._process.stdout) as stdout:
             for line in stdout:
                 if line.endswith("\n"):
-                    self._lines.put(json.loads(line))
+                    self._lines.put(self._line_of(line))
         self._lines.put(None)
 
     def _read_errors(self) -> None:

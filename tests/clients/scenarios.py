@@ -8,14 +8,15 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from conveyor.testing import Broker
-from tests.clients.programs import Line, Program, Running
+from tests.clients.programs import Line, Program
 from tests.clients.records import BASE_TIME_MS, COUNT, PARTITIONS, Sent, number_of, sent
 from tests.processes import BrokerProcess
 
-GROUP_PARTITIONS = 6
 HALF = 10_000
-# Clients choose their timeouts in the classic protocol; in the other, the broker does.
-QUICK_GROUPS = {"groups.consumer_session_timeout_ms": 6000, "groups.consumer_heartbeat_interval_ms": 300}
+QUICK_COMPACTION = {"broker.compaction_check_ms": 20}
+COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
+KEYS = 20
+ROUNDS = 100
 
 ADMIN_STEPS: list[Line] = [
     {"step": "create", "partitions": 2},
@@ -40,9 +41,9 @@ GROUP_STEPS: list[Line] = [
 ]
 
 
-def make_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> None:
+def make_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS, config: dict[str, str] | None = None) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, partitions)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, partitions, config=config or {})])[topic].result(20)
 
 
 def to_line(record: Sent) -> Line:
@@ -122,92 +123,37 @@ def check_group_admin(program: Program, broker: Broker, topic: str, without: tup
     assert steps == [each for each in GROUP_STEPS if each["step"] not in without]
 
 
-class Group:
-    """Members of one group, each a process."""
-
-    def __init__(self, program: Program, broker: Broker, topic: str, protocol: str) -> None:
-        self._program = program
-        self._arguments = ("member", broker.bootstrap_servers, topic, topic, protocol)
-
-    def join(self) -> Running:
-        return self._program.start(*self._arguments)
-
-    def settle(self, *members: Running) -> None:
-        """Wait until the members share all partitions evenly."""
-        share = GROUP_PARTITIONS // len(members)
-        while True:
-            for each in members:
-                while len(assignment(each)) != share:
-                    each.until(is_assignment)
-            if set().union(*map(assignment, members)) == set(range(GROUP_PARTITIONS)):
-                return
-            members[0].until(is_assignment)
+def check_compaction(program: Program, broker: Broker, topic: str) -> None:
+    """Of each key a reader finds what was written last, be it nothing, at its old offset; the rest are holes."""
+    make_topic(broker.bootstrap_servers, topic, 1, COMPACTED)
+    sent_last = range(KEYS * (ROUNDS - 1), KEYS * ROUNDS)
+    values = [b"%d:" % number + bytes(100) for number in range(KEYS * ROUNDS)]
+    # Of the last round each third record is a tombstone.
+    written = [None if number in sent_last and number % 3 == 0 else value for number, value in enumerate(values)]
+    given = [keyed(b"%d" % (number % KEYS), value) for number, value in enumerate(written)]
+    program.run("produce", broker.bootstrap_servers, topic, "none", given=given)
+    # The active segment is not compacted: these end the one that holds the last of the others.
+    for end in (b"end", b"very end"):
+        program.run("produce", broker.bootstrap_servers, topic, "none", given=[keyed(end, bytes(15_000))])
+    await_compaction(broker, topic, KEYS + 2)
+    read = program.run("read", broker.bootstrap_servers, topic)
+    assert [line["offset"] for line in read] == [*sent_last, KEYS * ROUNDS, KEYS * ROUNDS + 1]
+    found = [(line["key"], line["value"]) for line in read[:KEYS]]
+    assert found == [(given[number]["key"], given[number]["value"]) for number in sent_last]
 
 
-def is_assignment(line: Line) -> bool:
-    return "assigned" in line
+def keyed(key: bytes, value: bytes | None) -> Line:
+    return to_line(Sent(0, key, value, (), BASE_TIME_MS))
 
 
-def assignment(member: Running) -> list[int]:
-    """What a member has last said that it is assigned."""
-    return next((line["assigned"] for line in reversed(member.seen) if is_assignment(line)), [])
-
-
-def numbers_read(member: Running) -> list[int]:
-    return [from_line(line).number for line in member.seen if "value" in line]
-
-
-def check_rebalance(program: Program, topic: str, protocol: str = "classic") -> None:
-    """Members join, leave and die while records come: each partition has a reader, and each record is read."""
-    with Broker(settings=QUICK_GROUPS) as broker:
-        play_rebalance(program, broker, topic, protocol)
-
-
-def play_rebalance(program: Program, broker: Broker, topic: str, protocol: str) -> None:
-    make_topic(broker.bootstrap_servers, topic, GROUP_PARTITIONS)
-    group = Group(program, broker, topic, protocol)
-    produced = 0
-
-    def produce() -> None:
-        nonlocal produced
-        given = lines_of(range(produced, produced + 600))
-        program.run("produce", broker.bootstrap_servers, topic, "none", given=given)
-        produced += 600
-
-    first = group.join()
-    group.settle(first)
-    produce()
-    second = group.join()
-    group.settle(first, second)
-    assert group_type(broker, topic) == protocol
-    produce()
-    third = group.join()
-    group.settle(first, second, third)
-    produce()
-    second.finish()
-    group.settle(first, third)
-    produce()
-    third.kill()
-    group.settle(first)
-    produce()
-    missing = set(range(produced)).difference(*map(numbers_read, (first, second, third)))
-    while missing:
-        missing.discard(from_line(first.until(lambda line: "value" in line)).number)
-    first.finish()
-    assert committed(broker, topic) == produced
-
-
-def group_type(broker: Broker, group: str) -> str:
-    """Which protocol a group speaks; a client may fall back from one to the other and say nothing."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    listed = admin.list_consumer_groups(request_timeout=20).result().valid
-    return next(str(each.type.name).lower() for each in listed if each.group_id == group)
-
-
-def committed(broker: Broker, topic: str) -> int:
-    """The committed offsets of the group that is named as the topic, added up."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": topic})
-    places = [TopicPartition(topic, each) for each in range(GROUP_PARTITIONS)]
-    offsets = [each.offset for each in consumer.committed(places, 20)]
+def await_compaction(broker: Broker, topic: str, count: int) -> None:
+    """Wait until no more than so many records are left of a partition."""
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic, "enable.partition.eof": True}
+    consumer = Consumer(settings)
+    left = count + 1
+    while left > count:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        left = 0
+        while consumer.consume(1)[0].error() is None:
+            left += 1
     consumer.close()
-    return sum(offsets)

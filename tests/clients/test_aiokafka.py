@@ -6,7 +6,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from conveyor.testing import Broker
-from tests.clients.records import CODECS, COUNT, PARTITIONS, Sent, number_of, sent, slice_for
+from tests.clients.records import PARTITIONS
 
 
 async def make_topic(broker: Broker, topic: str, partitions: int = PARTITIONS) -> None:
@@ -14,41 +14,6 @@ async def make_topic(broker: Broker, topic: str, partitions: int = PARTITIONS) -
     await admin.start()
     await admin.create_topics([NewTopic(topic, partitions, 1)])
     await admin.close()
-
-
-async def test_records_come_back_as_they_were_sent(broker: Broker, topic: str) -> None:
-    await make_topic(broker, topic)
-    for codec in CODECS:
-        producer = AIOKafkaProducer(
-            bootstrap_servers=broker.bootstrap_servers,
-            compression_type=None if codec == "none" else codec,
-            enable_idempotence=True,
-            linger_ms=5,
-            max_batch_size=1 << 18,
-        )
-        await producer.start()
-        for number in slice_for(codec):
-            each = sent(number)
-            await producer.send(
-                topic, each.value, key=each.key, headers=list(each.headers), timestamp_ms=each.timestamp_ms
-            )
-        await producer.flush()
-        await producer.stop()
-    consumer = AIOKafkaConsumer(
-        topic, bootstrap_servers=broker.bootstrap_servers, group_id=topic, auto_offset_reset="earliest"
-    )
-    await consumer.start()
-    found: list[Sent] = []
-    async with asyncio.timeout(120):
-        while len(found) < COUNT:
-            batches = await consumer.getmany(timeout_ms=1000, max_records=20_000)
-            found += [
-                Sent(number_of(m.value), m.key, m.value, tuple(m.headers), m.timestamp)
-                for batch in batches.values()
-                for m in batch
-            ]
-    await consumer.stop()
-    assert sorted(found, key=lambda each: each.number) == [sent(number) for number in range(COUNT)]
 
 
 async def test_a_group_commits_and_seeks(broker: Broker, topic: str) -> None:

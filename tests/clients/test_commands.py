@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 
 from tests.processes import BrokerProcess
 
@@ -18,6 +19,7 @@ class Shell:
     """Runs `conveyor` with a broker to talk to."""
 
     def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
         self._environment = os.environ | {"CONVEYOR_BOOTSTRAP": bootstrap, "COLUMNS": "120"}
 
     def run(self, *arguments: str, given: str | bytes = b"") -> str:
@@ -26,6 +28,12 @@ class Shell:
         ended = subprocess.run(self._command(arguments), input=typed, env=self._environment, capture_output=True)
         assert ended.returncode == 0, ended.stderr.decode()
         return ended.stdout.decode()
+
+    def fail(self, *arguments: str) -> str:
+        """Run a command that is refused. Returns why."""
+        ended = subprocess.run(self._command(arguments), env=self._environment, capture_output=True, text=True)
+        assert ended.returncode != 0, ended.stdout
+        return ended.stderr
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
@@ -98,6 +106,29 @@ def test_a_group_is_described_moved_and_deleted(shell: Shell, topic: str) -> Non
     assert moved[-1].split() == [topic, "0", "3", "1", "-2"]
     assert shell.run("consume", topic, "--group", topic, *READ_ALL) == "1\n2\n"
     assert shell.run("group", "delete", topic) == f"deleted group {topic}\n"
+
+
+def test_a_group_of_the_consumer_protocol_is_described_moved_and_deleted(shell: Shell, topic: str) -> None:
+    shell.run("produce", topic, given="0\n1\n2\n")
+    settings = {"bootstrap.servers": shell.bootstrap, "group.id": topic, "group.protocol": "consumer"}
+    member = Consumer(settings | {"auto.offset.reset": "earliest", "enable.auto.commit": False})
+    member.subscribe([topic])
+    [read] = member.consume(1, 60)
+    member.commit(read, asynchronous=False)
+    assert [topic, "stable", "consumer", "1"] in [line.split() for line in shell.run("group", "list").splitlines()]
+    described = json.loads(shell.run("group", "describe", topic, "--json"))
+    [row] = described["partitions"]
+    assert (described["state"], described["total_lag"], row["committed_offset"], row["lag"]) == ("stable", 2, 1, 2)
+    assert row["member"] == member.memberid()
+    for refused in (("delete", topic), ("reset", topic, "--to", "latest", "--execute")):
+        assert "has 1 live member" in shell.fail("group", *refused)
+    member.close()
+    assert [topic, "empty", "consumer", "0"] in [line.split() for line in shell.run("group", "list").splitlines()]
+    moved = shell.run("group", "reset", topic, "--to", "latest", "--execute").splitlines()
+    assert moved[-1].split() == [topic, "0", "1", "3", "2"]
+    assert json.loads(shell.run("group", "describe", topic, "--json"))["total_lag"] == 0
+    assert shell.run("group", "delete", topic) == f"deleted group {topic}\n"
+    assert topic not in shell.run("group", "list")
 
 
 def test_a_topic_is_altered_counted_and_followed(shell: Shell, topic: str) -> None:

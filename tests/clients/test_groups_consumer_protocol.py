@@ -3,9 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from signal import SIGKILL
-from subprocess import Popen
-from sys import executable
 
 import pytest
 from confluent_kafka import (
@@ -44,17 +41,6 @@ def make_topic(admin: AdminClient, topic: str, partitions: int = PARTITIONS) -> 
 
 
 MOST_COMMITS = 2000
-
-_READS_FOR_EVER = """
-import sys
-from confluent_kafka import Consumer
-
-server, topic = sys.argv[1:]
-consumer = Consumer({"bootstrap.servers": server, "group.id": topic, "group.protocol": "consumer"})
-consumer.subscribe([topic])
-while True:
-    consumer.poll(1)
-"""
 
 
 class Reader:
@@ -164,18 +150,6 @@ def test_members_come_and_go_and_every_record_is_read_once(broker: Broker, admin
         poll_until(lambda: sum(len(each.values) for each in readers) == len(sent), *readers[1:])
     read = Counter(value for each in readers for value in each.values)
     assert read == Counter(sent)
-
-
-def test_partitions_of_a_dead_member_are_read_on(broker: Broker, admin: AdminClient, topic: str) -> None:
-    make_topic(admin, topic)
-    with reading(broker, topic, topic) as alive:
-        poll_until(lambda: shares(alive) == [6], alive)
-        with Popen([executable, "-c", _READS_FOR_EVER, broker.bootstrap_servers, topic]) as doomed:
-            poll_until(lambda: shares(alive) == [3], alive)
-            doomed.send_signal(SIGKILL)
-        sent = produce_everywhere(broker, topic, "sent")
-        poll_until(lambda: set(alive.values) == sent, alive)
-        assert shares(alive) == [6]
 
 
 def test_pattern_takes_in_topics_that_come_later(broker: Broker, admin: AdminClient, topic: str) -> None:

@@ -2,12 +2,14 @@
 
 import json
 import re
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from conveyor.testing import Broker
+from tests.clients.rebalances import QUICK_GROUPS
 from tests.clients.records import CODECS
 from tests.clients.toolchains import java_program, java_tool
 
@@ -32,6 +34,13 @@ class Tools:
         self.api_versions = partial(java_tool(f"{TOOLS}.BrokerApiVersionsCommand").print, *server)
         self.produce_quickly = partial(java_tool(f"{TOOLS}.ProducerPerformance").print, *server)
         self.consume_quickly = partial(java_tool(f"{TOOLS}.ConsumerPerformance").print, *server)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """A broker that takes the short session timeouts of the members."""
+    with Broker(settings=QUICK_GROUPS) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -105,13 +114,15 @@ def test_groups_are_listed_described_reset_and_deleted(tools: Tools, topic: str)
     assert group not in tools.groups("--list").split()
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_at_work_is_described_and_left_alone(tools: Tools, broker: Broker, topic: str, protocol: str) -> None:
+@pytest.mark.parametrize(("protocol", "kind"), [("cooperative", "Classic"), ("consumer", "Consumer")])
+def test_a_group_at_work_is_described_and_left_alone(
+    tools: Tools, broker: Broker, topic: str, protocol: str, kind: str
+) -> None:
     tools.topics("--create", "--topic", topic, "--partitions", 2)
     member = java_program().start("member", broker.bootstrap_servers, topic, topic, protocol)
     member.until(lambda line: line["assigned"] == [0, 1])
     row = next(line for line in tools.all_groups("--list").splitlines() if topic in line)
-    assert row.split()[1:3] == [protocol.capitalize(), "consumer"]
+    assert row.split()[1:3] == [kind, "consumer"]
     page = tools.groups("--describe", "--group", topic, "--members", "--verbose")
     assert f"{topic}:0,1" in page
     assert "GroupNotEmptyException" in tools.groups("--delete", "--group", topic)

@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, ThrottleEvent, TopicPartition
 
 from conveyor.testing import Broker
+from tests.clients.throttling import alter, connected, received
 from tests.clients.toolchains import java_tool
 from tests.unit.kafka_api.requests import API_VERSIONS, SOFTWARE, framed, request, response
 
-ALTER_CLIENT_QUOTAS = 49
 PING = framed(request(API_VERSIONS, 3, **SOFTWARE))
 
 
@@ -22,27 +22,6 @@ def still() -> Iterator[Broker]:
     """A broker whose clock stands still."""
     with Broker(memory=True, manual_clock=True) as running:
         yield running
-
-
-def connected(broker: Broker) -> socket.socket:
-    host, _, port = broker.bootstrap_servers.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=20)
-
-
-def received(connection: socket.socket) -> bytes:
-    """One answer."""
-    size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
-    return connection.recv(size, socket.MSG_WAITALL)
-
-
-def alter(broker: Broker, kind: str, name: str | None, **values: float) -> None:
-    """Set quotas of one entity."""
-    ops = [{"key": key, "value": value, "remove": False} for key, value in values.items()]
-    entry = {"entity": [{"entity_type": kind, "entity_name": name}], "ops": ops}
-    with connected(broker) as connection:
-        connection.sendall(framed(request(ALTER_CLIENT_QUOTAS, 1, entries=[entry], validate_only=False)))
-        answer = response(ALTER_CLIENT_QUOTAS, 1, received(connection))
-    assert [int(each.error_code) for each in answer.entries] == [0]
 
 
 class Throttled:

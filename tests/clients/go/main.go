@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -29,9 +31,15 @@ type field struct {
 
 type line map[string]any
 
-var out = json.NewEncoder(os.Stdout)
+var (
+	out      = json.NewEncoder(os.Stdout)
+	speaking sync.Mutex
+)
 
+// say prints a line; lines of several goroutines do not mix.
 func say(what any) {
+	speaking.Lock()
+	defer speaking.Unlock()
 	check(out.Encode(what))
 }
 
@@ -48,8 +56,15 @@ func number(text string) int64 {
 	return parsed
 }
 
+// throttled tells for how long the broker throttles the client.
+type throttled struct{}
+
+func (throttled) OnBrokerThrottle(_ kgo.BrokerMetadata, interval time.Duration, _ bool) {
+	say(line{"throttled": interval.Milliseconds()})
+}
+
 func connect(bootstrap string, more ...kgo.Opt) *kgo.Client {
-	client, err := kgo.NewClient(append(more, kgo.SeedBrokers(bootstrap))...)
+	client, err := kgo.NewClient(append(more, kgo.SeedBrokers(bootstrap), kgo.ClientID("conformance"), kgo.WithHooks(throttled{}))...)
 	check(err)
 	return client
 }
@@ -66,6 +81,8 @@ func main() {
 		member(ctx, bootstrap, topic, rest[0], rest[1])
 	case "seek":
 		seek(ctx, bootstrap, topic, rest)
+	case "read":
+		read(ctx, bootstrap, topic)
 	case "admin":
 		administer(ctx, bootstrap, topic)
 	case "groups":

@@ -39,11 +39,16 @@ func member(ctx context.Context, bootstrap, topic, group, protocol string) {
 		}),
 		kgo.OnPartitionsLost(lost),
 		kgo.HeartbeatInterval(300 * time.Millisecond),
-		kgo.SessionTimeout(6 * time.Second),
+		kgo.SessionTimeout(3 * time.Second),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(),
 	}
-	if protocol == "consumer" {
+	switch protocol {
+	case "eager":
+		options = append(options, kgo.Balancers(kgo.RangeBalancer()))
+	case "cooperative":
+		options = append(options, kgo.Balancers(kgo.CooperativeStickyBalancer()))
+	case "consumer":
 		options = append(options, kgo.ServerSideBalancer())
 	}
 	client := connect(bootstrap, options...)

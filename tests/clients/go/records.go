@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -82,4 +83,21 @@ func seek(ctx context.Context, bootstrap, topic string, times []string) {
 		say(shown(fetched.Records()[0]))
 		client.Close()
 	}
+}
+
+// read prints the first partition, from its start to its end.
+func read(ctx context.Context, bootstrap, topic string) {
+	start := map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}
+	client := connect(bootstrap, kgo.ConsumePartitions(start))
+	ends, err := kadm.NewClient(client).ListEndOffsets(ctx, topic)
+	check(err)
+	for offset := int64(-1); offset < ends[topic][0].Offset-1; {
+		fetched := client.PollFetches(ctx)
+		check(fetched.Err())
+		fetched.EachRecord(func(found *kgo.Record) {
+			say(shown(found))
+			offset = found.Offset
+		})
+	}
+	client.Close()
 }

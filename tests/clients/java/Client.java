@@ -38,10 +38,12 @@ public final class Client {
         String topic = given[2];
         Properties settings = new Properties();
         settings.put("bootstrap.servers", given[1]);
+        settings.put("client.id", "conformance");
         switch (command) {
             case "produce" -> Records.produce(settings, topic, given[3]);
             case "consume" -> Records.consume(settings, topic, given[3], Long.parseLong(given[4]));
             case "seek" -> Records.seek(settings, topic, Stream.of(given).skip(3).map(Long::valueOf).toList());
+            case "read" -> Records.read(settings, topic);
             case "member" -> Member.run(settings, topic, given[3], given[4]);
             case "admin" -> Administration.topic(settings, topic);
             case "groups" -> Administration.group(settings, topic, given[3]);

@@ -12,6 +12,7 @@ import java.util.TreeSet;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.CooperativeStickyAssignor;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.RangeAssignor;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.WakeupException;
 
@@ -22,11 +23,12 @@ final class Member implements ConsumerRebalanceListener {
     static void run(Properties settings, String topic, String group, String protocol) {
         Properties all = Client.with(
             settings, "group.id", group, "auto.offset.reset", "earliest", "auto.commit.interval.ms", 100,
-            "group.protocol", protocol);
-        if (protocol.equals("classic")) {
+            "group.protocol", protocol.equals("consumer") ? "consumer" : "classic");
+        if (!protocol.equals("consumer")) {
+            Class<?> assignor = protocol.equals("eager") ? RangeAssignor.class : CooperativeStickyAssignor.class;
             all = Client.with(
-                all, "session.timeout.ms", 6000, "heartbeat.interval.ms", 300,
-                "partition.assignment.strategy", CooperativeStickyAssignor.class.getName());
+                all, "session.timeout.ms", 3000, "heartbeat.interval.ms", 300,
+                "partition.assignment.strategy", assignor.getName());
         }
         try (var consumer = Records.consumer(all)) {
             consumer.subscribe(List.of(topic), new Member());

@@ -8,6 +8,8 @@ import java.util.concurrent.atomic.AtomicLong;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.Metric;
+import org.apache.kafka.common.MetricName;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
@@ -45,6 +47,8 @@ final class Records {
                     }
                 });
             }
+            producer.flush();
+            sayThrottled("produce-throttle-time-max", producer.metrics());
         }
     }
 
@@ -61,6 +65,28 @@ final class Records {
                 left -= records.count();
             }
             consumer.commitSync();
+            sayThrottled("fetch-throttle-time-max", consumer.metrics());
+        }
+    }
+
+    /** Tells the longest time for which the broker has throttled the client. */
+    private static void sayThrottled(String name, Map<MetricName, ? extends Metric> metrics) {
+        metrics.values().stream()
+            .filter(each -> each.metricName().name().equals(name))
+            .map(each -> (Double) each.metricValue())
+            .filter(each -> each > 0)
+            .forEach(each -> Client.say(Map.of("throttled", each)));
+    }
+
+    /** Prints the first partition, from its start to its end. */
+    static void read(Properties settings, String topic) {
+        TopicPartition place = new TopicPartition(topic, 0);
+        try (var consumer = consumer(Client.with(settings, "auto.offset.reset", "earliest"))) {
+            consumer.assign(List.of(place));
+            long end = consumer.endOffsets(List.of(place)).get(place);
+            while (consumer.position(place) < end) {
+                consumer.poll(LONG).forEach(each -> Client.say(Client.Line.of(each)));
+            }
         }
     }
 

@@ -19,8 +19,21 @@ CompressionCodecs[CompressionTypes.ZSTD] = () => ({
 
 const codecs = { none: 'None', gzip: 'GZIP', snappy: 'Snappy', lz4: 'LZ4', zstd: 'ZSTD' }
 
-const connect = bootstrap =>
-  new Kafka({ brokers: [bootstrap], logLevel: logLevel.NOTHING, retry: { initialRetryTime: 100, retries: 20 } })
+// That it is throttled, kafkajs tells in its log alone.
+const logCreator = () => ({ log: { message } }) => {
+  const [, throttled] = message.match(/^Client side throttling in effect for (\d+)ms/) ?? []
+  if (throttled) {
+    say({ throttled: Number(throttled) })
+  }
+}
+
+const connect = bootstrap => new Kafka({
+  brokers: [bootstrap],
+  clientId: 'conformance',
+  logLevel: logLevel.DEBUG,
+  logCreator,
+  retry: { initialRetryTime: 100, retries: 20 }
+})
 
 const shown = (message, partition) => toLine({ ...message, headers: Object.entries(message.headers), partition })
 
@@ -63,13 +76,36 @@ async function consume (bootstrap, topic, groupId, count) {
 }
 
 async function member (bootstrap, topic, groupId) {
-  const consumer = connect(bootstrap).consumer({ groupId, sessionTimeout: 6000, heartbeatInterval: 300, maxWaitTimeInMs: 500 })
+  const consumer = connect(bootstrap).consumer({ groupId, sessionTimeout: 3000, heartbeatInterval: 300, maxWaitTimeInMs: 500 })
   consumer.on(consumer.events.REBALANCING, () => say({ assigned: [] }))
   consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => say({ assigned: payload.memberAssignment[topic] ?? [] }))
   await consumer.connect()
   await consumer.subscribe({ topic, fromBeginning: true })
   await consumer.run({ eachMessage: async ({ message, partition }) => say(shown(message, partition)) })
   await inputEnds()
+  await consumer.disconnect()
+}
+
+// Prints the first partition, from its start to its end.
+async function read (bootstrap, topic) {
+  const kafka = connect(bootstrap)
+  const admin = kafka.admin()
+  await admin.connect()
+  const [{ high }] = await admin.fetchTopicOffsets(topic)
+  await admin.disconnect()
+  const consumer = kafka.consumer({ groupId: `${topic}-read`, maxWaitTimeInMs: 500 })
+  await consumer.connect()
+  await consumer.subscribe({ topic, fromBeginning: true })
+  await new Promise(resolve => {
+    consumer.run({
+      eachMessage: async ({ message, partition }) => {
+        say(shown(message, partition))
+        if (BigInt(message.offset) === BigInt(high) - 1n) {
+          resolve()
+        }
+      }
+    })
+  })
   await consumer.disconnect()
 }
 
@@ -160,4 +196,4 @@ async function administerGroup (bootstrap, topic, groupId) {
   await admin.disconnect()
 }
 
-await main({ produce, consume, member, seek, admin: administer, groups: administerGroup })
+await main({ produce, consume, member, read, seek, admin: administer, groups: administerGroup })

@@ -10,7 +10,7 @@ export const fromLine = text => {
   const { key, value, headers, timestamp } = JSON.parse(text)
   return {
     key: key === null ? null : Buffer.from(key, 'base64'),
-    value: Buffer.from(value, 'base64'),
+    value: value === null ? null : Buffer.from(value, 'base64'),
     headers: Object.fromEntries(headers.map(each => [each.name, Buffer.from(each.value, 'base64')])),
     timestamp
   }
@@ -18,7 +18,7 @@ export const fromLine = text => {
 
 export const toLine = ({ key, value, headers, timestamp, partition, offset }) => ({
   key: key?.toString('base64') ?? null,
-  value: value.toString('base64'),
+  value: value?.toString('base64') ?? null,
   headers: headers.map(([name, held]) => ({ name: name.toString(), value: held.toString('base64') })),
   timestamp: Number(timestamp),
   partition,

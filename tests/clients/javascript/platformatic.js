@@ -1,11 +1,21 @@
 // The @platformatic/kafka side of the conformance tests: one command for each scenario.
 import { randomUUID } from 'node:crypto'
+import { tracingChannel } from 'node:diagnostics_channel'
 import {
   Admin, ConfigResourceTypes, Consumer, IncrementalAlterConfigOperationTypes, ProduceAcks, Producer, stringSerializers
 } from '@platformatic/kafka'
 import { eachInput, fromLine, inputEnds, main, say, toLine } from './lines.js'
 
 const connection = bootstrap => ({ clientId: 'conformance', bootstrapBrokers: [bootstrap], retries: 20, retryDelay: 100 })
+
+// The client itself does nothing with what a broker says of throttling; its diagnostics show it.
+tracingChannel('plt:kafka:connections:api').subscribe({
+  asyncStart ({ result }) {
+    if (result?.throttleTimeMs > 0) {
+      say({ throttled: result.throttleTimeMs })
+    }
+  }
+})
 
 const shown = message => toLine({ ...message, headers: message.headerEntries })
 
@@ -58,10 +68,15 @@ async function consume (bootstrap, topic, groupId, count) {
   await consumer.close(true)
 }
 
-async function member (bootstrap, topic, groupId, groupProtocol) {
-  const classic = { sessionTimeout: 6000, rebalanceTimeout: 6000, heartbeatInterval: 300 }
-  const timing = groupProtocol === 'classic' ? classic : {}
-  const consumer = new Consumer({ ...connection(bootstrap), groupId, groupProtocol, ...timing })
+const classic = { groupProtocol: 'classic', sessionTimeout: 3000, rebalanceTimeout: 6000, heartbeatInterval: 300 }
+const groups = {
+  eager: classic,
+  cooperative: { ...classic, protocols: [{ name: 'cooperative-sticky', version: 1 }] },
+  consumer: { groupProtocol: 'consumer' }
+}
+
+async function member (bootstrap, topic, groupId, protocol) {
+  const consumer = new Consumer({ ...connection(bootstrap), groupId, ...groups[protocol] })
   let told = []
   const tell = () => {
     const assigned = consumer.assignments?.find(each => each.topic === topic)?.partitions ?? []
@@ -80,6 +95,20 @@ async function member (bootstrap, topic, groupId, groupProtocol) {
   await inputEnds()
   await stream.close()
   await consumer.close()
+}
+
+// Prints the first partition, from its start to its end.
+async function read (bootstrap, topic) {
+  const consumer = new Consumer({ ...connection(bootstrap), groupId: randomUUID() })
+  const end = (await consumer.listOffsets({ topics: [topic] })).get(topic)[0]
+  const stream = await consumer.consume({ topics: [topic], mode: 'earliest' })
+  for await (const message of stream) {
+    say(shown(message))
+    if (message.offset === end - 1n) {
+      break
+    }
+  }
+  await consumer.close(true)
 }
 
 async function seek (bootstrap, topic, ...times) {
@@ -169,4 +198,4 @@ async function administerGroup (bootstrap, topic, groupId) {
   await admin.close()
 }
 
-await main({ produce, consume, member, seek, admin: administer, groups: administerGroup })
+await main({ produce, consume, member, read, seek, admin: administer, groups: administerGroup })

@@ -1,0 +1,205 @@
+"""aiokafka: asyncio, its own protocol code; one command for each scenario."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.errors import KafkaError, for_code
+
+from tests.clients.python.lines import SETTING, Acknowledged, end_of_input, flush, main, say, say_record, some_records
+
+
+def connection(bootstrap: str) -> dict[str, Any]:
+    return {"bootstrap_servers": bootstrap, "client_id": "conformance"}
+
+
+@asynccontextmanager
+async def started(client: Any) -> AsyncIterator[Any]:
+    await client.start()
+    yield client
+    await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
+
+
+def say_message(found: Any) -> None:
+    say_record(found.key, found.value, found.headers, found.timestamp, found.partition, found.offset)
+
+
+async def produce(bootstrap: str, topic: str, codec: str) -> None:
+    """Send the records of the input, idempotently."""
+    producer = AIOKafkaProducer(
+        **connection(bootstrap),
+        compression_type=None if codec == "none" else codec,
+        enable_idempotence=True,
+        linger_ms=5,
+        max_batch_size=1 << 18,
+    )
+    acknowledged = Acknowledged()
+
+    def delivered(sent: asyncio.Future[Any]) -> None:
+        sent.result()
+        acknowledged.one_more()
+
+    async with started(producer):
+        while given := await asyncio.to_thread(some_records):
+            sent = [
+                await producer.send(
+                    topic, each.value, key=each.key, headers=each.headers, timestamp_ms=each.timestamp_ms
+                )
+                for each in given
+            ]
+            for future in sent:
+                future.add_done_callback(delivered)
+        await producer.flush()
+
+
+async def consume(bootstrap: str, topic: str, group: str, count: str) -> None:
+    """Print as many records as a group gets, then commit them and leave."""
+    consumer = AIOKafkaConsumer(
+        topic, **connection(bootstrap), group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    async with started(consumer):
+        for _ in range(int(count)):
+            say_message(await consumer.getone())
+        await consumer.commit()
+
+
+class Assigned(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Tells what is assigned, each time that it has changed."""
+
+    def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        say(assigned=sorted(each.partition for each in assigned))
+
+    def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        say(assigned=[])
+
+
+async def member(bootstrap: str, topic: str, group: str, protocol: str) -> None:
+    """Read as one of a group until the input ends; tell what is assigned, and what is read. It is always eager."""
+    consumer = AIOKafkaConsumer(
+        **connection(bootstrap),
+        group_id=group,
+        auto_offset_reset="earliest",
+        auto_commit_interval_ms=100,
+        session_timeout_ms=3000,
+        heartbeat_interval_ms=300,
+        partition_assignment_strategy=[RangePartitionAssignor],
+    )
+    consumer.subscribe([topic], listener=Assigned())
+    ended = end_of_input()
+    async with started(consumer):
+        while not ended.is_set():
+            for messages in (await consumer.getmany(timeout_ms=100)).values():
+                for each in messages:
+                    say_message(each)
+            flush()
+
+
+async def seek(bootstrap: str, topic: str, *times: str) -> None:
+    """Print, for each time, the first record that is not older."""
+    place = TopicPartition(topic, 0)
+    async with started(AIOKafkaConsumer(**connection(bootstrap))) as consumer:
+        consumer.assign([place])
+        for time in times:
+            consumer.seek(place, (await consumer.offsets_for_times({place: int(time)}))[place].offset)
+            say_message(await consumer.getone())
+
+
+async def read(bootstrap: str, topic: str) -> None:
+    """Print the first partition, from its start to its end."""
+    place = TopicPartition(topic, 0)
+    async with started(AIOKafkaConsumer(**connection(bootstrap), auto_offset_reset="earliest")) as consumer:
+        consumer.assign([place])
+        end = (await consumer.end_offsets([place]))[place]
+        async for message in consumer:
+            say_message(message)
+            if message.offset == end - 1:
+                break
+
+
+async def refused(step: str, work: Awaitable[Any]) -> None:
+    """Tell Kafka's name of the error that a step has to end in."""
+    try:
+        await work
+    except KafkaError as failure:
+        say(step=step, error=failure.message)
+
+
+def check(code: int) -> None:
+    """Most answers of this client are for the caller to check."""
+    if code:
+        raise for_code(code)
+
+
+async def administer(bootstrap: str, topic: str) -> None:
+    async def create() -> None:
+        answer = await admin.create_topics([NewTopic(topic, 2, 1, topic_configs={SETTING: "60000"})])
+        check(answer.topic_errors[0][1])
+
+    async def partitions() -> int:
+        return len((await admin.describe_topics([topic]))[0]["partitions"])
+
+    async def retention() -> dict[str, Any]:
+        [answer] = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+        return {SETTING: next(each[1] for each in answer.resources[0][4] if each[0] == SETTING)}
+
+    async def alter(value: str) -> None:
+        [answer] = await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {SETTING: value})])
+        check(answer.resources[0][0])
+
+    async with started(AIOKafkaAdminClient(**connection(bootstrap))) as admin:
+        await create()
+        say(step="create", partitions=await partitions())
+        await refused("create again", create())
+        say(step="configs", **await retention())
+        await alter("120000")
+        say(step="alter", **await retention())
+        await refused("alter badly", alter("soon"))
+        await admin.create_partitions({topic: NewPartitions(4)})
+        say(step="grow", partitions=await partitions())
+        await delete_records(bootstrap, admin, topic)
+        await admin.delete_topics([topic])
+        say(step="delete", listed=topic in await admin.list_topics())
+
+
+async def delete_records(bootstrap: str, admin: AIOKafkaAdminClient, topic: str) -> None:
+    place = TopicPartition(topic, 0)
+    async with started(AIOKafkaProducer(**connection(bootstrap), acks="all")) as producer:
+        for _ in range(10):
+            await producer.send(topic, b"x", partition=0)
+    await admin.delete_records({place: RecordsToDelete(4)})
+    async with started(AIOKafkaConsumer(**connection(bootstrap))) as consumer:
+        start, end = await consumer.beginning_offsets([place]), await consumer.end_offsets([place])
+    say(step="delete records", start=start[place], end=end[place])
+    await refused("delete records beyond", admin.delete_records({place: RecordsToDelete(99)}))
+
+
+async def administer_group(bootstrap: str, topic: str, group: str) -> None:
+    """The steps for a group that has one committed offset and no members, as far as this client knows them."""
+    async with started(AIOKafkaAdminClient(**connection(bootstrap))) as admin:
+        say(step="list", listed=group in {each[0] for each in await admin.list_consumer_groups()})
+        [answer] = await admin.describe_consumer_groups([group])
+        _, _, state, _, _, members, *_ = answer.groups[0]
+        say(step="describe", state=state, members=len(members))
+        offsets = await admin.list_consumer_group_offsets(group)
+        say(step="offsets", offset=offsets[TopicPartition(topic, 0)].offset)
+
+
+def awaited(command: Callable[..., Any]) -> Callable[..., None]:
+    return lambda *rest: asyncio.run(command(*rest))
+
+
+if __name__ == "__main__":
+    main(
+        produce=awaited(produce),
+        consume=awaited(consume),
+        member=awaited(member),
+        seek=awaited(seek),
+        read=awaited(read),
+        admin=awaited(administer),
+        groups=awaited(administer_group),
+    )

@@ -1,0 +1,52 @@
+"""Real clients on a topic that leaves out duplicates: what they produce twice, and read once, over gaps and all."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer
+
+from conveyor.testing import Broker
+from tests.clients.test_confluent_kafka import read_all
+
+
+def read_with_confluent(broker: Broker, topic: str, count: int) -> list[Any]:
+    return [each.value() for each in read_all(broker, topic, count)]
+
+
+def read_with_kafka_python(broker: Broker, topic: str, count: int) -> list[Any]:
+    consumer = KafkaConsumer(topic, bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest")
+    found = [next(consumer).value for _ in range(count)]
+    consumer.close()
+    return found
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+@pytest.mark.parametrize("read", [read_with_confluent, read_with_kafka_python])
+def test_idempotent_producer_goes_on_and_consumers_see_each_id_once(
+    broker: Broker, topic: str, read: Callable[[Broker, str, int], list[Any]], compression: str
+) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, num_partitions=1, config={"dedup.enable": "true"})])[topic].result(10)
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "compression.type": compression,
+        }
+    )
+    errors: list[object] = []
+    for ids in (["a", "b"], ["b", "a"], ["b", "c", "a"], ["a"], ["c", "d"]):
+        for each in ids:
+            producer.produce(
+                topic,
+                value=each,
+                headers=[("conveyor-dedup-id", each.encode())],
+                on_delivery=lambda error, _: errors.append(error),
+            )
+        assert producer.flush(10) == 0
+    assert errors == [None] * 10
+    assert read(broker, topic, 4) == [b"a", b"b", b"c", b"d"]

@@ -1,0 +1,114 @@
+"""What every client has to get right, whatever its language; kcat, which is no library, does its share in test_kcat."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from conveyor.testing import Broker
+from tests.clients import scenarios
+from tests.clients.programs import Program
+from tests.clients.rebalances import QUICK_GROUPS, Group, check_rebalance
+from tests.clients.records import CODECS
+from tests.clients.throttling import SHORT_WINDOWS, check_quotas
+from tests.clients.toolchains import go_program, java_program, javascript_program, python_program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """A client's program, and what the client itself cannot do.
+
+    protocols: eager and cooperative assignors of the classic group protocol; consumer is that of KIP-848.
+    is_told: whether a user of the client can find out that it is throttled.
+    """
+
+    name: str
+    program: Callable[[], Program]
+    protocols: tuple[str, ...] = ("eager", "cooperative", "consumer")
+    unknown_topic_steps: tuple[str, ...] = ()
+    unknown_group_steps: tuple[str, ...] = ()
+    is_told: bool = True
+
+
+CLIENTS = (
+    Client(
+        name="confluent-kafka",
+        program=partial(python_program, "confluent"),
+        unknown_group_steps=("delete offsets",),
+    ),
+    Client(
+        name="aiokafka",
+        program=partial(python_program, "aiokafka"),
+        protocols=("eager",),
+        unknown_group_steps=("alter offsets", "delete offsets", "delete", "delete again"),
+        is_told=False,
+    ),
+    Client(name="kafka-python", program=partial(python_program, "kafka_python"), protocols=("eager", "cooperative")),
+    Client(
+        name="kafkajs",
+        program=partial(javascript_program, "kafkajs.js"),
+        protocols=("eager",),
+        unknown_topic_steps=("delete records beyond",),
+        unknown_group_steps=("delete offsets",),
+    ),
+    Client(name="platformatic", program=partial(javascript_program, "platformatic.js")),
+    Client(name="franz-go", program=go_program),
+    Client(name="java", program=java_program),
+)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """A broker that hears of its members often, compacts at once, and soon has enough of a client that is too fast."""
+    with Broker(settings=QUICK_GROUPS | SHORT_WINDOWS | scenarios.QUICK_COMPACTION) as running:
+        yield running
+
+
+@pytest.fixture(params=CLIENTS, ids=lambda each: each.name)
+def client(request: pytest.FixtureRequest) -> Client:
+    chosen: Client = request.param
+    return chosen
+
+
+@pytest.fixture
+def program(client: Client) -> Program:
+    return client.program()
+
+
+def test_records_come_back_as_they_were_sent(program: Program, broker: Broker, topic: str) -> None:
+    scenarios.check_records(program, broker, topic, CODECS)
+
+
+def test_the_death_of_the_broker_neither_loses_nor_doubles(program: Program, topic: str, tmp_path: Path) -> None:
+    scenarios.check_kill(program, topic, tmp_path)
+
+
+def test_offsets_by_time(program: Program, broker: Broker, topic: str) -> None:
+    scenarios.check_seek(program, broker, topic)
+
+
+def test_topics_are_administered(client: Client, program: Program, broker: Broker, topic: str) -> None:
+    scenarios.check_admin(program, broker, topic, client.unknown_topic_steps)
+
+
+def test_groups_are_administered(client: Client, program: Program, broker: Broker, topic: str) -> None:
+    scenarios.check_group_admin(program, broker, topic, client.unknown_group_steps)
+
+
+def test_what_compaction_has_left_is_read(program: Program, broker: Broker, topic: str) -> None:
+    scenarios.check_compaction(program, broker, topic)
+
+
+def test_a_client_is_held_to_its_quota(client: Client, program: Program, broker: Broker, topic: str) -> None:
+    check_quotas(program, broker, topic, is_told=client.is_told)
+
+
+@pytest.mark.parametrize(
+    ("client", "protocol"),
+    [pytest.param(each, protocol, id=f"{each.name}-{protocol}") for each in CLIENTS for protocol in each.protocols],
+)
+def test_members_join_leave_and_die(client: Client, broker: Broker, topic: str, protocol: str) -> None:
+    with Group(client.program(), broker, topic, protocol) as group:
+        check_rebalance(group, broker, topic, "consumer" if protocol == "consumer" else "classic")
