@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from conveyor import __version__
-from conveyor.cli import consume, demo, group, pipeline, produce, settings, topic
+from conveyor.cli import consume, demo, dlq, group, pipeline, produce, queue, schedule, settings, topic
 
 app = typer.Typer(
     help="Conveyor: one durable, partitioned log, read as a stream and as a queue.\n\n"
@@ -43,4 +43,7 @@ for command in (produce.produce, consume.consume, settings.settings, demo.demo):
     app.command()(command)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
+app.add_typer(queue.app, name="queue")
+app.add_typer(dlq.app, name="dlq")
+app.add_typer(schedule.app, name="schedule")
 app.add_typer(pipeline.app, name="pipeline")

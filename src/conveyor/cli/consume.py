@@ -1,5 +1,6 @@
 """`conveyor consume`: print the records of a topic, on one's own or as a member of a group."""
 
+import time
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,7 @@ from conveyor.cli.client import (
     require_partitions,
 )
 from conveyor.cli.offsets import LogRange, Place, locate, log_ranges
-from conveyor.cli.position import METAVAR, Position, parse_position
+from conveyor.cli.position import METAVAR, Position, PositionKind, parse_position
 from conveyor.cli.reader import LogEnds, Printer, print_records, reading_client
 from conveyor.cli.record_format import Format, ShowKey, WriteRecord, record_writer
 
@@ -73,11 +74,28 @@ def consume(
     places = [(topic, number) for number in require_partitions(admin, bootstrap, topic, partition)]
     ranges = log_ranges(admin, places)
     with errors_in_one_line():
+        starts = locate(admin, position, ranges)
+        _check_beginning(from_, position, starts, ranges)
         if group is None:
-            starts = locate(admin, position, ranges)
             print_from(bootstrap, starts, write, max_, end_offsets(ranges) if to_end else None)
         else:
             _print_as_member(bootstrap, admin, group, position, ranges, write, max_, to_end=to_end)
+
+
+def _check_beginning(from_: str, position: Position, starts: dict[Place, int], ranges: dict[Place, LogRange]) -> None:
+    """Raises ClientError for a place that no partition has reached yet."""
+    end = max(held.end for held in ranges.values())
+    if position.kind is PositionKind.OFFSET and position.value > end:
+        [topic] = {name for name, _ in ranges}
+        where = (
+            f"partition {min(ranges)[1]} of '{topic}'" if len(ranges) == 1 else f"the longest partition of '{topic}'"
+        )
+        raise ClientError(f"--from {from_}: {where} ends at offset {end}")
+    is_ahead = position.kind is PositionKind.TIME and position.value > time.time() * 1000
+    if is_ahead and all(starts[place] == held.end for place, held in ranges.items()):
+        raise ClientError(
+            f"--from {from_}: that is in the future, and no record is so new; 'latest' waits for new ones"
+        )
 
 
 def end_offsets(ranges: dict[Place, LogRange]) -> dict[int, int]:

@@ -21,4 +21,5 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 def run_on_broker(run: Run, memory_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The same, with a broker to talk to."""
     monkeypatch.setenv("CONVEYOR_BOOTSTRAP", memory_broker.bootstrap_servers)
+    monkeypatch.setenv("CONVEYOR_HTTP", memory_broker.http_url)
     return run

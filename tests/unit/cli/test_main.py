@@ -5,10 +5,21 @@ import pytest
 from conveyor import __version__
 from tests.unit.cli.commands import Run
 
-COMMANDS = ["serve", "produce", "consume", "demo", "settings", "topic", "group", "pipeline"]
+COMMANDS = ["serve", "produce", "consume", "demo", "settings", "topic", "group", "queue", "dlq", "schedule", "pipeline"]
 TOPIC_COMMANDS = ["create", "list", "describe", "stats", "tail", "alter", "delete"]
 GROUP_COMMANDS = ["list", "describe", "reset", "delete"]
-SUBCOMMANDS = [["topic", each] for each in TOPIC_COMMANDS] + [["group", each] for each in GROUP_COMMANDS]
+QUEUE_COMMANDS = ["create", "list", "describe", "pull", "ack", "nack"]
+QUEUE_COMMANDS += ["peek", "purge", "seek", "pause", "resume", "delete"]
+DLQ_COMMANDS = ["list", "peek", "redrive", "drop"]
+SCHEDULE_COMMANDS = ["add", "list", "remove"]
+COMMANDS_OF = {
+    "topic": TOPIC_COMMANDS,
+    "group": GROUP_COMMANDS,
+    "queue": QUEUE_COMMANDS,
+    "dlq": DLQ_COMMANDS,
+    "schedule": SCHEDULE_COMMANDS,
+}
+SUBCOMMANDS = [[group, each] for group, commands in COMMANDS_OF.items() for each in commands]
 
 
 def test_version(run: Run) -> None:

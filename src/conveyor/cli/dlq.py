@@ -1,0 +1,105 @@
+"""`conveyor dlq`: dead letters, listed, looked at and given up here; redriving has a module of its own."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from conveyor.cli.client import Json, counted
+from conveyor.cli.dlq_redrive import Filter, MessageIds, redrive, selection
+from conveyor.cli.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.position import iso_time
+from conveyor.cli.queue_options import Name, Yes, confirm
+from conveyor.cli.queue_text import one_line
+from conveyor.cli.table import print_table
+
+app = typer.Typer(
+    help="Look at dead letters, deliver them again, give them up.\n\n"
+    "A message that a subscription has delivered too often, or that was rejected, is a dead letter: a copy of it lies\n"
+    "in the subscription's dead-letter topic, and says why.\n\n"
+    "\b\nExamples:\n  conveyor dlq list\n  conveyor dlq peek billing\n  conveyor dlq redrive billing --rate 100",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def list_(as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+    """List the dead-letter topics, and the subscriptions that send theirs there.
+
+    \b
+    Example:
+      conveyor dlq list
+    """
+    found = HttpClient(http, token).get("/dlq")["topics"]
+    if as_json:
+        return typer.echo(json.dumps(found))
+    if not found:
+        return typer.echo("no subscriptions yet, so no dead letters: see 'conveyor queue create'")
+    columns = ["dead-letter topic", "dead letters", "subscriptions"]
+    print_table(columns, [[each["topic"], each["depth"], ",".join(each["subscriptions"])] for each in found])
+
+
+def peek(
+    name: Name,
+    max_: Annotated[
+        int, typer.Option("--max", "-n", min=1, max=1000, metavar="N", help="At most so many dead letters.")
+    ] = 10,
+    filter_: Filter = None,
+    as_json: Json = False,
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+) -> None:
+    """Look at the oldest dead letters of a subscription, and why they are dead.
+
+    The message is the copy in the dead-letter topic; its origin, the message in the subscription's own topic.
+
+    \b
+    Examples:
+      conveyor dlq peek billing
+      conveyor dlq peek billing --filter 'key == "customer-7"' --json
+    """
+    query = {"limit": max_, "filter": filter_}
+    found = HttpClient(http, token).get(path_to("dlq", name), query)["messages"]
+    if as_json:
+        return typer.echo(json.dumps(found))
+    if not found:
+        return typer.echo(f"no dead letters of {name}" + (" for which the filter is true" if filter_ else ""))
+    columns = ["message", "origin", "reason", "deliveries", "last failure", "key", "payload"]
+    print_table(columns, [_row(each) for each in found])
+
+
+def _row(each: dict[str, Any]) -> list[Any]:
+    origin = f"{each['origin_topic']} {each['origin_message_id']}"
+    facts = [one_line(each["reason"]), each["deliveries"], iso_time(each["last_failure_ms"])]
+    return [each["message_id"], origin, *facts, one_line(each["key"], 20), one_line(each["payload"])]
+
+
+def drop(
+    name: Name,
+    filter_: Filter = None,
+    message_id: MessageIds = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+) -> None:
+    """Give dead letters up: they no longer count, and cannot be delivered again.
+
+    Their copies stay in the dead-letter topic, as long as it keeps them.
+
+    \b
+    Examples:
+      conveyor dlq drop billing
+      conveyor dlq drop billing --filter 'key == "customer-7"' --yes
+    """
+    client = HttpClient(http, token)
+    dead = client.get(path_to("subscriptions", name))["dead"]
+    which = "those that are meant of " if filter_ or message_id else ""
+    confirm(f"Give up {which}{counted(dead, 'dead letter')} of {name}?", yes)
+    dropped = client.post(path_to("dlq", name, "drop"), selection(filter_, message_id))["dropped"]
+    typer.echo(json.dumps({"dropped": dropped}) if as_json else f"dropped {counted(dropped, 'dead letter')} of {name}")
+
+
+app.command("list")(list_)
+for command in (peek, redrive, drop):
+    app.command()(command)

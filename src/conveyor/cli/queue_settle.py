@@ -1,0 +1,66 @@
+"""`conveyor queue ack` and `nack`: messages that were pulled are done with, or come again."""
+
+from typing import Annotated, Any
+
+import typer
+
+from conveyor.cli.client import ClientError, counted
+from conveyor.cli.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.queue_options import Name, duration_ms
+
+_Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Ack ids, or message ids.")]
+
+
+def ack(name: Name, ids: _Ids, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+    """Acknowledge messages that were pulled.
+
+    They are settled, and do not come again.
+    A message id means the message's present lease, an ack_id the lease that it came with.
+
+    \b
+    Examples:
+      conveyor queue ack billing 0-17
+      conveyor queue ack billing 0-17 0-18 2-4
+    """
+    _settle(HttpClient(http, token), name, "ack", ids, {})
+    typer.echo(f"acknowledged {counted(len(ids), 'message')}")
+
+
+def nack(
+    name: Name,
+    ids: _Ids,
+    delay: Annotated[
+        str | None,
+        typer.Option("--delay", metavar="DURATION", help="When; if not said, as the subscription's retry says."),
+    ] = None,
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+) -> None:
+    """Give messages back that were pulled.
+
+    They come again, after a while. After its last delivery a message goes to the dead letters instead.
+
+    \b
+    Examples:
+      conveyor queue nack billing 0-17
+      conveyor queue nack billing 0-17 --delay 5m
+    """
+    more: dict[str, object] = {} if delay is None else {"delay": f"{duration_ms('--delay', delay)}ms"}
+    _settle(HttpClient(http, token), name, "nack", ids, more)
+    typer.echo(f"gave {counted(len(ids), 'message')} back")
+
+
+def _settle(client: HttpClient, name: str, verb: str, ids: list[str], more: dict[str, object]) -> None:
+    """The broker tells the two kinds of ids apart itself."""
+    results = client.post(path_to("subscriptions", name, verb), {"ack_ids": ids} | more)["results"]
+    if not report_settled(results):
+        failed = sum(each["status"] != "ok" for each in results)
+        raise ClientError(f"{failed} of {counted(len(ids), 'message')} not settled: see above")
+
+
+def report_settled(results: list[dict[str, Any]]) -> bool:
+    """Whether all are settled; each that is not has a line on stderr."""
+    failed = [each for each in results if each["status"] != "ok"]
+    for each in failed:
+        typer.echo(f"{each.get('ack_id') or each.get('message_id')}: {each['error']['detail']}", err=True)
+    return not failed

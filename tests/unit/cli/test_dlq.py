@@ -1,0 +1,116 @@
+"""`conveyor dlq`, on a broker in memory."""
+
+import json
+
+import pytest
+
+from tests.unit.cli.commands import Run
+
+
+@pytest.fixture
+def run_with_dead(run_on_broker: Run) -> Run:
+    """Subscription q on topic t has three dead letters: a, b and c are their payloads, and their keys."""
+    run_on_broker("topic", "create", "t")
+    run_on_broker("queue", "create", "t", "q", "--max-deliveries", "1")
+    run_on_broker("produce", "t", "-K", ":", given=b"a:a\nb:b\nc:c\n")
+    die(run_on_broker)
+    return run_on_broker
+
+
+def die(run: Run) -> None:
+    """Whatever can be pulled is a dead letter afterwards."""
+    leased = run("queue", "pull", "q", "--max", "9", "--json").out.splitlines()
+    assert run("queue", "nack", "q", *(json.loads(each)["ack_id"] for each in leased)).exit_code == 0
+    while json.loads(run("queue", "describe", "q", "--json").out)["dead"] < len(leased):
+        pass
+
+
+def keys(run: Run, *options: str) -> list[str]:
+    """Of the dead letters."""
+    return [each["key"] for each in json.loads(run("dlq", "peek", "q", "--json", *options).out)]
+
+
+def test_dead_letters_are_listed(run_with_dead: Run) -> None:
+    assert run_with_dead("dlq", "list").out.splitlines() == [
+        "dead-letter topic  dead letters  subscriptions",
+        "t.dlq                         3  q",
+    ]
+    listed = json.loads(run_with_dead("dlq", "list", "--json").out)
+    assert listed == [{"topic": "t.dlq", "depth": 3, "subscriptions": ["q"]}]
+
+
+def test_list_without_subscriptions_says_so(run_on_broker: Run) -> None:
+    assert "no subscriptions yet" in run_on_broker("dlq", "list").out
+
+
+def test_dead_letters_are_shown_with_their_reason(run_with_dead: Run) -> None:
+    lines = run_with_dead("dlq", "peek", "q").out.splitlines()
+    assert lines[0].split() == ["message", "origin", "reason", "deliveries", "last", "failure", "key", "payload"]
+    assert lines[1].split()[1:6] == ["t", "0-0", "delivered", "1", "times"]
+    assert keys(run_with_dead, "--max", "2") == ["a", "b"]
+    assert keys(run_with_dead, "--filter", "key == 'b'") == ["b"]
+    nothing = run_with_dead("dlq", "peek", "q", "--filter", "key == 'x'").out
+    assert nothing == "no dead letters of q for which the filter is true\n"
+
+
+def test_dead_letters_are_redriven(run_with_dead: Run) -> None:
+    assert run_with_dead("dlq", "redrive", "q") == (0, "redrove 3 dead letters of q\n", "")
+    assert run_with_dead("dlq", "peek", "q").out == "no dead letters of q\n"
+    assert run_with_dead("queue", "pull", "q", "-n", "9", "-f", "payload", "--ack").out == "a\nb\nc\n"
+    assert run_with_dead("dlq", "redrive", "q", "--json").out == '{"redriven": 0}\n'
+
+
+def test_redrive_in_portions_takes_them_all(run_with_dead: Run) -> None:
+    """At a rate of two a second, a portion is two of the three."""
+    assert run_with_dead("dlq", "redrive", "q", "--rate", "2").out == "redrove 3 dead letters of q\n"
+    assert keys(run_with_dead) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        (["--filter", "key == 'b'"], ["a", "c"]),
+        (["--message-id", "0-0", "--message-id", "0-2"], ["b"]),
+        (["--message-id", "0-0", "--filter", "key == 'c'"], ["a", "b", "c"]),
+    ],
+)
+def test_dead_letters_are_chosen(run_with_dead: Run, options: list[str], left: list[str]) -> None:
+    redriven = json.loads(run_with_dead("dlq", "redrive", "q", *options, "--json").out)["redriven"]
+    assert (redriven, keys(run_with_dead)) == (3 - len(left), left)
+
+
+def test_dead_letter_that_dies_again_can_be_redriven_again(run_with_dead: Run) -> None:
+    for _ in range(2):
+        assert run_with_dead("dlq", "redrive", "q").out == "redrove 3 dead letters of q\n"
+        die(run_with_dead)
+
+
+def test_drop_asks_first(run_with_dead: Run) -> None:
+    refused = run_with_dead("dlq", "drop", "q", given=b"n\n")
+    assert refused.error.startswith("Give up 3 dead letters of q? [y/N]: ")
+    assert (refused.exit_code, keys(run_with_dead)) == (1, ["a", "b", "c"])
+    dropped = run_with_dead("dlq", "drop", "q", "--filter", "key == 'a'", "--yes")
+    assert (dropped.out, keys(run_with_dead)) == ("dropped 1 dead letter of q\n", ["b", "c"])
+    assert run_with_dead("dlq", "drop", "q", "--yes", "--json").out == '{"dropped": 2}\n'
+
+
+REFUSED = {
+    "peek x": "subscription 'x' is not there: see 'conveyor queue list'",
+    "redrive x": "subscription 'x' is not there: see 'conveyor queue list'",
+    "drop x --yes": "subscription 'x' is not there: see 'conveyor queue list'",
+    "redrive x --message-id 0-0": "subscription 'x' is not there: see 'conveyor queue list'",
+    "redrive q --filter 1": "the filter gives a value of type int",
+}
+
+
+def test_what_cannot_be_done_is_told_in_one_line(run_with_dead: Run) -> None:
+    for arguments, message in REFUSED.items():
+        ended = run_with_dead("dlq", *arguments.split())
+        assert (ended.exit_code, ended.out) == (1, ""), arguments
+        assert message in ended.error
+        assert ended.error.startswith("conveyor: ")
+        assert ended.error.count("\n") == 1
+
+
+def test_rate_of_nothing_is_a_wrong_command_line(run: Run) -> None:
+    assert run("dlq", "redrive", "q", "--rate", "0").exit_code == 2
