@@ -32,6 +32,7 @@ from conveyor.log.probe import LogProbe
 if TYPE_CHECKING:
     from conveyor.broker.dead_letters import DeadLetters
     from conveyor.broker.groups import Groups
+    from conveyor.broker.inboxes import Inboxes
     from conveyor.broker.messages import Messages
     from conveyor.broker.queue_wiring import Queueing
     from conveyor.broker.queues import Queues
@@ -123,6 +124,15 @@ class Broker:
         )
 
     @cached_property
+    def inboxes(self) -> "Inboxes":
+        """What waits outside of topics with `delay.enable`: loaded when there is one."""
+        from conveyor.broker.inboxes import Inboxes
+
+        inboxes = Inboxes(partitions=self.partitions, clock=self.clock, threads=self._ports.threads, tasks=self.tasks)
+        self.topics.when_deleted(inboxes.topic_deleted)
+        return inboxes
+
+    @cached_property
     def queueing(self) -> "Queueing":
         """The parts that speak in messages: loaded when somebody first asks for one, as not every broker is a queue."""
         from conveyor.broker.queue_wiring import make_queueing
@@ -152,7 +162,9 @@ class Broker:
         cluster_id = await self._cluster_id()
         image = ClusterImage(cluster_id=cluster_id, controller_id=node_id)
         self.topics.image = image.with_broker(BrokerImage(node_id=node_id, host=host, port=port, rack=rack))
+        self.partitions.when_linked(lambda partition: self.inboxes.add(partition))
         await self.topics.load()
+        await self.topics.ensure_inboxes()
         await self.quotas.load()
         if await self._has_queues():
             await self.queues.start()
@@ -167,6 +179,8 @@ class Broker:
         if "queueing" in self.__dict__:
             self.schedules.stop()
             self.queues.stop()
+        if "inboxes" in self.__dict__:
+            self.inboxes.stop()
         if "groups" in self.__dict__:
             self.groups.stop()
         await self.publisher.drain()

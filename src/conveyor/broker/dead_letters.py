@@ -20,10 +20,14 @@ from conveyor.queues import attributes
 from conveyor.queues.attributes import last_header
 from conveyor.queues.commands import DropDeadLetters, Redeliver
 from conveyor.queues.filters import Filter, FilterFailure
-from conveyor.queues.message import Message
+from conveyor.queues.message import Message, format_message_id, parse_message_id
 from conveyor.queues.policy import Subscription
 
 _READ_AT_ONCE = 500
+_AT_ONCE = 500
+_PORTION_SECONDS = 0.1
+"""With a rate, so much of a second is redriven at once."""
+
 Progress = Callable[[int, int], None]
 """Told how many dead letters are done, of how many."""
 
@@ -54,7 +58,7 @@ class DeadLetter:
     @property
     def origin_id(self) -> str:
         """The message_id of the original."""
-        return f"{self.origin_partition}-{self.origin_offset}"
+        return format_message_id(self.origin_partition, self.origin_offset)
 
 
 class DeadLetters:
@@ -91,10 +95,16 @@ class DeadLetters:
         queues = [each.machine.queue(subscription.id) for each in await self._partitions.load(subscription.topic)]
         return sum(each.progress.dead.count for each in queues if each is not None)
 
-    async def peek(self, name: str, limit: int, filter: str | None = None) -> list[DeadLetter]:  # noqa: A002
-        """The oldest dead letters of a subscription. filter: in CEL, over the copies."""
+    async def peek(
+        self,
+        name: str,
+        limit: int,
+        filter: str | None = None,  # noqa: A002
+        after: str | None = None,
+    ) -> list[DeadLetter]:
+        """The oldest dead letters of a subscription. filter: in CEL, over the copies. after: the last one seen."""
         found = []
-        async for letter in self._letters(self._subscriptions.existing(name), filter, None):
+        async for letter in self._letters(self._subscriptions.existing(name), filter, None, after):
             found.append(letter)
             if len(found) == limit:
                 break
@@ -108,20 +118,20 @@ class DeadLetters:
         rate: float | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """Deliver dead letters again: all, those that match, or those named (by the id of the original or of the copy).
+        """Deliver dead letters again: all, those that match, or those that are named by the id of the original.
 
         rate: at most so many a second. Returns how many.
         """
         subscription = self._subscriptions.existing(name)
-        partitions = await self._partitions.load(subscription.topic)
         total, done = await self.count(name), 0
+        portion = _AT_ONCE if rate is None else max(1, min(_AT_ONCE, int(rate * _PORTION_SECONDS)))
         started_ms = self._clock.now_ms()
-        async for letter in self._letters(subscription, filter, message_ids):
-            await self._redrive_one(subscription, partitions[letter.origin_partition], letter)
-            done += 1
+        async for letters in _portions(self._letters(subscription, filter, message_ids), portion):
+            await self._redrive(subscription, letters)
+            done += len(letters)
             if progress is not None:
                 progress(done, total)
-            if rate:
+            if rate is not None:
                 await self._sleep_until(started_ms + int(1000 * done / rate))
         return done
 
@@ -141,24 +151,34 @@ class DeadLetters:
             await ask(partitions[number], DropDeadLetters(subscription=subscription.id, offsets=tuple(offsets)))
         return sum(map(len, dropped.values()))
 
-    async def _redrive_one(self, subscription: Subscription, partition: QueuePartition, letter: DeadLetter) -> None:
-        gone = await ask(partition, Redeliver(subscription=subscription.id, offsets=(letter.origin_offset,)))
-        if not gone:
+    async def _redrive(self, subscription: Subscription, letters: Sequence[DeadLetter]) -> None:
+        partitions = await self._partitions.load(subscription.topic)
+        by_partition: dict[int, dict[int, DeadLetter]] = {}
+        for letter in letters:
+            by_partition.setdefault(letter.origin_partition, {})[letter.origin_offset] = letter
+        for number, mine in by_partition.items():
+            gone = await ask(partitions[number], Redeliver(subscription=subscription.id, offsets=tuple(mine)))
+            await self._republish(subscription, partitions[number], [mine[offset] for offset in gone])
+
+    async def _republish(
+        self, subscription: Subscription, partition: QueuePartition, letters: Sequence[DeadLetter]
+    ) -> None:
+        """Publish letters whose originals are gone from their log, for this subscription alone."""
+        if not letters:
             return
-        names = {attributes.ONLY_FOR, *attributes.DEAD_HEADERS}
-        kept = tuple(each for each in letter.message.headers if each[0] not in names)
-        copy = OutgoingMessage(
-            value=letter.message.value,
-            key=letter.message.key,
-            headers=(*kept, (attributes.ONLY_FOR, subscription.name.encode())),
-        )
-        for result in await self._messages.publish(subscription.topic, [copy]):
+        copies = [_republished(subscription, each) for each in letters]
+        for result in await self._messages.publish(subscription.topic, copies):
             if isinstance(result, RequestError):
                 raise result
-        await ask(partition, DropDeadLetters(subscription=subscription.id, offsets=(letter.origin_offset,)))
+        offsets = tuple(each.origin_offset for each in letters)
+        await ask(partition, DropDeadLetters(subscription=subscription.id, offsets=offsets))
 
     async def _letters(
-        self, subscription: Subscription, expression: str | None, message_ids: Sequence[str] | None
+        self,
+        subscription: Subscription,
+        expression: str | None,
+        message_ids: Sequence[str] | None,
+        after: str | None = None,
     ) -> AsyncIterator[DeadLetter]:
         """Those that still count, each once, oldest first in each partition of the dead-letter topic."""
         wanted = None if expression is None else Filter(expression)
@@ -166,8 +186,12 @@ class DeadLetters:
         partitions = await self._partitions.load(subscription.topic)
         topic = self._topics.image.topics.get(subscription.policy.dead_letter_topic)
         seen: set[tuple[int, int]] = set()
-        for number in range(0 if topic is None else len(topic.partitions)):
-            async for message in self._messages.read_all(subscription.policy.dead_letter_topic, number, _READ_AT_ONCE):
+        first, last_seen = (0, -1) if after is None else _parsed(after)
+        for number in range(first, 0 if topic is None else len(topic.partitions)):
+            start = last_seen + 1 if number == first else 0
+            async for message in self._messages.read_all(
+                subscription.policy.dead_letter_topic, number, _READ_AT_ONCE, start
+            ):
                 letter = read_dead_letter(message)
                 if (
                     letter is None
@@ -178,11 +202,15 @@ class DeadLetters:
                 place = (letter.origin_partition, letter.origin_offset)
                 if place in seen or not _counts(subscription, partitions, letter):
                     continue
-                if named is not None and not named & {letter.origin_id, message.message_id}:
+                if named is not None and letter.origin_id not in named:
                     continue
                 if wanted is None or _matches(wanted, message):
                     seen.add(place)
                     yield letter
+                if named is not None:
+                    named.discard(letter.origin_id)
+                    if not named:
+                        return
 
     async def _sleep_until(self, time_ms: int) -> None:
         if time_ms <= self._clock.now_ms():
@@ -193,6 +221,24 @@ class DeadLetters:
             await over
         finally:
             cancel()
+
+
+async def _portions(letters: AsyncIterator[DeadLetter], size: int) -> AsyncIterator[list[DeadLetter]]:
+    portion: list[DeadLetter] = []
+    async for letter in letters:
+        portion.append(letter)
+        if len(portion) == size:
+            yield portion
+            portion = []
+    if portion:
+        yield portion
+
+
+def _republished(subscription: Subscription, letter: DeadLetter) -> OutgoingMessage:
+    names = {attributes.ONLY_FOR, *attributes.DEAD_HEADERS}
+    kept = tuple(each for each in letter.message.headers if each[0] not in names)
+    addressee = (attributes.ONLY_FOR, subscription.name.encode())
+    return OutgoingMessage(value=letter.message.value, key=letter.message.key, headers=(*kept, addressee))
 
 
 def read_dead_letter(message: Message) -> DeadLetter | None:
@@ -211,6 +257,13 @@ def read_dead_letter(message: Message) -> DeadLetter | None:
         )
     except ValueError:
         return None
+
+
+def _parsed(message_id: str) -> tuple[int, int]:
+    try:
+        return parse_message_id(message_id)
+    except ValueError as error:
+        raise RequestError(ErrorKind.INVALID_REQUEST, str(error)) from error
 
 
 def _text(message: Message, name: str) -> str:

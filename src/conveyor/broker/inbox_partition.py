@@ -14,7 +14,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.log.batch import CONTROL, iterate_batches
 from conveyor.queues.attributes import read_attributes
-from conveyor.queues.forwarding import Forwarding
+from conveyor.queues.forwarding import RECORDS_AT_ONCE, Forwarding
 from conveyor.queues.forwarding_batches import batches_of
 from conveyor.queues.forwarding_history import ForwardingHistory
 from conveyor.queues.forwarding_records import Cancelled, Intent, Note, decode_notes, encode_note
@@ -30,20 +30,28 @@ CallSoon = Callable[[Callable[[], None]], object]
 _READ_BYTES = 1 << 20
 _SCANNED_BYTES = 128 << 10
 _FORWARDED_BYTES = 256 << 10
-"""In one turn of the event loop, at least; a batch is not cut."""
 
 
 class InboxPartition:
     """See the module's docstring. Made by `load_inbox`."""
 
     def __init__(
-        self, topic: Partition, inbox: Partition, machine: Forwarding, source: MessageSource, loaded_offset: int
+        self,
+        topic: Partition,
+        inbox: Partition,
+        machine: Forwarding,
+        source: MessageSource,
+        clock: Clock,
+        loaded_offset: int,
+        bytes_per_turn: int,
     ) -> None:
         self.topic = topic
         self.machine = machine
         self._inbox = inbox
         self._source = source
+        self._clock = clock
         self._loaded_offset = loaded_offset
+        self._bytes_per_turn = bytes_per_turn
         self._intent: Intent | None = None
         self._batches: Iterator[bytes] = iter(())
         self._is_scanning = False
@@ -73,9 +81,8 @@ class InboxPartition:
             machine.forget_history()
         return machine.scanned_offset >= limit_offset
 
-    def start(self, clock: Clock, call_soon: CallSoon) -> None:
+    def start(self, call_soon: CallSoon) -> None:
         """Forward from now on, on the event loop."""
-        self._clock = clock
         self._call_soon = call_soon
         self._inbox.queue = self
         self._watch()
@@ -189,12 +196,14 @@ class InboxPartition:
             for batch in self._batches:
                 self.topic.append(batch, self._clock.now_ms(), is_own=True)
                 size += len(batch)
-                if size >= _FORWARDED_BYTES:
+                if size >= self._bytes_per_turn:
                     self._call_soon(self._forward_more)
                     return
         except StorageFailure as failure:
             return self._inbox.go_offline(failure)
-        except RequestError:  # The topic's partition has gone offline.
+        except RequestError as error:
+            if self._is_online():  # It was not the topic's partition that said so.
+                self._inbox.go_offline(StorageFailure(f"what was meant to be forwarded cannot be read: {error}"))
             return
         assert self.topic.log.log_end_offset == intent.end_offset, "an intent was not carried out as it was noted"
         self._intent = None
@@ -222,13 +231,24 @@ class InboxPartition:
         self._forward_next()
 
 
-def load_inbox(topic: Partition, inbox: Partition) -> InboxPartition:
-    """Read an inbox from its start: the notes first, then what was not forwarded. Blocks. Raises StorageFailure."""
+def load_inbox(
+    topic: Partition,
+    inbox: Partition,
+    clock: Clock,
+    *,
+    records_at_once: int = RECORDS_AT_ONCE,
+    bytes_per_turn: int = _FORWARDED_BYTES,
+) -> InboxPartition:
+    """Read an inbox from its start: the notes first, then what was not forwarded. Blocks. Raises StorageFailure.
+
+    records_at_once: of one intent. bytes_per_turn: appended to the topic in one turn of the event loop, and the rest of
+    the last batch.
+    """
     limit = int(inbox.high_watermark)
     source = MessageSource(inbox.identity.topic, inbox.identity.partition, inbox.log)
     history = _read_notes(inbox, limit)
-    machine = Forwarding(history, int(inbox.log.log_start_offset), int(topic.log.log_end_offset))
-    loaded = InboxPartition(topic, inbox, machine, source, limit)
+    machine = Forwarding(history, int(inbox.log.log_start_offset), int(topic.log.log_end_offset), records_at_once)
+    loaded = InboxPartition(topic, inbox, machine, source, clock, limit, bytes_per_turn)
     while not loaded.scan(limit, _READ_BYTES, 0):
         pass
     return loaded

@@ -42,6 +42,12 @@ class LeaseRequests:
                 return leased
             await self._wait(subscription, deadline_ms)
 
+    def give_back(self, subscription: Subscription, leased: Sequence[tuple[int, Target]]) -> None:
+        """Leases, by partition, that reached nobody: as if they had never been given."""
+        partitions = self._partitions_of(subscription.topic)
+        for number, target in leased:
+            partitions[number].submit(Release(subscription=subscription.id, targets=(target,)), lambda _: None)
+
     def changed(self, partition: QueuePartition) -> None:
         """There may be something new: tell the first of each subscription that waits for it."""
         waiting = self._waiting.get(partition.messages.identity.topic)
@@ -160,7 +166,12 @@ async def _lease(partition: QueuePartition, command: LeaseMessages) -> LeasedMes
     partition.submit(command, respond)
     if not answers:
         answered = asyncio.get_running_loop().create_future()
-        await answered
+        try:
+            await answered
+        except asyncio.CancelledError:
+            if answers and isinstance(answers[0], LeasedMessages):  # It came in the turn of the cancellation.
+                _release(partition, command.subscription, answers[0].messages)
+            raise
     reply = answers[0]
     if isinstance(reply, RequestError):
         raise reply

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from conveyor.broker.inboxes import Inboxes
 from conveyor.broker.list_offsets import EARLIEST, LATEST, NO_OFFSET, find_offset
 from conveyor.broker.partitioner import partition_for_key
 from conveyor.broker.partitions import PartitionTable
@@ -17,7 +18,15 @@ from conveyor.kernel.settings import Settings
 from conveyor.log.batch import CONTROL, iterate_batches
 from conveyor.log.records import Header, Record, decode_records, encode_batch
 from conveyor.queues.attributes import DEDUP_ID, LAST_TIME_MS, last_header
-from conveyor.queues.message import Message, format_message_id, is_message_id, parse_message_id
+from conveyor.queues.message import (
+    Message,
+    format_message_id,
+    format_waiting_id,
+    is_message_id,
+    is_waiting_id,
+    parse_message_id,
+    parse_waiting_id,
+)
 from conveyor.queues.policy import Start
 from conveyor.replication.partition import Partition
 
@@ -31,8 +40,7 @@ _RECORD_BYTES = 40
 _BATCH_BYTES = 61
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutgoingMessage:
+class OutgoingMessage(NamedTuple):
     """What to publish. Without a partition the key decides, then `conveyor-dedup-id`; without a time it is now.
 
     What it asks of the queues is in its headers: see `conveyor.queues.attributes`.
@@ -45,9 +53,11 @@ class OutgoingMessage:
     timestamp_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedMessage:
-    """Where a message lies. duplicate: it was there already, with the same `conveyor-dedup-id`."""
+class PublishedMessage(NamedTuple):
+    """Where a message lies. duplicate: it was there already, with the same `conveyor-dedup-id`.
+
+    offset: -1 while it waits in an inbox (`delay.enable`): it gets one when it is due.
+    """
 
     message_id: str
     partition: int
@@ -64,6 +74,7 @@ class Messages:
         topics: Topics,
         partitions: PartitionTable,
         publisher: Publisher,
+        inboxes: Inboxes,
         clock: Clock,
         threads: Executor,
         settings: Settings,
@@ -71,6 +82,7 @@ class Messages:
         self._topics = topics
         self._partitions = partitions
         self._publisher = publisher
+        self._inboxes = inboxes
         self._clock = clock
         self._threads = threads
         self._creates_topics = settings.broker.auto_create_topics
@@ -90,10 +102,11 @@ class Messages:
         deduplicates = False
         for number, message in enumerate(messages):
             dedup_id = last_header(message.headers, DEDUP_ID) if message.headers else None
-            error = _unsound(topic, message, partition_count)
-            if error is not None:
-                results[number] = error
-                continue
+            if message.partition is not None or message.timestamp_ms is not None:
+                error = _unsound(topic, message, partition_count)
+                if error is not None:
+                    results[number] = error
+                    continue
             by_partition.setdefault(_partition(message, dedup_id, partition_count, keyless), []).append(number)
             deduplicates = deduplicates or bool(dedup_id)
         batches = [
@@ -103,8 +116,14 @@ class Messages:
         ]
         published = await self._publish(topic, messages, batches, acks, deduplicates)
         for (partition, chunk), outcome in zip(batches, published, strict=True):
+            is_plain = outcome.error is None and not outcome.duplicates and outcome.inbox_offset < 0
             for place, number in enumerate(chunk):
-                results[number] = _result(partition, place, outcome)
+                offset = outcome.base_offset + place
+                results[number] = (
+                    PublishedMessage(f"{partition}-{offset}", partition, offset, False)
+                    if is_plain
+                    else _result(partition, place, outcome)
+                )
         return [result for result in results if result is not None]
 
     async def browse(self, topic: str, partition: int | None, start: Start | int, limit: int) -> list[Message]:
@@ -125,10 +144,12 @@ class Messages:
             found.sort(key=lambda message: (message.timestamp_ms, message.partition, message.offset))
         return found[:limit]
 
-    async def read_all(self, topic: str, number: int, at_once: int) -> AsyncIterator[Message]:
-        """Every committed message of a partition, read in portions. Raises RequestError."""
+    async def read_all(self, topic: str, number: int, at_once: int, start: int = 0) -> AsyncIterator[Message]:
+        """Every committed message of a partition from an offset on, read in portions. Raises RequestError."""
         partition = self._partitions.find(topic, number)
-        offset = int(partition.log.log_start_offset)
+        offset = max(start, int(partition.log.log_start_offset))
+        if offset > partition.high_watermark:
+            return
         while True:
             found, _ = await self._read(topic, number, offset, at_once, _READ_BYTES)
             if not found:
@@ -140,6 +161,8 @@ class Messages:
     async def get(self, topic: str, message_id: str) -> Message:
         """One message. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""
         count = len(self._topics.existing(topic).partitions)
+        if is_waiting_id(message_id):
+            return await self._get_waiting(topic, message_id, count)
         if not is_message_id(message_id):
             raise _unknown(topic, message_id, "an id is <partition>-<offset>, as in 0-42")
         number, offset = parse_message_id(message_id)
@@ -154,6 +177,13 @@ class Messages:
         if not found or found[0].offset != offset:
             raise _unknown(topic, message_id, "it was left out as a duplicate, or compacted away")
         return found[0]
+
+    async def _get_waiting(self, topic: str, message_id: str, count: int) -> Message:
+        number, offset = parse_waiting_id(message_id)
+        message = await self._inboxes.get(topic, number, offset) if number < count else None
+        if message is None:
+            raise _unknown(topic, message_id, "it does not wait any more: it is due, or was cancelled")
+        return message
 
     async def _partition_count(self, topic: str) -> int:
         known = self._topics.image.topics.get(topic)
@@ -274,14 +304,19 @@ def _partition(message: OutgoingMessage, dedup_id: bytes | None, partition_count
 
 
 def _size(message: OutgoingMessage) -> int:
-    headers = sum(len(name) + len(name) + len(value or b"") + _RECORD_BYTES for name, value in message.headers)
-    return len(message.key or b"") + len(message.value or b"") + headers + _RECORD_BYTES
+    size = len(message.key or b"") + len(message.value or b"") + _RECORD_BYTES
+    if message.headers:
+        size += sum(len(name) + len(name) + len(value or b"") + _RECORD_BYTES for name, value in message.headers)
+    return size
 
 
 def _result(partition: int, place: int, outcome: Published) -> PublishedMessage | RequestError:
     if outcome.error is not None:
         return outcome.error
     first = outcome.duplicates.get(place) if outcome.duplicates else None
+    if outcome.inbox_offset >= 0:
+        inbox_offset = outcome.inbox_offset + place if first is None else first
+        return PublishedMessage(format_waiting_id(partition, inbox_offset), partition, -1, first is not None)
     offset = outcome.base_offset + place if first is None else first
     return PublishedMessage(format_message_id(partition, offset), partition, offset, first is not None)
 

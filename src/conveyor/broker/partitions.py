@@ -6,13 +6,13 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from conveyor.cluster.image import TopicImage
+from conveyor.cluster.image import INBOX, TopicImage, companion, companion_of
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock, Disk
-from conveyor.kernel.settings import Settings, topic_settings
+from conveyor.kernel.settings import Settings, TopicSettings, topic_settings
 from conveyor.log.log import Log
 from conveyor.log.probe import LogProbe
 from conveyor.log.recovery import open_log
@@ -43,6 +43,7 @@ class PartitionTable:
         self._services = services
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._broken: dict[tuple[str, int], str] = {}
+        self._linked: list[Callable[[Partition], None]] = []
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -84,6 +85,11 @@ class PartitionTable:
             partition = self._partitions.get((topic.name, number))
             if partition is not None:
                 partition.log.topic = wanted
+        self._link_inboxes(topic)
+
+    def when_linked(self, linked: Callable[[Partition], None]) -> None:
+        """Call back when a partition has got an inbox: it has one from its beginning, or from now on."""
+        self._linked.append(linked)
 
     def add(self, topic: TopicImage, logs: list[Log | StorageFailure]) -> None:
         """Serve a topic's last partitions from now on, as many as there are logs; those not opened are offline."""
@@ -98,6 +104,7 @@ class PartitionTable:
             self._partitions[identity] = Partition(
                 identity, opened, image.leader_epoch, services.wants_write, services.wants_flush
             )
+        self._link_inboxes(topic)
 
     def remove(self, topic: TopicImage) -> list[str]:
         """Stop serving a topic. Returns the directories it leaves, renamed; delete them off the loop."""
@@ -134,6 +141,21 @@ class PartitionTable:
                 except StorageFailure as failure:
                     partition.go_offline(failure)
 
+    def _link_inboxes(self, topic: TopicImage) -> None:
+        """Whatever is published to a partition goes to its inbox, if there is one. A topic may come after its inbox."""
+        name = companion_of(INBOX, topic.name) or topic.name
+        for number in range(len(topic.partitions)):
+            key = companion(INBOX, name), number
+            partition, inbox = self._partitions.get((name, number)), self._partitions.get(key)
+            if partition is not None and key in self._broken:
+                partition.go_offline(StorageFailure(f"its inbox is offline: {self._broken[key]}"))
+            elif partition is not None and inbox is not None:
+                inbox.log.topic = _inbox_settings(partition.log.topic, inbox.log.topic)
+                if partition.inbox is None:
+                    partition.inbox = inbox
+                    for linked in self._linked:
+                        linked(partition)
+
     def _open_log(self, topic: TopicImage, number: int) -> Log | StorageFailure:
         services = self._services
         directory = f"{LOGS}/{topic.name}-{number}"
@@ -150,3 +172,16 @@ class PartitionTable:
         if reason is not None:
             return RequestError(ErrorKind.PARTITION_OFFLINE, f"{topic}-{number} is offline: {reason}")
         return RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic}' has no partition {number} here")
+
+
+def _inbox_settings(topic: TopicSettings, inbox: TopicSettings) -> TopicSettings:
+    """What is checked of records, and how they are stamped, is the topic's business; how they are kept, the inbox's."""
+    return replace(
+        topic,
+        cleanup_policy="acknowledged",
+        retention_ms=inbox.retention_ms,
+        retention_bytes=inbox.retention_bytes,
+        flush_policy=inbox.flush_policy,
+        segment_bytes=inbox.segment_bytes,
+        segment_ms=inbox.segment_ms,
+    )

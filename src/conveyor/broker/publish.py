@@ -8,7 +8,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 
-from conveyor.broker.deduplication import Deduplication
+from conveyor.broker.deduplication import Deduplication, Ready
+from conveyor.broker.inbox_entrance import way_in
 from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.recompression import Recompression
 from conveyor.cluster.image import is_internal
@@ -28,6 +29,8 @@ class Published:
     """What became of one batch: its place, or the error. append_timestamp_ms: -1 unless the topic stamps records.
 
     duplicates: where the first one lies, by number in the batch, of each record that was left out as a duplicate.
+    inbox_offset: the place in the partition's inbox, if the batch (and `duplicates`) lies there: `base_offset` is -1,
+    as each record gets its offset when it is due.
     """
 
     error: RequestError | None = None
@@ -35,6 +38,7 @@ class Published:
     append_timestamp_ms: int = NO_TIMESTAMP
     log_start_offset: int = -1
     duplicates: Mapping[int, int] | None = None
+    inbox_offset: int = -1
 
 
 Finished = Callable[[Sequence[Published]], None]
@@ -113,34 +117,39 @@ class Publisher:
     def _append_ready(
         self, partition: Partition, batch: Bytes, now_ms: int, acks: int, pending: "_Pending", result: Published
     ) -> None:
-        if self._deduplication.is_on or partition.log.topic.dedup_enable:
-            info = self._append_once(partition, batch, now_ms, acks, pending, result)
+        into = partition if partition.inbox is None else way_in(partition, partition.inbox, batch)
+        if self._deduplication.is_on or into.log.topic.dedup_enable:
+            ready = partial(self._append_packed, partition, acks, pending, result)
+            info = self._append_once(into, batch, now_ms, ready, pending.deduplicates, result)
             if info is None:
                 return
         else:
-            info = partition.append(batch, now_ms)
-        result.base_offset = info.first_offset
+            info = into.append(batch, now_ms)
         result.log_start_offset = partition.log.log_start_offset
-        if partition.log.topic.message_timestamp_type == "LogAppendTime":
-            result.append_timestamp_ms = info.append_timestamp_ms
+        if into is not partition:
+            result.inbox_offset = info.first_offset
+        else:
+            result.base_offset = info.first_offset
+            if partition.log.topic.message_timestamp_type == "LogAppendTime":
+                result.append_timestamp_ms = info.append_timestamp_ms
         if acks == ACKS_ALL:
-            partition.when_committed(info.last_offset + 1, partial(pending.settle, result))
+            into.when_committed(info.last_offset + 1, partial(pending.settle, result))
         elif acks == ACKS_LEADER:
-            partition.when_written(info.last_offset + 1, partial(pending.settle, result))
+            into.when_written(info.last_offset + 1, partial(pending.settle, result))
         else:
             pending.settle_one()
 
     def _append_once(
-        self, partition: Partition, batch: Bytes, now_ms: int, acks: int, pending: "_Pending", result: Published
+        self, partition: Partition, batch: Bytes, now_ms: int, ready: Ready, deduplicates: bool, result: Published
     ) -> AppendInfo | None:
-        """Append what of a batch is new; None if that has to wait until it is known."""
+        """Append what of a batch is new; None if that has to wait until it is known: `ready` is called then."""
         known = self._deduplication
-        drops = pending.deduplicates or partition.log.topic.dedup_enable
+        drops = deduplicates or partition.log.topic.dedup_enable
         if not drops and not known.covers(partition):
             return partition.append(batch, now_ms)
         partition.check_online()
         if known.must_wait(partition):
-            known.add(partition, batch, partial(self._append_packed, partition, acks, pending, result))
+            known.add(partition, batch, ready)
             return None
         thinned = known.look(partition, batch, now_ms, drops=drops)
         base_offset = partition.log.log_end_offset

@@ -7,9 +7,10 @@ there is something. Names of subscriptions are unique in the broker.
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
+from conveyor.broker.inboxes import Inboxes
 from conveyor.broker.lease_requests import LeaseRequests
 from conveyor.broker.queue_calls import ask
 from conveyor.broker.queue_partition import QueuePartition
@@ -20,7 +21,7 @@ from conveyor.broker.topics import Topics
 from conveyor.cluster.image import TopicImage
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Clock
-from conveyor.queues.ack_id import LeaseName, decode_ack_id
+from conveyor.queues.ack_id import decode_ack_id
 from conveyor.queues.commands import (
     Acknowledge,
     Cancel,
@@ -37,15 +38,14 @@ from conveyor.queues.commands import (
 )
 from conveyor.queues.filters import Filter
 from conveyor.queues.inspection import Peeked, count_messages, message_state, peek
-from conveyor.queues.message import Message, is_message_id, parse_message_id
+from conveyor.queues.message import Message, is_message_id, is_waiting_id, parse_message_id, parse_waiting_id
 from conveyor.queues.policy import Start, Subscription
 from conveyor.queues.rates import Rates
 
 MAX_TARGETS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """One message, handed out for a time."""
 
     ack_id: str
@@ -84,6 +84,7 @@ class Queues:
         topics: Topics,
         subscriptions: Subscriptions,
         partitions: QueuePartitions,
+        inboxes: Inboxes,
         requests: LeaseRequests,
         clock: Clock,
         tasks: Tasks,
@@ -91,6 +92,7 @@ class Queues:
         self._topics = topics
         self._subscriptions = subscriptions
         self._partitions = partitions
+        self._inboxes = inboxes
         self._requests = requests
         self._clock = clock
         self._tasks = tasks
@@ -149,6 +151,13 @@ class Queues:
         leased = await self._requests.lease(subscription, max_messages, wait_ms, visibility_ms)
         return [Lease(ack_id, each.message, each.delivery_count, each.ends_ms) for ack_id, each in leased]
 
+    def give_back(self, name: str, leases: Sequence[Lease]) -> None:
+        """These leases reached nobody: as if they had never been given."""
+        subscription = self.existing(name)
+        count = len(self._partitions.of(subscription.topic))
+        found = [_target(subscription, each.ack_id, count) for each in leases]
+        self._requests.give_back(subscription, [each for each in found if not isinstance(each, RequestError)])
+
     async def ack(self, name: str, targets: Sequence[str]) -> list[RequestError | None]:
         """These are done: never delivered again, once this returns."""
         subscription = self.existing(name)
@@ -188,7 +197,7 @@ class Queues:
             return
         for number, offset in to.items():
             if not 0 <= number < len(partitions):
-                raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{subscription.topic}' has no partition {number}")
+                raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{subscription.topic}' has no partition {number}")
             messages = partitions[number].messages
             if not messages.log.log_start_offset <= offset <= messages.high_watermark:
                 raise RequestError(
@@ -270,7 +279,10 @@ class Queues:
         return states
 
     async def cancel(self, topic: str, message_id: str) -> None:
-        """Let nobody see a delayed message, who takes it as from a queue."""
+        """Let nobody see a delayed message, who takes it as from a queue; nobody at all, where it waits in an inbox."""
+        if is_waiting_id(message_id):
+            self._topics.existing(topic)
+            return await self._inboxes.cancel(topic, *parse_waiting_id(message_id))
         number, offset = _place(message_id)
         partition = _numbered(await self._partitions.load(topic), number, topic)
         await ask(partition, Cancel(offset=offset))
@@ -376,18 +388,18 @@ def _counts(partition: QueuePartition, subscription: UUID) -> QueueCounts:
 
 def _target(subscription: Subscription, text: str, partition_count: int) -> tuple[int, Target] | RequestError:
     """The partition and the message that an ack id or a message id names."""
-    if is_message_id(text):
-        number, offset = parse_message_id(text)
-        if number < partition_count:
-            return number, Target(offset)
-        return RequestError(ErrorKind.UNKNOWN_MESSAGE, f"there is no message '{text}': no such partition")
-    name: LeaseName | None = decode_ack_id(subscription.id, text)
-    if name is None or name.partition >= partition_count:
+    name = decode_ack_id(subscription.id, text)
+    if name is not None and name.partition < partition_count:
+        return name.partition, Target(name.offset, (name.incarnation, name.number))
+    if not is_message_id(text):
         return RequestError(
             ErrorKind.INVALID_ACK_ID,
             f"'{text[:60]}' is no ack_id of subscription '{subscription.name}', nor a message_id",
         )
-    return name.partition, Target(name.offset, (name.incarnation, name.number))
+    number, offset = parse_message_id(text)
+    if number < partition_count:
+        return number, Target(offset)
+    return RequestError(ErrorKind.UNKNOWN_MESSAGE, f"there is no message '{text}': no such partition")
 
 
 def _place(message_id: str) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from uuid import UUID
 from conveyor.broker.partitions import PartitionTable
 from conveyor.cluster.image import (
     COMPANIONS,
+    INBOX,
     OFFSETS_TOPIC,
     TOPICS_PATH,
     ClusterImage,
@@ -17,6 +18,7 @@ from conveyor.cluster.image import (
     companion,
     decode_topic,
     encode_topic,
+    is_companion,
     is_internal,
     topic_path,
 )
@@ -25,7 +27,7 @@ from conveyor.cluster.topic_creation import TopicRequest, plan_topic
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import ABSENT, Disk, MetadataStore
-from conveyor.kernel.settings import Settings
+from conveyor.kernel.settings import Settings, topic_settings
 
 log = logging.getLogger(__name__)
 
@@ -114,28 +116,25 @@ class Topics:
 
         Raises RequestError: also INVALID_TOPIC, if the name leaves no room.
         """
-        config = {
-            "cleanup.policy": "delete",
-            "retention.ms": "-1",
-            "flush.policy": "ack",
-            "max.message.bytes": str(_MAX_INT32),
-            "segment.bytes": str(_COMPANION_SEGMENT_BYTES),
-        }
-        count = len(self.existing(name).partitions)
-        topic = await self.ensure(
-            TopicRequest(name=companion(kind, name), partitions=count, config=config, is_companion=True)
-        )
-        if len(topic.partitions) < count:
-            await self._grow(topic.name, count)
-        return self.existing(topic.name)
+        return await self._ensure_companion(kind, self.existing(name))
+
+    async def ensure_inboxes(self) -> None:
+        """Those of topics that shall have one, by the broker's defaults or after a crash. Raises StorageFailure."""
+        for topic in [each for each in self.image.topics.values() if self._delays(each)]:
+            try:
+                await self._ensure_companion(INBOX, topic)
+            except RequestError as error:
+                raise StorageFailure(f"topic '{topic.name}' has delay.enable, and no inbox: {error}") from error
 
     async def change_config(self, name: str, changes: Sequence[ConfigChange], *, check_only: bool = False) -> None:
         """Change some settings of a topic, at once and durably. Raises RequestError."""
-        await self._change(name, lambda topic: changed_config(topic, changes, self._settings), check_only)
+        _refuse_companion(name)
+        await self._configure(name, lambda topic: changed_config(topic, changes, self._settings), check_only)
 
     async def replace_config(self, name: str, config: Mapping[str, str], *, check_only: bool = False) -> None:
         """Give a topic these settings, and the defaults for all others. Raises RequestError."""
-        await self._change(name, lambda topic: replaced_config(topic, config, self._settings), check_only)
+        _refuse_companion(name)
+        await self._configure(name, lambda topic: replaced_config(topic, config, self._settings), check_only)
 
     async def add_partitions(
         self, name: str, count: int, assignment: Sequence[Sequence[int]] | None, *, check_only: bool = False
@@ -143,10 +142,13 @@ class Topics:
         """Add partitions to a topic until there are `count`. Raises RequestError."""
         if is_internal(name):
             raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{name}' is the broker's own")
-        await self._grow(name, count, assignment, check_only)
-        if not check_only:
-            for each in self._companions(name):
+        await self._grow(name, count, assignment, check_only=True)
+        if check_only:
+            return
+        for each in self._companions(name):
+            if len(each.partitions) < count:
                 await self._grow(each.name, count)
+        await self._grow(name, count, assignment)
 
     async def delete(self, name: str) -> None:
         """Delete a topic, its companions, and their records. Raises RequestError."""
@@ -154,7 +156,7 @@ class Topics:
             topic = self.existing(name)
             if topic.is_internal:
                 raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{name}' is the broker's own")
-            for each in (topic, *self._companions(name)):
+            for each in (*self._companions(name), topic):  # No companion is left for another topic of this name.
                 await self._delete(each)
         for deleted in self._when_deleted:
             await deleted(topic)
@@ -175,6 +177,31 @@ class Topics:
             await self._off_loop(self._disk.remove_tree, directory)
         log.info("topic deleted name=%s id=%s", topic.name, topic.topic_id)
 
+    async def _ensure_companion(self, kind: str, topic: TopicImage) -> TopicImage:
+        config = {
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "flush.policy": "ack",
+            "max.message.bytes": str(_MAX_INT32),
+            "segment.bytes": str(_COMPANION_SEGMENT_BYTES),
+        }
+        name, count = companion(kind, topic.name), len(topic.partitions)
+        made = await self.ensure(TopicRequest(name=name, partitions=count, config=config, is_companion=True))
+        if len(made.partitions) < count:
+            await self._grow(name, count)
+        return self.existing(name)
+
+    def _delays(self, topic: TopicImage) -> bool:
+        return not topic.is_internal and topic_settings(self._settings.topics, topic.config).delay_enable
+
+    async def _configure(self, name: str, change: Callable[[TopicImage], TopicImage], check_only: bool) -> None:
+        """A topic that shall have an inbox has it before the change is seen."""
+        topic = self.existing(name)
+        changed = change(topic)
+        if not check_only and self._delays(changed) and not self._delays(topic):
+            await self._ensure_companion(INBOX, topic)
+        await self._change(name, change, check_only)
+
     def _companions(self, name: str) -> list[TopicImage]:
         names = (companion(kind, name) for kind in COMPANIONS)
         return [self.image.topics[each] for each in names if each in self.image.topics]
@@ -187,6 +214,8 @@ class Topics:
         )
 
     async def _make(self, topic: TopicImage) -> TopicImage:
+        if self._delays(topic):
+            await self._ensure_companion(INBOX, topic)
         try:
             written = await self._store.put(topic_path(topic.name), encode_topic(topic), ABSENT)
         except StorageFailure as failure:
@@ -225,6 +254,11 @@ class Topics:
 
     async def _off_loop(self, work: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+
+def _refuse_companion(name: str) -> None:
+    if is_companion(name):
+        raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{name}' is the broker's own")
 
 
 def _exists(name: str) -> RequestError:

@@ -71,11 +71,14 @@ def selection(filter_: str | None, message_ids: list[str] | None) -> dict[str, o
 def _pages(client: HttpClient, name: str, filter_: str | None) -> Iterator[list[str]]:
     """Message ids of the originals. Each comes once, though a consumer may send it back meanwhile."""
     seen: set[str] = set()
+    after = None
     while True:
-        page = client.get(path_to("dlq", name), {"limit": _MOST_AT_ONCE, "filter": filter_})["messages"]
-        fresh = [each["origin_message_id"] for each in page if each["origin_message_id"] not in seen]
-        if not fresh:
+        query = {"limit": _MOST_AT_ONCE, "filter": filter_, "after": after}
+        page = client.get(path_to("dlq", name), query)["messages"]
+        if not page:
             return
+        after = page[-1]["message_id"]
+        fresh = [each["origin_message_id"] for each in page if each["origin_message_id"] not in seen]
         seen.update(fresh)
         yield fresh
 

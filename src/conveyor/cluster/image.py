@@ -104,6 +104,12 @@ def companion(kind: str, topic: str) -> str:
     return f"{kind}.{topic}"
 
 
+def companion_of(kind: str, name: str) -> str | None:
+    """The topic that a companion of this kind goes with; None if the name is no such companion's."""
+    topic = name.removeprefix(f"{kind}.")
+    return None if topic == name else topic
+
+
 def topic_path(name: str) -> str:
     """Where a topic lies in the metadata tree."""
     return f"{TOPICS_PATH}/{name}"

@@ -29,10 +29,11 @@ class DeadLetterTopics(Struct):
 
 
 class DeadLetterQuery(Struct, forbid_unknown_fields=True):
-    """filter: a CEL expression; only dead letters for which it is true are shown."""
+    """filter: a CEL expression; only dead letters for which it is true are shown. after: the last `message_id` seen."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 10
     filter: _Filter | None = None
+    after: str | None = None
 
 
 class DeadLetterDocument(MessageDocument, kw_only=True):
@@ -88,7 +89,7 @@ async def list_dead_letter_topics(call: Call[NoQuery, None]) -> DeadLetterTopics
 
 async def peek_dead_letters(call: Call[DeadLetterQuery, None]) -> DeadLetterList:
     """Look at the dead letters of a subscription."""
-    found = await call.broker.dead_letters.peek(named(call).name, call.query.limit, call.query.filter)
+    found = await call.broker.dead_letters.peek(named(call).name, call.query.limit, call.query.filter, call.query.after)
     return DeadLetterList([_show(each) for each in found])
 
 

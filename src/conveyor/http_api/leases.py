@@ -80,7 +80,7 @@ async def lease_messages(call: Call[LeaseQuery, None]) -> LeaseList:
     leases = await queues.lease(name, query.max_messages, 0, query.visibility)
     if not leases and query.wait:
         work = partial(queues.lease, name, query.max_messages, int(query.wait), query.visibility)
-        leases = await call.door.polls.wait(work, [])
+        leases = await call.door.polls.wait(work, [], partial(queues.give_back, name))
     return LeaseList(list(map(_show_lease, leases)))
 
 

@@ -14,8 +14,16 @@ class Polls:
         self._waiting: set[asyncio.Task[Any]] = set()
         self._over = asyncio.Event()
 
-    async def wait(self, work: Callable[[], Coroutine[Any, Any, Result]], otherwise: Result) -> Result:
-        """What the work returns; `otherwise` when the broker stops first. Cancelling this cancels the work."""
+    async def wait(
+        self,
+        work: Callable[[], Coroutine[Any, Any, Result]],
+        otherwise: Result,
+        unwanted: Callable[[Result], None] | None = None,
+    ) -> Result:
+        """What the work returns; `otherwise` when the broker stops first. Cancelling this cancels the work.
+
+        unwanted: takes the result if it came in the very moment of the cancellation.
+        """
         if self._over.is_set():
             return otherwise
         task = asyncio.ensure_future(work())
@@ -24,6 +32,8 @@ class Polls:
         try:
             return await task
         except asyncio.CancelledError:
+            if unwanted is not None and task.done() and not task.cancelled() and task.exception() is None:
+                unwanted(task.result())
             if not self._over.is_set() or _is_cancelled():
                 raise
             return otherwise

@@ -194,7 +194,8 @@ class NetworkSettings:
     )
     insecure: bool = setting(False, "Allow a listener that is not on loopback, though nothing is authenticated.")
     token_file: str = setting(
-        "", "A file of bearer tokens, one a line, of which HTTP clients have to bring one; by default none is asked for."
+        "",
+        "A file of bearer tokens, one a line, of which HTTP clients have to bring one; by default none is asked for.",
     )
     max_request_bytes: int = setting(
         104_857_600, "The largest request taken.", unit="bytes", kafka="socket.request.max.bytes", low=1024

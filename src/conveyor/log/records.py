@@ -183,21 +183,27 @@ def _decode_record(content: bytes, header: BatchHeader) -> Record:
 def _encode_record(
     offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: Sequence[Header]
 ) -> bytes:
-    body = bytearray(b"\0") + _varint(timestamp_delta) + _varint(offset_delta)
-    body += _field(key) + _field(value) + _varint(len(headers))
-    for name, header_value in headers:
-        body += _field(name.encode("utf-8", "surrogateescape")) + _field(header_value)
-    return bytes(body)
+    body = b"".join((
+        b"\0", _varint(timestamp_delta), _varint(offset_delta), _field(key), _field(value), _varint(len(headers))
+    ))  # fmt: skip
+    if not headers:
+        return body
+    fields = (
+        field for name, value in headers for field in (_field(name.encode("utf-8", "surrogateescape")), _field(value))
+    )
+    return body + b"".join(fields)
 
 
 def _field(content: bytes | None) -> bytes:
-    return _varint(-1) if content is None else _varint(len(content)) + content
+    return b"\x01" if content is None else _varint(len(content)) + content
 
 
 def _varint(number: int) -> bytes:
     rest = (number << 1) ^ (number >> 63)
     if rest < 0x80:
         return _ONE_BYTE[rest]
+    if rest < 0x4000:
+        return bytes((rest & 0x7F | 0x80, rest >> 7))
     out = bytearray()
     while rest > 0x7F:
         out.append(rest & 0x7F | 0x80)
@@ -210,6 +216,10 @@ def _read_varint(content: bytes, position: int) -> tuple[int, int]:
     byte = content[position]
     if byte < 0x80:  # Most numbers of a record are small.
         return (byte >> 1) ^ -(byte & 1), position + 1
+    second = content[position + 1]
+    if second < 0x80:
+        rest = byte & 0x7F | second << 7
+        return (rest >> 1) ^ -(rest & 1), position + 2
     shift = result = 0
     while shift < _VARINT_BITS:
         byte = content[position]

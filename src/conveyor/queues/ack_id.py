@@ -4,16 +4,15 @@
     4  partition                uint32      16 incarnation        uint32    of the machine that gave the lease
                                             20 lease number       uint64    in that incarnation
 
-as URL-safe base64 without padding: 38 characters.
+in hexadecimal: 56 characters.
 """
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from struct import Struct, error
 from typing import NamedTuple
 from uuid import UUID
 
 _LAYOUT = Struct(">4sIqIQ")
-_TEXT_LENGTH = 38
+_TEXT_LENGTH = 2 * _LAYOUT.size
 
 
 class LeaseName(NamedTuple):
@@ -26,7 +25,7 @@ class LeaseName(NamedTuple):
 
 
 def encode_ack_id(subscription: UUID, name: LeaseName) -> str:
-    return urlsafe_b64encode(_LAYOUT.pack(subscription.bytes[:4], *name))[:_TEXT_LENGTH].decode()
+    return _LAYOUT.pack(subscription.bytes[:4], *name).hex()
 
 
 def decode_ack_id(subscription: UUID, text: str) -> LeaseName | None:
@@ -34,7 +33,7 @@ def decode_ack_id(subscription: UUID, text: str) -> LeaseName | None:
     if len(text) != _TEXT_LENGTH:
         return None
     try:
-        tag, *rest = _LAYOUT.unpack(urlsafe_b64decode(text + "=="))
+        tag, *rest = _LAYOUT.unpack(bytes.fromhex(text))
     except (ValueError, error):
         return None
     return LeaseName(*rest) if tag == subscription.bytes[:4] and rest[1] >= 0 else None

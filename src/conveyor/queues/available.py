@@ -7,6 +7,7 @@ fair; within a group by offset. A backlog costs a few bytes a run of neighbours,
 import heapq
 from array import array
 from collections import OrderedDict
+from typing import NamedTuple
 
 NO_GROUP = ""
 PRIORITIES = range(9, -1, -1)
@@ -19,13 +20,15 @@ _RETURNED_COST = 5
 class Runs:
     """Offsets in ascending order: ranges that came one after the other, and single ones that came back."""
 
-    __slots__ = ("_head", "_returned", "_runs", "count")
+    __slots__ = ("_head", "_returned", "_runs", "cost", "count")
 
     def __init__(self) -> None:
         self._runs = array("q")  # start, end and since_ms of each run, from _head on
         self._head = 0
         self._returned: list[tuple[int, int]] = []
         self.count = 0
+        self.cost = _GROUP_COST
+        """What it takes in memory, in runs."""
 
     def push_range(self, start: int, end: int, since_ms: int, merge_ms: int) -> None:
         """Add [start, end), which lies behind all ranges so far. Runs whose ages differ by less than merge_ms join."""
@@ -34,20 +37,18 @@ class Runs:
             runs[-2] = end
         else:
             runs.extend((start, end, since_ms))
+            self.cost += 1
         self.count += end - start
 
     @property
-    def runs_count(self) -> int:
-        return (len(self._runs) - self._head) // _FIELDS
-
-    @property
-    def returned_count(self) -> int:
-        return len(self._returned)
+    def has_returned(self) -> bool:
+        return bool(self._returned)
 
     def push(self, offset: int, since_ms: int) -> None:
         """Add one offset that has been handed out before, or was withheld."""
         heapq.heappush(self._returned, (offset, since_ms))
         self.count += 1
+        self.cost += _RETURNED_COST
 
     def first(self) -> tuple[int, int]:
         """The lowest offset, and since when it waits; there must be one."""
@@ -55,26 +56,42 @@ class Runs:
             return self._returned[0]
         return self._runs[self._head], self._runs[self._head + 2]
 
-    def pop(self) -> int:
-        """Take the lowest offset out; there must be one."""
-        self.count -= 1
+    def pop(self, limit: int) -> tuple[int, int]:
+        """Take the lowest offset out, and neighbours up to a limit: [start, end). There must be one."""
         runs, head = self._runs, self._head
         if self._returned and (head >= len(runs) or self._returned[0][0] < runs[head]):
-            return heapq.heappop(self._returned)[0]
-        offset = runs[head]
-        if offset + 1 < runs[head + 1]:
-            runs[head] = offset + 1
+            self.count -= 1
+            self.cost -= _RETURNED_COST
+            offset = heapq.heappop(self._returned)[0]
+            return offset, offset + 1
+        start = runs[head]
+        end = min(start + limit, runs[head + 1])
+        if self._returned:
+            end = min(end, self._returned[0][0])
+        self.count -= end - start
+        if end < runs[head + 1]:
+            runs[head] = end
         else:
             self._drop_first_run()
-        return offset
+        return start, end
 
     def _drop_first_run(self) -> None:
         self._head += _FIELDS
+        self.cost -= 1
         if self._head >= len(self._runs):
             self._runs, self._head = array("q"), 0
         elif self._head >= _COMPACT_AT and self._head * 2 > len(self._runs):
             del self._runs[: self._head]
             self._head = 0
+
+
+class Popped(NamedTuple):
+    """Neighbours [start, end) that are handed out one after the other."""
+
+    start: int
+    end: int
+    priority: int
+    group: str
 
 
 class Available:
@@ -85,52 +102,51 @@ class Available:
         self._merge_ms = max(1, ageing_ms // 8) if ageing_ms else 1 << 62
         self._levels: dict[int, OrderedDict[str, Runs]] = {}
         self.count = 0
-        self.returned_count = 0
-        """Messages that were pushed one by one."""
-        self._cost = 0
+        self.cost = 0
+        """What all this takes in memory, in runs."""
 
     def push_range(self, start: int, end: int, priority: int, since_ms: int, group: str = NO_GROUP) -> None:
         runs = self._runs(priority, group)
-        before = runs.runs_count
+        before = runs.cost
         runs.push_range(start, end, since_ms, self._merge_ms)
         self.count += end - start
-        self._cost += runs.runs_count - before
+        self.cost += runs.cost - before
 
     def push(self, offset: int, priority: int, since_ms: int, group: str = NO_GROUP) -> None:
         self._runs(priority, group).push(offset, since_ms)
         self.count += 1
-        self.returned_count += 1
+        self.cost += _RETURNED_COST
 
     @property
-    def cost(self) -> int:
-        """What all this takes in memory, in runs."""
-        return self._cost + _RETURNED_COST * self.returned_count
+    def has_returned(self) -> bool:
+        """Whether there are messages that were pushed one by one."""
+        return any(runs.has_returned for groups in self._levels.values() for runs in groups.values())
 
     def first_priority(self, now_ms: int) -> int | None:
         """The priority, aged, of what `pop` would take; None if there is nothing."""
         level = self._first_level(now_ms)
         return None if level is None else self._effective(level, now_ms)
 
-    def pop(self, now_ms: int, lowest: int = 0) -> tuple[int, int, str] | None:
-        """Take the next message out: its offset, priority and group; None if there is none so urgent."""
+    def pop(self, now_ms: int, lowest: int = 0, limit: int = 1) -> Popped | None:
+        """Take the next message out, and neighbours that are next after it, up to a limit; None if none is so urgent."""
         priority = self._first_level(now_ms)
         if priority is None or (lowest and self._effective(priority, now_ms) < lowest):
             return None
         groups = self._levels[priority]
         group, runs = next(iter(groups.items()))
-        before = runs.runs_count, runs.returned_count
-        offset = runs.pop()
-        self.count -= 1
-        self._cost += runs.runs_count - before[0]
-        self.returned_count += runs.returned_count - before[1]
+        before = runs.cost
+        takes_turns = len(groups) > 1 or (self._ageing_ms and len(self._levels) > 1)
+        start, end = runs.pop(1 if takes_turns else limit)
+        self.count -= end - start
+        self.cost += runs.cost - before
         if not runs.count:
             del groups[group]
-            self._cost -= _GROUP_COST
+            self.cost -= _GROUP_COST
             if not groups:
                 del self._levels[priority]
         elif len(groups) > 1:
             groups.move_to_end(group)
-        return offset, priority, group
+        return Popped(start, end, priority, group)
 
     def _first_level(self, now_ms: int) -> int | None:
         if not self._levels:
@@ -154,5 +170,5 @@ class Available:
         runs = groups.get(group)
         if runs is None:
             runs = groups[group] = Runs()
-            self._cost += _GROUP_COST
+            self.cost += _GROUP_COST
         return runs

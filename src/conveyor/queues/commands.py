@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from conveyor.kernel.errors import RequestError
@@ -39,8 +40,7 @@ class LeaseMessages:
     lowest_priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """One message to settle. lease: (incarnation, number) of the lease that was given; None for the current one."""
 
     offset: int
@@ -126,8 +126,7 @@ OneSubscriptionCommand = Seek | LeaseMessages | Settling | Release | MoveToDeadL
 QueueCommand = UpdateSubscriptions | Cancel | OneSubscriptionCommand
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedMessage:
+class LeasedMessage(NamedTuple):
     """One message, and the lease on it. `incarnation` and `number` name the lease."""
 
     message: Message

@@ -66,7 +66,8 @@ class Deliveries:
     @property
     def is_full(self) -> bool:
         """Whether enough of the log is scanned for now."""
-        return self.available.cost >= self._max_indexed or len(self._timers) >= self._max_indexed
+        timers_count = len(self._timers) + len(self._not_due)
+        return self.available.cost >= self._max_indexed or timers_count >= self._max_indexed
 
     def take(self, runs: Iterable[Scanned], next_offset: int, now_ms: int) -> None:
         """Go on to an offset; the messages up to there are these."""

@@ -19,7 +19,7 @@ from conveyor.queues.attributes import (
     last_header,
     read_attributes,
 )
-from conveyor.queues.available import NO_GROUP
+from conveyor.queues.available import NO_GROUP, Popped
 from conveyor.queues.backoff import retry_delay_ms
 from conveyor.queues.commands import (
     LeasedMessage,
@@ -104,16 +104,12 @@ class Queue:
         wanted = 0 if self._policy.paused else min(command.count, room)
         looked_at = 0
         while len(found.leased) < wanted and looked_at < _LOOKED_AT_ONCE and found.bytes < command.max_bytes:
-            popped = None if self._must_wait else self.deliveries.available.pop(now_ms, command.lowest_priority)
+            limit = 1 if self.deliveries.keys is not None else wanted - len(found.leased)
+            popped = None if self._must_wait else self.deliveries.available.pop(now_ms, command.lowest_priority, limit)
             if popped is None:
                 break
-            looked_at += 1
-            try:
-                self._look_at(popped, command.visibility_ms, now_ms, found)
-            except StorageFailure:
-                self.deliveries.available.push(popped[0], popped[1], now_ms, popped[2])
-                if not found:
-                    raise
+            looked_at += popped.end - popped.start
+            if not self._look_at_all(popped, command, now_ms, found):
                 break
         is_exhausted = not self.deliveries.available.count or looked_at < _LOOKED_AT_ONCE
         self._probe.leased += len(found.leased)
@@ -210,7 +206,7 @@ class Queue:
         """Whether so many stand in line behind others of their key that only those may go which come back."""
         keys = self.deliveries.keys
         is_full = keys is not None and keys.waiting_count >= self._policy.max_in_flight
-        return is_full and not self.deliveries.available.returned_count
+        return is_full and not self.deliveries.available.has_returned
 
     def _configure(self, subscription: Subscription) -> None:
         policy = subscription.policy
@@ -218,9 +214,25 @@ class Queue:
         self._filter = None if policy.filter is None else Filter(policy.filter)
         self._has_told_of_filter = False
 
-    def _look_at(self, popped: tuple[int, int, str], visibility_ms: int, now_ms: int, found: "_Found") -> None:
+    def _look_at_all(self, popped: Popped, command: LeaseMessages, now_ms: int, found: "_Found") -> bool:
+        """Look at neighbours, and put back those that are too much. Returns whether to go on; raises StorageFailure."""
+        reached = popped.start
+        ends_ms = now_ms + command.visibility_ms
+        try:
+            while reached < popped.end and found.bytes < command.max_bytes:
+                self._look_at(reached, popped, ends_ms, now_ms, found)
+                reached += 1
+        except StorageFailure:
+            if not found:
+                raise
+            return False
+        finally:
+            for offset in range(reached, popped.end):
+                self.deliveries.available.push(offset, popped.priority, now_ms, popped.group)
+        return True
+
+    def _look_at(self, offset: int, popped: Popped, ends_ms: int, now_ms: int, found: "_Found") -> None:
         """Lease one message, or settle it, or let it wait."""
-        offset, priority, group = popped
         if self.progress.is_settled(offset):
             return self._free_key(offset)
         message = self._source.get(offset)
@@ -228,7 +240,7 @@ class Queue:
             found.settled.append(offset)
             return self._free_key(offset)
         attributes = read_attributes(message.headers, message.timestamp_ms) if message.headers else PLAIN
-        if not self._is_wanted(message, attributes, now_ms, found):
+        if (message.headers or self._filter is not None) and not self._is_wanted(message, attributes, now_ms, found):
             return self._free_key(offset)
         if self.deliveries.keys is not None:
             if not self.deliveries.keys.admit(offset, message.key):
@@ -236,8 +248,8 @@ class Queue:
             attempt = self.progress.attempts.get(offset)
             due_ms = attributes.due_ms if attempt is None else attempt.due_ms
             if due_ms > now_ms:
-                return self.deliveries.withhold(offset, due_ms, priority)
-        self._lease(message, Lease(0, now_ms + visibility_ms, 0, priority, group), found)
+                return self.deliveries.withhold(offset, due_ms, popped.priority)
+        self._lease(message, popped, ends_ms, found)
 
     def _is_wanted(self, message: Message, attributes: Attributes, now_ms: int, found: "_Found") -> bool:
         """Whether to deliver a message; if not, what becomes of it is in `found`."""
@@ -248,7 +260,7 @@ class Queue:
             else:
                 found.expired.append(offset)
             return False
-        if message.headers and not self._is_addressee(message):
+        if not self._is_addressee(message):
             found.settled.append(offset)
             return False
         if self._filter is None or offset in self.progress.attempts:
@@ -281,18 +293,16 @@ class Queue:
             found.records.append(self._doom(message.offset, 0, f"filter failed: {failure}", now_ms))
         return False
 
-    def _lease(self, message: Message, lease: Lease, found: "_Found") -> None:
-        offset = message.offset
-        lease = lease._replace(number=next(self._numbers), delivery_count=self._deliveries_of(offset) + 1)
+    def _lease(self, message: Message, popped: Popped, ends_ms: int, found: "_Found") -> None:
+        offset, number = message.offset, next(self._numbers)
+        delivery_count = self._deliveries_of(offset) + 1
         if self._policy.delivery == "at_most_once":
             found.settled.append(offset)
             self._free_key(offset)
         else:
-            self.deliveries.lease(offset, lease)
+            self.deliveries.lease(offset, Lease(number, ends_ms, delivery_count, popped.priority, popped.group))
         found.bytes += len(message.value or b"")
-        found.leased.append(
-            LeasedMessage(message, self._incarnation, lease.number, lease.ends_ms, lease.delivery_count)
-        )
+        found.leased.append(LeasedMessage(message, self._incarnation, number, ends_ms, delivery_count))
 
     def _deliveries_of(self, offset: int) -> int:
         attempt = self.progress.attempts.get(offset)
@@ -312,7 +322,7 @@ class Queue:
 
     def _check(self, target: Target) -> RequestError | None:
         """Whether a message may be acknowledged."""
-        if self.progress.is_settled(target.offset):
+        if target.offset not in self.deliveries.leases and self.progress.is_settled(target.offset):
             if self._policy.delivery != "exactly_once" or target.lease is None:
                 return None
             return None if self._acknowledged.get(target.offset) == target.lease else _lost("it was settled by another")
@@ -322,8 +332,9 @@ class Queue:
     def _lease_of(self, target: Target) -> Lease | RequestError:
         lease = self.deliveries.leases.get(target.offset)
         if lease is None:
-            if target.lease is None and target.offset >= self.deliveries.scanned_offset:
-                return RequestError(ErrorKind.UNKNOWN_MESSAGE, f"there is no message at offset {target.offset} yet")
+            is_new = target.lease is None and target.offset >= self.deliveries.scanned_offset
+            if is_new and self._source.get(target.offset) is None:
+                return RequestError(ErrorKind.UNKNOWN_MESSAGE, f"there is no message at offset {target.offset}")
             settled = self.progress.is_settled(target.offset)
             return _lost("it is settled already" if settled else "the lease has ended: the message is delivered again")
         if target.lease is not None and target.lease != (self._incarnation, lease.number):
@@ -386,7 +397,8 @@ class Queue:
         if self.deliveries.keys is not None:
             self.deliveries.available.push(message.offset, DEFAULT_PRIORITY, 0)
         else:
-            self.deliveries.available.push(message.offset, attributes.priority, now_ms, group)
+            attempt = Attempt(0, now_ms, now_ms, attributes.due_ms)
+            self.deliveries.retry(message.offset, attempt, attributes.priority, group, now_ms)
 
     def _group_at(self, offset: int) -> str:
         if self._policy.fair_by is None:

@@ -30,15 +30,19 @@ log = logging.getLogger(__name__)
 
 _MAX_CONTENT_BYTES = 8 << 20
 _MAX_POSITIONS = 2_000_000
+_BATCH_COST = 100
+"""What is kept of a batch besides its positions takes as much room as so many of them."""
 
 
 class SourceBatch:
     """One batch: its header, where its records begin, and their bytes, as long as these are kept."""
 
-    __slots__ = ("content", "header", "place", "positions")
+    __slots__ = ("base_offset", "content", "header", "next_offset", "place", "positions")
 
     def __init__(self, header: BatchHeader, place: FileSlice, content: bytes, positions: "array[int]") -> None:
         self.header = header
+        self.base_offset = header.base_offset
+        self.next_offset = header.next_offset
         self.place = place
         self.content: bytes | None = content
         self.positions = positions
@@ -107,7 +111,7 @@ class MessageSource:
             return None
 
     def batch_at(self, offset: int) -> SourceBatch | None:
-        """The batch that holds an offset. Raises StorageFailure; RequestError, IndexError if it holds no sound records."""
+        """The batch that holds an offset. Raises StorageFailure; RequestError, IndexError if they are no records."""
         return self._holding(offset)
 
     def message(self, batch: SourceBatch, index: int) -> Message:
@@ -127,8 +131,7 @@ class MessageSource:
         )
 
     def _find(self, batch: SourceBatch, offset: int) -> Message | None:
-        count = len(batch.positions) - 1
-        index = min(offset - batch.header.base_offset, count - 1)
+        index = min(offset - batch.base_offset, len(batch.positions) - 2)
         while index >= 0:  # Where compaction has left holes, a record lies before the place that its offset gives.
             found = self.message(batch, index)
             if found.offset == offset:
@@ -149,13 +152,13 @@ class MessageSource:
 
     def _holding(self, offset: int) -> SourceBatch | None:
         last = self._last
-        if last is not None and last.header.base_offset <= offset < last.header.next_offset:
+        if last is not None and last.base_offset <= offset < last.next_offset:
             return last
         place = bisect_right(self._bases, offset) - 1
         if place >= 0:
             known = self._batches[self._bases[place]]
-            if offset < known.header.next_offset:
-                self._batches.move_to_end(known.header.base_offset)
+            if offset < known.next_offset:
+                self._batches.move_to_end(known.base_offset)
                 self._last = known
                 return known
         return self._read(offset)
@@ -182,7 +185,7 @@ class MessageSource:
         insort(self._bases, base)
         self._batches[base] = batch
         self._last = batch
-        self._positions_count += len(batch.positions)
+        self._positions_count += len(batch.positions) + _BATCH_COST
         self._keep_content(batch, content)
         while self._positions_count > _MAX_POSITIONS and len(self._batches) > 1:
             self._drop(next(iter(self._batches.values())))
@@ -191,7 +194,7 @@ class MessageSource:
         base = batch.header.base_offset
         del self._batches[base]
         del self._bases[bisect_right(self._bases, base) - 1]
-        self._positions_count -= len(batch.positions)
+        self._positions_count -= len(batch.positions) + _BATCH_COST
         self._drop_content(batch)
 
     def _keep_content(self, batch: SourceBatch, content: bytes) -> None:

@@ -73,9 +73,7 @@ class Partition:
         self._watchers: dict[Callable[[], None], None] = {}
         self._flushing = False
 
-    def append(
-        self, batch: Bytes, now_ms: int, *, may_have_gaps: bool = False, is_own: bool = False
-    ) -> AppendInfo:
+    def append(self, batch: Bytes, now_ms: int, *, may_have_gaps: bool = False, is_own: bool = False) -> AppendInfo:
         """Append one record batch; see `Log.append`. Raises RequestError, also if the partition is or goes offline.
 
         is_own: the broker has made it; see `Log.append_own`.

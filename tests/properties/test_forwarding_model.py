@@ -1,0 +1,273 @@
+"""An inbox is a list with times: whatever is produced, cancelled, flushed or crashed, each record comes out once.
+
+PROPERTY_EXAMPLES in the environment says how many such stories are told; 300 by default.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from conveyor.broker.inbox_partition import InboxPartition, load_inbox
+from conveyor.kernel.errors import RequestError, StorageFailure
+from conveyor.kernel.ids import LeaderEpoch, TopicPartition
+from conveyor.kernel.settings import ProducerSettings, TopicSettings
+from conveyor.log.batch import CONTROL, iterate_batches
+from conveyor.log.flush import FlushJob
+from conveyor.log.probe import LogProbe
+from conveyor.log.records import Record, decode_records, encode_batch
+from conveyor.log.recovery import open_log
+from conveyor.queues.attributes import DELIVER_AT_MS
+from conveyor.replication.partition import Partition
+from conveyor.testing import ManualClock, MemoryDisk
+
+EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "300"))
+SEEDS = st.integers(0, 2**32 - 1)
+pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
+DELAYS_MS = st.lists(st.sampled_from([0, 0, -5, 1, 20, 20, 300]), min_size=1, max_size=4)
+SIDES = st.sampled_from(["t", "__inbox.t"])
+AT_ONCE = 0
+
+
+class Machine:
+    """One run of a broker: two partitions on a disk, a forwarder between them, and an event loop moved by hand."""
+
+    def __init__(self, disk: MemoryDisk, clock: ManualClock, topic: TopicSettings, at_once: int) -> None:
+        self.disk = disk
+        self.clock = clock
+        self.soon: deque[Callable[[], None]] = deque()
+        self.is_down = False
+        self.jobs: dict[str, FlushJob] = {}
+        inbox = TopicSettings(segment_bytes=600, cleanup_policy="acknowledged", retention_ms=-1, dedup_window_ms=1)
+        self.sides = {name: self._open(name, each) for name, each in (("t", topic), ("__inbox.t", inbox))}
+        self.forwarder: InboxPartition = load_inbox(
+            self.topic, self.inbox, self, records_at_once=at_once, bytes_per_turn=at_once
+        )
+        self.forwarder.start(self.soon.append)
+
+    @property
+    def topic(self) -> Partition:
+        return self.sides["t"]
+
+    @property
+    def inbox(self) -> Partition:
+        return self.sides["__inbox.t"]
+
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    def call_at(self, when_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """As the clock does it; what has crashed hears nothing any more."""
+        return self.clock.call_at(when_ms, lambda: None if self.is_down else callback())
+
+    def _open(self, name: str, settings: TopicSettings) -> Partition:
+        log = open_log(self.disk, f"logs/{name}-0", settings, ProducerSettings(), LogProbe(), self.clock.now_ms())
+        return Partition(TopicPartition(name, 0), log, LeaderEpoch(0), _ignore, _ignore)
+
+    def begin_flush(self, name: str) -> None:
+        if name not in self.jobs and (job := self.sides[name].begin_flush()) is not None:
+            self.jobs[name] = job
+
+    def end_flush(self, name: str) -> None:
+        job = self.jobs.pop(name, None)
+        if job is None:
+            return
+        try:
+            job.run()
+        except StorageFailure as failure:
+            self.sides[name].complete_flush(job, failure)
+        else:
+            self.sides[name].complete_flush(job, None)
+
+    def run_some(self) -> None:
+        if self.soon:
+            self.soon.popleft()()
+
+    def settle(self) -> None:
+        """Until nothing is left to do now."""
+        for _ in range(1000):
+            before = (self.topic.high_watermark, self.inbox.high_watermark)
+            while self.soon:
+                self.run_some()
+            for name, side in self.sides.items():
+                side.write()
+                self.end_flush(name)
+                self.begin_flush(name)
+                self.end_flush(name)
+            if not self.soon and before == (self.topic.high_watermark, self.inbox.high_watermark):
+                return
+        raise AssertionError("the forwarder does not come to rest")
+
+    def records(self) -> list[Record]:
+        return [record for record in _records(self.topic) if record.offset < self.topic.high_watermark]
+
+
+class EachRecordIsForwardedOnce(RuleBasedStateMachine):
+    """The forwarder under test, and what must come out of it: value -> when it is due."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        self.due: dict[bytes, int] = {}
+        self.promised: dict[bytes, int] = {}
+        self.cancelled: set[bytes] = set()
+        self.perhaps_cancelled: set[bytes] = set()
+        self.crashes = 0
+
+    @initialize(
+        segment_bytes=st.sampled_from([300, 1 << 20]), direct=st.integers(0, 2), at_once=st.sampled_from([1, 3, 1000])
+    )
+    def begin(self, segment_bytes: int, direct: int, at_once: int) -> None:
+        self.at_once = at_once
+        self.settings = TopicSettings(segment_bytes=segment_bytes, delay_enable=True)
+        disk = MemoryDisk()
+        self.machine = Machine(disk, self.clock, self.settings, self.at_once)
+        for _ in range(direct):  # Records of the time before the topic had an inbox.
+            self.machine.topic.append(encode_batch([(0, None, None, ())]), 0)
+        self.direct = direct
+        self.machine.settle()
+
+    @rule(delays_ms=DELAYS_MS)
+    def produce(self, delays_ms: list[int]) -> None:
+        now_ms = self.clock.now_ms()
+        records = []
+        for delay_ms in delays_ms:
+            value = b"%d" % len(self.due)
+            due_ms = now_ms + delay_ms if delay_ms else AT_ONCE
+            headers = [(DELIVER_AT_MS, b"%d" % due_ms)] if due_ms else []
+            records.append((now_ms, None, value, headers))
+            self.due[value] = due_ms
+        info = self.machine.inbox.append(encode_batch(records), now_ms)
+        values = [record[2] for record in records]
+
+        def safe(error: RequestError | None) -> None:
+            if error is None:
+                self.promised.update({value: info.first_offset + place for place, value in enumerate(values)})
+
+        self.machine.inbox.when_committed(info.last_offset + 1, safe)
+
+    @rule(choice=SEEDS)
+    def cancel(self, choice: int) -> None:
+        if not self.promised:
+            return
+        value = Random(choice).choice(sorted(self.promised))
+
+        def safe(error: RequestError | None) -> None:
+            if error is None:
+                self.cancelled.add(value)
+
+        now_ms = self.clock.now_ms()
+        try:
+            self.machine.forwarder.cancel(self.promised[value], safe)
+        except RequestError:
+            assert self.due[value] <= now_ms or value in self.cancelled, "it could have been cancelled"
+        else:
+            assert self.due[value] > now_ms, "it could not be cancelled any more"
+            self.perhaps_cancelled.add(value)
+
+    @rule(name=SIDES)
+    def write(self, name: str) -> None:
+        self.machine.sides[name].write()
+
+    @rule(name=SIDES)
+    def begin_flush(self, name: str) -> None:
+        self.machine.begin_flush(name)
+
+    @rule(name=SIDES)
+    def end_flush(self, name: str) -> None:
+        self.machine.end_flush(name)
+
+    @rule()
+    def turn(self) -> None:
+        self.machine.run_some()
+
+    @rule(ms=st.integers(0, 40))
+    def wait(self, ms: int) -> None:
+        self.clock.advance(ms=ms)
+
+    @rule()
+    def settle(self) -> None:
+        self.machine.settle()
+
+    @rule()
+    def trim(self) -> None:
+        job = self.machine.inbox.retain(self.clock.now_ms())
+        if job is not None:
+            job.run()
+
+    @rule(seed=SEEDS, is_power_cut=st.booleans())
+    def crash(self, seed: int, is_power_cut: bool) -> None:
+        self.restart(self.machine.disk.power_cut(Random(seed)) if is_power_cut else self.machine.disk)
+
+    @rule(seed=SEEDS)
+    def restart_cleanly(self, seed: int) -> None:
+        self.machine.forwarder.stop()
+        for name, side in self.machine.sides.items():
+            self.machine.end_flush(name)
+            side.log.close()
+        self.restart(self.machine.disk.power_cut(Random(seed)))
+
+    def restart(self, disk: MemoryDisk) -> None:
+        self.machine.is_down = True
+        self.machine = Machine(disk, self.clock, self.settings, self.at_once)
+
+    @invariant()
+    def what_has_come_out_was_due_and_came_once(self) -> None:
+        if not hasattr(self, "machine"):
+            return
+        values = [record.value for record in _records(self.machine.topic)][self.direct :]
+        assert len(set(values)) == len(values), "a record was forwarded twice"
+        now_ms = self.clock.now_ms()
+        for value in values:
+            assert value is not None
+            assert self.due[value] <= now_ms, "a record was forwarded before its time"
+            assert value not in self.cancelled
+
+    def teardown(self) -> None:
+        if not hasattr(self, "machine"):
+            return
+        self.machine.settle()
+        before = len(self.machine.records())
+        self.clock.advance(ms=1_000)
+        self.machine.settle()
+        found = self.machine.records()[self.direct :]
+        out = [record.value for record in found]
+        assert set(out) >= self.promised.keys() - self.perhaps_cancelled, "an acknowledged record was lost"
+        self.what_has_come_out_was_due_and_came_once()
+        last = [self.due[value] for value in out[before - self.direct :] if value is not None]
+        assert last == sorted(last), "records that waited came out of order"
+        at_once = [int(value) for value in out if value is not None and self.due[value] == AT_ONCE]
+        assert at_once == sorted(at_once), "records without delay came out of order"
+
+
+def _records(partition: Partition) -> list[Record]:
+    log = partition.log
+    found: list[Record] = []
+    offset = int(log.log_start_offset)
+    while offset < log.written_offset:
+        stored = log.read(offset, 1 << 20, log.written_offset, at_least_one=True)
+        assert stored is not None
+        content = stored.file.read(stored.position, stored.length)
+        for position, header in iterate_batches(content):
+            assert not header.attributes & CONTROL
+            found += decode_records(content[position : position + header.size])
+            offset = header.next_offset
+    return found
+
+
+def _ignore(partition: Partition) -> None:
+    """The test writes and flushes when it likes."""
+
+
+TestForwarding = EachRecordIsForwardedOnce.TestCase
+TestForwarding.settings = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)

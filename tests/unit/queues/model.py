@@ -1,0 +1,198 @@
+"""What a subscription should be doing, as a plain dict of messages: the measure of the machine in a property test."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.queues.backoff import retry_delay_ms
+from conveyor.queues.commands import LeasedMessage, Target
+from conveyor.queues.policy import Policy
+from conveyor.queues.progress import Progress
+
+Hard = tuple[bool, bool, bool, bool, int, int]
+"""Of one message: is it settled, a dead letter, doomed, a dead letter that is to be delivered again; how often it was
+delivered in vain; when it is due again."""
+
+
+@dataclass(slots=True)
+class Known:
+    """One message: what it asks for, and what became of it. wanted: what the filter says, `yes`, `no` or `fail`."""
+
+    offset: int
+    key: bytes | None
+    priority: int
+    due_ms: int
+    expires_ms: int
+    wanted: str
+    group: str
+    settled: bool = False
+    dead: bool = False
+    doomed: bool = False
+    cancelled: bool = False
+    restored: bool = False
+    deliveries: int = 0
+    retry_ms: int = 0
+    lease: LeasedMessage | None = None
+    came_back: bool = False
+
+    @property
+    def hard(self) -> Hard:
+        is_waiting = self.deliveries > 0 and not self.doomed
+        return self.settled, self.dead, self.doomed, self.restored, self.deliveries, self.retry_ms if is_waiting else 0
+
+    @property
+    def is_open(self) -> bool:
+        return not self.settled and not self.doomed
+
+    def is_due(self, now_ms: int) -> bool:
+        return (self.retry_ms if self.deliveries else self.due_ms) <= now_ms
+
+    def is_expired(self, now_ms: int) -> bool:
+        return 0 < self.expires_ms <= now_ms and not self.restored
+
+    def settle(self) -> None:
+        self.settled, self.doomed, self.restored, self.deliveries, self.lease = True, False, False, 0, None
+
+
+class QueueModel:
+    """See the module's docstring."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.messages: dict[int, Known] = {}
+        self.remembered: dict[int, tuple[int, int]] = {}
+        self.fraction = 0.5
+
+    def __iter__(self) -> Iterator[Known]:
+        return iter(self.messages.values())
+
+    @property
+    def leased(self) -> list[Known]:
+        return [each for each in self if each.lease is not None]
+
+    def copy(self) -> "dict[int, Known]":
+        return {offset: replace(each) for offset, each in self.messages.items()}
+
+    def hard(self) -> dict[int, Hard]:
+        return {each.offset: each.hard for each in self}
+
+    def lease_refused(self, target: Target) -> ErrorKind | None:
+        """Why a lease cannot be touched, if it cannot."""
+        known = self.messages.get(target.offset)
+        if known is None and target.lease is None:
+            return ErrorKind.UNKNOWN_MESSAGE
+        lease = None if known is None else known.lease
+        if lease is None or target.lease not in (None, (lease.incarnation, lease.number)):
+            return ErrorKind.LEASE_LOST
+        return None
+
+    def acknowledge(self, targets: Sequence[Target]) -> list[ErrorKind | None]:
+        results = [self._acknowledgement_refused(each) for each in targets]
+        for target, refused in zip(targets, results, strict=True):
+            known = self.messages.get(target.offset)
+            if refused is None and known is not None and not known.settled:
+                known.settle()
+        for target, refused in zip(targets, results, strict=True):
+            if refused is None and target.lease is not None and self.policy.delivery == "exactly_once":
+                self.remembered[target.offset] = target.lease
+        return results
+
+    def _acknowledgement_refused(self, target: Target) -> ErrorKind | None:
+        known = self.messages.get(target.offset)
+        if known is None or not known.settled:
+            return self.lease_refused(target)
+        if self.policy.delivery != "exactly_once" or target.lease is None:
+            return None
+        return None if self.remembered.get(target.offset) == target.lease else ErrorKind.LEASE_LOST
+
+    def held(self, targets: Sequence[Target]) -> tuple[list[ErrorKind | None], list[Known]]:
+        """What is answered for each, and the messages whose leases hold."""
+        results = [self.lease_refused(each) for each in targets]
+        offsets = {each.offset for each, refused in zip(targets, results, strict=True) if refused is None}
+        return results, [self.messages[each] for each in sorted(offsets)]
+
+    def fail(self, known: Known, now_ms: int, delay_ms: int | None) -> None:
+        assert known.lease is not None
+        known.deliveries = known.lease.delivery_count
+        known.lease = None
+        limit = self.policy.max_deliveries
+        if limit and known.deliveries >= limit:
+            known.doomed = True
+            return
+        if delay_ms is None:
+            delay_ms = retry_delay_ms(self.policy.retry, known.deliveries, self.fraction)
+        known.retry_ms = now_ms + delay_ms
+
+    def reject(self, known: Known) -> None:
+        assert known.lease is not None
+        known.deliveries = known.lease.delivery_count
+        known.lease, known.doomed = None, True
+
+    def pass_time(self, before_ms: int, now_ms: int) -> None:
+        for each in self.leased:
+            assert each.lease is not None
+            if each.lease.ends_ms <= now_ms:
+                self.fail(each, max(each.lease.ends_ms, before_ms), 0)
+
+    def seek(self, offset: int) -> int:
+        """Returns how many it settles."""
+        unsettled = sum(not each.settled for each in self if each.offset < offset)
+        for each in self:
+            dead = each.dead
+            each.settle()
+            if each.offset < offset:
+                each.dead = dead
+            else:
+                each.dead, each.settled = False, each.cancelled
+        self.forget_leases()
+        return unsettled
+
+    def forget_leases(self) -> None:
+        """Soft state is lost: leases, and who came back when."""
+        for each in self:
+            each.lease, each.came_back = None, False
+
+    def has_settled_rightly(self, known: Known, now_ms: int) -> bool:
+        """Whether looking for messages may have settled this one: it has expired, or nobody wants it."""
+        if known.is_expired(now_ms):
+            return self.policy.on_expiry == "drop"
+        return self._is_filtered(known, "skip")
+
+    def has_doomed_rightly(self, known: Known, now_ms: int) -> bool:
+        if known.is_expired(now_ms):
+            return self.policy.on_expiry == "dead_letter"
+        return known.wanted == "fail" and self._is_filtered(known, "dead_letter")
+
+    def may_lease(self, known: Known, now_ms: int) -> bool:
+        """Whether a message may be handed out, its key and its place in the order aside."""
+        is_free = known.is_open and known.lease is None and known.is_due(now_ms) and not known.is_expired(now_ms)
+        return is_free and not self._is_filtered(known, "skip") and not self._is_filtered(known, "dead_letter")
+
+    def _is_filtered(self, known: Known, on_error: str) -> bool:
+        if self.policy.filter is None or known.deliveries or known.wanted == "yes":
+            return False
+        return known.wanted == "no" or self.policy.on_filter_error == on_error
+
+    def is_first_of_key(self, known: Known) -> bool:
+        """With key order: whether no other of its key is before it. One that came back may stand behind a later one."""
+        if self.policy.ordering != "key" or known.key is None:
+            return True
+        others = [each for each in self if each.key == known.key and each.is_open and each is not known]
+        if any(each.lease is not None for each in others):
+            return False
+        return any(each.came_back for each in (known, *others)) or all(each.offset > known.offset for each in others)
+
+
+def hard_of(progress: Progress, offset: int) -> Hard:
+    """The same of the machine's state."""
+    attempt = progress.attempts.get(offset)
+    is_settled, is_dead, is_restored = progress.is_settled(offset), offset in progress.dead, offset in progress.restored
+    if attempt is None:
+        return is_settled, is_dead, False, is_restored, 0, 0
+    is_doomed = attempt.doomed is not None
+    return is_settled, is_dead, is_doomed, is_restored, attempt.deliveries, 0 if is_doomed else attempt.due_ms
+
+
+def kinds(results: object) -> list[ErrorKind | None]:
+    assert isinstance(results, tuple)
+    return [each.kind if isinstance(each, RequestError) else None for each in results]

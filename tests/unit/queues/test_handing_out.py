@@ -1,0 +1,311 @@
+"""Which message comes next, and which does not come at all."""
+
+from uuid import UUID
+
+import pytest
+
+from conveyor.kernel.errors import ErrorKind
+from conveyor.kernel.settings import TopicSettings
+from conveyor.log.records import Header
+from conveyor.queues.attributes import ONLY_FOR
+from conveyor.queues.commands import (
+    Cancel,
+    DropDeadLetters,
+    MoveToDeadLetters,
+    Redeliver,
+    Reject,
+    Seek,
+    Target,
+    UpdateSubscriptions,
+)
+from conveyor.queues.inspection import peek
+from tests.unit.queues.model import kinds
+from tests.unit.queues.stage import SUBSCRIPTION, Stage, header, subscription, target
+
+OTHER = UUID(int=8 << 96)
+DELAYED = [header("delay-ms", 1_000)]
+
+
+def keyed(stage: Stage, *keys: bytes | None, headers: list[Header] | None = None) -> None:
+    stage.publish(*[(key, b"", headers or []) for key in keys])
+
+
+def bury(stage: Stage, *offsets: int) -> None:
+    """Reject and bury what is leased."""
+    stage.ask(Reject(subscription=SUBSCRIPTION, targets=tuple(map(Target, offsets)), reason="bad"))
+    stage.ask(MoveToDeadLetters(subscription=SUBSCRIPTION, offsets=offsets))
+
+
+def redeliver(stage: Stage, *offsets: int) -> object:
+    return stage.ask(Redeliver(subscription=SUBSCRIPTION, offsets=offsets))
+
+
+def states(stage: Stage) -> list[str]:
+    return [each.state.state for each in peek(stage.queue, stage.source, 1_000, 1_000, stage.now_ms)]
+
+
+def test_next_of_a_key_comes_when_the_last_is_settled() -> None:
+    stage = Stage(subscription(ordering="key"))
+    keyed(stage, b"a", b"a", b"b", None)
+    first = stage.lease(10)
+    assert [each.message.offset for each in first] == [0, 2, 3]
+    assert states(stage) == ["leased", "waiting", "leased", "leased"]
+    stage.nack(target(first[0]), delay_ms=500)
+    assert stage.lease_offsets() == []
+    stage.pass_time(500)
+    assert stage.lease_offsets() == [0]
+    stage.ack(Target(0))
+    assert stage.lease_offsets() == [1]
+
+
+def test_delayed_message_lets_those_of_its_key_wait() -> None:
+    stage = Stage(subscription(ordering="key"))
+    keyed(stage, b"a", headers=DELAYED)
+    keyed(stage, b"a", b"b")
+    assert stage.lease_offsets() == [2]
+    assert stage.machine.held_from() == 0
+    stage.pass_time(1_000)
+    assert stage.lease_offsets() == [0]
+
+
+def test_delayed_message_holds_the_log_before_anybody_leases_with_key_order() -> None:
+    stage = Stage(subscription(ordering="key"))
+    keyed(stage, b"a")
+    keyed(stage, b"a", headers=DELAYED)
+    assert stage.machine.held_from() == 1
+    stage.pass_time(1_000)
+    assert stage.machine.held_from() is None
+
+
+def test_doomed_message_does_not_hold_its_key_up() -> None:
+    stage = Stage(subscription(ordering="key", max_deliveries=1))
+    keyed(stage, b"a", b"a")
+    stage.nack(target(stage.lease()[0]))
+    assert stage.lease_offsets() == [1]
+    stage.restart()
+    assert [offset for offset, _ in stage.machine.doomed(SUBSCRIPTION, 10)] == [0]
+
+
+def test_key_order_holds_after_a_restart() -> None:
+    stage = Stage(subscription(ordering="key"))
+    keyed(stage, b"a", b"a", b"b")
+    stage.nack(target(stage.lease()[0]), delay_ms=500)
+    stage.crash()
+    assert stage.lease_offsets() == [2]
+    stage.pass_time(500)
+    assert stage.lease_offsets() == [0]
+
+
+def test_full_line_lets_those_go_who_come_back() -> None:
+    stage = Stage(subscription(ordering="key", max_in_flight=2))
+    keyed(stage, *[b"a"] * 5)
+    [first] = stage.lease(10)
+    has_messages = [stage.queue.has_messages]
+    stage.nack(target(first))
+    has_messages.append(stage.queue.has_messages)
+    assert has_messages == [False, True]
+    for offset in range(5):
+        assert stage.lease_offsets() == [offset]
+        stage.ack(Target(offset))
+
+
+def test_other_order_takes_hold_at_once() -> None:
+    stage = Stage(subscription())
+    keyed(stage, b"a", b"a")
+    stage.lease()
+    stage.know(subscription(ordering="key"))
+    assert stage.lease_offsets() == [0]
+    stage.know(subscription(fair_by="tenant"))
+    assert stage.lease_offsets() == [0, 1]
+
+
+def test_other_policy_leaves_leases_as_they_are() -> None:
+    stage = Stage(subscription())
+    stage.publish_plain(1)
+    mine = target(stage.lease()[0])
+    stage.know(subscription(max_deliveries=1, visibility_timeout_ms=5, dead_letter_topic="other"))
+    assert kinds(stage.nack(mine)) == [None]
+    assert len(stage.machine.doomed(SUBSCRIPTION, 10)) == 1
+
+
+def test_paused_subscription_hands_nothing_out() -> None:
+    stage = Stage(subscription(paused=True))
+    stage.publish_plain(1)
+    assert (stage.lease_offsets(), stage.queue.has_messages) == ([], False)
+    stage.know(subscription())
+    assert stage.lease_offsets() == [0]
+
+
+def test_expired_message_is_settled_or_doomed() -> None:
+    for on_expiry, doomed in (("drop", 0), ("dead_letter", 1)):
+        stage = Stage(subscription(on_expiry=on_expiry))
+        stage.publish((None, b"", [header("ttl-ms", 10)]))
+        stage.pass_time(10)
+        assert stage.lease_offsets() == []
+        assert len(stage.machine.doomed(SUBSCRIPTION, 10)) == doomed
+        assert stage.counts().unsettled == doomed
+
+
+def test_dead_letter_comes_again_however_old_it_is() -> None:
+    stage = Stage(subscription())
+    stage.publish((None, b"", [header("ttl-ms", 10)]))
+    stage.lease()
+    bury(stage, 0)
+    stage.pass_time(1_000)
+    redeliver(stage, 0)
+    stage.snapshot()
+    stage.restart()
+    assert [each.delivery_count for each in stage.lease()] == [1]
+    stage.nack(Target(0))
+    assert stage.lease_offsets() == [0]
+
+
+def test_dead_letter_is_delivered_again_once_however_often_it_is_asked_for() -> None:
+    stage = Stage(subscription())
+    stage.publish_plain(3)
+    stage.lease(3)
+    stage.ack(Target(0), Target(2))
+    bury(stage, 1)
+    assert stage.queue.progress.start_offset == 3
+    assert redeliver(stage, 1, 1) == ()
+    assert redeliver(stage, 1) == ()
+    assert stage.lease_offsets() == [1]
+    assert stage.counts().unsettled == 1
+
+
+def test_dead_letter_whose_record_is_gone_is_told() -> None:
+    stage = Stage(subscription())
+    stage.publish_plain(2)
+    stage.lease(1)
+    bury(stage, 0)
+    stage.let_go_below(1)
+    assert redeliver(stage, 0, 5) == (0,)
+    assert stage.counts().dead == 1
+    stage.ask(DropDeadLetters(subscription=SUBSCRIPTION, offsets=(0,)))
+    assert stage.counts().dead == 0
+
+
+@pytest.mark.parametrize("ordering", ["none", "key"])
+def test_cancelled_message_is_seen_by_nobody(ordering: str) -> None:
+    stage = Stage(subscription(ordering=ordering), subscription(OTHER))
+    keyed(stage, b"a", b"a", headers=DELAYED)
+    assert stage.lease_offsets() == []
+    assert stage.ask(Cancel(offset=0)) is None
+    assert stage.ask(Cancel(offset=0)) is None
+    stage.lease()
+    assert (stage.counts().withheld, stage.counts().unsettled) == (1, 1)
+    stage.crash()
+    stage.pass_time(1_000)
+    assert stage.lease_offsets() == [1]
+    assert [each.message.offset for each in stage.lease(10, identity=OTHER)] == [1]
+    assert (stage.counts().withheld, stage.counts().in_flight) == (0, 1)
+
+
+def test_message_that_is_due_cannot_be_cancelled() -> None:
+    stage = Stage(subscription())
+    stage.publish_plain(1)
+    found = [stage.ask(Cancel(offset=each)) for each in (0, 1)]
+    assert kinds(tuple(found)) == [ErrorKind.MESSAGE_NOT_DELAYED, ErrorKind.UNKNOWN_MESSAGE]
+
+
+def test_message_for_one_subscription_is_settled_for_the_others() -> None:
+    stage = Stage(subscription(), subscription(OTHER))
+    stage.publish((None, b"", [(ONLY_FOR, b"s8")]))
+    assert stage.lease_offsets() == []
+    assert stage.counts().unsettled == 0
+    assert len(stage.lease(10, identity=OTHER)) == 1
+
+
+@pytest.mark.parametrize(("on_error", "leased", "doomed"), [("deliver", 1, 0), ("skip", 0, 0), ("dead_letter", 0, 1)])
+def test_message_on_which_the_filter_fails_goes_where_the_policy_says(on_error: str, leased: int, doomed: int) -> None:
+    stage = Stage(subscription(filter='headers["x"] == "1"', on_filter_error=on_error))
+    stage.publish_plain(1)
+    assert len(stage.lease_offsets()) == leased
+    assert len(stage.machine.doomed(SUBSCRIPTION, 10)) == doomed
+    assert stage.probes[SUBSCRIPTION].filter_errors == 1
+
+
+def test_lease_ends_where_the_values_become_too_large() -> None:
+    stage = Stage(subscription())
+    stage.publish(*[(None, b"12345", ())] * 3)
+    assert len(stage.lease(10, max_bytes=6)) == 2
+    assert len(stage.lease(10, max_bytes=1)) == 1
+
+
+def test_no_more_is_leased_than_may_be_in_flight() -> None:
+    stage = Stage(subscription(max_in_flight=2))
+    stage.publish_plain(5)
+    assert stage.lease_offsets() == [0, 1]
+    assert not stage.queue.has_messages
+    stage.ack(Target(0))
+    assert stage.lease_offsets() == [2]
+
+
+def test_log_is_scanned_only_so_far_ahead() -> None:
+    stage = Stage(subscription(), max_indexed=100)
+    for _ in range(20):
+        stage.publish(*[(None, b"", [header("priority", 4 + number % 2)]) for number in range(20)])
+    assert stage.queue.deliveries.scanned_offset < 200
+    assert stage.machine.is_caught_up
+    assert stage.machine.held_from() == stage.queue.deliveries.scanned_offset
+    assert stage.counts().available == 400
+    leased = [offset for _ in range(40) for offset in stage.lease_offsets(count=10)]
+    assert sorted(leased) == list(range(400))
+
+
+def test_begun_subscription_starts_where_it_is_told() -> None:
+    stage = Stage(subscription(), begun=False)
+    stage.publish_plain(5)
+    assert stage.machine.queue(SUBSCRIPTION) is None
+    assert stage.machine.settled_offset() == 0
+    stage.ask(Seek(subscription=SUBSCRIPTION, offset=3))
+    assert stage.lease_offsets() == [3, 4]
+
+
+def test_seek_tells_how_many_messages_it_settles() -> None:
+    stage = Stage(subscription())
+    stage.publish_plain(10)
+    stage.lease(10)
+    stage.ack(Target(1), Target(7), Target(8))
+    assert stage.ask(Seek(subscription=SUBSCRIPTION, offset=5)) == 4
+    assert stage.ask(Seek(subscription=SUBSCRIPTION, offset=0)) == 0
+    assert stage.lease_offsets() == list(range(10))
+    assert stage.ask(Seek(subscription=SUBSCRIPTION, offset=10)) == 10
+
+
+def test_subscription_that_is_gone_is_refused_and_forgotten() -> None:
+    stage = Stage(subscription(), subscription(OTHER))
+    stage.publish_plain(2)
+    stage.ask(Seek(subscription=OTHER, offset=2))
+    assert stage.machine.settled_offset() == 0
+    stage.know(subscription(OTHER))
+    assert stage.machine.settled_offset() == 2
+    assert kinds((stage.ask(Seek(subscription=SUBSCRIPTION, offset=0)),)) == [ErrorKind.UNKNOWN_SUBSCRIPTION]
+    assert kinds((stage.ask(Redeliver(subscription=SUBSCRIPTION, offsets=())),)) == [ErrorKind.UNKNOWN_SUBSCRIPTION]
+    stage.ask(UpdateSubscriptions(subscriptions={}))
+    stage.restart()
+    assert stage.machine.settled_offset() == 0
+
+
+def test_what_retention_took_is_not_counted_and_not_leased() -> None:
+    stage = Stage(subscription(), topic=TopicSettings(segment_bytes=100))
+    for _ in range(5):
+        stage.publish_plain(2)
+    stage.let_go_below(6)
+    counts = stage.counts()
+    assert (counts.unsettled, counts.available) == (4, 4)
+    assert stage.lease_offsets() == [6, 7, 8, 9]
+    stage.ack(*map(Target, (6, 7, 8, 9)))
+    assert stage.queue.progress.start_offset == 10
+
+
+def test_oldest_message_is_told() -> None:
+    stage = Stage(subscription())
+    published_ms = stage.now_ms
+    stage.publish_plain(1)
+    stage.pass_time(500)
+    stage.publish_plain(1)
+    assert stage.counts().oldest_ms == published_ms
+    stage.lease(1)
+    stage.ack(Target(0))
+    assert stage.counts().oldest_ms == published_ms + 500

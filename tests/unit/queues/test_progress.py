@@ -1,0 +1,125 @@
+"""How far a subscription has come, from its records, and back to records."""
+
+from uuid import UUID
+
+from conveyor.kernel.machine import LogRecord
+from conveyor.queues import records
+from conveyor.queues.progress import Progress
+from conveyor.queues.records import Attempt, Kind
+
+MINE = UUID(int=7 << 96)
+FAILED = Attempt(2, 10, 20, 30)
+DOOMED = Attempt(5, 10, 20, 20, "delivered 5 times")
+
+
+def begun(offset: int = 0) -> Progress:
+    progress = Progress()
+    apply(progress, records.started(MINE, offset))
+    return progress
+
+
+def apply(progress: Progress, *written: LogRecord) -> None:
+    for each in written:
+        assert each.value is not None
+        progress.apply(Kind(each.value[0]), each.value)
+
+
+def ranges(kind: Kind, *found: tuple[int, int]) -> LogRecord:
+    return records.ranges_record(MINE.bytes, kind, found)
+
+
+def state(progress: Progress) -> tuple[object, ...]:
+    sets = (progress.settled, progress.expired, progress.dead, progress.restored)
+    return progress.start_offset, *map(list, sets), progress.attempts
+
+
+def test_everything_below_the_start_is_settled() -> None:
+    progress = begun(5)
+    assert [progress.is_settled(each) for each in (4, 5)] == [True, False]
+    assert progress.unsettled_count(10) == 5
+    assert progress.unsettled_count(3) == 0
+
+
+def test_start_follows_what_is_settled_without_a_gap() -> None:
+    progress = begun()
+    apply(progress, ranges(Kind.SETTLED, (1, 3)), ranges(Kind.EXPIRED, (4, 5)))
+    assert (progress.start_offset, progress.unsettled_count(6)) == (0, 3)
+    apply(progress, ranges(Kind.DEAD, (0, 1)))
+    assert (progress.start_offset, progress.unsettled_count(6)) == (3, 2)
+    assert list(progress.settled) == [(4, 5)]
+
+
+def test_what_is_settled_beyond_the_end_does_not_count() -> None:
+    progress = begun()
+    apply(progress, ranges(Kind.SETTLED, (2, 3), (6, 9)))
+    assert progress.unsettled_count(5) == 4
+    assert progress.unsettled_count(8) == 5
+
+
+def test_settling_forgets_attempts() -> None:
+    progress = begun()
+    apply(progress, records.failed(MINE, [(1, FAILED), (2, FAILED)]), records.doomed(MINE, 3, DOOMED))
+    assert progress.attempts == {1: FAILED, 2: FAILED, 3: DOOMED}
+    apply(progress, ranges(Kind.SETTLED, (1, 2)), ranges(Kind.DEAD, (3, 4)))
+    assert progress.attempts == {2: FAILED}
+    apply(progress, ranges(Kind.SETTLED, (0, 1_000_000)))
+    assert progress.attempts == {}
+
+
+def test_restored_message_is_unsettled_again_and_starts_anew() -> None:
+    progress = begun()
+    apply(progress, records.doomed(MINE, 3, DOOMED), ranges(Kind.DEAD, (3, 4)), ranges(Kind.RESTORED, (3, 4)))
+    assert not progress.is_settled(3)
+    assert (list(progress.dead), list(progress.restored), progress.attempts) == ([], [(3, 4)], {})
+    apply(progress, ranges(Kind.SETTLED, (3, 4)))
+    assert list(progress.restored) == []
+
+
+def test_restored_messages_below_the_start_bring_it_back() -> None:
+    progress = begun()
+    apply(progress, ranges(Kind.DEAD, (2, 4)), ranges(Kind.SETTLED, (0, 10)))
+    assert progress.start_offset == 10
+    apply(progress, ranges(Kind.RESTORED, (3, 4)))
+    apply(progress, ranges(Kind.RESTORED, (2, 3)))
+    apply(progress, ranges(Kind.RESTORED, (2, 3)))
+    assert [each for each in range(12) if not progress.is_settled(each)] == [2, 3, 10, 11]
+    assert progress.unsettled_count(12) == 4
+
+
+def test_dropped_dead_letters_stay_settled() -> None:
+    progress = begun()
+    apply(progress, ranges(Kind.DEAD, (2, 4)), ranges(Kind.DROPPED, (2, 3)))
+    assert list(progress.dead) == [(3, 4)]
+    assert progress.is_settled(2)
+
+
+def test_starting_again_makes_what_is_above_new() -> None:
+    progress = begun()
+    apply(
+        progress, ranges(Kind.DEAD, (1, 2), (6, 7)), ranges(Kind.SETTLED, (8, 9)), records.failed(MINE, [(7, FAILED)])
+    )
+    apply(progress, records.started(MINE, 5))
+    assert state(progress) == (5, [], [], [(1, 2)], [], {})
+
+
+def test_dead_letters_outlive_their_originals() -> None:
+    progress = begun()
+    apply(progress, ranges(Kind.DEAD, (1, 2)), ranges(Kind.EXPIRED, (2, 3)))
+    progress.forget_below(10)
+    assert (list(progress.dead), list(progress.expired)) == ([(1, 2)], [])
+
+
+def test_records_make_the_same_state() -> None:
+    progress = begun(2)
+    apply(
+        progress,
+        ranges(Kind.DEAD, (3, 5), (7, 8)),
+        ranges(Kind.EXPIRED, (9, 10)),
+        ranges(Kind.SETTLED, (11, 20)),
+        ranges(Kind.RESTORED, (4, 5)),
+        records.failed(MINE, [(21, FAILED)]),
+        records.doomed(MINE, 22, DOOMED),
+    )
+    again = Progress()
+    apply(again, *progress.records(MINE))
+    assert state(again) == state(progress)

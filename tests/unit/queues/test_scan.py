@@ -1,0 +1,85 @@
+"""What the index needs to know of a batch: runs of messages that are alike."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from conveyor.log import compression
+from conveyor.log.batch import CONTROL, read_header
+from conveyor.log.records import Header, decode_records, encode_batch, rebuild_batch
+from conveyor.queues.scan import BatchScan, Scanned
+from conveyor.queues.source import MessageSource
+from conveyor.testing import MemoryDisk
+from tests.unit.log.logs import NOW_MS, open_topic_log
+from tests.unit.queues.stage import header
+
+CODECS = [compression.NONE, compression.GZIP]
+
+
+def scan(content: bytes, attributes: int = 0) -> BatchScan:
+    log = open_topic_log(MemoryDisk())
+    log.append(content, 0, NOW_MS, may_have_gaps=True)
+    log.write()
+    source = MessageSource("t", 0, log)
+    found, place, stored = next(source.batches(0, log.written_offset, 1 << 20))
+    return BatchScan(source, found._replace(attributes=found.attributes | attributes), place, stored)
+
+
+def batch(*headers: Sequence[Header], codec: int = compression.NONE) -> bytes:
+    return encode_batch([(NOW_MS, None, b"v", each) for each in headers], codec=codec)
+
+
+def runs(content: bytes, fair_by: str | None = None) -> list[tuple[int, int, int, int, str]]:
+    found = scan(content).runs(fair_by)
+    return [(each.start, each.end, each.priority, each.due_ms, each.group) for each in found]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_plain_batch_is_one_run(codec: int) -> None:
+    found = scan(batch((), (("other", b"1"),), (), codec=codec)).runs(None)
+    assert found == [Scanned(0, 3, 4, 0, NOW_MS, "")]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_special_messages_split_runs(codec: int) -> None:
+    delayed, urgent = [header("delay-ms", 500)], [header("priority", 9)]
+    found = runs(batch((), (), delayed, delayed, urgent, (), codec=codec))
+    assert found == [(0, 2, 4, 0, ""), (2, 4, 4, NOW_MS + 500, ""), (4, 5, 9, 0, ""), (5, 6, 4, 0, "")]
+
+
+def test_groups_split_runs_where_they_are_asked_for() -> None:
+    content = batch([("g", b"a")], [("g", b"a")], [("g", b"b")], [])
+    assert runs(content) == [(0, 4, 4, 0, "")]
+    assert runs(content, "g") == [(0, 2, 4, 0, "a"), (2, 3, 4, 0, "b"), (3, 4, 4, 0, "")]
+
+
+def test_batch_is_looked_through_once_for_each_grouping() -> None:
+    found = scan(batch((), ()))
+    assert found.runs(None) is found.runs(None)
+
+
+def test_control_batch_holds_no_messages() -> None:
+    assert scan(batch(()), CONTROL).runs(None) == []
+
+
+def test_batch_that_was_emptied_holds_no_messages() -> None:
+    content = batch((), ())
+    found = read_header(content)
+    assert scan(rebuild_batch(found, [], NOW_MS, found.attributes)).runs(None) == []
+
+
+def test_holes_among_special_messages_are_left_out() -> None:
+    content = batch([header("priority", 9)], (), ())
+    found = read_header(content)
+    kept = [each for each in decode_records(content) if each.offset != 1]
+    assert runs(rebuild_batch(found, kept, NOW_MS, found.attributes)) == [(0, 1, 9, 0, ""), (2, 3, 4, 0, "")]
+
+
+def test_record_that_lies_beyond_its_batch_leads_nowhere() -> None:
+    """A producer may write any offset into a record; what follows in the log must not be taken for empty."""
+    content = bytearray(batch([header("priority", 9)], [header("priority", 9)]))
+    found = read_header(bytes(content))
+    records = list(decode_records(bytes(content)))
+    strange = rebuild_batch(found, [records[0], replace(records[1], offset=1_000)], NOW_MS, found.attributes)
+    assert runs(strange) == [(0, 1, 9, 0, ""), (1, 2, 4, 0, "")]

@@ -1,0 +1,247 @@
+"""Acknowledged, given back, refused: what each lease may do, and what is told when."""
+
+from typing import Any
+
+import pytest
+
+from conveyor.kernel.errors import ErrorKind, StorageFailure
+from conveyor.queues import queue as queue_module
+from conveyor.queues.commands import Acknowledge, Extend, LeaseMessages, Reject, Release, Seek, Target
+from tests.unit.queues.model import kinds
+from tests.unit.queues.stage import SUBSCRIPTION, Stage, header, subscription, target
+
+LOST = ErrorKind.LEASE_LOST
+
+
+def stage_with(count: int = 1, **document: Any) -> Stage:
+    stage = Stage(subscription(**document))
+    stage.publish_plain(count)
+    return stage
+
+
+def acknowledge(*targets: Target) -> Acknowledge:
+    return Acknowledge(subscription=SUBSCRIPTION, targets=targets)
+
+
+def extend(stage: Stage, at: Target, visibility_ms: int) -> list[ErrorKind | None]:
+    return kinds(stage.ask(Extend(subscription=SUBSCRIPTION, targets=(at,), visibility_ms=visibility_ms)))
+
+
+def test_acknowledgement_is_told_when_it_is_safe() -> None:
+    stage = stage_with()
+    mine = target(stage.lease()[0])
+    told: list[object] = []
+    stage.submit(acknowledge(mine), told.append)
+    assert told == []
+    stage.settle()
+    assert told == [(None,)]
+
+
+def test_second_acknowledgement_is_not_told_before_the_first_is_safe() -> None:
+    stage = stage_with()
+    mine = target(stage.lease()[0])
+    told: list[object] = []
+    stage.submit(acknowledge(mine))
+    stage.submit(acknowledge(mine), told.append)
+    assert told == []
+
+
+def test_lease_is_told_at_once_unless_keys_are_ordered() -> None:
+    command = LeaseMessages(subscription=SUBSCRIPTION, count=1, max_bytes=1, visibility_ms=1_000)
+    for ordering, is_told in (("none", True), ("key", False)):
+        stage = stage_with(2, ordering=ordering)
+        stage.submit(acknowledge(target(stage.lease()[0])))
+        told: list[object] = []
+        stage.submit(command, told.append)
+        assert bool(told) is is_told
+
+
+def test_stale_lease_is_refused() -> None:
+    stage = stage_with()
+    old = target(stage.lease(visibility_ms=100)[0])
+    stage.pass_time(100)
+    assert kinds(stage.ack(old)) == [LOST]
+    new = stage.lease()[0]
+    assert new.delivery_count == 2
+    assert kinds(stage.ack(old)) == [LOST]
+    assert kinds(stage.ack(target(new))) == [None]
+
+
+def test_lease_given_before_a_seek_is_refused_after_it() -> None:
+    stage = stage_with()
+    old = target(stage.lease()[0])
+    stage.ask(Seek(subscription=SUBSCRIPTION, offset=0))
+    assert kinds(stage.ack(old)) == [LOST]
+    new = target(stage.lease()[0])
+    assert old != new
+    assert kinds(stage.ack(old)) == [LOST]
+    assert kinds(stage.ack(new)) == [None]
+
+
+def test_lease_given_before_a_crash_is_refused_after_it() -> None:
+    stage = stage_with()
+    old = target(stage.lease()[0])
+    stage.crash()
+    stage.lease()
+    assert kinds(stage.ack(old)) == [LOST]
+
+
+def test_message_id_settles_the_current_lease() -> None:
+    stage = stage_with(2)
+    stage.lease(2)
+    assert kinds(stage.ack(Target(1), Target(1))) == [None, None]
+    assert stage.counts().unsettled == 1
+
+
+def test_message_that_is_not_leased_cannot_be_acknowledged_by_its_id() -> None:
+    assert kinds(stage_with(2).ack(Target(0), Target(7))) == [LOST, ErrorKind.UNKNOWN_MESSAGE]
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_good_and_stale_lease_in_one_request_are_told_apart(delivery: str) -> None:
+    stage = stage_with(1, delivery=delivery)
+    old = target(stage.lease(visibility_ms=1)[0])
+    stage.pass_time(1)
+    new = target(stage.lease()[0])
+    assert kinds(stage.ack(new, old, new)) == [None, LOST, None]
+
+
+def test_exactly_once_knows_who_acknowledged() -> None:
+    stage = stage_with(1, delivery="exactly_once")
+    old = target(stage.lease(visibility_ms=1)[0])
+    stage.pass_time(1)
+    new = target(stage.lease()[0])
+    stage.ack(new)
+    assert kinds(stage.ack(new, old, Target(0))) == [None, LOST, None]
+    stage.restart()
+    assert kinds(stage.ack(new, old)) == [LOST, LOST]
+    assert stage.lease_offsets() == []
+
+
+def test_at_least_once_takes_any_acknowledgement_of_what_is_settled() -> None:
+    stage = stage_with()
+    old = target(stage.lease(visibility_ms=1)[0])
+    stage.pass_time(1)
+    stage.ack(target(stage.lease()[0]))
+    assert kinds(stage.ack(old)) == [None]
+
+
+def test_at_most_once_is_settled_when_leased() -> None:
+    stage = stage_with(1, delivery="at_most_once")
+    mine = target(stage.lease()[0])
+    assert stage.counts().unsettled == 0
+    assert kinds(stage.ack(mine)) == [None]
+    assert kinds(stage.nack(mine)) == [LOST]
+    assert extend(stage, mine, 5) == [LOST]
+    stage.crash()
+    assert stage.lease_offsets() == []
+
+
+def test_message_named_twice_is_given_back_once() -> None:
+    stage = stage_with()
+    mine = target(stage.lease()[0])
+    stale = Target(0, (mine.lease[0], 99) if mine.lease else None)
+    assert kinds(stage.nack(mine, Target(0), stale)) == [None, None, LOST]
+    assert stage.lease()[0].delivery_count == 2
+    assert stage.lease_offsets() == []
+
+
+def test_retry_waits_for_the_backoff_or_as_long_as_it_is_told() -> None:
+    stage = stage_with(2, retry={"base_ms": 1_000, "factor": 2, "cap_ms": 10_000})
+    first, second = stage.lease(2)
+    stage.nack(target(first), delay_ms=None)
+    stage.nack(target(second), delay_ms=700)
+    stage.pass_time(499)
+    assert stage.lease_offsets() == []
+    stage.pass_time(1)
+    assert stage.lease_offsets() == [0]
+    stage.pass_time(200)
+    assert stage.lease_offsets() == [1]
+
+
+def test_last_delivery_dooms() -> None:
+    stage = stage_with(1, max_deliveries=2)
+    for _ in range(2):
+        stage.nack(target(stage.lease()[0]))
+    [(offset, attempt)] = stage.machine.doomed(SUBSCRIPTION, 10)
+    assert (offset, attempt.deliveries, attempt.doomed) == (0, 2, "delivered 2 times")
+    assert stage.lease_offsets() == []
+
+
+def test_rejected_message_is_doomed_at_once_and_stays_so_after_a_crash() -> None:
+    stage = stage_with()
+    stage.ask(Reject(subscription=SUBSCRIPTION, targets=(target(stage.lease()[0]),), reason="bad"))
+    stage.crash()
+    [(offset, attempt)] = stage.machine.doomed(SUBSCRIPTION, 10)
+    assert (offset, attempt.deliveries, attempt.doomed) == (0, 1, "bad")
+
+
+def test_extended_lease_ends_later() -> None:
+    stage = stage_with()
+    mine = target(stage.lease(visibility_ms=100)[0])
+    assert extend(stage, mine, 1_000) == [None]
+    stage.pass_time(999)
+    assert stage.counts().in_flight == 1
+    stage.pass_time(1)
+    assert stage.counts().in_flight == 0
+
+
+def test_lease_for_no_time_ends_at_once() -> None:
+    stage = stage_with()
+    stage.lease(visibility_ms=0)
+    stage.pass_time(0)
+    assert stage.lease()[0].delivery_count == 2
+
+
+def test_released_message_counts_no_delivery() -> None:
+    stage = stage_with(2)
+    mine = target(stage.lease()[0])
+    stage.ask(Release(subscription=SUBSCRIPTION, targets=(mine, Target(0, (9, 9)))))
+    assert [(each.message.offset, each.delivery_count) for each in stage.lease(2)] == [(0, 1), (1, 1)]
+
+
+def test_many_leases_end_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "_ENDED_AT_ONCE", 10)
+    stage = stage_with(25)
+    stage.lease(25, visibility_ms=100)
+    ends_ms = stage.now_ms + 100
+    stage.machine.expire(ends_ms)
+    assert stage.machine.next_deadline_ms() == ends_ms
+    stage.pass_time(100)
+    assert stage.counts().in_flight == 0
+
+
+def test_remembered_acknowledgements_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "_REMEMBERED_LEASES", 10)
+    stage = stage_with(20, delivery="exactly_once")
+    leases = [target(each) for each in stage.lease(20)]
+    stage.ack(*leases)
+    assert kinds(stage.ack(leases[0], leases[-1])) == [LOST, None]
+
+
+def test_ends_of_extended_leases_are_forgotten() -> None:
+    stage = stage_with()
+    mine = target(stage.lease()[0])
+    for number in range(3_000):
+        stage.submit(Extend(subscription=SUBSCRIPTION, targets=(mine,), visibility_ms=1_000 + number))
+    assert len(stage.queue.deliveries._lease_ends) < 2_000
+
+
+def test_disk_that_fails_leaves_messages_where_they_are() -> None:
+    stage = Stage(subscription())
+    for _ in range(2):
+        stage.publish((None, b"v", [header("priority", 4)]))
+    stage.restart()
+    get = stage.source.get
+
+    def failing(offset: int) -> object:
+        if offset == 1:
+            raise StorageFailure("cannot be read")
+        return get(offset)
+
+    stage.source.get = failing  # type: ignore[method-assign, assignment]
+    assert stage.lease_offsets() == [0]
+    command = LeaseMessages(subscription=SUBSCRIPTION, count=1, max_bytes=1, visibility_ms=1_000)
+    assert kinds((stage.ask(command),)) == [ErrorKind.PARTITION_OFFLINE]
+    stage.source.get = get  # type: ignore[method-assign]
+    assert stage.lease_offsets() == [1]
