@@ -33,7 +33,7 @@ check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo >.venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
-	@$(BIN)/python -m pytest -q tests/unit tests/vectors tests/tidy
+	@$(BIN)/python -m pytest -q -n 2 tests/unit tests/vectors tests/tidy
 
 bench: setup ## Measure this machine, with Apache Kafka beside it: throughput, latency, start-up, memory.
 	@$(BIN)/python -m benchmarks
