@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.installation import installed_command
+from benchmarks.wire import knows_itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +17,9 @@ class Conveyor:
     @property
     def topic_settings(self) -> dict[str, str]:
         return {"flush.policy": self.policy}
+
+    def answers(self, address: str) -> bool:
+        return knows_itself(address)
 
     def prepare(self, directory: Path, address: str) -> list[str]:
         command = [installed_command(), "serve", f"--data-dir={directory / 'data'}"]

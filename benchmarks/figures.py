@@ -5,7 +5,10 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What a figure tells. The value: whether more of it is better."""
+    """What a figure tells. The value: whether more of it is better.
+
+    RATE, WAIT: of queues, which have targets of their own only.
+    """
 
     def __init__(self, title: str, more_is_better: bool) -> None:
         self.title = title
@@ -19,6 +22,8 @@ class Kind(Enum):
     IDLE_MEMORY = "memory at idle", False
     LOADED_MEMORY = "memory after load", False
     COST = "cost", False
+    RATE = "rate", True
+    WAIT = "wait", False
 
 
 TARGETS: dict[Kind, float | dict[str, float]] = {

@@ -15,21 +15,21 @@ from benchmarks.rounds import Comparison, Run
 _LEFT = ("what", "flush", "unit")
 
 
-def ratios(compared: Sequence[Comparison], kafka_version: str) -> Table:
-    """Conveyor beside Kafka."""
-    titles = ("what", "flush", "Conveyor", "Kafka", "unit", "ratio", "target", "met")
-    table = _table(f"Conveyor and Kafka {kafka_version} on {os.cpu_count()} cores, load generators included", titles)
+def ratios(compared: Sequence[Comparison], beside: str, version: str) -> Table:
+    """Conveyor beside another system."""
+    titles = ("what", "flush", "Conveyor", beside, "unit", "ratio", "target", "met")
+    table = _table(f"Conveyor and {beside} {version} on {os.cpu_count()} cores, load generators included", titles)
     for each in compared:
-        if each.kafka is None or each.ratio is None:
+        if each.beside != beside or each.other is None or each.ratio is None:
             continue
         target = "" if each.target is None else f"{'>=' if each.kind.more_is_better else '<='} {each.target:g}"
-        figures = (_number(each.conveyor), _number(each.kafka), each.unit, ratio_text(each.ratio))
+        figures = (_number(each.conveyor), _number(each.other), each.unit, ratio_text(each.ratio))
         table.add_row(each.name, each.policy, *figures, target, _yes_or_no(each.met))
     return table
 
 
-def own_targets(compared: Sequence[Comparison], all_rows: bool) -> Table:
-    """Conveyor beside what it aims at; all_rows: also where it aims at nothing in particular."""
+def own_targets(compared: Sequence[Comparison]) -> Table:
+    """Conveyor beside what it aims at; and the rows that are in no other table."""
     table = _table(
         f"Conveyor on {os.cpu_count()} cores, load generators included",
         ("what", "flush", "Conveyor", "unit", "target", "met"),
@@ -37,9 +37,9 @@ def own_targets(compared: Sequence[Comparison], all_rows: bool) -> Table:
     for each in compared:
         if each.own_target is not None:
             met = is_met(each.kind, each.conveyor, each.own_target)
-            target = f"{'>=' if each.kind.more_is_better else '<='} {each.own_target:,.0f}"
+            target = f"{'>=' if each.kind.more_is_better else '<='} {_target(each.own_target)}"
             table.add_row(each.name, each.policy, _number(each.conveyor), each.unit, target, _yes_or_no(met))
-        elif all_rows:
+        elif each.ratio is None:
             table.add_row(each.name, each.policy, _number(each.conveyor), each.unit, "", "")
     return table
 
@@ -71,7 +71,7 @@ def ratio_text(ratio: float) -> str:
 
 
 def _as_row(each: Comparison) -> dict[str, Any]:
-    fields = ("name", "policy", "unit", "conveyor", "kafka", "ratio", "target", "met", "own_target")
+    fields = ("name", "policy", "unit", "conveyor", "beside", "other", "ratio", "target", "met", "own_target")
     return {name: getattr(each, name) for name in fields} | {"more_is_better": each.kind.more_is_better}
 
 
@@ -84,6 +84,10 @@ def _table(title: str, columns: Sequence[str]) -> Table:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _target(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
 def _yes_or_no(met: bool | None) -> str:

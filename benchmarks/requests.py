@@ -40,6 +40,11 @@ class Answered:
 def produce_frame(topic: str, partition: int, acks: int, size: int, records: int = 1) -> bytes:
     """A Produce request (version 9) with one batch of records, of now: old ones might be due for deletion."""
     batch = encode_batch([(time.time_ns() // 1_000_000, None, bytes(size), ())] * records)
+    return batch_frame(topic, partition, acks, batch)
+
+
+def batch_frame(topic: str, partition: int, acks: int, batch: bytes) -> bytes:
+    """A Produce request (version 9) with a batch."""
     data = _PARTITION_DATA(index=partition, records=batch)
     return request_frame(
         _PRODUCE_REQUEST(

@@ -28,19 +28,23 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Medians of a row. kafka, ratio: None where Kafka was not measured. ratio: Conveyor's divided by Kafka's."""
+    """Medians of a row. beside: the other system that was measured, if any, and `other` its figure.
+
+    ratio: Conveyor's figure divided by the other's.
+    """
 
     name: str
     policy: str
     kind: Kind
     unit: str
     conveyor: float
-    kafka: float | None
+    beside: str | None
+    other: float | None
     own_target: float | None
 
     @property
     def ratio(self) -> float | None:
-        return None if not self.kafka else self.conveyor / self.kafka
+        return None if not self.other else self.conveyor / self.other
 
     @property
     def target(self) -> float | None:
@@ -102,7 +106,8 @@ def compare(runs: Sequence[Run]) -> list[Comparison]:
         values.setdefault((run.figure.name, run.system, run.policy), []).append(run.figure.value)
     compared = []
     for name, figure in figures.items():
-        kafka = values.get((name, "Kafka", "-"))
+        others = [system for row, system, _ in values if row == name and system != "Conveyor"]
+        beside = others[0] if others else None
         for (row, system, policy), conveyor in sorted(values.items()):
             if (row, system) == (name, "Conveyor"):
                 compared.append(
@@ -112,7 +117,8 @@ def compare(runs: Sequence[Run]) -> list[Comparison]:
                         kind=figure.kind,
                         unit=figure.unit,
                         conveyor=statistics.median(conveyor),
-                        kafka=statistics.median(kafka) if kafka else None,
+                        beside=beside,
+                        other=statistics.median(values[name, beside, "-"]) if beside else None,
                         own_target=figure.own_target,
                     )
                 )

@@ -68,11 +68,13 @@ class Group:
     warm_up: what each server does before the first round, until the CPU seconds that it returns fall no more.
     None: each turn gets a fresh server, and that is the point.
     every_policy: whether Conveyor's flush policies are measured one by one.
+    beside: the system that is measured on the same rows, if any.
     """
 
     measure: Callable[[Trial], Iterator[Figure]]
     warm_up: Callable[[Trial], float] | None = None
     every_policy: bool = True
+    beside: str = "Kafka"
     needs_release: bool = False
 
 

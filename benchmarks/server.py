@@ -1,6 +1,7 @@
 """A system's server in a process of its own, on a fresh data directory, that can be stopped and started again."""
 
 import os
+import re
 import socket
 import subprocess
 import tempfile
@@ -12,7 +13,7 @@ from typing import Protocol
 
 import psutil
 
-from benchmarks.wire import knows_itself, log_end_offsets
+from benchmarks.wire import log_end_offsets
 
 _WAIT_TIMEOUT_S = 120
 _STOP_TIMEOUT_S = 60
@@ -36,26 +37,31 @@ class System(Protocol):
     def topic_settings(self) -> dict[str, str]: ...
 
     def prepare(self, directory: Path, address: str) -> list[str]:
-        """Ready an empty directory; returns the command that starts a server there, for Kafka clients at an address."""
+        """Ready an empty directory; returns the command that starts a server there, for clients at an address."""
+
+    def answers(self, address: str) -> bool:
+        """Whether it takes requests at that address. Raises OSError."""
 
 
 class Server:
-    """One process of a system. startup_ms: from the command to the first answered Metadata request."""
+    """One process of a system. startup_ms: from the command to the first answer."""
 
-    def __init__(self, command: list[str], address: str, log: Path) -> None:
+    def __init__(self, command: list[str], address: str, answers: Callable[[str], bool], log: Path) -> None:
         self._command = command
+        self._takes_requests = answers
         self._log = log
         self.bootstrap_servers = address
         self.startup_ms = self.start()
 
     def start(self) -> float:
-        """Returns how long it took until a Metadata request was answered, in milliseconds."""
+        """Returns how long it took until a request was answered, in milliseconds."""
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        self._told_before = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("a") as log:
             self._started = time.perf_counter()
             self._process = psutil.Popen(self._command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         try:
-            return self._wait_until(lambda: knows_itself(self.bootstrap_servers), "an answer")
+            return self.wait_until(lambda: self._takes_requests(self.bootstrap_servers), "an answer")
         except BaseException:
             self.stop()
             raise
@@ -73,7 +79,29 @@ class Server:
                 raise RuntimeError(f"{count} records were sent to {topic} and {sum(offsets)} are there")
             return offsets is not None and sum(offsets) == count
 
-        return self._wait_until(all_there, f"{count} records in {topic}")
+        return self.wait_until(all_there, f"{count} records in {topic}")
+
+    def wait_until(self, holds: Callable[[], bool], what: str) -> float:
+        """Wait until something holds, which may raise OSError until then; milliseconds since the command."""
+        deadline = time.perf_counter() + _WAIT_TIMEOUT_S
+        while not self._answers(holds):
+            if self._process.poll() is not None or time.perf_counter() > deadline:
+                raise RuntimeError(f"{what} did not come: {self._log.read_text()[-2000:]}")
+            time.sleep(_PROBE_PAUSE_S)
+        return (time.perf_counter() - self._started) * 1000
+
+    def http_address(self) -> str:
+        """Where Conveyor's HTTP door is, as it has said when it was ready."""
+        found: list[str] = []
+
+        def has_told() -> bool:
+            found[:] = re.findall(
+                r"^ready .*http=http://(\S+)", self._log.read_text()[self._told_before :], re.MULTILINE
+            )
+            return bool(found)
+
+        self.wait_until(has_told, "the line that says ready")
+        return found[-1]
 
     def stop(self) -> None:
         """Ask it to end, and see that it does."""
@@ -98,14 +126,6 @@ class Server:
     def _processes(self) -> list[psutil.Process]:
         return [self._process, *self._process.children(recursive=True)]
 
-    def _wait_until(self, holds: Callable[[], bool], what: str) -> float:
-        deadline = time.perf_counter() + _WAIT_TIMEOUT_S
-        while not self._answers(holds):
-            if self._process.poll() is not None or time.perf_counter() > deadline:
-                raise RuntimeError(f"{what} did not come: {self._log.read_text()[-2000:]}")
-            time.sleep(_PROBE_PAUSE_S)
-        return (time.perf_counter() - self._started) * 1000
-
     @staticmethod
     def _answers(holds: Callable[[], bool]) -> bool:
         try:
@@ -120,7 +140,7 @@ def running(system: System) -> Iterator[Server]:
     with tempfile.TemporaryDirectory(prefix="conveyor-bench-") as name:
         directory = Path(name)
         address = f"127.0.0.1:{free_port()}"
-        server = Server(system.prepare(directory, address), address, directory / "console.log")
+        server = Server(system.prepare(directory, address), address, system.answers, directory / "console.log")
         try:
             yield server
         finally:

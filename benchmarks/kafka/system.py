@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.kafka.release import Release
 from benchmarks.server import free_port
+from benchmarks.wire import knows_itself
 
 _HEAP = ("-Xmx1G", "-Xms1G")
 _COLLECTOR = (
@@ -37,6 +38,9 @@ class Kafka:
     @property
     def topic_settings(self) -> dict[str, str]:
         return {}
+
+    def answers(self, address: str) -> bool:
+        return knows_itself(address)
 
     def prepare(self, directory: Path, address: str) -> list[str]:
         """Format the storage, as is done once in a node's life; the start is measured without it."""
