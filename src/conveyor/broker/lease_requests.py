@@ -76,10 +76,9 @@ class LeaseRequests:
     async def _take(self, subscription: Subscription, count: int, visibility_ms: int) -> list[Leased]:
         taken: list[tuple[QueuePartition, LeasedMessage]] = []
         left_bytes = _MAX_BYTES
-        empty: set[int] = set()
         try:
             while len(taken) < count and left_bytes > 0:
-                chosen = self._next(subscription, empty)
+                chosen = self._next(subscription)
                 if chosen is None:
                     break
                 partition, floor = chosen
@@ -93,9 +92,7 @@ class LeaseRequests:
                 found = await _lease(partition, wanted)
                 taken += [(partition, each) for each in found.messages]
                 left_bytes -= sum(len(each.message.value or b"") for each in found.messages)
-                if found.is_exhausted and not found.messages:
-                    empty.add(partition.number)
-                elif not found.messages:
+                if not found.messages:
                     await asyncio.sleep(0)  # A filter lets little through: others have a turn, too.
         except asyncio.CancelledError:
             for partition, each in taken:
@@ -103,8 +100,11 @@ class LeaseRequests:
             raise
         return [(_ack_id(subscription, partition, each), each) for partition, each in taken]
 
-    def _next(self, subscription: Subscription, empty: set[int]) -> tuple[QueuePartition, int] | None:
-        """The partition to ask, and the priority down to which its messages come before all others'."""
+    def _next(self, subscription: Subscription) -> tuple[QueuePartition, int] | None:
+        """The partition to ask, and the priority down to which its messages come before all others'.
+
+        None: there is nothing. Who then waits without a pause in between, misses nothing that comes.
+        """
         partitions = self._partitions_of(subscription.topic)
         now_ms = self._clock.now_ms()
         turn = self._turns.get(subscription.id, 0)
@@ -112,7 +112,7 @@ class LeaseRequests:
         for place in range(len(partitions)):
             partition = partitions[(turn + place) % len(partitions)]
             queue = partition.machine.queue(subscription.id)
-            if queue is None or partition.number in empty:
+            if queue is None or not queue.has_messages:
                 continue
             priority = queue.deliveries.available.first_priority(now_ms)
             if priority is not None:

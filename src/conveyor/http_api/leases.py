@@ -9,6 +9,7 @@ from conveyor.broker.queues import Lease
 from conveyor.http_api.durations import Duration
 from conveyor.http_api.endpoint import Call, Endpoint
 from conveyor.http_api.message_document import MessageDocument, MessageStateName, message_fields
+from conveyor.http_api.payloads import as_text, show_headers
 from conveyor.http_api.subscriptions import named
 from conveyor.queues.inspection import Peeked
 from conveyor.queues.policy import MAX_VISIBILITY_MS
@@ -101,8 +102,21 @@ ENDPOINTS = (
 
 
 def _show_lease(lease: Lease) -> LeaseDocument:
+    """Written out: a lease's messages are what this door shows most."""
+    message = lease.message
+    payload, payload_encoding = as_text(message.value)
+    key, key_encoding = as_text(message.key)
     return LeaseDocument(
-        **message_fields(lease.message),
+        message.message_id,
+        payload,
+        key,
+        show_headers(message.headers) if message.headers else {},
+        message.tag if message.headers else None,
+        message.partition,
+        message.offset,
+        message.timestamp_ms,
+        payload_encoding,
+        key_encoding,
         ack_id=lease.ack_id,
         delivery_count=lease.delivery_count,
         lease_expires_at_ms=lease.expires_ms,

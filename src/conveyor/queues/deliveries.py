@@ -144,7 +144,8 @@ class Deliveries:
         heapq.heappush(self._timers, (due_ms << _OFFSET_BITS | offset) << _PRIORITY_BITS | priority)
 
     def cancel(self, offset: int) -> None:
-        """A message is settled that may be withheld."""
+        """A message is settled that may be withheld, or, with key order, be given up before it is due."""
+        self.doomed.pop(offset, None)
         if offset < self.scanned_offset and (self.keys is None or offset in map(_offset_of, self._timers)):
             self._cancelled.add(offset)
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.backoff import retry_delay_ms
 from conveyor.queues.commands import LeasedMessage, Target
+from conveyor.queues.machine import QueueMachine
 from conveyor.queues.policy import Policy
 from conveyor.queues.progress import Progress
 
-Hard = tuple[bool, bool, bool, bool, int, int]
-"""Of one message: is it settled, a dead letter, doomed, a dead letter that is to be delivered again; how often it was
+Hard = tuple[bool, bool, bool, bool, bool, int, int]
+"""Of one message: is it cancelled, settled, a dead letter, doomed, a dead letter that is to be delivered again; how often it was
 delivered in vain; when it is due again."""
 
 
@@ -38,7 +39,8 @@ class Known:
     @property
     def hard(self) -> Hard:
         is_waiting = self.deliveries > 0 and not self.doomed
-        return self.settled, self.dead, self.doomed, self.restored, self.deliveries, self.retry_ms if is_waiting else 0
+        flags = self.cancelled, self.settled, self.dead, self.doomed, self.restored
+        return *flags, self.deliveries, self.retry_ms if is_waiting else 0
 
     @property
     def is_open(self) -> bool:
@@ -183,14 +185,19 @@ class QueueModel:
         return any(each.came_back for each in (known, *others)) or all(each.offset > known.offset for each in others)
 
 
-def hard_of(progress: Progress, offset: int) -> Hard:
+def hard_of(machine: QueueMachine, progress: Progress, offset: int) -> Hard:
     """The same of the machine's state."""
     attempt = progress.attempts.get(offset)
-    is_settled, is_dead, is_restored = progress.is_settled(offset), offset in progress.dead, offset in progress.restored
-    if attempt is None:
-        return is_settled, is_dead, False, is_restored, 0, 0
-    is_doomed = attempt.doomed is not None
-    return is_settled, is_dead, is_doomed, is_restored, attempt.deliveries, 0 if is_doomed else attempt.due_ms
+    is_doomed = attempt is not None and attempt.doomed is not None
+    return (
+        offset in machine.cancelled,
+        progress.is_settled(offset),
+        offset in progress.dead,
+        is_doomed,
+        offset in progress.restored,
+        0 if attempt is None else attempt.deliveries,
+        0 if attempt is None or is_doomed else attempt.due_ms,
+    )
 
 
 def kinds(results: object) -> list[ErrorKind | None]:

@@ -201,6 +201,15 @@ def test_cancelled_message_is_seen_by_nobody(ordering: str) -> None:
     assert (stage.counts().withheld, stage.counts().in_flight) == (0, 1)
 
 
+def test_cancelled_message_is_no_dead_letter() -> None:
+    stage = Stage(subscription(ordering="key", filter='headers["x"] == "1"', on_filter_error="dead_letter"))
+    stage.publish((None, b"", DELAYED))
+    stage.lease()
+    assert [each.id for each in stage.machine.with_doomed()] == [SUBSCRIPTION]
+    stage.ask(Cancel(offset=0))
+    assert stage.machine.with_doomed() == []
+
+
 def test_message_that_is_due_cannot_be_cancelled() -> None:
     stage = Stage(subscription())
     stage.publish_plain(1)
