@@ -6,7 +6,7 @@ settling leaves a second copy: a dead letter may come twice, and is never lost.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from conveyor.broker.messages import Messages, OutgoingMessage
@@ -16,8 +16,9 @@ from conveyor.broker.subscriptions import Subscriptions
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics import Topics
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
+from conveyor.log.compression import MAX_UNPACKED_BYTES
 from conveyor.log.records import Header
 from conveyor.queues import attributes
 from conveyor.queues.commands import MoveToDeadLetters
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 100
 _FIRST_WAIT_MS = 100
 _LONGEST_WAIT_MS = 30_000
+_CONFIG = {"retention.ms": "-1", "max.message.bytes": str(2 * MAX_UNPACKED_BYTES)}
+"""Of a dead-letter topic that is made here: it keeps letters for ever, and takes whatever another topic can hold."""
 _NOT_COPIED = (attributes.DELAY_MS, attributes.DELIVER_AT_MS, attributes.TTL_MS, attributes.DEDUP_ID)
 
 
@@ -61,7 +64,7 @@ class Burials:
                 try:
                     await self._bury(subscription, partition, doomed)
                     wait_ms = _FIRST_WAIT_MS
-                except RequestError as error:
+                except (RequestError, StorageFailure) as error:
                     log.warning(
                         "dead letters wait subscription=%s partition=%s topic=%s: %s",
                         subscription.name, partition.messages.identity, subscription.policy.dead_letter_topic, error,
@@ -74,16 +77,28 @@ class Burials:
     async def _bury(
         self, subscription: Subscription, partition: QueuePartition, doomed: Sequence[tuple[int, Attempt]]
     ) -> None:
+        """Raises RequestError if some could not be copied, StorageFailure if they could not be read."""
+        found = {offset: (partition.source.get(offset), attempt) for offset, attempt in doomed}
+        letters = {
+            offset: _dead_letter(subscription, message, attempt)
+            for offset, (message, attempt) in found.items()
+            if message is not None
+        }
+        errors = await self._copy(subscription, letters)
+        buried = tuple(offset for offset in found if offset not in errors)
+        await ask(partition, MoveToDeadLetters(subscription=subscription.id, offsets=buried))
+        if errors:
+            partition.machine.postpone(subscription.id, errors)
+            raise next(iter(errors.values()))
+
+    async def _copy(self, subscription: Subscription, letters: Mapping[int, OutgoingMessage]) -> dict[int, RequestError]:
+        """Publish letters to the dead-letter topic. Returns those that it has not taken, and why."""
+        if not letters:
+            return {}
         topic = self._subscriptions.existing(subscription.name).policy.dead_letter_topic
-        found = [(partition.source.get(offset), attempt) for offset, attempt in doomed]
-        letters = [_dead_letter(subscription, message, attempt) for message, attempt in found if message is not None]
-        if letters:
-            await self._topics.ensure(TopicRequest(name=topic, config={"retention.ms": "-1"}))
-            for result in await self._messages.publish(topic, letters):
-                if isinstance(result, RequestError):
-                    raise result
-        offsets = tuple(offset for offset, _ in doomed)
-        await ask(partition, MoveToDeadLetters(subscription=subscription.id, offsets=offsets))
+        await self._topics.ensure(TopicRequest(name=topic, config=_CONFIG))
+        results = zip(letters, await self._messages.publish(topic, list(letters.values())), strict=True)
+        return {offset: result for offset, result in results if isinstance(result, RequestError)}
 
     async def _pause(self, wait_ms: int) -> None:
         over = asyncio.get_running_loop().create_future()

@@ -89,7 +89,12 @@ class LeaseRequests:
                     visibility_ms=visibility_ms,
                     lowest_priority=floor,
                 )
-                found = await _lease(partition, wanted)
+                try:
+                    found = await _lease(partition, wanted)
+                except RequestError as error:  # The other partitions go on.
+                    failure = error
+                    empty.add(partition.number)
+                    continue
                 taken += [(partition, each) for each in found.messages]
                 left_bytes -= sum(len(each.message.value or b"") for each in found.messages)
                 if not found.messages:
@@ -98,6 +103,8 @@ class LeaseRequests:
             for partition, each in taken:
                 _release(partition, subscription.id, [each])
             raise
+        if failure is not None and not taken:
+            raise failure
         return [(_ack_id(subscription, partition, each), each) for partition, each in taken]
 
     def _next(self, subscription: Subscription) -> tuple[QueuePartition, int] | None:
@@ -158,10 +165,12 @@ async def _lease(partition: QueuePartition, command: LeaseMessages) -> LeasedMes
 
     def respond(reply: object) -> None:
         answers.append(reply)
-        if answered is not None and answered.cancelled() and isinstance(reply, LeasedMessages):
-            _release(partition, command.subscription, reply.messages)
-        elif answered is not None:
+        if answered is None:
+            return
+        if not answered.cancelled():
             answered.set_result(reply)
+        elif isinstance(reply, LeasedMessages):
+            _release(partition, command.subscription, reply.messages)
 
     partition.submit(command, respond)
     if not answers:

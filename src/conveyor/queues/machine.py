@@ -8,7 +8,7 @@ Invariants: a message is leased to one at most; what is settled is not leased ag
 what is not settled is leased again, sooner or later.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from uuid import UUID
 
@@ -188,10 +188,12 @@ class QueueMachine:
                 each.take((), high_watermark, now_ms)
 
     def held_from(self) -> int | None:
-        """The lowest offset that some subscription withholds, or may withhold: the log must keep it."""
+        """The lowest offset that the log must keep: of what some subscription withholds, or may withhold, and of what is
+        on its way to the dead-letter topic."""
         every = [each.deliveries for each in self._queues.values()]
         held = [each.scanned_offset for each in every if each.scanned_offset < self._high_watermark]
         held += [offset for each in every if (offset := each.first_withheld_offset()) is not None]
+        held += [min(each.doomed) for each in every if each.doomed]
         return min(held, default=None)
 
     def settled_offset(self) -> int:
@@ -293,6 +295,14 @@ class QueueMachine:
         """Some of the messages of a subscription that are to go to the dead-letter topic."""
         queue = self._queues.get(subscription)
         return [] if queue is None else list(islice(queue.deliveries.doomed.items(), limit))
+
+    def postpone(self, subscription: UUID, offsets: Iterable[int]) -> None:
+        """Let the others that are to go to the dead-letter topic go before these."""
+        queue = self._queues.get(subscription)
+        doomed = {} if queue is None else queue.deliveries.doomed
+        for offset in offsets:
+            if offset in doomed:
+                doomed[offset] = doomed.pop(offset)
 
 
 def _is_soft(queue: Queue, command: OneSubscriptionCommand) -> bool:

@@ -323,6 +323,8 @@ class Queue:
     def _check(self, target: Target) -> RequestError | None:
         """Whether a message may be acknowledged."""
         if target.offset not in self.deliveries.leases and self.progress.is_settled(target.offset):
+            if target.offset in self.progress.dead:
+                return _lost("it is a dead letter: redrive it, or drop it")
             if self._policy.delivery != "exactly_once" or target.lease is None:
                 return None
             return None if self._acknowledged.get(target.offset) == target.lease else _lost("it was settled by another")
