@@ -56,7 +56,7 @@ class QueuePartition:
         self._snapshot_bytes = 0
         self._bytes_at_snapshot = 0
         messages.queue = self
-        self._watch()
+        self._rose()
 
     @property
     def number(self) -> int:
@@ -93,6 +93,7 @@ class QueuePartition:
             self.messages.watch(self._rose)
 
     def _rose(self) -> None:
+        """The log has grown, or may have, while the machine was loaded."""
         self._watch()
         self._advance()
 

@@ -1,12 +1,14 @@
 """The partitions that are queues as well: loaded when their topic has a subscription, and kept until it has none."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from itertools import count
 from uuid import UUID
 
 from conveyor.broker.partitions import PartitionTable
+from conveyor.broker.queue_calls import ask
 from conveyor.broker.queue_partition import QueuePartition
 from conveyor.broker.retention import Retention
 from conveyor.broker.subscriptions import Subscriptions
@@ -15,12 +17,15 @@ from conveyor.broker.topics import Topics
 from conveyor.cluster.image import QUEUE_STATE, companion
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
-from conveyor.queues.commands import QueueProbe
+from conveyor.queues.commands import CutBack, QueueProbe
 from conveyor.queues.machine import QueueMachine
 from conveyor.queues.policy import Subscription
+from conveyor.queues.records import cut
 from conveyor.queues.source import MessageSource
 from conveyor.replication.partition import Partition
 from conveyor.replication.runner import replay
+
+log = logging.getLogger(__name__)
 
 
 class QueuePartitions:
@@ -90,8 +95,11 @@ class QueuePartitions:
         known = self._subscriptions.by_id(topic)
         limit, now_ms = int(messages.high_watermark), self._clock.now_ms()
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, _load_machine, state, machine, known, limit, now_ms)
-        return QueuePartition(
+        opened = int(messages.opened_offset)
+        has_lost = await loop.run_in_executor(
+            self._threads, _load_machine, state, machine, known, limit, opened, now_ms
+        )
+        partition = QueuePartition(
             messages=messages,
             state=state,
             source=source,
@@ -102,6 +110,10 @@ class QueuePartitions:
             call_soon=loop.call_soon,
             changed=self._changed,
         )
+        if has_lost:
+            log.warning("queue cut back partition=%s offset=%d: the log has lost messages", messages.identity, opened)
+            await ask(partition, CutBack(offset=opened))
+        return partition
 
     def _fraction(self) -> float:
         """Entropy, in [0, 1)."""
@@ -109,13 +121,20 @@ class QueuePartitions:
 
 
 def _load_machine(
-    state: Partition, machine: QueueMachine, known: dict[UUID, Subscription], limit: int, now_ms: int
-) -> None:
-    """Replay, and look through the whole backlog. Blocks: the machine is nobody's yet."""
+    state: Partition, machine: QueueMachine, known: dict[UUID, Subscription], limit: int, opened: int, now_ms: int
+) -> bool:
+    """Replay, and look through the whole backlog. Blocks: the machine is nobody's yet.
+
+    Returns whether the machine knew of messages that the log does not have; it has forgotten them then.
+    """
     try:
         replay(state.log, machine)
+        has_lost = machine.reaches_beyond(opened)
+        if has_lost:
+            machine.apply(cut(opened))
         machine.know(known)
         while not machine.advance(limit, now_ms):
             pass
+        return has_lost
     except StorageFailure as failure:
         raise RequestError(ErrorKind.PARTITION_OFFLINE, f"{state.identity} cannot be read: {failure}") from failure

@@ -45,7 +45,7 @@ class Runs:
         return bool(self._returned)
 
     def push(self, offset: int, since_ms: int) -> None:
-        """Add one offset that has been handed out before, or was withheld."""
+        """Add one offset that has been handed out before, or was withheld. since_ms: 0 for one that does not age."""
         heapq.heappush(self._returned, (offset, since_ms))
         self.count += 1
         self.cost += _RETURNED_COST
@@ -128,7 +128,7 @@ class Available:
         return None if level is None else self._effective(level, now_ms)
 
     def pop(self, now_ms: int, lowest: int = 0, limit: int = 1) -> Popped | None:
-        """Take the next message out, and neighbours that are next after it, up to a limit; None if none is so urgent."""
+        """Take the next message out, and neighbours that come after it, up to a limit; None if none is so urgent."""
         priority = self._first_level(now_ms)
         if priority is None or (lowest and self._effective(priority, now_ms) < lowest):
             return None
@@ -161,7 +161,7 @@ class Available:
         if not self._ageing_ms:
             return level
         _, since_ms = next(iter(self._levels[level].values())).first()
-        return level + max(0, now_ms - since_ms) // self._ageing_ms
+        return level + (max(0, now_ms - since_ms) // self._ageing_ms if since_ms > 0 else 0)
 
     def _runs(self, priority: int, group: str) -> Runs:
         groups = self._levels.get(priority)

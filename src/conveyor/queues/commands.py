@@ -115,6 +115,13 @@ class DropDeadLetters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CutBack:
+    """Before the first other command: the log has lost what lay from an offset on. Replies None."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
     """A delayed message that nobody shall see. Replies None, or RequestError."""
 
@@ -123,7 +130,7 @@ class Cancel:
 
 Settling = Acknowledge | Retry | Extend | Reject
 OneSubscriptionCommand = Seek | LeaseMessages | Settling | Release | MoveToDeadLetters | Redeliver | DropDeadLetters
-QueueCommand = UpdateSubscriptions | Cancel | OneSubscriptionCommand
+QueueCommand = UpdateSubscriptions | CutBack | Cancel | OneSubscriptionCommand
 
 
 class LeasedMessage(NamedTuple):

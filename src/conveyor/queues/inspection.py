@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from conveyor.kernel.errors import StorageFailure
 from conveyor.queues.attributes import read_attributes
 from conveyor.queues.commands import MessageState, QueueCounts
 from conveyor.queues.message import Message
@@ -23,7 +24,6 @@ def count_messages(queue: Queue, source: MessageSource, high_watermark: int) -> 
     """How many messages of a partition are where."""
     progress, deliveries = queue.progress, queue.deliveries
     unsettled = progress.unsettled_count(high_watermark) - progress.unsettled_count(source.log_start_offset)
-    oldest = next(unsettled_messages(queue, source, high_watermark), None)
     waiting = 0 if deliveries.keys is None else deliveries.keys.waiting_count
     elsewhere = len(deliveries.leases) + deliveries.withheld_count + len(deliveries.doomed)
     return QueueCounts(
@@ -32,8 +32,16 @@ def count_messages(queue: Queue, source: MessageSource, high_watermark: int) -> 
         in_flight=len(deliveries.leases),
         withheld=deliveries.withheld_count,
         dead=progress.dead.count,
-        oldest_ms=None if oldest is None else oldest.timestamp_ms,
+        oldest_ms=_oldest_ms(queue, source, high_watermark),
     )
+
+
+def _oldest_ms(queue: Queue, source: MessageSource, high_watermark: int) -> int | None:
+    try:
+        oldest = next(unsettled_messages(queue, source, high_watermark), None)
+    except StorageFailure:  # Whoever wants the message is told; the counts hold all the same.
+        return None
+    return None if oldest is None else oldest.timestamp_ms
 
 
 def peek(queue: Queue, source: MessageSource, high_watermark: int, limit: int, now_ms: int) -> list[Peeked]:

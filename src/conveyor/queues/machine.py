@@ -18,6 +18,7 @@ from conveyor.queues.attributes import read_attributes
 from conveyor.queues.commands import (
     Acknowledge,
     Cancel,
+    CutBack,
     DropDeadLetters,
     Extend,
     LeaseMessages,
@@ -34,16 +35,18 @@ from conveyor.queues.commands import (
 )
 from conveyor.queues.deliveries import MAX_INDEXED, Deliveries
 from conveyor.queues.policy import Subscription
-from conveyor.queues.progress import Progress
+from conveyor.queues.progress import BEYOND, Progress
 from conveyor.queues.queue import Queue
 from conveyor.queues.range_set import RangeSet
 from conveyor.queues.records import (
     PARTITION_KEY,
     Attempt,
     Kind,
+    cut,
     forgotten,
     ranges_record,
     ranges_records,
+    read_offset,
     read_ranges,
     reset,
     started,
@@ -51,7 +54,7 @@ from conveyor.queues.records import (
 from conveyor.queues.scan import BatchScan
 from conveyor.queues.source import MessageSource
 
-SCAN_BYTES = 1 << 20
+SCAN_BYTES = 1 << 18
 
 
 class QueueMachine:
@@ -90,6 +93,8 @@ class QueueMachine:
             self.cancelled.clear()
         elif kind is Kind.CANCELLED:
             self._apply_cancelled(record.value)
+        elif kind is Kind.CUT:
+            self._apply_cut(read_offset(record.value))
         elif kind is Kind.FORGOTTEN:
             self._progress.pop(UUID(bytes=record.key), None)
         else:
@@ -100,6 +105,14 @@ class QueueMachine:
 
     def loaded(self, now_ms: int) -> None:
         """All records are applied; `UpdateSubscriptions` tells which of these subscriptions there still are."""
+
+    def reaches_beyond(self, offset: int) -> bool:
+        """Whether anything is known of messages from an offset on: a `CutBack` is due if the log ends there.
+
+        A topic with `flush.policy=os` may lose in a power cut what its subscriptions have settled already.
+        """
+        every = self._progress.values()
+        return bool(self.cancelled.count_from(offset)) or any(each.reaches_beyond(offset) for each in every)
 
     def snapshot(self) -> list[LogRecord]:
         """Records that make the hard state from nothing, whatever was before them."""
@@ -123,6 +136,8 @@ class QueueMachine:
         match command:
             case UpdateSubscriptions():
                 return Outcome(tuple(self._update(command.subscriptions)), (Reply(token, None),))
+            case CutBack():
+                return Outcome((cut(command.offset),), (Reply(token, None),))
             case Cancel():
                 return self._cancel(command, token, now_ms)
             case Seek():
@@ -156,7 +171,11 @@ class QueueMachine:
         self._let_go_below(min(self._source.log_start_offset, high_watermark))
         behind = self._behind()
         if behind:
-            self._scan(behind, high_watermark, now_ms)
+            furthest = max(each.scanned_offset for each in behind)
+            slow = [each for each in behind if each.scanned_offset < furthest]
+            self._scan([each for each in behind if each.scanned_offset == furthest], high_watermark, now_ms)
+            if slow:  # Nobody waits for one that goes through the whole log.
+                self._scan(slow, high_watermark, now_ms)
         return self.is_caught_up
 
     @property
@@ -188,8 +207,8 @@ class QueueMachine:
                 each.take((), high_watermark, now_ms)
 
     def held_from(self) -> int | None:
-        """The lowest offset that the log must keep: of what some subscription withholds, or may withhold, and of what is
-        on its way to the dead-letter topic."""
+        """The lowest offset of all that some subscription withholds, or may withhold, and of what is on its way to a
+        dead-letter topic: the log must keep it."""
         every = [each.deliveries for each in self._queues.values()]
         held = [each.scanned_offset for each in every if each.scanned_offset < self._high_watermark]
         held += [offset for each in every if (offset := each.first_withheld_offset()) is not None]
@@ -209,6 +228,11 @@ class QueueMachine:
             queue.restart()
         elif known is not None:
             self._open(known)
+
+    def _apply_cut(self, offset: int) -> None:
+        self.cancelled.remove(offset, BEYOND)
+        for progress in self._progress.values():
+            progress.cut(offset)
 
     def _apply_cancelled(self, value: bytes) -> None:
         for start, end in read_ranges(value):

@@ -29,7 +29,8 @@ from conveyor.queues.records import (
 )
 
 _ATTEMPTS_AT_ONCE = 10_000
-_BEYOND = 1 << 62
+BEYOND = 1 << 62
+"""No offset is so high."""
 
 
 class Progress:
@@ -88,6 +89,19 @@ class Progress:
             if attempt.doomed is not None:
                 yield doomed(subscription, offset, attempt)
 
+    def cut(self, offset: int) -> None:
+        """The log has lost what lay from an offset on: other messages will lie there."""
+        for each in (self.settled, self.expired, self.dead, self.restored):
+            each.remove(offset, BEYOND)
+        self.attempts = {place: each for place, each in self.attempts.items() if place < offset}
+        self.start_offset = min(self.start_offset, offset)
+
+    def reaches_beyond(self, offset: int) -> bool:
+        """Whether anything is known of messages from an offset on."""
+        ranges = (self.settled, self.expired, self.dead, self.restored)
+        is_known = any(each.count_from(offset) for each in ranges) or any(place >= offset for place in self.attempts)
+        return self.start_offset > offset or is_known
+
     def forget_below(self, log_start_offset: int) -> None:
         """The log has let go of what lies below. Dead letters still count: their copies lie elsewhere."""
         self.expired.remove(0, log_start_offset)
@@ -98,7 +112,7 @@ class Progress:
         self.restored = RangeSet()
         self.attempts = {}
         for each in (self.expired, self.dead):
-            each.remove(offset, _BEYOND)
+            each.remove(offset, BEYOND)
 
     def _settle(self, ranges: list[Range], kind: Kind) -> None:
         for start, end in ranges:

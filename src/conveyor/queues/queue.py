@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 _LOOKED_AT_ONCE = 2_000
 _ENDED_AT_ONCE = 5_000
 _REMEMBERED_LEASES = 100_000
+_MOST_WAITING = 100_000
 
 
 class Queue:
@@ -205,7 +206,7 @@ class Queue:
     def _must_wait(self) -> bool:
         """Whether so many stand in line behind others of their key that only those may go which come back."""
         keys = self.deliveries.keys
-        is_full = keys is not None and keys.waiting_count >= self._policy.max_in_flight
+        is_full = keys is not None and keys.waiting_count >= _MOST_WAITING
         return is_full and not self.deliveries.available.has_returned
 
     def _configure(self, subscription: Subscription) -> None:
@@ -327,7 +328,11 @@ class Queue:
                 return _lost("it is a dead letter: redrive it, or drop it")
             if self._policy.delivery != "exactly_once" or target.lease is None:
                 return None
-            return None if self._acknowledged.get(target.offset) == target.lease else _lost("it was settled by another")
+            return (
+                None
+                if self._acknowledged.get(target.offset) == target.lease
+                else _lost("it was settled already, by another lease or before the broker started")
+            )
         lease = self._lease_of(target)
         return lease if isinstance(lease, RequestError) else None
 

@@ -14,6 +14,7 @@ DROPPED    (start, end)...               dead letters that somebody has given up
 FORGOTTEN                                the subscription is gone
 CANCELLED  (start, end)...               delayed messages that nobody shall see; about the whole partition
 RESET                                    a snapshot begins: nothing before it counts; about the whole partition
+CUT        offset                        the log has lost what lay from there on; about the whole partition
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,6 +47,7 @@ class Kind(IntEnum):
     FORGOTTEN = 9
     CANCELLED = 10
     RESET = 11
+    CUT = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +91,16 @@ def forgotten(subscription: UUID) -> LogRecord:
     return LogRecord(subscription.bytes, bytes((Kind.FORGOTTEN,)))
 
 
+def cut(offset: int) -> LogRecord:
+    return LogRecord(PARTITION_KEY, bytes((Kind.CUT,)) + pack(">q", offset))
+
+
 def reset() -> LogRecord:
     return LogRecord(PARTITION_KEY, bytes((Kind.RESET,)))
 
 
 def read_offset(value: bytes) -> int:
-    """The offset of a STARTED record."""
+    """The offset of a STARTED or CUT record."""
     return int.from_bytes(value[1 : 1 + _NUMBER_BYTES], "big", signed=True)
 
 

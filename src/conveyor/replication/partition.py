@@ -61,7 +61,9 @@ class Partition:
         self.identity = identity
         self.log = log
         self.leader_epoch = leader_epoch
-        self.high_watermark = Offset(log.flushed_offset)
+        self.opened_offset = Offset(log.flushed_offset)
+        """Where the log ended when it was opened."""
+        self.high_watermark = self.opened_offset
         self.offline_reason: str | None = None
         self._wants_write = wants_write
         self._wants_flush = wants_flush

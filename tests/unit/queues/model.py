@@ -11,8 +11,8 @@ from conveyor.queues.policy import Policy
 from conveyor.queues.progress import Progress
 
 Hard = tuple[bool, bool, bool, bool, bool, int, int]
-"""Of one message: is it cancelled, settled, a dead letter, doomed, a dead letter that is to be delivered again; how often it was
-delivered in vain; when it is due again."""
+"""Of one message: is it cancelled, settled, a dead letter, doomed, a dead letter to be delivered again; how often it
+was delivered in vain; when it is due again."""
 
 
 @dataclass(slots=True)
@@ -103,6 +103,8 @@ class QueueModel:
         known = self.messages.get(target.offset)
         if known is None or not known.settled:
             return self.lease_refused(target)
+        if known.dead:
+            return ErrorKind.LEASE_LOST
         if self.policy.delivery != "exactly_once" or target.lease is None:
             return None
         return None if self.remembered.get(target.offset) == target.lease else ErrorKind.LEASE_LOST

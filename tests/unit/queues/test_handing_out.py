@@ -6,7 +6,7 @@ import pytest
 
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.settings import TopicSettings
-from conveyor.log.records import Header
+from conveyor.log.records import Header, encode_batch
 from conveyor.queues.attributes import ONLY_FOR
 from conveyor.queues.commands import (
     Cancel,
@@ -14,11 +14,13 @@ from conveyor.queues.commands import (
     MoveToDeadLetters,
     Redeliver,
     Reject,
+    Release,
     Seek,
     Target,
     UpdateSubscriptions,
 )
 from conveyor.queues.inspection import peek
+from conveyor.queues.machine import SCAN_BYTES
 from tests.unit.queues.model import kinds
 from tests.unit.queues.stage import SUBSCRIPTION, Stage, header, subscription, target
 
@@ -96,8 +98,9 @@ def test_key_order_holds_after_a_restart() -> None:
     assert stage.lease_offsets() == [0]
 
 
-def test_full_line_lets_those_go_who_come_back() -> None:
-    stage = Stage(subscription(ordering="key", max_in_flight=2))
+def test_full_line_lets_those_go_who_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conveyor.queues.queue._MOST_WAITING", 2)
+    stage = Stage(subscription(ordering="key"))
     keyed(stage, *[b"a"] * 5)
     [first] = stage.lease(10)
     has_messages = [stage.queue.has_messages]
@@ -107,6 +110,47 @@ def test_full_line_lets_those_go_who_come_back() -> None:
     for offset in range(5):
         assert stage.lease_offsets() == [offset]
         stage.ack(Target(offset))
+
+
+def test_long_line_of_a_key_leaves_other_keys_alone() -> None:
+    stage = Stage(subscription(ordering="key", max_in_flight=2))
+    keyed(stage, *[b"a"] * 5, b"b")
+    assert stage.lease_offsets() == [0, 5]
+
+
+def test_what_has_no_age_is_not_taken_for_the_oldest() -> None:
+    stage = Stage(subscription(priority_ageing_ms=60_000))
+    stage.publish((None, b"low", [header("priority", 0)]))
+    stage.ask(Release(subscription=SUBSCRIPTION, targets=(target(stage.lease()[0]),)))
+    stage.publish((None, b"high", [header("priority", 9)]))
+    assert [each.message.value for each in stage.lease()] == [b"high"]
+
+
+def test_log_keeps_what_is_on_its_way_to_the_dead_letters() -> None:
+    stage = Stage(subscription(max_deliveries=1))
+    stage.publish_plain(2)
+    stage.nack(target(stage.lease(2)[1]))
+    held = [stage.machine.held_from()]
+    stage.ask(MoveToDeadLetters(subscription=SUBSCRIPTION, offsets=(1,)))
+    assert [*held, stage.machine.held_from()] == [1, None]
+
+
+def test_nobody_waits_for_one_that_looks_through_the_whole_log() -> None:
+    stage = Stage(subscription(), subscription(OTHER))
+    for _ in range(4):
+        stage.publish((None, bytes(SCAN_BYTES), ()))
+    stage.lease(10)
+    other = stage.machine.queue(OTHER)
+    assert other is not None
+    other.restart()
+    stage.messages.append(encode_batch([(stage.now_ms, None, b"new", ())]), stage.now_ms)
+    stage.messages.write()
+    job = stage.messages.begin_flush()
+    assert job is not None
+    job.run()
+    stage.messages.complete_flush(job, None)
+    assert not stage.machine.advance(stage.messages.high_watermark, stage.now_ms)
+    assert (stage.queue.has_messages, other.deliveries.scanned_offset) == (True, 1)
 
 
 def test_other_order_takes_hold_at_once() -> None:

@@ -1,0 +1,40 @@
+"""A topic with `flush.policy=os` may lose in a power cut what its subscriptions have settled already."""
+
+from random import Random
+
+from conveyor.broker.messages import OutgoingMessage
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.queues.policy import Start
+from tests.unit.broker.parts import Storage, running_parts
+
+
+class LosesAll(Random):
+    """Nothing survives that was not flushed."""
+
+    def random(self) -> float:
+        return 0.0
+
+    def getrandbits(self, k: int) -> int:
+        return 0
+
+
+LOSES_ALL = LosesAll()
+
+
+def messages(*values: bytes) -> list[OutgoingMessage]:
+    return [OutgoingMessage(value=each) for each in values]
+
+
+async def test_messages_in_the_place_of_lost_ones_are_delivered() -> None:
+    storage = Storage()
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1, config={"flush.policy": "os"}))
+        await broker.queues.create("t", "s", Start(kind="earliest"), {})
+        await broker.messages.publish("t", messages(b"a", b"b", b"c"))
+        leases = await broker.queues.lease("s", 3, 0, None)
+        assert await broker.queues.ack("s", [each.ack_id for each in leases]) == [None] * 3
+        storage.disk = storage.disk.power_cut(LOSES_ALL)
+    async with running_parts(storage=storage) as broker:
+        await broker.messages.publish("t", messages(b"d"))
+        assert [each.message.value for each in await broker.queues.lease("s", 3, 0, None)] == [b"d"]
+        assert (await broker.queues.stats("s")).unsettled == 1
