@@ -91,7 +91,9 @@ class Burials:
             partition.machine.postpone(subscription.id, errors)
             raise next(iter(errors.values()))
 
-    async def _copy(self, subscription: Subscription, letters: Mapping[int, OutgoingMessage]) -> dict[int, RequestError]:
+    async def _copy(
+        self, subscription: Subscription, letters: Mapping[int, OutgoingMessage]
+    ) -> dict[int, RequestError]:
         """Publish letters to the dead-letter topic. Returns those that it has not taken, and why."""
         if not letters:
             return {}

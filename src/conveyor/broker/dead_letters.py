@@ -20,6 +20,7 @@ from conveyor.queues import attributes
 from conveyor.queues.attributes import last_header
 from conveyor.queues.commands import DropDeadLetters, Redeliver
 from conveyor.queues.filters import Filter, FilterFailure
+from conveyor.queues.inspection import MAX_PEEKED_BYTES
 from conveyor.queues.message import Message, format_message_id, parse_message_id
 from conveyor.queues.policy import Subscription
 
@@ -102,11 +103,16 @@ class DeadLetters:
         filter: str | None = None,  # noqa: A002
         after: str | None = None,
     ) -> list[DeadLetter]:
-        """The oldest dead letters of a subscription. filter: in CEL, over the copies. after: the last one seen."""
+        """The oldest dead letters of a subscription, fewer if they are large.
+
+        filter: in CEL, over the copies. after: the last one seen.
+        """
         found = []
+        left_bytes = MAX_PEEKED_BYTES
         async for letter in self._letters(self._subscriptions.existing(name), filter, None, after):
             found.append(letter)
-            if len(found) == limit:
+            left_bytes -= len(letter.message.value or b"")
+            if len(found) == limit or left_bytes <= 0:
                 break
         return found
 
@@ -126,9 +132,8 @@ class DeadLetters:
         total, done = await self.count(name), 0
         portion = _AT_ONCE if rate is None else max(1, min(_AT_ONCE, int(rate * _PORTION_SECONDS)))
         started_ms = self._clock.now_ms()
-        async for letters in _portions(self._letters(subscription, filter, message_ids), portion):
-            await self._redrive(subscription, letters)
-            done += len(letters)
+        async for redriven in self._redriven(subscription, filter, message_ids, portion):
+            done += redriven
             if progress is not None:
                 progress(done, total)
             if rate is not None:
@@ -145,11 +150,33 @@ class DeadLetters:
         subscription = self._subscriptions.existing(name)
         partitions = await self._partitions.load(subscription.topic)
         dropped: dict[int, list[int]] = {}
-        async for letter in self._letters(subscription, filter, message_ids):
-            dropped.setdefault(letter.origin_partition, []).append(letter.origin_offset)
+        if filter is None:
+            for partition in partitions:
+                dropped[partition.number] = _dead_offsets(subscription, partition, message_ids)
+        else:
+            async for letter in self._letters(subscription, filter, message_ids):
+                dropped.setdefault(letter.origin_partition, []).append(letter.origin_offset)
         for number, offsets in dropped.items():
             await ask(partitions[number], DropDeadLetters(subscription=subscription.id, offsets=tuple(offsets)))
         return sum(map(len, dropped.values()))
+
+    async def _redriven(
+        self,
+        subscription: Subscription,
+        expression: str | None,
+        message_ids: Sequence[str] | None,
+        at_once: int,
+    ) -> AsyncIterator[int]:
+        """Redrives a portion at each step, and tells how many it was; last those whose copies are gone."""
+        async for letters in _portions(self._letters(subscription, expression, message_ids), at_once):
+            await self._redrive(subscription, letters)
+            yield len(letters)
+        for partition in await self._partitions.load(subscription.topic) if expression is None else ():
+            offsets = _dead_offsets(subscription, partition, message_ids)
+            for place in range(0, len(offsets), at_once):
+                mine = tuple(offsets[place : place + at_once])
+                gone = await ask(partition, Redeliver(subscription=subscription.id, offsets=mine))
+                yield len(mine) - len(gone)
 
     async def _redrive(self, subscription: Subscription, letters: Sequence[DeadLetter]) -> None:
         partitions = await self._partitions.load(subscription.topic)
@@ -279,6 +306,21 @@ def _counts(subscription: Subscription, partitions: Sequence[QueuePartition], le
         return False
     queue = partitions[letter.origin_partition].machine.queue(subscription.id)
     return queue is not None and letter.origin_offset in queue.progress.dead
+
+
+def _dead_offsets(
+    subscription: Subscription, partition: QueuePartition, message_ids: Sequence[str] | None
+) -> list[int]:
+    """The dead letters of a partition, whatever became of their copies: all, or those that are named."""
+    queue = partition.machine.queue(subscription.id)
+    ranges = () if queue is None else queue.progress.dead
+    named = None if message_ids is None else set(message_ids)
+    return [
+        offset
+        for start, end in ranges
+        for offset in range(start, end)
+        if named is None or format_message_id(partition.number, offset) in named
+    ]
 
 
 def _matches(wanted: Filter, message: Message) -> bool:

@@ -6,7 +6,7 @@ next. Whoever goes away while it waits, or while its leases are being written, l
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from uuid import UUID
 
 from conveyor.broker.queue_partition import QueuePartition
@@ -76,9 +76,10 @@ class LeaseRequests:
     async def _take(self, subscription: Subscription, count: int, visibility_ms: int) -> list[Leased]:
         taken: list[tuple[QueuePartition, LeasedMessage]] = []
         left_bytes = _MAX_BYTES
+        failures: dict[int, RequestError] = {}
         try:
             while len(taken) < count and left_bytes > 0:
-                chosen = self._next(subscription)
+                chosen = self._next(subscription, failures)
                 if chosen is None:
                     break
                 partition, floor = chosen
@@ -92,8 +93,7 @@ class LeaseRequests:
                 try:
                     found = await _lease(partition, wanted)
                 except RequestError as error:  # The other partitions go on.
-                    failure = error
-                    empty.add(partition.number)
+                    failures[partition.number] = error
                     continue
                 taken += [(partition, each) for each in found.messages]
                 left_bytes -= sum(len(each.message.value or b"") for each in found.messages)
@@ -103,11 +103,11 @@ class LeaseRequests:
             for partition, each in taken:
                 _release(partition, subscription.id, [each])
             raise
-        if failure is not None and not taken:
-            raise failure
+        if failures and not taken:
+            raise next(iter(failures.values()))
         return [(_ack_id(subscription, partition, each), each) for partition, each in taken]
 
-    def _next(self, subscription: Subscription) -> tuple[QueuePartition, int] | None:
+    def _next(self, subscription: Subscription, without: Container[int]) -> tuple[QueuePartition, int] | None:
         """The partition to ask, and the priority down to which its messages come before all others'.
 
         None: there is nothing. Who then waits without a pause in between, misses nothing that comes.
@@ -119,7 +119,7 @@ class LeaseRequests:
         for place in range(len(partitions)):
             partition = partitions[(turn + place) % len(partitions)]
             queue = partition.machine.queue(subscription.id)
-            if queue is None or not queue.has_messages:
+            if partition.number in without or queue is None or not queue.has_messages:
                 continue
             priority = queue.deliveries.available.first_priority(now_ms)
             if priority is not None:

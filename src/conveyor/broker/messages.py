@@ -38,6 +38,8 @@ _RECORD_BYTES = 40
 """At most what a record takes besides its key, value and headers; so much for each header, too."""
 
 _BATCH_BYTES = 61
+_MOST_BATCH_BYTES = 1 << 20
+"""More go into one only if a single message is larger, however large the topic's messages may be."""
 
 
 class OutgoingMessage(NamedTuple):
@@ -196,9 +198,10 @@ class Messages:
     ) -> list[list[int]]:
         """The messages of a partition as few batches; none larger than the topic takes, if its messages are not."""
         try:
-            room = self._partitions.find(topic, number).log.topic.max_message_bytes - _BATCH_BYTES
+            most_bytes = self._partitions.find(topic, number).log.topic.max_message_bytes
         except RequestError:
             return [numbers]
+        room = min(most_bytes, _MOST_BATCH_BYTES) - _BATCH_BYTES
         chunks: list[list[int]] = []
         left = 0
         for each in numbers:

@@ -5,7 +5,8 @@ there is something. Names of subscriptions are unique in the broker.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -19,7 +20,7 @@ from conveyor.broker.subscriptions import Subscriptions
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics import Topics
 from conveyor.cluster.image import TopicImage
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.queues.ack_id import decode_ack_id
 from conveyor.queues.commands import (
@@ -37,7 +38,7 @@ from conveyor.queues.commands import (
     UpdateSubscriptions,
 )
 from conveyor.queues.filters import Filter
-from conveyor.queues.inspection import Peeked, count_messages, message_state, peek
+from conveyor.queues.inspection import MAX_PEEKED_BYTES, Peeked, count_messages, message_state, peek
 from conveyor.queues.message import Message, is_message_id, is_waiting_id, parse_message_id, parse_waiting_id
 from conveyor.queues.policy import Start, Subscription
 from conveyor.queues.rates import Rates
@@ -223,14 +224,18 @@ class Queues:
         return await self.change(name, {"paused": False})
 
     async def peek(self, name: str, max_messages: int) -> list[Peeked]:
-        """Messages that are not settled, without a lease: the first of each partition, by offset."""
+        """Messages that are not settled, without a lease: the first of each partition, by offset; fewer if large."""
         subscription = self.existing(name)
         found: list[Peeked] = []
+        left_bytes = MAX_PEEKED_BYTES
         for each in await self._ready(subscription):
             queue = each.machine.queue(subscription.id)
-            if queue is not None and len(found) < max_messages:
+            if queue is not None and len(found) < max_messages and left_bytes > 0:
                 end, now_ms = each.messages.high_watermark, self._clock.now_ms()
-                found += peek(queue, each.source, end, max_messages - len(found), now_ms)
+                with _reading(each):
+                    peeked = peek(queue, each.source, end, max_messages - len(found), now_ms, left_bytes)
+                left_bytes -= sum(len(one.message.value or b"") for one in peeked)
+                found += peeked
         return found
 
     async def stats(self, name: str) -> SubscriptionStats:
@@ -268,7 +273,8 @@ class Queues:
         states: dict[str, MessageState] = {}
         for subscription in self.all(topic):
             partition = _numbered(await self._ready(subscription), number, topic)
-            message = partition.source.get(offset) if offset < partition.messages.high_watermark else None
+            with _reading(partition):
+                message = partition.source.get(offset) if offset < partition.messages.high_watermark else None
             if message is None:
                 raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' has no message '{message_id}'")
             queue = partition.machine.queue(subscription.id)
@@ -320,7 +326,8 @@ class Queues:
         elif start.kind == "latest":
             offset = end
         else:
-            offset = partition.source.first_offset_after(start.timestamp_ms, end)
+            with _reading(partition):
+                offset = partition.source.first_offset_after(start.timestamp_ms, end)
         settled = await ask(partition, Seek(subscription=subscription.id, offset=offset))
         assert isinstance(settled, int)
         return settled
@@ -377,6 +384,15 @@ class Queues:
         if len(asked) == 1:
             return [await asked[0]]
         return await asyncio.gather(*asked)
+
+
+@contextmanager
+def _reading(partition: QueuePartition) -> Iterator[None]:
+    """A partition that cannot be read goes offline, and says so. Raises RequestError."""
+    try:
+        yield
+    except StorageFailure as failure:
+        raise partition.messages.failed_read(failure) from failure
 
 
 def _counts(partition: QueuePartition, subscription: UUID) -> QueueCounts:

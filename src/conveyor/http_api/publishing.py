@@ -193,6 +193,8 @@ def _from_document(message: NewMessage) -> OutgoingMessage | RequestError:
 def _outgoing(
     payload: bytes | None, asked: Attributes, headers: list[Header], key: bytes | None = None
 ) -> OutgoingMessage:
+    """Raises RequestError (INVALID_REQUEST): what a Kafka producer sets in silence to no effect is refused here."""
+    attributes.check_attributes(headers)
     if key is None and asked.key is not None:
         key = _bytes(asked.key)
     return OutgoingMessage(

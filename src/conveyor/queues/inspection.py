@@ -10,6 +10,9 @@ from conveyor.queues.message import Message
 from conveyor.queues.queue import Queue
 from conveyor.queues.source import MessageSource
 
+MAX_PEEKED_BYTES = 8 << 20
+"""As large are the messages of one answer, apart from the last."""
+
 _LOOKED_AT = 10_000
 
 
@@ -44,12 +47,15 @@ def _oldest_ms(queue: Queue, source: MessageSource, high_watermark: int) -> int 
     return None if oldest is None else oldest.timestamp_ms
 
 
-def peek(queue: Queue, source: MessageSource, high_watermark: int, limit: int, now_ms: int) -> list[Peeked]:
-    """The first unsettled messages, by offset."""
+def peek(
+    queue: Queue, source: MessageSource, high_watermark: int, limit: int, now_ms: int, max_bytes: int = MAX_PEEKED_BYTES
+) -> list[Peeked]:
+    """The first unsettled messages, by offset. max_bytes: none is added once their values are that large."""
     found = []
     for message in unsettled_messages(queue, source, high_watermark):
         found.append(Peeked(message, message_state(queue, message, now_ms)))
-        if len(found) == limit:
+        max_bytes -= len(message.value or b"")
+        if len(found) == limit or max_bytes <= 0:
             break
     return found
 

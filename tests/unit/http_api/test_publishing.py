@@ -84,5 +84,10 @@ async def test_header_without_a_sound_name_is_refused(header: str) -> None:
         await publish(PublishQuery(), ("Conveyor-Header", header))
 
 
+async def test_header_that_would_have_no_effect_is_refused() -> None:
+    with pytest.raises(RequestError, match="conveyor-delay-ms is 'soon'"):
+        await publish(PublishQuery(header=["conveyor-delay-ms:soon"]))
+
+
 def test_query_and_batch_know_the_same_attributes() -> None:
     assert set(Attributes.__struct_fields__) <= set(PublishQuery.__struct_fields__)

@@ -1,0 +1,143 @@
+"""Queues while something fails: a partition, a read, a dead-letter topic that does not take what it is given."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from conveyor.broker.broker import Broker
+from conveyor.broker.messages import OutgoingMessage
+from conveyor.broker.queue_partition import QueuePartition
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.queues.policy import Start
+from tests.unit.broker.parts import Storage, running_parts
+
+EARLIEST = Start(kind="earliest")
+SMALL, LARGE = b"small", b"large" * 1000
+
+
+async def publish(broker: Broker, *payloads: bytes, partition: int = 0) -> None:
+    await broker.messages.publish("t", [OutgoingMessage(each, partition=partition) for each in payloads])
+
+
+async def leased(broker: Broker, count: int = 10) -> list[str]:
+    return [each.message.message_id for each in await broker.queues.lease("s", count, 0, None)]
+
+
+async def reject(broker: Broker, message_ids: Sequence[str]) -> None:
+    assert await broker.queues.reject("s", message_ids, "no stock") == [None] * len(message_ids)
+
+
+async def letters(broker: Broker, topic: str, count: int) -> list[bytes | None]:
+    """The payloads in a dead-letter topic, once there are so many."""
+    found: list[bytes | None] = []
+    while len(found) < count:
+        await asyncio.sleep(0)
+        if topic in broker.topics.image.topics:
+            found = [each.value for each in await broker.messages.browse(topic, None, EARLIEST, 100)]
+    return found
+
+
+async def dead(broker: Broker, storage: Storage, count: int) -> int:
+    """How many dead letters there are, once it is so many; those that wait are tried again meanwhile."""
+    found = 0
+    while found < count:
+        await asyncio.sleep(0)
+        storage.clock.advance(seconds=31)
+        found = await broker.dead_letters.count("s")
+    return found
+
+
+def queue_partition(broker: Broker, number: int = 0) -> QueuePartition:
+    found = broker.partitions.find("t", number).queue
+    assert isinstance(found, QueuePartition)
+    return found
+
+
+async def test_partition_that_is_offline_takes_no_leases_of_others_with_it(broker: Broker) -> None:
+    await broker.queues.create("t", "s", EARLIEST, {})
+    await publish(broker, SMALL, SMALL, partition=0)
+    await publish(broker, SMALL, partition=1)
+    broker.partitions.find("__queue_state.t", 1).go_offline(StorageFailure("the disk is gone"))
+    assert await leased(broker) == ["0-0", "0-1"]
+    with pytest.raises(RequestError, match="offline"):
+        await leased(broker)
+
+
+async def test_lease_that_was_given_up_may_fail(broker: Broker) -> None:
+    await broker.queues.create("t", "s", EARLIEST, {"delivery": "at_most_once"})
+    await publish(broker, SMALL)
+    lease = asyncio.ensure_future(leased(broker))
+    for _ in range(100):
+        if not queue_partition(broker).machine.settled_offset():
+            await asyncio.sleep(0)
+    lease.cancel()
+    broker.partitions.find("__queue_state.t", 0).go_offline(StorageFailure("the disk is gone"))
+    with pytest.raises(asyncio.CancelledError):
+        await lease
+
+
+async def test_read_that_fails_is_told(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t"))
+        await broker.queues.create("t", "s", EARLIEST, {})
+        await publish(broker, SMALL)
+    async with running_parts(storage=storage) as broker:
+        await broker.queues.resume("s")
+        storage.disk.fail("read")
+        assert (await broker.queues.stats("s")).unsettled == 1
+        with pytest.raises(RequestError) as refused:
+            await broker.queues.peek("s", 1)
+        assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
+        storage.disk.heal()
+
+
+async def test_letter_that_is_too_large_keeps_no_other_back(broker: Broker, storage: Storage) -> None:
+    await broker.topics.create(TopicRequest(name="small", config={"max.message.bytes": "2000"}))
+    await broker.queues.create("t", "s", EARLIEST, {"dead_letter_topic": "small"})
+    await publish(broker, LARGE, *[SMALL] * 3)
+    await reject(broker, await leased(broker))
+    assert await dead(broker, storage, 3) == 3
+    for _ in range(100):
+        await asyncio.sleep(0)
+        storage.clock.advance(seconds=31)
+    assert await letters(broker, "small", 3) == [SMALL] * 3
+    await broker.topics.replace_config("small", {"max.message.bytes": "20000"})
+    assert await dead(broker, storage, 4) == 4
+    assert await letters(broker, "small", 4) == [*[SMALL] * 3, LARGE]
+
+
+async def test_dead_letter_topic_takes_what_its_topic_takes(broker: Broker) -> None:
+    await broker.queues.create("t", "s", EARLIEST, {})
+    largest = bytes(broker.settings.topics.max_message_bytes - 200)
+    await publish(broker, largest)
+    await reject(broker, await leased(broker))
+    assert await letters(broker, "t.dlq", 1) == [largest]
+
+
+async def test_dead_letters_whose_copies_are_gone_are_delivered_again_or_given_up(
+    broker: Broker, storage: Storage
+) -> None:
+    await broker.queues.create("t", "s", EARLIEST, {})
+    await publish(broker, *[SMALL] * 4)
+    await reject(broker, await leased(broker))
+    assert await dead(broker, storage, 4) == 4
+    await broker.topics.delete("t.dlq")
+    assert await broker.dead_letters.redrive("s", message_ids=["0-2"]) == 1
+    assert await leased(broker) == ["0-2"]
+    assert await broker.dead_letters.drop("s", message_ids=["0-0"]) == 1
+    assert await broker.dead_letters.redrive("s") == 2
+    assert await leased(broker) == ["0-1", "0-3"]
+    assert await broker.dead_letters.count("s") == 0
+
+
+async def test_look_at_large_messages_is_not_answered_without_bounds(broker: Broker, storage: Storage) -> None:
+    await broker.queues.create("t", "s", EARLIEST, {})
+    large = bytes(1_000_000)
+    await publish(broker, *[large] * 10)
+    await publish(broker, large, partition=1)
+    assert len(await broker.queues.peek("s", 1000)) == 9
+    await reject(broker, await leased(broker, 11))
+    assert await dead(broker, storage, 11) == 11
+    assert len(await broker.dead_letters.peek("s", 1000)) == 9
