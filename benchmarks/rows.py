@@ -245,7 +245,7 @@ def _server_seconds_a_batch(trial: Trial) -> float:
 
 
 GROUPS: dict[str, Group] = {
-    "start": Group(measure=start_and_memory, every_policy=False),
+    "start": Group(measure=start_and_memory),
     "streams": Group(measure=streams, warm_up=lambda trial: _server_seconds(trial, _stream_a_little)),
     "latency": Group(measure=latency, warm_up=lambda trial: _server_seconds(trial, _send_and_receive)),
     "requests": Group(measure=requests, warm_up=_server_seconds_a_request),
@@ -253,6 +253,6 @@ GROUPS: dict[str, Group] = {
     "tools": Group(
         measure=tools, warm_up=lambda trial: _server_seconds(trial, _run_tools_a_little), needs_release=True
     ),
-    "partitions": Group(measure=partitions, every_policy=False),
+    "partitions": Group(measure=partitions),
 }
 """By the name that `--only` takes."""

@@ -56,7 +56,7 @@ def test_headers_stay_away_when_they_are_not_wanted(spark: "SparkSession", broke
 
 def test_timestamps_are_exact_to_the_millisecond(spark: "SparkSession", broker: Broker, topic: str) -> None:
     stamps = [1, 999, 1_000, BASE_TIME_MS + 123, 1_700_000_000_999, YEAR_9999_MS]
-    create_topic(broker, topic)
+    create_topic(broker, topic, message_timestamp_after_max_ms=str(2**63 - 1))
     produce(broker, topic, [Sent(timestamp_ms=stamp) for stamp in stamps])
     table = read(spark, broker, topic).selectExpr("unix_micros(timestamp) AS us")
     assert [row.us for row in table.collect()] == [stamp * 1000 for stamp in stamps]
@@ -65,7 +65,7 @@ def test_timestamps_are_exact_to_the_millisecond(spark: "SparkSession", broker: 
 def test_a_timestamp_beyond_all_calendars_does_not_end_the_query(
     spark: "SparkSession", broker: Broker, topic: str
 ) -> None:
-    create_topic(broker, topic)
+    create_topic(broker, topic, message_timestamp_after_max_ms=str(2**63 - 1))
     produce(broker, topic, [Sent(timestamp_ms=2**62), Sent(timestamp_ms=BASE_TIME_MS)])
     table = read(spark, broker, topic).selectExpr("unix_millis(timestamp) AS ms")
     assert [row.ms for row in table.collect()] == [YEAR_9999_MS, BASE_TIME_MS]

@@ -42,6 +42,15 @@ class Written:
     at_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The last batch of an idempotent producer, and what comes after it."""
+
+    batch: bytes
+    first_offset: int
+    next_sequence: int
+
+
 class CompactedLogIsADict(RuleBasedStateMachine):
     """The log under test, and every record that was ever flushed to it."""
 
@@ -54,20 +63,41 @@ class CompactedLogIsADict(RuleBasedStateMachine):
         )  # fmt: skip
         self.log: Log = open_topic_log(self.disk, self.topic)
         self.written: list[Written] = []
+        self.sent: dict[int, Sent] = {}
         self.now_ms = NOW_MS
         self.first_cleaned_ms: dict[int, int] = {}
 
     @rule(records=RECORDS, codec=st.sampled_from([compression.NONE, compression.ZSTD]))
     def append(self, records: list[tuple[bytes, bool]], codec: int) -> None:
         self.now_ms += 1
-        first = self.log.log_end_offset
-        made = [
-            Written(first + number, key, None if is_tombstone else b"%d" % (first + number), self.now_ms)
-            for number, (key, is_tombstone) in enumerate(records)
-        ]
-        self.log.append(encode_batch([(each.at_ms, each.key, each.value, ()) for each in made], codec=codec), 0, 0)
+        made = self.made(records)
+        batch = encode_batch([(each.at_ms, each.key, each.value, ()) for each in made], codec=codec)
+        self.log.append(batch, 0, self.now_ms)
         self.flush()
         self.written += made
+
+    @rule(records=RECORDS, producer_id=st.integers(1, 2))
+    def append_idempotent(self, records: list[tuple[bytes, bool]], producer_id: int) -> None:
+        self.now_ms += 1
+        sent = self.sent.get(producer_id)
+        made = self.made(records)
+        batch = encode_batch(
+            [(each.at_ms, each.key, each.value, ()) for each in made],
+            producer_id=producer_id, producer_epoch=0, base_sequence=sent.next_sequence if sent else 0,
+        )  # fmt: skip
+        info = self.log.append(batch, 0, self.now_ms)
+        assert (info.first_offset, info.duplicate) == (len(self.written), False)
+        self.flush()
+        self.written += made
+        sequence = (sent.next_sequence if sent else 0) + len(made)
+        self.sent[producer_id] = Sent(batch, made[0].offset, sequence)
+
+    @rule(producer_id=st.integers(1, 2))
+    def append_again(self, producer_id: int) -> None:
+        """Even where nothing of the batch is left, its producer gets the answer that it got before."""
+        if (sent := self.sent.get(producer_id)) is not None:
+            info = self.log.append(sent.batch, 0, self.now_ms)
+            assert (info.first_offset, info.duplicate) == (sent.first_offset, True)
 
     @rule(max_keys=st.sampled_from([1, 2, 100]), interrupted_by=st.none() | st.tuples(st.integers(0, 25), SEEDS))
     def compact(self, max_keys: int, interrupted_by: tuple[int, int] | None) -> None:
@@ -117,6 +147,14 @@ class CompactedLogIsADict(RuleBasedStateMachine):
         for each in last.values():
             if each.value is not None or not self.may_be_gone(each):
                 assert each.offset in read
+
+    def made(self, records: list[tuple[bytes, bool]]) -> list[Written]:
+        """The next records of the log."""
+        first = self.log.log_end_offset
+        return [
+            Written(first + number, key, None if is_tombstone else b"%d" % (first + number), self.now_ms)
+            for number, (key, is_tombstone) in enumerate(records)
+        ]
 
     def may_be_gone(self, tombstone: Written) -> bool:
         """Only if a compaction that came late enough after a first one has seen it."""

@@ -4,7 +4,7 @@ PROPERTY_EXAMPLES in the environment says how many such stories are told; 400 by
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
@@ -19,6 +19,7 @@ from conveyor.log.log import Log
 from conveyor.log.producer_state import REMEMBERED_BATCHES
 from conveyor.log.reading import find_newest, find_time
 from conveyor.log.records import encode_batch
+from conveyor.log.retention import FOREVER, retained_from
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, contents, open_topic_log, records_of
 from tests.unit.log.power_switch import PowerSwitch
@@ -52,7 +53,7 @@ class LogIsAList(RuleBasedStateMachine):
         super().__init__()
         self.disk = MemoryDisk()
         self.stored: list[Stored] = []
-        self.written = self.flushed = 0
+        self.start = self.written = self.flushed = 0
         self.now_ms = NOW_MS
         self.named = 0
         self.job: FlushJob | None = None
@@ -106,7 +107,7 @@ class LogIsAList(RuleBasedStateMachine):
 
     @rule(place=st.floats(0, 1), max_bytes=st.sampled_from([0, 1, 100, 200, 1000]), at_least_one=st.booleans())
     def read(self, place: float, max_bytes: int, at_least_one: bool) -> None:
-        offset = round(place * self.written)
+        offset = self.start + round(place * (self.written - self.start))
         found = self.log.read(offset, max_bytes, self.written, at_least_one=at_least_one)
         content = b"" if found is None else found.file.read(found.position, found.length)
         batches = [each for each in self.stored if offset < each.next_offset <= self.written]
@@ -146,6 +147,26 @@ class LogIsAList(RuleBasedStateMachine):
             self.job.run()
         else:
             self.complete_flush()
+
+    @rule(place=st.floats(0, 1), interrupted_by=st.none() | st.tuples(st.integers(0, 8), SEEDS))
+    def trim(self, place: float, interrupted_by: tuple[int, int] | None) -> None:
+        """DeleteRecords, up to what is flushed."""
+        self.complete_flush()
+        self.let_go(round(place * self.flushed), interrupted_by)
+
+    @rule(kept_bytes=st.sampled_from([0, 300, 1000]), interrupted_by=st.none() | st.tuples(st.integers(0, 8), SEEDS))
+    def retain(self, kept_bytes: int, interrupted_by: tuple[int, int] | None) -> None:
+        """Retention by size: as many of the oldest segments go as leave that much."""
+        self.complete_flush()
+        topic = replace(self.topic, retention_bytes=kept_bytes, retention_ms=FOREVER)
+        expected, left = self.start, self.log.size_bytes
+        for each in self.log.segments[:-1]:
+            left -= each.size
+            if each.sealed and self.start < each.next_offset <= self.flushed and left >= kept_bytes:
+                expected = each.next_offset
+        offset = retained_from(self.log.segments, self.start, topic, self.flushed, self.now_ms)
+        assert offset == expected
+        self.let_go(offset, interrupted_by)
 
     @rule()
     def stop_and_start(self) -> None:
@@ -200,7 +221,7 @@ class LogIsAList(RuleBasedStateMachine):
     @invariant()
     def offsets_are_in_order(self) -> None:
         log = self.log
-        assert (log.log_start_offset, log.written_offset) == (0, self.written)
+        assert (log.log_start_offset, log.written_offset) == (self.start, self.written)
         assert 0 <= log.flushed_offset <= log.written_offset <= log.log_end_offset
         assert log.log_end_offset == (self.stored[-1].next_offset if self.stored else 0)
         assert [segment.base_offset for segment in log.segments[1:]] == [
@@ -209,7 +230,9 @@ class LogIsAList(RuleBasedStateMachine):
 
     @invariant()
     def what_is_written_is_read(self) -> None:
-        assert contents(self.log) == flat([each for each in self.stored if each.next_offset <= self.written])
+        assert contents(self.log) == flat(
+            [each for each in self.stored if self.start < each.next_offset <= self.written]
+        )
 
     # The model.
 
@@ -256,11 +279,11 @@ class LogIsAList(RuleBasedStateMachine):
         return None if batch.sequence == expected else ErrorKind.OUT_OF_ORDER_SEQUENCE
 
     def readable_times(self) -> list[tuple[int, int]]:
-        """(offset, timestamp) of every record that is written."""
+        """(offset, timestamp) of every record that is written, and in a segment that is there."""
         return [
             (batch.first_offset + number, at_ms)
             for batch in self.stored
-            if batch.next_offset <= self.written
+            if self.log.segments[0].base_offset <= batch.first_offset and batch.next_offset <= self.written
             for number, at_ms in enumerate(batch.times)
         ]
 
@@ -274,6 +297,23 @@ class LogIsAList(RuleBasedStateMachine):
         if self.job is not None:
             self.log.complete_flush(self.job)
             self.flushed, self.job = self.job.offset, None
+
+    def let_go(self, offset: int, interrupted_by: tuple[int, int] | None) -> None:
+        """Of everything below an offset; interrupted_by: the disk fails after so many operations, then a power cut."""
+        before, after = self.start, max(self.start, offset)
+        job = self.log.trim(offset)
+        self.start = after
+        if interrupted_by is None:
+            return job.run()
+        try:
+            with PowerSwitch(self.disk, interrupted_by[0]):
+                job.run()
+        except StorageFailure:
+            self.log.abandon()
+            self.disk = self.disk.power_cut(Random(interrupted_by[1]))
+            self.reopen(self.flushed)
+            assert self.log.log_start_offset in (before, after)
+            self.start = self.log.log_start_offset
 
     def try_to_open(self, operations: int) -> None:
         try:

@@ -30,10 +30,13 @@ class ProcessCompactor:
 
     async def compact(self, plan: CompactionPlan) -> CompactionResult:
         """Raises StorageFailure."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", __name__, str(self._root),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", __name__, str(self._root),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+        except OSError as error:
+            raise StorageFailure(f"compaction of {plan.directory} cannot start a process: {error}") from error
         try:
             output, errors = await process.communicate(json.dumps(asdict(plan)).encode())
         finally:

@@ -1,9 +1,14 @@
-"""Compacting logs: one at a time, the one with most to gain first, by a `Compactor` that works off the event loop."""
+"""Compacting logs: one at a time, the one with most to gain first, by a `Compactor` that works off the event loop.
+
+A compaction that fails is tried again after a pause, which doubles each time up to an hour: its process may have been
+killed for want of memory, or its log may be damaged.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -19,6 +24,8 @@ from conveyor.replication.partition import Partition
 
 log = logging.getLogger(__name__)
 
+_LONGEST_PAUSE_MS = 3_600_000
+
 
 class Compactor(Protocol):
     """Carries out a plan off the event loop, in another process where that can see the disk."""
@@ -28,8 +35,16 @@ class Compactor(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pause:
+    """How long a log is left alone after a failure, and until when."""
+
+    length_ms: int
+    until_ms: int
+
+
 class Compaction:
-    """See the module's docstring."""
+    """See the module's docstring. `failures`: compactions that have failed, since the start."""
 
     def __init__(
         self,
@@ -49,7 +64,8 @@ class Compaction:
         self._threads = threads
         self._tasks = tasks
         self._settings = settings
-        self._given_up: set[Partition] = set()
+        self._pauses: dict[Partition, _Pause] = {}
+        self.failures = 0
         self._cancel_alarm: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -64,8 +80,11 @@ class Compaction:
     async def compact_all(self) -> None:
         """Compact every log that is due."""
         now_ms, max_keys = self._clock.now_ms(), self._settings.compaction_max_keys
-        plans = [(each, each.plan_compaction(now_ms, max_keys)) for each in self._partitions]
-        due = [(partition, plan) for partition, plan in plans if plan is not None and partition not in self._given_up]
+        present = list(self._partitions)
+        self._pauses = {each: self._pauses[each] for each in present if each in self._pauses}
+        rested = [each for each in present if each not in self._pauses or self._pauses[each].until_ms <= now_ms]
+        plans = [(each, each.plan_compaction(now_ms, max_keys)) for each in rested]
+        due = [(partition, plan) for partition, plan in plans if plan is not None]
         for partition, plan in sorted(due, key=lambda each: -_dirty_bytes(each[1])):
             await self._compact(partition, plan)
 
@@ -77,9 +96,8 @@ class Compaction:
         try:
             result = await self._compactor.compact(plan)
         except StorageFailure as failure:
-            log.error("compaction given up partition=%s reason=%s", partition.identity, failure)
-            self._given_up.add(partition)
-            return
+            return self._pause(partition, failure)
+        self._pauses.pop(partition, None)
         try:
             await self._swap(partition, result)
         except StorageFailure as failure:
@@ -88,6 +106,13 @@ class Compaction:
             "log compacted partition=%s cleaned_offset=%d bytes=%d to=%d",
             partition.identity, result.cleaned_offset, result.bytes_before, result.bytes_after,
         )  # fmt: skip
+
+    def _pause(self, partition: Partition, failure: StorageFailure) -> None:
+        last = self._pauses.get(partition)
+        length_ms = min(_LONGEST_PAUSE_MS, 2 * last.length_ms if last else self._settings.compaction_check_ms)
+        self._pauses[partition] = _Pause(length_ms=length_ms, until_ms=self._clock.now_ms() + length_ms)
+        self.failures += 1
+        log.error("compaction failed partition=%s retry_in_ms=%d reason=%s", partition.identity, length_ms, failure)
 
     async def _swap(self, partition: Partition, result: CompactionResult) -> None:
         loop = asyncio.get_running_loop()

@@ -123,8 +123,12 @@ class Queues:
         _check_filter(document)
         partitions = await self._partitions.load(self._topics.existing(topic).name)
         subscription = await self._subscriptions.create(topic, name, start, document)
-        await self._tell(topic, partitions)
-        await self._gather([self._begin(subscription, each, start) for each in partitions])
+        try:
+            await self._tell(topic, partitions)
+            await self._gather([self._begin(subscription, each, start) for each in partitions])
+        except RequestError:
+            await self._subscriptions.delete(name)  # Nobody was promised a message: it can be made anew.
+            raise
         return subscription
 
     async def change(self, name: str, document: Mapping[str, object]) -> Subscription:

@@ -7,6 +7,7 @@ from its connection for that time.
     consumer_byte_rate         bytes of the records of Fetch answers; an answer that is too much goes out empty instead,
                                and is not counted
     request_percentage         time on the event loop, of all requests; at most a second of throttling at a time
+    controller_mutation_rate   partitions made and deleted: a bucket of tokens, as `token_bucket` has it
     connection_creation_rate   connections from an address; one too many is closed, and is not counted
 
 A rate is what was counted in the present window and the full windows before it, over their time. Whoever had nothing
@@ -18,11 +19,15 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
+from conveyor.broker.token_bucket import TokenBucket
 from conveyor.cluster.quotas import (
     ANONYMOUS,
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     QUOTAS_PATH,
     REQUEST_PERCENTAGE,
@@ -46,6 +51,8 @@ log = logging.getLogger(__name__)
 
 MAX_RATES = 50_000
 """Rates remembered; the longest unused goes first. Client ids are the clients' own: there may be any number."""
+
+Kept = TypeVar("Kept")
 
 _MAX_INT32 = (1 << 31) - 1
 
@@ -91,13 +98,21 @@ class Quotas:
         self.in_force = False
         """Whether there are any quotas: while there are none, nothing is measured."""
         self.throttled = dict.fromkeys(
-            (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONNECTION_CREATION_RATE), 0
+            (
+                PRODUCER_BYTE_RATE,
+                CONSUMER_BYTE_RATE,
+                REQUEST_PERCENTAGE,
+                CONTROLLER_MUTATION_RATE,
+                CONNECTION_CREATION_RATE,
+            ),
+            0,
         )
         """How often each kind of quota has held somebody back."""
         self._store = store
         self._clock = clock
         self._settings = settings
         self._rates: OrderedDict[RateKey, Rate] = OrderedDict()
+        self._buckets: OrderedDict[RateKey, TokenBucket] = OrderedDict()
         self._one_change = asyncio.Lock()
 
     async def load(self) -> None:
@@ -159,6 +174,27 @@ class Quotas:
         """For how many ms the client is throttled, by what was counted so far."""
         return self._counted(limit, self._rate(limit.rate_key).excess_ms(limit.per_second, now_ms))
 
+    def take_tokens(self, limit: Limit, amount: int, now_ms: int, *, strict: bool) -> int:
+        """Take tokens of a bucket, and return for how many ms the client is throttled.
+
+        A bucket that is in debt gives a strict request none. Raises RequestError (THROTTLING_QUOTA_EXCEEDED).
+        """
+        bucket = _remembered(self._buckets, limit.rate_key, TokenBucket)
+        bucket.fill(limit.per_second, self._settings.quota_window_count * self._settings.quota_window_seconds, now_ms)
+        debt_ms = bucket.debt_ms(limit.per_second)
+        if not (strict and debt_ms):
+            bucket.take(amount)
+            return self._counted(limit, bucket.debt_ms(limit.per_second))
+        self._counted(limit, debt_ms)
+        raise RequestError(
+            ErrorKind.THROTTLING_QUOTA_EXCEEDED,
+            f"more partitions made and deleted than {limit.rate_key[0]} allows: try again in {debt_ms} ms",
+        )
+
+    def token_debt_ms(self, limit: Limit) -> int:
+        """For how long a bucket, as it was last, is in debt."""
+        return _remembered(self._buckets, limit.rate_key, TokenBucket).debt_ms(limit.per_second)
+
     def window_amount(self, limit: Limit) -> int:
         """The most that can be counted at once without going beyond the limit."""
         settings = self._settings
@@ -169,16 +205,9 @@ class Quotas:
         return self._settings.quota_window_seconds * 1000
 
     def _rate(self, key: RateKey) -> Rate:
-        rates = self._rates
-        rate = rates.get(key)
-        if rate is None:
-            if len(rates) >= MAX_RATES:
-                rates.popitem(last=False)
-            settings = self._settings
-            rate = rates[key] = Rate(settings.quota_window_count, settings.quota_window_seconds * 1000)
-        else:
-            rates.move_to_end(key)
-        return rate
+        settings = self._settings
+        make = partial(Rate, settings.quota_window_count, settings.quota_window_seconds * 1000)
+        return _remembered(self._rates, key, make)
 
     def _counted(self, limit: Limit, throttle_ms: int) -> int:
         if throttle_ms:
@@ -188,14 +217,27 @@ class Quotas:
     def _hold(self, quotas: ClientQuotas) -> None:
         self.quotas = quotas
         self.in_force = bool(quotas.entities)
-        for key in [each for each in self._rates if each[0] not in quotas.by_key]:
-            del self._rates[key]
+        for table in (self._rates, self._buckets):
+            for key in [each for each in table if each[0] not in quotas.by_key]:
+                del table[key]
 
     async def _write(self, entity: QuotaEntity, values: dict[str, float], node: Versioned | None) -> bool:
         path, version = entity_path(entity), ABSENT if node is None else node.version
         if not values:
             return await self._store.delete(path, version)
         return await self._store.put(path, encode_values(values), version) is not None
+
+
+def _remembered(table: "OrderedDict[RateKey, Kept]", key: RateKey, make: Callable[[], Kept]) -> Kept:
+    """What is known of a key; it is the last to be forgotten now."""
+    found = table.get(key)
+    if found is None:
+        if len(table) >= MAX_RATES:
+            table.popitem(last=False)
+        found = table[key] = make()
+    else:
+        table.move_to_end(key)
+    return found
 
 
 class RequestMeter:
@@ -231,6 +273,21 @@ class RequestMeter:
         if limit is not None and self.throttle_ms == 0:
             self._throttle(self._quotas.record_within(limit, size, self._clock.now_ms()))
         return self.throttle_ms == 0
+
+    def mutated(self, partitions: int, *, strict: bool) -> None:
+        """The request is about to make or delete so many partitions.
+
+        Strict requests, those of versions that know the error, are refused; what others ask for is done, and they wait.
+        Raises RequestError (THROTTLING_QUOTA_EXCEEDED).
+        """
+        limit = self._quotas.limit(CONTROLLER_MUTATION_RATE, self._client_id)
+        if limit is not None:
+            try:
+                throttle_ms = self._quotas.take_tokens(limit, partitions, self._clock.now_ms(), strict=strict)
+            except RequestError:
+                self._throttle(self._quotas.token_debt_ms(limit))
+                raise
+            self._throttle(throttle_ms)
 
     def answered(self) -> None:
         """An answer is about to be made: it says what the time of the client's requests has come to."""

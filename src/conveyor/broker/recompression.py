@@ -9,6 +9,7 @@ from functools import partial
 
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Bytes
+from conveyor.kernel.settings import TopicSettings
 from conveyor.log.recompression import recompress, wants_recompression
 from conveyor.replication.partition import Partition
 
@@ -48,7 +49,7 @@ class Recompression:
         self._idle.clear()
         if wants_recompression(partition.log.topic, batch):
             loop = asyncio.get_running_loop()
-            running = loop.run_in_executor(self._threads, _recompress, batch, partition.log.topic.compression_type)
+            running = loop.run_in_executor(self._threads, _recompress, batch, partition.log.topic)
             running.add_done_callback(partial(self._done, partition, waiting))
         else:
             waiting.outcome = batch
@@ -72,8 +73,8 @@ class Recompression:
             self._idle.set()
 
 
-def _recompress(batch: Bytes, compression_type: str) -> Bytes | RequestError:
+def _recompress(batch: Bytes, topic: TopicSettings) -> Bytes | RequestError:
     try:
-        return recompress(batch, compression_type)
+        return recompress(batch, topic)
     except RequestError as error:
         return error

@@ -1,4 +1,5 @@
-"""Client quotas: who may use how much. Immutable; a change makes a new one. Source: KIP-13, KIP-55, KIP-546, KIP-612.
+"""Client quotas: who may use how much. Immutable; a change makes a new one. Source: KIP-13, KIP-55, KIP-546, KIP-599,
+KIP-612.
 
 An entity is a user, a client id, a user's client id, or an address. A name of None is the default: it holds for
 whoever has no quota of that kind by name. For each key by itself, a client is under the first of these that has it:
@@ -35,6 +36,7 @@ ANONYMOUS = "ANONYMOUS"
 PRODUCER_BYTE_RATE = "producer_byte_rate"
 CONSUMER_BYTE_RATE = "consumer_byte_rate"
 REQUEST_PERCENTAGE = "request_percentage"
+CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
@@ -43,7 +45,8 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 RateKey = tuple[str, str | None, str | None]
 """Who shares a rate: key of the quota, user, client id (or address); None where all of them share it."""
 
-_CLIENT_KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+_CLIENT_KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE)
+_FRACTIONAL_KEYS = (REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE)
 _IP_KEYS = (CONNECTION_CREATION_RATE,)
 _TYPES = ((USER,), (CLIENT_ID,), (CLIENT_ID, USER), (IP,))
 _WHOLE_EPSILON = 1e-6
@@ -51,7 +54,10 @@ _WHOLE_EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaChange:
-    """One key of an entity. `value`: per second, in bytes, percent of the event loop or connections; None removes."""
+    """One key of an entity. `value`: per second, in bytes, percent of the event loop, partitions or connections.
+
+    None removes it.
+    """
 
     key: str
     value: float | None
@@ -224,7 +230,7 @@ def _checked_value(entity: QuotaEntity, key: str, value: float) -> float:
         raise _invalid(f"this broker enforces no quota '{key}' for '{entity[0][0]}': it does {', '.join(keys)}")
     if not isfinite(value) or value <= 0:
         raise _invalid(f"quota '{key}' is {value}: it must be more than 0; remove it for no limit")
-    if key != REQUEST_PERCENTAGE and abs(value - round(value)) > _WHOLE_EPSILON:
+    if key not in _FRACTIONAL_KEYS and abs(value - round(value)) > _WHOLE_EPSILON:
         raise _invalid(f"quota '{key}' is {value}: it must be a whole number")
     return value
 

@@ -17,6 +17,7 @@ COUNTERS = {
     "conveyor_log_appended_bytes": ("log", "appended_bytes", "Bytes appended to logs."),
     "conveyor_log_recovered_segments": ("log", "recovered_segments", "Segments checked batch by batch at a start."),
     "conveyor_log_truncated_bytes": ("log", "truncated_bytes", "Bytes cut off logs at recovery."),
+    "conveyor_compaction_failures": ("compaction", "failures", "Compactions that failed, and are tried again."),
     "conveyor_network_connections_opened": ("network", "connections_opened", "Connections taken."),
     "conveyor_network_connections_refused": ("network", "connections_refused", "Connections closed by the broker."),
     "conveyor_network_received_bytes": ("network", "received_bytes", "Bytes received from Kafka clients."),
@@ -35,7 +36,7 @@ def render_metrics(broker: Broker, network_probe: Any) -> tuple[bytes, str]:
 class _BrokerCollector(Collector):
     def __init__(self, broker: Broker, network_probe: Any) -> None:
         self._broker = broker
-        self._probes = {"log": broker.log_probe, "network": network_probe}
+        self._probes = {"log": broker.log_probe, "compaction": broker.compaction, "network": network_probe}
 
     def collect(self) -> Iterator[Metric]:
         for name, (probe, field, doc) in COUNTERS.items():

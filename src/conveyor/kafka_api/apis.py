@@ -1,5 +1,8 @@
 """Every API that this broker serves, with its versions: all that kio knows. What is not here is not advertised.
 
+Produce is advertised from version 0 on, as Kafka does (KAFKA-18659), though it is served from 3 on: librdkafka before
+2.9 takes a broker without it for one that knows neither gzip, snappy nor lz4, and sends records uncompressed instead.
+
 What handles an API is loaded with its first request, or by `load_all` once the broker is ready: a client that only
 produces need not wait for groups.
 """
@@ -13,7 +16,7 @@ from kio.schema.index import api_key_map, schema_name_map
 
 from conveyor.kafka_api.call import Call
 
-API_VERSIONS_KEY = 18
+PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
 
 _MODULES = (
     "k00_produce",
@@ -63,6 +66,7 @@ class Api:
         versions = schema_name_map[api_key_map[self.key]]
         self.min_version = min(versions)
         self.max_version = max(versions)
+        self.advertised_min_version = 0 if self.key == PRODUCE_KEY else self.min_version
         self._module = module
 
     @cached_property

@@ -20,12 +20,12 @@ Part = bytes | FileSlice
 class Call:
     """A decoded request, and the place of its answer in the order of the connection.
 
-    Exactly one of `answer`, `answer_parts` and `answer_nothing` is called, once, now or later.
+    Exactly one of `answer`, `answer_parts`, `answer_nothing` and `close_connection` is called, once, now or later.
     """
 
     __slots__ = (
-        "_answered", "api_key", "api_version", "broker", "cancel", "client_host", "client_id", "correlation_id",
-        "is_unanswerable", "meter", "parts", "request", "weight_bytes",
+        "_answered", "api_key", "api_version", "broker", "cancel", "client_host", "client_id", "close_reason",
+        "correlation_id", "meter", "parts", "request", "weight_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -44,8 +44,8 @@ class Call:
         """Set by an API whose answer waits for something; called if the connection ends first."""
         self.meter: RequestMeter | None = None
         """Set while there are quotas."""
-        self.is_unanswerable = False
-        """A bug in the answer: what was done is done, and the connection is closed, as if the answer was lost."""
+        self.close_reason: str | None = None
+        """Set if the connection has to be closed in place of an answer."""
         self.weight_bytes = 0
         """What the request takes in memory while it is worked on."""
         self._answered = answered
@@ -54,6 +54,14 @@ class Call:
     def throttle_ms(self) -> int:
         """What the answer says: for how long no more requests are taken from this client."""
         return 0 if self.meter is None else self.meter.throttle_ms
+
+    def mutate(self, partitions: int, *, strict_from: int) -> None:
+        """So many partitions are about to be made or deleted. From a version on, quotas refuse that (KIP-599).
+
+        Raises RequestError (THROTTLING_QUOTA_EXCEEDED).
+        """
+        if self.meter is not None:
+            self.meter.mutated(partitions, strict=self.api_version >= strict_from)
 
     def answer(self, body: Body) -> None:
         """Answer with a body by kio's field names."""
@@ -64,8 +72,7 @@ class Call:
             encoded = encode_response(self.api_key, self.api_version, self.correlation_id, body)
         except UnencodableResponse:
             log.exception("request cannot be answered client=%s host=%s", self.client_id, self.client_host)
-            self.is_unanswerable = True
-            return self.answer_nothing()
+            return self.close_connection("its request could not be answered: a bug, see the log")
         self.answer_parts([LENGTH.pack(len(encoded)) + encoded])
 
     def answer_parts(self, parts: list[Part]) -> None:
@@ -77,3 +84,8 @@ class Call:
     def answer_nothing(self) -> None:
         """The protocol wants no answer (acks=0)."""
         self.answer_parts([])
+
+    def close_connection(self, reason: str) -> None:
+        """There is no answer that would tell this; what was done is done. Answers before it still go out."""
+        self.close_reason = reason
+        self.answer_nothing()

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from conveyor.broker.broker import Broker
-from conveyor.broker.configs import ConfigEntry, ConfigSource, broker_configs, topic_configs
+from conveyor.broker.configs import ConfigEntry, ConfigSource, broker_configs, group_configs, topic_configs
 from conveyor.cluster.topic_creation import check_name
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
@@ -12,6 +12,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 
 TOPIC = 2
 BROKER = 4
+GROUP = 32
 DELETE_OPERATION = 1
 
 SOURCES = {ConfigSource.TOPIC: 1, ConfigSource.BROKER: 4, ConfigSource.DEFAULT: 5}
@@ -27,6 +28,10 @@ def entries_of(broker: Broker, resource_type: int, name: str) -> list[ConfigEntr
     if resource_type == BROKER:
         check_broker_name(broker, name)
         return broker_configs(broker.settings) if name else []
+    if resource_type == GROUP:
+        if not name:
+            raise RequestError(ErrorKind.INVALID_REQUEST, "a group's name is not empty")
+        return group_configs(broker.settings)
     raise unknown_resource(resource_type)
 
 
@@ -60,13 +65,19 @@ def check_changeable(call: Call, resource: Any) -> None:
             ErrorKind.INVALID_REQUEST,
             "a broker's settings are given at its start: by flags, environment or conveyor.toml",
         )
+    if resource.resource_type == GROUP:
+        raise RequestError(
+            ErrorKind.INVALID_REQUEST,
+            "groups have no settings of their own: the broker's, group.consumer.*, hold for all of them",
+        )
     if resource.resource_type != TOPIC:
         raise unknown_resource(resource.resource_type)
 
 
 def unknown_resource(resource_type: int) -> RequestError:
     return RequestError(
-        ErrorKind.INVALID_REQUEST, f"resource type {resource_type} has no settings: topics (2) and brokers (4) have"
+        ErrorKind.INVALID_REQUEST,
+        f"resource type {resource_type} has no settings: topics (2), brokers (4) and groups (32) have",
     )
 
 

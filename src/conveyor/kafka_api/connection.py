@@ -11,7 +11,7 @@ from struct import Struct
 from time import perf_counter
 
 from conveyor.broker.broker import Broker
-from conveyor.kafka_api.apis import API_VERSIONS_KEY, APIS, Api
+from conveyor.kafka_api.apis import API_VERSIONS_KEY, APIS, FETCH_KEY, PRODUCE_KEY, Api
 from conveyor.kafka_api.call import Call, Part
 from conveyor.kafka_api.codec import decode_request
 from conveyor.kafka_api.framing import FrameDecoder
@@ -19,7 +19,6 @@ from conveyor.kafka_api.k18_api_versions import answer_unsupported
 from conveyor.kernel.errors import ProtocolViolation
 
 _KEY_AND_VERSION = Struct(">hh")
-_PRODUCE_KEY = 0
 _DECODED_FACTOR = 16
 """Memory that a decoded request takes, for each of its bytes; a Produce's are records, which stay as they are."""
 
@@ -107,7 +106,7 @@ class KafkaConnection:
         began = perf_counter() if self._quotas.in_force else 0.0
         header, request = decode_request(api_key, version, frame)
         call = Call(self._broker, api_key, version, header, request, self._client_host, self._answered)
-        call.weight_bytes = len(frame) if api_key == _PRODUCE_KEY else len(frame) * _DECODED_FACTOR
+        call.weight_bytes = len(frame) if api_key == PRODUCE_KEY else len(frame) * _DECODED_FACTOR
         self._open_bytes += call.weight_bytes
         self._calls.append(call)
         if began:
@@ -140,9 +139,7 @@ class KafkaConnection:
     def _refuse_version(self, api: Api, version: int, frame: memoryview) -> None:
         """The protocol's own answer to an unknown version exists for ApiVersions only (KIP-511)."""
         if api.key != API_VERSIONS_KEY:
-            raise ProtocolViolation(
-                f"api key {api.key} version {version}: versions {api.min_version} to {api.max_version} are served"
-            )
+            raise ProtocolViolation(_why_not_served(api, version))
         correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
         call = Call(self._broker, api.key, 0, _Header(correlation_id), None, self._client_host, self._answered)
         self._calls.append(call)
@@ -162,9 +159,19 @@ class KafkaConnection:
             call = calls.popleft()
             self._open_bytes -= call.weight_bytes
             ready += call.parts or ()
-            if call.is_unanswerable and self._failed is not None:
-                return self._failed("its request could not be answered: a bug, see the log")
+            if call.close_reason is not None and self._failed is not None:
+                self._send(ready)
+                return self._failed(call.close_reason)
         self._send(ready)
+
+
+def _why_not_served(api: Api, version: int) -> str:
+    served = f"api key {api.key} version {version}: versions {api.min_version} to {api.max_version} are served"
+    if version >= api.min_version:
+        return served
+    if api.key in (PRODUCE_KEY, FETCH_KEY):
+        return f"{served}; message formats 0 and 1 are not taken: use a client of Kafka 0.11 or newer"
+    return f"{served}; the client is too old: Kafka's producers and consumers work since 0.11, its tools since 2.0"
 
 
 class _Header:

@@ -69,11 +69,19 @@ def _uses_zstd(request: Any) -> bool:
 
 def _finish(call: Call, results: Sequence[Published]) -> None:
     if call.request.acks == ACKS_NONE:
-        return call.answer_nothing()
+        return _finish_silently(call, results)
     if call.meter is not None:
         call.meter.answered()
     topics, throttle_ms = call.request.topic_data, call.throttle_ms
     call.answer_parts([encode(call.api_version, call.correlation_id, topics, results, throttle_ms)])
+
+
+def _finish_silently(call: Call, results: Sequence[Published]) -> None:
+    """Nobody hears of an error with acks=0: the connection is closed instead, as Kafka does."""
+    failure = next((each.error for each in results if each.error is not None), None)
+    if failure is None:
+        return call.answer_nothing()
+    call.close_connection(f"client '{call.client_id}' produced with acks=0: {failure.kind.name}: {failure.message}")
 
 
 def _refuse(call: Call, kind: ErrorKind, message: str) -> None:

@@ -1,6 +1,7 @@
 """FindCoordinator (key 10): which broker looks after a group. v1 key type · v3 flexible · v4 several keys at once.
 
-Transaction coordinators (key type 1) are not offered yet, and share groups (2) neither: INVALID_REQUEST says so.
+Transaction coordinators (key type 1) are not offered yet: they are refused as InitProducerId refuses them, with an
+error on which clients give up at once. Share groups (2) are not offered either: INVALID_REQUEST says so.
 """
 
 from typing import Any
@@ -10,7 +11,7 @@ from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _BATCHED = 4
-_GROUP = 0
+_GROUP, _TRANSACTION = 0, 1
 
 
 def handle(call: Call) -> None:
@@ -35,6 +36,8 @@ async def _coordinator(call: Call, key: str) -> dict[str, Any]:
 
 
 def _check(key_type: int) -> None:
+    if key_type == _TRANSACTION:
+        raise RequestError(ErrorKind.TRANSACTIONS_UNSUPPORTED, "transactions are not offered by this broker yet")
     if key_type != _GROUP:
         raise RequestError(
             ErrorKind.INVALID_REQUEST, f"coordinators of type {key_type} are not offered: only consumer groups (0)"

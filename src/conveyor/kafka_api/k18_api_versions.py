@@ -1,7 +1,7 @@
 """ApiVersions (key 18): what this broker serves.
 
 v3 names the client's software; v0 is the answer to a version that is not known (KIP-511), which lets a newer client
-choose one that is.
+choose one that is. What is advertised is served, but for the oldest versions of Produce: see `apis`.
 """
 
 import re
@@ -36,5 +36,6 @@ def _api_keys() -> list[dict[str, Any]]:
     from conveyor.kafka_api.apis import APIS
 
     return [
-        {"api_key": api.key, "min_version": api.min_version, "max_version": api.max_version} for api in APIS.values()
+        {"api_key": api.key, "min_version": api.advertised_min_version, "max_version": api.max_version}
+        for api in APIS.values()
     ]

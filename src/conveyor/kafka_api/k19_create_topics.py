@@ -1,5 +1,5 @@
 """CreateTopics (key 19). v2 to v4 as v1 · v4 -1 for the broker's defaults · v5 flexible, answers with the settings
-(KIP-525) · v7 topic ids."""
+(KIP-525) · v6 quota errors (KIP-599) · v7 topic ids."""
 
 from collections import Counter
 from typing import Any
@@ -11,6 +11,8 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api import configs, errors
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ErrorKind, RequestError
+
+_QUOTA_ERRORS = 6
 
 
 def handle(call: Call) -> None:
@@ -33,7 +35,10 @@ async def _create(call: Call, asked: Any) -> dict[str, Any]:
     topics = call.broker.topics
     try:
         request = _request(asked)
-        topic = topics.check(request) if call.request.validate_only else await topics.create(request)
+        topic = topics.check(request)
+        if not call.request.validate_only:
+            call.mutate(len(topic.partitions), strict_from=_QUOTA_ERRORS)
+            topic = await topics.create(request)
     except RequestError as error:
         return _failed(asked.name, error)
     return _created(call.broker, topic)

@@ -1,4 +1,4 @@
-"""DeleteTopics (key 20). v4 flexible · v5 error messages · v6 by name or by id."""
+"""DeleteTopics (key 20). v4 flexible · v5 error messages, quota errors (KIP-599) · v6 by name or by id."""
 
 from collections import Counter
 from typing import Any
@@ -8,6 +8,7 @@ from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _BY_ID = 6
+_QUOTA_ERRORS = 5
 
 
 def handle(call: Call) -> None:
@@ -38,6 +39,7 @@ async def _delete(call: Call, name: str | None, topic_id: Any, times_named: int)
             topic_id = None if known is None else known.topic_id
         if name is None:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+        call.mutate(len(topics.existing(name).partitions), strict_from=_QUOTA_ERRORS)
         await topics.delete(name)
     except RequestError as failure:
         error = failure

@@ -1,4 +1,4 @@
-"""CreatePartitions (key 37): more partitions for a topic (KIP-195). v2 flexible · v3 quota errors."""
+"""CreatePartitions (key 37): more partitions for a topic (KIP-195). v2 flexible · v3 quota errors (KIP-599)."""
 
 from collections import Counter
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ErrorKind, RequestError
+
+_QUOTA_ERRORS = 3
 
 
 def handle(call: Call) -> None:
@@ -24,9 +26,11 @@ async def _add(call: Call, asked: Any, times_named: int) -> dict[str, Any]:
         if times_named > 1:
             raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{asked.name}' is named twice")
         assignment = None if asked.assignments is None else [each.broker_ids for each in asked.assignments]
-        await call.broker.topics.add_partitions(
-            asked.name, asked.count, assignment, check_only=call.request.validate_only
-        )
+        topics = call.broker.topics
+        await topics.add_partitions(asked.name, asked.count, assignment, check_only=True)
+        if not call.request.validate_only:
+            call.mutate(asked.count - len(topics.existing(asked.name).partitions), strict_from=_QUOTA_ERRORS)
+            await topics.add_partitions(asked.name, asked.count, assignment)
     except RequestError as failure:
         error = failure
     message = None if error is None else error.message

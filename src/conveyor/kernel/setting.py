@@ -1,5 +1,6 @@
 """One setting: how it is declared, and how its value is read from text and checked."""
 
+import re
 from dataclasses import Field, field
 from math import isfinite
 from typing import Any
@@ -19,13 +20,16 @@ def setting(
     high: float | None = None,
     choices: tuple[str, ...] = (),
     several: bool = False,
+    pattern: str = "",
 ) -> Any:
     """Declare one setting: what it is by default, what it means, and what it may be.
 
-    several: it takes more than one of its choices, with commas between them.
+    choices: every value that it takes, as text. several: it is a list, of its choices if it has any, with commas
+    between them. pattern: what the whole of a text has to match; `unit` says that in words.
     """
     metadata = {
-        "doc": doc, "unit": unit, "kafka": kafka, "low": low, "high": high, "choices": choices, "several": several
+        "doc": doc, "unit": unit, "kafka": kafka, "low": low, "high": high, "choices": choices, "several": several,
+        "pattern": pattern,
     }  # fmt: skip
     return field(default=default, metadata=metadata)
 
@@ -65,6 +69,9 @@ def _check_range(declared: "Field[Any]", value: Any, label: str) -> None:
         raise SettingsError(f"setting '{label}' is {value}: it must be at least {low}{unit}")
     if high is not None and value > high:
         raise SettingsError(f"setting '{label}' is {value}: it must be at most {high}{unit}")
-    chosen = value.split(",") if declared.metadata["several"] else [value]
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    chosen = text.split(",") if declared.metadata["several"] else [text]
     if choices and not set(chosen) <= set(choices):
         raise SettingsError(f"setting '{label}' is {value!r}: it is one of {', '.join(choices)}")
+    if not re.fullmatch(declared.metadata["pattern"] or ".*", text, re.DOTALL):
+        raise SettingsError(f"setting '{label}' is {value!r}: it takes{unit}")

@@ -5,127 +5,27 @@ when the tree is made; relations between values are checked by `check_relations`
 """
 
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields, replace
-from typing import Any, cast
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from conveyor.kernel.errors import SettingsError
 from conveyor.kernel.setting import parse, setting
+from conveyor.kernel.topic_settings import TopicSettings, topic_setting_fields, topic_setting_name, topic_settings
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSettings:
-    """What each topic can set for itself (`conveyor topic create --config`); the section gives the defaults."""
-
-    segment_bytes: int = setting(
-        1 << 30, "A segment is closed when it would grow beyond this.", unit="bytes", kafka="segment.bytes", low=1024
-    )
-    segment_ms: int = setting(
-        7 * 24 * 3_600_000,
-        "A segment is closed when its first record is this old.",
-        unit="ms",
-        kafka="segment.ms",
-        low=1,
-    )
-    cleanup_policy: str = setting(
-        "delete",
-        "What happens to old records: `delete`, by retention.ms and retention.bytes; `compact`, where the last record"
-        " of each key stays; `acknowledged`, once every subscription has settled them; or several of them.",
-        kafka="cleanup.policy",
-        choices=("delete", "compact", "acknowledged"),
-        several=True,
-    )
-    retention_ms: int = setting(
-        14 * 24 * 3_600_000,
-        "Records older than this are deleted, by whole segments; -1 keeps them for ever.",
-        unit="ms",
-        kafka="retention.ms",
-        low=-1,
-    )
-    retention_bytes: int = setting(
-        -1,
-        "A partition larger than this loses its oldest segments; -1 for no limit.",
-        unit="bytes",
-        kafka="retention.bytes",
-        low=-1,
-    )
-    min_cleanable_dirty_ratio: float = setting(
-        0.5,
-        "A log is compacted when this share of it has not been compacted yet.",
-        kafka="min.cleanable.dirty.ratio",
-        low=0,
-        high=1,
-    )
-    min_compaction_lag_ms: int = setting(
-        0, "Records younger than this are not compacted.", unit="ms", kafka="min.compaction.lag.ms", low=0
-    )
-    max_compaction_lag_ms: int = setting(
-        (1 << 63) - 1,
-        "A record is compacted after this at the latest, however little there is to do.",
-        unit="ms",
-        kafka="max.compaction.lag.ms",
-        low=1,
-    )
-    delete_retention_ms: int = setting(
-        86_400_000,
-        "How long a tombstone stays for readers, once it is all that is left of its key.",
-        unit="ms",
-        kafka="delete.retention.ms",
-        low=0,
-    )
-    index_interval_bytes: int = setting(
-        4096, "One index entry for about this much log.", unit="bytes", kafka="index.interval.bytes", low=0
-    )
-    max_message_bytes: int = setting(
-        1_048_588, "The largest record batch taken.", unit="bytes", kafka="max.message.bytes", low=0
-    )
-    compression_type: str = setting(
-        "producer",
-        "How records are stored: as their producer packed them, or packed anew by the broker.",
-        kafka="compression.type",
-        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-    )
-    message_timestamp_type: str = setting(
-        "CreateTime",
-        "Whose clock stamps the records: the producer's, or the broker's at append.",
-        kafka="message.timestamp.type",
-        choices=("CreateTime", "LogAppendTime"),
-    )
-    message_timestamp_before_max_ms: int = setting(
-        (1 << 63) - 1,
-        "How far before the broker's time a producer's timestamp may lie.",
-        unit="ms",
-        kafka="message.timestamp.before.max.ms",
-        low=0,
-    )
-    message_timestamp_after_max_ms: int = setting(
-        (1 << 63) - 1,
-        "How far after the broker's time a producer's timestamp may lie.",
-        unit="ms",
-        kafka="message.timestamp.after.max.ms",
-        low=0,
-    )
-    flush_policy: str = setting(
-        "ack",
-        "When acks=all is answered and consumers see a record: `ack`, once it is on the disk;"
-        " `os`, once it is in the page cache, as Kafka does.",
-        choices=("ack", "os"),
-    )
-    min_insync_replicas: int = setting(
-        1, "How many replicas acks=all needs.", unit="replicas", kafka="min.insync.replicas", low=1
-    )
-    dedup_enable: bool = setting(
-        False,
-        "Leave out records, whoever produces them, whose `conveyor-dedup-id` was there within dedup.window.ms. REST always"
-        " does.",
-    )
-    dedup_window_ms: int = setting(
-        300_000, "How long a `conveyor-dedup-id` is remembered, by the records' timestamps.", unit="ms", low=1
-    )
-    delay_enable: bool = setting(
-        False,
-        "Let nobody see a record before `conveyor-delay-ms` or `conveyor-deliver-at-ms` says, not even who reads the"
-        " topic as a stream: it waits outside of the topic, and gets its offset when it is due.",
-    )
+__all__ = [
+    "BrokerSettings",
+    "ClientSettings",
+    "GroupsSettings",
+    "NetworkSettings",
+    "ProducerSettings",
+    "Settings",
+    "TopicSettings",
+    "check_relations",
+    "from_sources",
+    "topic_setting_fields",
+    "topic_setting_name",
+    "topic_settings",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,31 +289,6 @@ def from_sources(*sources: Mapping[str, object]) -> Settings:
         settings = replace(settings, **{section: _fill(getattr(settings, section), section, values)})
     check_relations(settings)
     return settings
-
-
-def topic_settings(defaults: TopicSettings, overrides: Mapping[str, str]) -> TopicSettings:
-    """A topic's settings from its overrides by Kafka's names (or ours, where Kafka has none: `flush.policy`).
-
-    Raises SettingsError.
-    """
-    by_topic_name = topic_setting_fields()
-    values: dict[str, object] = {}
-    for name, text in overrides.items():
-        if name not in by_topic_name:
-            known = ", ".join(sorted(by_topic_name))
-            raise SettingsError(f"unknown topic setting '{name}': known are {known}")
-        values[by_topic_name[name].name] = parse(by_topic_name[name], text, label=name)
-    return replace(defaults, **cast("Any", values))
-
-
-def topic_setting_fields() -> "dict[str, Field[Any]]":
-    """Every setting of a topic by the name it is given by."""
-    return {topic_setting_name(each): each for each in fields(TopicSettings)}
-
-
-def topic_setting_name(declared: "Field[Any]") -> str:
-    """The name by which a topic's setting is given: Kafka's, else ours with dots."""
-    return cast("str", declared.metadata["kafka"]) or declared.name.replace("_", ".")
 
 
 def check_relations(settings: Settings) -> None:

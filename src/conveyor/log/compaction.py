@@ -114,6 +114,7 @@ def _rewrite(
     for path in Segment.paths_of(plan.directory, group[0].base_offset, CLEANED):
         disk.remove(path)
     new = Segment(disk, plan.directory, group[0].base_offset, CLEANED)
+    new.last_append_ms = max(each.last_append_ms for each in group)
     changed = False
     pending: list[bytes] = []
     position = size = 0

@@ -19,6 +19,7 @@ class SegmentBounds:
     base_offset: int
     next_offset: int
     size: int
+    last_append_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,12 @@ def plan_compaction(
     return CompactionPlan(
         directory=directory,
         segments=tuple(
-            SegmentBounds(base_offset=each.base_offset, next_offset=each.next_offset, size=each.size)
+            SegmentBounds(
+                base_offset=each.base_offset,
+                next_offset=each.next_offset,
+                size=each.size,
+                last_append_ms=each.last_append_ms,
+            )
             for each in cleanable
         ),
         first_dirty_offset=cleaned_offset,

@@ -17,18 +17,18 @@ _XERIAL_HEADER_BYTES = 16
 _FIRST_ROOM_BYTES = 1 << 16
 
 
-def compress(codec: int, content: Bytes) -> bytes:
-    """Pack records as a producer would. `codec` is the number in the batch attributes."""
+def compress(codec: int, content: Bytes, level: int | None = None) -> bytes:
+    """Pack records as a producer would. `codec` is the number in the batch attributes; None: the codec's own level."""
     if codec == GZIP:
-        return bytes(cramjam.gzip.compress(content))
+        return bytes(cramjam.gzip.compress(content, level))
     if codec == SNAPPY:
         return (
             _XERIAL_MAGIC + bytes([0, 0, 0, 1, 0, 0, 0, 1]) + _xerial_block(bytes(cramjam.snappy.compress_raw(content)))
         )
     if codec == LZ4:
-        return bytes(cramjam.lz4.compress(content))
+        return bytes(cramjam.lz4.compress(content, level))
     if codec == ZSTD:
-        return bytes(cramjam.zstd.compress(content))
+        return bytes(cramjam.zstd.compress(content, level))
     return bytes(content)
 
 

@@ -17,6 +17,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Bytes, Disk, FileSlice
@@ -322,25 +324,27 @@ class Log:
         active = self._active
         if active.sealed:
             self._reopen(active)
-        if self._end_position == 0:
-            active.first_append_ms = now_ms
-            return
-        if active.first_append_ms is None:
+        if self._end_position == 0 or active.first_append_ms is None:
             active.first_append_ms = now_ms
         too_large = self._end_position + size > min(self.topic.segment_bytes, MAX_BYTES)
         too_old = now_ms - active.first_append_ms >= self._max_segment_age_ms()
         too_wide = self.log_end_offset - active.base_offset > MAX_BYTES
-        if too_large or too_old or too_wide:
+        if self._end_position and (too_large or too_old or too_wide):
             self._roll(now_ms)
+        self._active.last_append_ms = now_ms
 
     def _max_segment_age_ms(self) -> int:
-        """What is still written cannot be compacted: with a limit for that, a segment is closed sooner."""
+        """What is still written cannot be compacted: with a limit for that, a segment is closed sooner.
+
+        The jitter comes from the segment's name: it differs from segment to segment, and is the same at each look.
+        """
         topic = self.topic
-        return (
-            min(topic.segment_ms, topic.max_compaction_lag_ms)
-            if "compact" in topic.cleanup_policy
-            else topic.segment_ms
-        )
+        age_ms = topic.segment_ms
+        if "compact" in topic.cleanup_policy:
+            age_ms = min(age_ms, topic.max_compaction_lag_ms)
+        if topic.segment_jitter_ms:
+            age_ms -= crc32c(self._active.path("log").encode()) % min(topic.segment_jitter_ms, age_ms)
+        return age_ms
 
     def _roll(self, now_ms: int) -> None:
         self.write()

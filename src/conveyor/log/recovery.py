@@ -179,6 +179,7 @@ def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> None:
     may_cut: nothing after it was flushed, so a damaged end is a write that was cut off. Raises StorageFailure.
     """
     segment.forget_indexes()
+    segment.last_append_ms = opening.cut.now_ms
     end = _scan(segment, opening.topic.index_interval_bytes, has_gaps=opening.has_gaps(segment))
     if end != segment.size and not may_cut:
         raise StorageFailure(f"{segment.path('log')} is damaged at {end}, and later segments follow it")

@@ -43,7 +43,11 @@ def retained_from(
 
 
 def is_too_old(segment: Segment, topic: TopicSettings, now_ms: int) -> bool:
-    """Whether every record of a segment is older than `retention.ms`."""
-    if topic.retention_ms == FOREVER or segment.max_timestamp == NO_TIMESTAMP:
+    """Whether every record of a segment is older than `retention.ms`.
+
+    Where no record has a timestamp (-1), the last append counts, as the time of the file's last change does in Kafka.
+    """
+    newest_ms = segment.last_append_ms if segment.max_timestamp == NO_TIMESTAMP else segment.max_timestamp
+    if topic.retention_ms == FOREVER or newest_ms == NO_TIMESTAMP:
         return False
-    return segment.max_timestamp < now_ms - topic.retention_ms
+    return newest_ms < now_ms - topic.retention_ms

@@ -51,6 +51,7 @@ class Segment:
         self.next_offset = base_offset
         self.max_timestamp = NO_TIMESTAMP
         self.first_append_ms: int | None = None
+        self.last_append_ms = NO_TIMESTAMP
         self._disk = disk
         self._directory = directory
         self._ending = ending
@@ -146,6 +147,7 @@ class Segment:
             size=self.size,
             next_offset=self.next_offset,
             max_timestamp=self.max_timestamp,
+            last_append_ms=self.last_append_ms,
             offset_index_crc=crc32c(offsets),
             time_index_crc=crc32c(times),
             ends_log=ends_log,
@@ -171,6 +173,7 @@ class Segment:
             return False
         self.seal(seal)
         self.next_offset, self.max_timestamp = seal.next_offset, seal.max_timestamp
+        self.last_append_ms = seal.last_append_ms
         return True
 
     def load_indexes(self) -> None:
@@ -256,6 +259,7 @@ class Segment:
             again.note(header.next_offset - 1, header.max_timestamp, position, header.size, _REBUILT_INTERVAL_BYTES)
             position += header.size
         again.close()
+        again.last_append_ms = bounds.last_append_ms
         encoded = again.encoded_indexes(ends_log=bounds.ends_log)
         if (encoded.seal.next_offset, encoded.seal.size) != (bounds.next_offset, bounds.size):
             raise StorageFailure(f"{self.path('log')} does not hold what its seal says")

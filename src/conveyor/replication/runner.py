@@ -16,7 +16,7 @@ from typing import Generic
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.machine import Command, LogRecord, Outcome, Reply, StateMachine, Token
 from conveyor.kernel.ports import Clock
-from conveyor.log.batch import iterate_batches
+from conveyor.log.batch import batch_is_intact, iterate_batches
 from conveyor.log.log import Log
 from conveyor.log.records import Record, decode_records, encode_batch
 from conveyor.replication.partition import Partition
@@ -145,8 +145,11 @@ def replay(log: Log, machine: StateMachine[Command]) -> None:
             return
         content = found.file.read(found.position, found.length)
         for position, header in iterate_batches(content):
+            batch = content[position : position + header.size]
+            if not batch_is_intact(batch):
+                raise StorageFailure(f"{log.directory}: the batch at offset {header.base_offset} is damaged")
             if header.base_offset >= offset:
-                _apply_all(decode_records(content[position : position + header.size]), machine)
+                _apply_all(decode_records(batch), machine)
             offset = header.next_offset
 
 

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
+from functools import partial
 from typing import cast
 
 from conveyor.broker.broker import Broker
@@ -99,7 +100,8 @@ class _ClientProtocol(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername") or ("?", 0)
         self._peer = f"{peer[0]}:{peer[1]}"
-        self._connection = KafkaConnection(self._listener.broker, peer[0], self._send, self._balance, self.close)
+        failed = partial(self.close, level=logging.INFO)
+        self._connection = KafkaConnection(self._listener.broker, peer[0], self._send, self._balance, failed)
         _tune(transport.get_extra_info("socket"))
         connections = self._listener.connections
         connections.add(self)
@@ -132,10 +134,10 @@ class _ClientProtocol(asyncio.Protocol):
         self._write_more()
         self._balance()
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, level: int = logging.WARNING) -> None:
         """Close with one log line."""
         if not self._ended:
-            log.warning("connection closed peer=%s reason=%s", self._peer, reason)
+            log.log(level, "connection closed peer=%s reason=%s", self._peer, reason)
             self._listener.probe.connections_refused += 1
             self._end()
             self._transport.abort()

@@ -17,6 +17,8 @@ from conveyor.testing.memory_disk import MemoryDisk
 from conveyor.testing.memory_store import MemoryStore
 
 _ANY_PORT = {"network.kafka": "127.0.0.1:0", "network.http": "127.0.0.1:0"}
+_CLIENTS_MAY_BE_AHEAD = {"topics.message_timestamp_after_max_ms": (1 << 63) - 1}
+"""With a manual clock: what stamps the records is the clients' clock, which does not stand still."""
 
 
 class BrokerClock:
@@ -62,7 +64,7 @@ class Broker:
         disk: MemoryDisk | None = None,
     ) -> None:
         self.disk = disk if disk is not None else MemoryDisk() if memory else None
-        self._settings = {**_ANY_PORT, **(settings or {})}
+        self._settings = {**_ANY_PORT, **(_CLIENTS_MAY_BE_AHEAD if manual_clock else {}), **(settings or {})}
         self._temporary = None
         if data_dir is None and self.disk is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="conveyor-")

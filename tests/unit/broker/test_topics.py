@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from conveyor.broker.broker import Broker
+from conveyor.broker.configs import topic_configs
 from conveyor.cluster.image import TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -47,6 +48,15 @@ async def test_a_topic_can_be_made_again_after_its_deletion(broker: Broker) -> N
     await broker.topics.delete("t")
     await broker.topics.create(TopicRequest(name="t"))
     assert broker.partitions.find("t", 0).high_watermark == 0
+
+
+async def test_kafkas_settings_without_effect_are_stored_and_described(broker: Broker) -> None:
+    given = {"unclean.leader.election.enable": "true", "flush.messages": "1", "compression.zstd.level": "7"}
+    topic = await broker.topics.create(TopicRequest(name="from-kafka", config=given))
+    described = {each.name: each.value for each in topic_configs(topic, broker.settings)}
+    assert {name: described[name] for name in given} == given
+    assert described["file.delete.delay.ms"] == "60000"
+    assert described["preallocate"] == "false"
 
 
 async def test_what_is_not_there_cannot_be_deleted(broker: Broker) -> None:

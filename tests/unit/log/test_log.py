@@ -128,6 +128,20 @@ def test_log_rolls_by_the_age_of_its_first_record() -> None:
     assert bases(log) == [0, 2, 4]
 
 
+def test_log_rolls_earlier_by_a_jitter_that_differs_from_segment_to_segment() -> None:
+    log = open_topic_log(MemoryDisk(), TopicSettings(segment_ms=1000, segment_jitter_ms=1 << 40))
+    ages: list[int] = []
+    now_ms = NOW_MS
+    while len(ages) < 5:
+        segments, began_ms = len(log.segments), now_ms
+        while len(log.segments) == segments:
+            now_ms += 1
+            append(log, batch(b"x"), now_ms)
+        ages.append(now_ms - began_ms)
+    assert len(set(ages)) > 1
+    assert all(0 < age <= 1001 for age in ages)
+
+
 def test_log_rolls_within_one_turn() -> None:
     log = open_topic_log(MemoryDisk(), TopicSettings(segment_bytes=2 * SIZE))
     for value in (b"a", b"b", b"c"):

@@ -1,9 +1,11 @@
 """Packing a batch anew: other bytes, the same records."""
 
+from random import Random
+
 import pytest
 
 from conveyor.kernel.errors import RequestError
-from conveyor.kernel.settings import TopicSettings
+from conveyor.kernel.settings import TopicSettings, topic_settings
 from conveyor.log.batch import HEADER_BYTES, batch_is_intact, read_header
 from conveyor.log.compression import NAMES
 from conveyor.log.recompression import CODECS, recompress, wants_recompression
@@ -16,13 +18,14 @@ RECORDS = [(1000 + number, b"key", bytes(100), [("name", None)]) for number in r
 @pytest.mark.parametrize("codec", range(len(NAMES)))
 def test_recompressed_batch_has_the_same_records(codec: int, wanted: str) -> None:
     batch = encode_batch(RECORDS, codec=codec, producer_id=7, producer_epoch=1, base_sequence=40)
-    packed = recompress(batch, wanted)
+    topic = TopicSettings(compression_type=wanted)
+    packed = recompress(batch, topic)
     assert list(decode_records(packed)) == list(decode_records(batch))
     assert batch_is_intact(packed)
     before, after = read_header(batch), read_header(packed)
     kept = {"attributes": after.attributes, "crc": after.crc, "batch_length": after.batch_length}
     assert before._replace(**kept) == after
-    assert not wants_recompression(TopicSettings(compression_type=wanted), packed)
+    assert not wants_recompression(topic, packed)
 
 
 def test_batch_is_left_alone_where_the_topic_takes_it_as_produced() -> None:
@@ -33,4 +36,20 @@ def test_batch_is_left_alone_where_the_topic_takes_it_as_produced() -> None:
 def test_records_that_do_not_unpack_are_refused() -> None:
     batch = encode_batch(RECORDS, codec=CODECS["zstd"])
     with pytest.raises(RequestError, match="zstd"):
-        recompress(batch[: HEADER_BYTES + 5], "gzip")
+        recompress(batch[: HEADER_BYTES + 5], TopicSettings(compression_type="gzip"))
+
+
+@pytest.mark.parametrize(
+    ("codec", "low", "high"), [("gzip", -1, -1), ("gzip", 1, 9), ("lz4", 1, 17), ("zstd", -131_072, 22)]
+)
+def test_level_of_the_topic_says_how_hard_a_batch_is_packed(codec: str, low: int, high: int) -> None:
+    words = Random(1).choices([b"one", b"two", b"three", b"four", b"five"], k=4000)
+    batch = encode_batch([(0, None, b" ".join(words), ())])
+    loose, tight = (
+        recompress(
+            batch, topic_settings(TopicSettings(compression_type=codec), {f"compression.{codec}.level": str(level)})
+        )
+        for level in (low, high)
+    )
+    assert list(decode_records(loose)) == list(decode_records(tight)) == list(decode_records(batch))
+    assert len(tight) < len(loose) or codec == "lz4" or low == high

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
+from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.kernel.settings import ProducerSettings, TopicSettings, topic_settings
 from conveyor.log.log import Log
 from conveyor.log.offset_file import LOG_START, read_offset, write_offset
@@ -58,6 +59,31 @@ def test_retention_by_time_closes_an_active_segment_that_is_too_old() -> None:
     log.roll_if_too_old(1201)
     flush(log)
     assert due(log, 1201) == 2
+
+
+def test_retention_by_time_takes_the_last_append_where_records_have_no_timestamp() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    for now_ms in (100, 200, 300):
+        log.append(encode_batch([(NO_TIMESTAMP, None, bytes(900), ())]), 0, now_ms)
+        log.write()
+    flush(log)
+    assert [due(log, 1100), due(log, 1101), due(log, 9000)] == [0, 1, 2]
+    log.close()
+    assert due(opened(disk), 1101) == 1, "a seal keeps it"
+
+
+def test_retention_by_time_counts_from_a_start_that_checked_records_without_timestamps() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    log.append(encode_batch([(NO_TIMESTAMP, None, bytes(900), ())]), 0, 100)
+    log.write()
+    flush(log)
+    log = opened(disk.power_cut(Random(1)))
+    log.roll_if_too_old(1000)
+    assert len(log.segments) == 1
+    log.roll_if_too_old(1001)
+    assert len(log.segments) == 2
 
 
 def test_retention_for_ever_keeps_everything() -> None:

@@ -5,6 +5,7 @@ import pytest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.settings import TopicSettings
 from conveyor.log.records import encode_batch
+from conveyor.log.timestamps import NO_LIMIT
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, open_topic_log
 
@@ -28,9 +29,17 @@ def test_timestamp_beyond_a_limit_is_refused(times: list[int], side: str) -> Non
     assert log.log_end_offset == 0
 
 
+def test_timestamps_may_be_as_old_as_they_like_and_an_hour_ahead_by_default() -> None:
+    log = open_topic_log(MemoryDisk())
+    for at_ms in (0, NOW_MS + 3_600_000):
+        log.append(encode_batch([(at_ms, None, b"", ())]), 0, NOW_MS)
+    with pytest.raises(RequestError, match=r"message\.timestamp\.after\.max\.ms"):
+        log.append(encode_batch([(NOW_MS + 3_600_001, None, b"", ())]), 0, NOW_MS)
+
+
 def test_any_timestamp_is_taken_without_limits_and_where_the_broker_stamps() -> None:
     for topic in (
-        TopicSettings(),
+        TopicSettings(message_timestamp_after_max_ms=NO_LIMIT),
         TopicSettings(message_timestamp_type="LogAppendTime", message_timestamp_after_max_ms=0),
     ):
         log = open_topic_log(MemoryDisk(), topic)

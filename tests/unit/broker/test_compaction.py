@@ -1,0 +1,85 @@
+"""Compactions that fail are counted, and tried again after pauses that grow."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from conveyor.adapters.compactor import ThreadCompactor
+from conveyor.broker.broker import Broker
+from conveyor.broker.compaction import Compaction
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import StorageFailure
+from conveyor.log.compaction import CompactionResult
+from conveyor.log.compaction_plan import CompactionPlan
+from tests.unit.broker.parts import Storage, publish
+
+CHECK_MS = 15_000
+HOUR_MS = 3_600_000
+COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0"}
+
+
+class KilledCompactor:
+    """A compactor whose process dies so many times."""
+
+    def __init__(self, storage: Storage, times: int) -> None:
+        self._compactor = ThreadCompactor(storage.disk)
+        self._times = times
+        self.attempts = 0
+
+    async def compact(self, plan: CompactionPlan) -> CompactionResult:
+        self.attempts += 1
+        if self.attempts <= self._times:
+            raise StorageFailure(f"compaction of {plan.directory}: exit code -9")
+        return await self._compactor.compact(plan)
+
+
+@pytest.fixture
+async def compacted(broker: Broker) -> Broker:
+    """The topic `c` has one partition, with a few segments of one key."""
+    await broker.topics.create(TopicRequest(name="c", config=COMPACTED))
+    for _ in range(40):
+        await publish(broker, ("c", 0))
+    await broker.flusher.drain()
+    return broker
+
+
+def compaction_of(
+    broker: Broker, storage: Storage, compactor: KilledCompactor, threads: ThreadPoolExecutor
+) -> Compaction:
+    return Compaction(
+        partitions=broker.partitions,
+        compactor=compactor,
+        disk=storage.disk,
+        clock=storage.clock,
+        threads=threads,
+        tasks=broker.tasks,
+        settings=broker.settings.broker,
+    )
+
+
+async def test_compaction_whose_process_was_killed_is_tried_again_after_growing_pauses(
+    compacted: Broker, storage: Storage
+) -> None:
+    compactor = KilledCompactor(storage, times=2)
+    log = compacted.partitions.find("c", 0).log
+    size_before = log.size_bytes
+    with ThreadPoolExecutor(1) as threads:
+        compaction = compaction_of(compacted, storage, compactor, threads)
+        attempts = []
+        for _ in range(5):
+            await compaction.compact_all()
+            attempts.append(compactor.attempts)
+            storage.clock.advance(ms=CHECK_MS)
+    assert attempts == [1, 2, 2, 3, 3]
+    assert compaction.failures == 2
+    assert log.size_bytes < size_before
+
+
+async def test_pauses_between_attempts_are_an_hour_at_most(compacted: Broker, storage: Storage) -> None:
+    compactor = KilledCompactor(storage, times=20)
+    with ThreadPoolExecutor(1) as threads:
+        compaction = compaction_of(compacted, storage, compactor, threads)
+        for attempt in range(1, 21):
+            await compaction.compact_all()
+            assert compactor.attempts == compaction.failures == attempt
+            storage.clock.advance(ms=HOUR_MS)

@@ -1,0 +1,93 @@
+"""Kafka's topic settings, also those without effect here: known, checked as Kafka checks them, with its defaults."""
+
+from dataclasses import fields
+
+import pytest
+
+from conveyor.kernel.errors import SettingsError
+from conveyor.kernel.topic_settings import TopicSettings, topic_setting_fields, topic_settings
+
+LONGEST = (1 << 63) - 1
+KAFKA_DEFAULTS: dict[str, object] = {
+    "compression.gzip.level": -1,
+    "compression.lz4.level": 9,
+    "compression.zstd.level": 3,
+    "file.delete.delay.ms": 60_000,
+    "flush.messages": LONGEST,
+    "flush.ms": LONGEST,
+    "follower.replication.throttled.replicas": "",
+    "leader.replication.throttled.replicas": "",
+    "local.retention.bytes": -2,
+    "local.retention.ms": -2,
+    "message.downconversion.enable": True,
+    "message.timestamp.after.max.ms": 3_600_000,
+    "message.timestamp.before.max.ms": LONGEST,
+    "preallocate": False,
+    "remote.storage.enable": False,
+    "segment.index.bytes": 10_485_760,
+    "segment.jitter.ms": 0,
+    "unclean.leader.election.enable": False,
+}
+
+
+@pytest.mark.parametrize(("name", "default"), KAFKA_DEFAULTS.items())
+def test_kafkas_default_is_ours_and_can_be_given(name: str, default: object) -> None:
+    assert topic_setting_fields()[name].default == default
+    assert topic_settings(TopicSettings(), {name: str(default).lower()}) == TopicSettings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("unclean.leader.election.enable", "true"),
+        ("message.downconversion.enable", "false"),
+        ("preallocate", "true"),
+        ("segment.jitter.ms", "60000"),
+        ("file.delete.delay.ms", "0"),
+        ("flush.messages", "1"),
+        ("flush.ms", "0"),
+        ("segment.index.bytes", "4"),
+        ("compression.gzip.level", "9"),
+        ("compression.lz4.level", "17"),
+        ("compression.zstd.level", "-131072"),
+        ("leader.replication.throttled.replicas", "*"),
+        ("follower.replication.throttled.replicas", "0:1,1:2"),
+        ("follower.replication.throttled.replicas", " 0:1 , 1:2 "),
+    ],
+)
+def test_value_that_kafka_takes_is_taken(name: str, value: str) -> None:
+    made = topic_settings(TopicSettings(), {name: value})
+    assert str(getattr(made, topic_setting_fields()[name].name)).lower() == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("unclean.leader.election.enable", "perhaps", "it takes true or false"),
+        ("segment.jitter.ms", "-1", "it must be at least 0 ms"),
+        ("flush.messages", "0", "it must be at least 1 records"),
+        ("flush.ms", "soon", "it takes a whole number"),
+        ("segment.index.bytes", "3", "it must be at least 4 bytes"),
+        ("segment.index.bytes", str(1 << 31), "it must be at most 2147483647 bytes"),
+        ("compression.gzip.level", "0", "it is one of -1, 1, 2"),
+        ("compression.gzip.level", "10", "it is one of -1, 1, 2"),
+        ("compression.lz4.level", "18", "it must be at most 17"),
+        ("compression.zstd.level", "23", "it must be at most 22"),
+        ("remote.storage.enable", "true", "it is one of false"),
+        ("local.retention.ms", "1000", "it is one of -2"),
+        ("local.retention.bytes", "-1", "it is one of -2"),
+        ("leader.replication.throttled.replicas", "0-1", "it takes * or partition:broker,..."),
+        ("follower.replication.throttled.replicas", "0:1,*", "it takes * or partition:broker,..."),
+    ],
+)
+def test_value_that_cannot_be_is_refused(name: str, value: str, says: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        topic_settings(TopicSettings(), {name: value})
+    assert says in str(refused.value)
+
+
+def test_settings_without_effect_say_why() -> None:
+    docs = [each.metadata["doc"] for each in fields(TopicSettings)]
+    without = [each for each in docs if "ithout effect" in each]
+    assert len(without) == 12
+    assert all(each.startswith("Without effect here, as ") for each in without)
