@@ -42,8 +42,9 @@ class Flusher:
         await self._idle.wait()
 
     def _start(self) -> None:
+        """Begin what is wanted. All threads may be busy by now, with what a round that has ended has left: then later."""
         self._scheduled = False
-        jobs = self._take_jobs()
+        jobs = self._take_jobs() if self._free_rounds else []
         rounds = min(self._free_rounds, len(jobs))
         for number in range(rounds):
             self._free_rounds -= 1
