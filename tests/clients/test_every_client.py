@@ -12,6 +12,7 @@ from tests.clients import scenarios
 from tests.clients.programs import Program
 from tests.clients.rebalances import QUICK_GROUPS, Group, check_rebalance
 from tests.clients.records import CODECS
+from tests.clients.stored_codecs import check_stored_codecs
 from tests.clients.throttling import SHORT_WINDOWS, check_quotas
 from tests.clients.toolchains import go_program, java_program, javascript_program, python_program
 
@@ -60,9 +61,14 @@ CLIENTS = (
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def broker(data_dir: Path) -> Iterator[Broker]:
     """A broker that hears of its members often, compacts at once, and soon has enough of a client that is too fast."""
-    with Broker(settings=QUICK_GROUPS | SHORT_WINDOWS | scenarios.QUICK_COMPACTION) as running:
+    with Broker(data_dir, settings=QUICK_GROUPS | SHORT_WINDOWS | scenarios.QUICK_COMPACTION) as running:
         yield running
 
 
@@ -77,8 +83,9 @@ def program(client: Client) -> Program:
     return client.program()
 
 
-def test_records_come_back_as_they_were_sent(program: Program, broker: Broker, topic: str) -> None:
+def test_records_come_back_as_they_were_sent(program: Program, broker: Broker, topic: str, data_dir: Path) -> None:
     scenarios.check_records(program, broker, topic, CODECS)
+    check_stored_codecs(data_dir, topic, CODECS)
 
 
 def test_the_death_of_the_broker_neither_loses_nor_doubles(program: Program, topic: str, tmp_path: Path) -> None:

@@ -84,6 +84,14 @@ def test_settings_are_altered_and_described(tools: Tools, topic: str) -> None:
     assert "node.id=1 " in tools.configs("--describe", "--all", "--entity-type", "brokers", "--entity-name", "1")
 
 
+def test_settings_of_groups_are_described(tools: Tools, topic: str) -> None:
+    entity = ("--entity-type", "groups")
+    assert "Exception" not in tools.configs("--describe", *entity)
+    page = tools.configs("--describe", "--all", *entity, "--entity-name", topic)
+    assert " consumer.session.timeout.ms=3000 " in page
+    assert "group.consumer.session.timeout.ms=3000" in page
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_console_reads_what_the_console_wrote(tools: Tools, topic: str, codec: str) -> None:
     properties = ("--reader-property", "parse.key=true", "--reader-property", "key.separator=:")

@@ -145,8 +145,8 @@ def test_kafkas_own_tool_sets_and_shows_quotas(broker: Broker) -> None:
     page = configs("--describe", "--entity-type", "clients")
     assert "Quota configs for client-id 'app' are request_percentage=12.5" in page.splitlines()
     assert "default client-id are consumer_byte_rate=2048000.0" in page
-    with pytest.raises(AssertionError, match="enforces no quota 'controller_mutation_rate'"):
-        configs("--alter", *app, "--add-config", "controller_mutation_rate=1")
+    configs("--alter", *app, "--add-config", "controller_mutation_rate=2.5")
+    assert "controller_mutation_rate=2.5" in configs("--describe", "--entity-type", "clients")
 
 
 def test_confluent_is_content_with_being_asked_for_no_metrics(topic: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ import pytest
 from conveyor.cluster.quotas import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
+    CONTROLLER_MUTATION_RATE,
     IP,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
@@ -117,7 +118,9 @@ def test_values_are_set_and_removed() -> None:
 @pytest.mark.parametrize(
     ("kind", "key", "value", "reason"),
     [
-        (USER, "controller_mutation_rate", 1, "enforces no quota 'controller_mutation_rate' for 'user'"),
+        (USER, "no_such_rate", 1, "enforces no quota 'no_such_rate' for 'user'"),
+        (IP, CONTROLLER_MUTATION_RATE, 1, "enforces no quota"),
+        (USER, CONTROLLER_MUTATION_RATE, 0, "more than 0"),
         (USER, CONNECTION_CREATION_RATE, 1, "enforces no quota"),
         (IP, PRODUCER_BYTE_RATE, 1, "enforces no quota"),
         (USER, PRODUCER_BYTE_RATE, 0, "more than 0"),

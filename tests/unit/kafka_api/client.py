@@ -17,7 +17,9 @@ class MemoryClient:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.answers: asyncio.Queue[bytes] = asyncio.Queue()
-        self.connection = KafkaConnection(broker, "client.example", self._take)
+        self.failures: list[str] = []
+        """Why the connection would have been closed, if it had a socket."""
+        self.connection = KafkaConnection(broker, "client.example", self._take, failed=self.failures.append)
         self._decoder = FrameDecoder(1 << 30)
 
     def send(self, *frames: bytes) -> None:

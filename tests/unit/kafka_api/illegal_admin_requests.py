@@ -122,6 +122,9 @@ CONFIGS = [
         for key, low, high in ((32, 1, 4), (33, 0, 2), (44, 0, 1))
         for kind, name, wrong, code in RESOURCES
     ),
+    Row(32, (1, 4), "a group without a name", resource(32, ""), E.invalid_request),
+    Row(33, (0, 2), "a group's setting", resource(32, "g", setting("consumer.session.timeout.ms")), E.invalid_request),
+    Row(44, (0, 1), "a group's setting", resource(32, "g", setting("consumer.session.timeout.ms")), E.invalid_request),
     Row(32, (1, 4), "a name with spaces", resource(2, "no spaces"), E.invalid_topic_exception),
     Row(32, (1, 4), "an empty name", resource(2, ""), E.invalid_topic_exception),
     Row(33, (0, 2), "a resource named twice", resource() | TWICE, E.invalid_request),

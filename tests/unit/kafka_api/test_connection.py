@@ -1,13 +1,20 @@
 """A connection answers in the order of its requests, however long one of them waits."""
 
+from struct import pack
+
 import pytest
 
+from conveyor.kafka_api.apis import APIS
 from conveyor.kernel.errors import ProtocolViolation
+from conveyor.log.records import encode_batch
 from tests.unit.broker.parts import BATCH, Storage
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import (
     API_VERSIONS,
     CREATE_TOPICS,
+    FETCH,
+    LIST_OFFSETS,
+    PRODUCE,
     SOFTWARE,
     fetch,
     framed,
@@ -103,6 +110,48 @@ async def test_an_answer_that_comes_after_the_end_goes_nowhere(client: MemoryCli
     client.connection.end()
     await client.broker.flusher.drain()
     assert await client.answered_ids() == []
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "reason"),
+    [
+        (PRODUCE, 2, "message formats 0 and 1 are not taken: use a client of Kafka 0.11 or newer"),
+        (FETCH, 3, "message formats 0 and 1 are not taken: use a client of Kafka 0.11 or newer"),
+        (LIST_OFFSETS, 0, "the client is too old: Kafka's producers and consumers work since 0.11"),
+        (PRODUCE, 14, "versions 3 to 13 are served"),
+    ],
+)
+async def test_a_version_that_is_not_served_is_refused_with_its_reason(
+    client: MemoryClient, api_key: int, version: int, reason: str
+) -> None:
+    with pytest.raises(ProtocolViolation, match=reason):
+        client.send(pack(">hhih", api_key, version, 1, -1))
+
+
+async def test_produce_is_advertised_from_0_on(client: MemoryClient) -> None:
+    """Else librdkafka before 2.9 compresses nothing."""
+    answer = await client.ask(API_VERSIONS, 3, **SOFTWARE)
+    assert {each.api_key: each.min_version for each in answer.api_keys} == {
+        key: 0 if key == PRODUCE else api.min_version for key, api in APIS.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("frame", "error"),
+    [
+        (produce(2, BATCH, acks=0, topic="nothing"), "UNKNOWN_TOPIC: topic 'nothing'"),
+        (produce(2, BATCH[:-1] + b"!", acks=0), "CORRUPT_BATCH: "),
+        (produce(2, encode_batch([(1, None, bytes(2 << 20), [])]), acks=0), "MESSAGE_TOO_LARGE: "),
+    ],
+    ids=["unknown topic", "malformed", "too large"],
+)
+async def test_a_failed_produce_without_acks_closes_the_connection(
+    client: MemoryClient, frame: bytes, error: str
+) -> None:
+    client.send(ping(1), frame, ping(3))
+    assert await client.answered_ids() == [1], "what came before is answered"
+    [reason] = client.failures
+    assert reason.startswith(f"client 'unit' produced with acks=0: {error}")
 
 
 async def test_requests_before_a_violation_are_answered(client: MemoryClient) -> None:

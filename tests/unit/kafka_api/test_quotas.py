@@ -12,6 +12,8 @@ from tests.unit.broker.parts import BATCH, Storage
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import (
     API_VERSIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
     FETCH,
     METADATA,
     PRODUCE,
@@ -23,7 +25,7 @@ from tests.unit.kafka_api.requests import (
     response,
 )
 
-DESCRIBE, ALTER, SUBSCRIBE, PUSH = 48, 49, 71, 72
+CREATE_PARTITIONS, DESCRIBE, ALTER, SUBSCRIBE, PUSH = 37, 48, 49, 71, 72
 UNIT: QuotaEntity = ((CLIENT_ID, "unit"),)
 MILLISECOND = timedelta(milliseconds=1)
 
@@ -213,12 +215,53 @@ async def test_altered_quotas_are_described_and_hold(client: MemoryClient) -> No
 
 
 async def test_each_entry_is_altered_or_refused_by_itself(client: MemoryClient) -> None:
-    entries = [quota_entry(1, "a"), quota_entry(1, "b", "controller_mutation_rate"), quota_entry(1, "c")]
+    entries = [quota_entry(1, "a"), quota_entry(1, "b", "connection_creation_rate"), quota_entry(1, "c")]
     altered = await client.ask(ALTER, 1, entries=[*entries, quota_entry(2, "c")], validate_only=False)
     assert [int(each.error_code) for each in altered.entries] == [0, 42, 42, 42]
-    assert "enforces no quota 'controller_mutation_rate'" in altered.entries[1].error_message
+    assert "enforces no quota 'connection_creation_rate'" in altered.entries[1].error_message
     assert [each.entity[0].entity_name for each in altered.entries] == ["a", "b", "c", "c"]
     assert list(client.broker.quotas.quotas.entities) == [((CLIENT_ID, "a"),)]
+
+
+async def changed_topics(client: MemoryClient, api_key: int, version: int, **values: Any) -> tuple[list[int], int]:
+    """The error codes of an answer, and its throttling in ms."""
+    answer = await client.ask(api_key, version, timeout=1000, **values)
+    results = getattr(answer, "topics", None) or getattr(answer, "responses", None) or answer.results
+    return [int(each.error_code) for each in results], int(answer.throttle_time / MILLISECOND)
+
+
+def creatable(*names: str, partitions: int = 1) -> dict[str, Any]:
+    wanted = {"num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
+    return {"topics": [{"name": each} | wanted for each in names], "validate_only": False}
+
+
+async def test_partitions_made_beyond_the_quota_are_refused(client: MemoryClient, storage: Storage) -> None:
+    """A bucket of 11 tokens: what goes beyond it is done, and what comes then waits until the debt is paid."""
+    await limit(client, controller_mutation_rate=1)
+    made = await changed_topics(client, CREATE_TOPICS, 6, **creatable("a", "b", "c", partitions=7))
+    assert made == ([0, 0, 89], 3000)
+    assert "c" not in client.broker.topics.image.topics
+    storage.clock.advance(seconds=3)
+    assert await changed_topics(client, CREATE_TOPICS, 6, **creatable("c")) == ([0], 1000)
+
+
+async def test_deleting_and_adding_partitions_counts_too(client: MemoryClient, storage: Storage) -> None:
+    await limit(client, controller_mutation_rate=1)
+    more = {"topics": [{"name": "t", "count": 15, "assignments": None}]}
+    assert await changed_topics(client, CREATE_PARTITIONS, 3, **more, validate_only=True) == ([0], 0)
+    assert await changed_topics(client, CREATE_PARTITIONS, 3, **more, validate_only=False) == ([0], 3000)
+    other = MemoryClient(client.broker)
+    named = {"topics": [{"name": "t", "topic_id": None}]}
+    assert await changed_topics(other, DELETE_TOPICS, 6, **named) == ([89], 3000)
+    storage.clock.advance(seconds=3)
+    assert await changed_topics(other, DELETE_TOPICS, 6, **named) == ([0], 15_000)
+
+
+async def test_a_version_without_the_error_is_only_throttled(client: MemoryClient) -> None:
+    await limit(client, controller_mutation_rate=1)
+    made = await changed_topics(client, CREATE_TOPICS, 5, **creatable("a", "b", "c", partitions=7))
+    assert made == ([0, 0, 0], 10_000)
+    assert client.connection.is_muted
 
 
 async def test_alterations_that_are_only_checked_change_nothing(client: MemoryClient) -> None:

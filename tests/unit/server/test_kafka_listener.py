@@ -66,6 +66,19 @@ async def test_a_connection_that_waits_for_its_answer_is_not_idle() -> None:
         writer.close()
 
 
+async def test_a_failed_produce_without_acks_closes_the_connection_with_one_line(
+    served: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "conveyor"):
+        reader, writer = await connect(served)
+        writer.write(framed(produce(1, encode_batch([(1, None, b"x", [])]), acks=0, topic="nothing")))
+        assert await is_closed(reader)
+    [line] = caplog.records
+    assert line.levelno == logging.INFO
+    assert "client 'unit' produced with acks=0: UNKNOWN_TOPIC: topic 'nothing'" in line.message
+    writer.close()
+
+
 async def test_a_violation_closes_the_connection_with_one_line(
     served: Server, caplog: pytest.LogCaptureFixture
 ) -> None:

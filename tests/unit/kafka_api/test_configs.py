@@ -1,0 +1,91 @@
+"""Settings of brokers, topics and groups, as DescribeConfigs tells them: under Kafka's names, with their synonyms."""
+
+from typing import Any
+
+import pytest
+
+from conveyor.broker.configs import broker_configs, topic_configs
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.settings import Settings, topic_setting_fields
+from tests.unit.broker.parts import Storage, running_parts
+from tests.unit.kafka_api.client import MemoryClient
+
+DESCRIBE, ALTER = 32, 44
+TOPIC, BROKER, GROUP = 2, 4, 32
+OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5
+
+
+async def answered(client: MemoryClient, kind: int, name: str) -> Any:
+    asked = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+    answer = await client.ask(DESCRIBE, 4, resources=[asked], include_synonyms=True, include_documentation=True)
+    return answer.results[0]
+
+
+async def described(client: MemoryClient, kind: int, name: str) -> dict[str, Any]:
+    result = await answered(client, kind, name)
+    assert int(result.error_code) == 0
+    return {each.name: each for each in result.configs}
+
+
+def synonyms(entry: Any) -> list[tuple[str, str, int]]:
+    return [(each.name, each.value, int(each.source)) for each in entry.synonyms]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("log.retention.ms", "1209600000"),
+        ("log.segment.bytes", "1073741824"),
+        ("log.cleanup.policy", "delete"),
+        ("message.max.bytes", "1048588"),
+        ("min.insync.replicas", "1"),
+        ("compression.type", "producer"),
+        ("default.replication.factor", "1"),
+        ("delete.topic.enable", "true"),
+        ("offsets.retention.minutes", "10080"),
+        ("groups.offsets_retention_ms", "604800000"),
+        ("topics.flush_policy", "ack"),
+    ],
+)
+async def test_a_brokers_settings_have_kafkas_names(client: MemoryClient, name: str, value: str) -> None:
+    entry = (await described(client, BROKER, "1"))[name]
+    assert (entry.value, entry.read_only, int(entry.config_source)) == (value, True, DEFAULT)
+
+
+async def test_a_topics_synonyms_lead_to_the_brokers_default() -> None:
+    async with running_parts({"topics.retention_ms": 5000}, Storage()) as broker:
+        await broker.topics.create(TopicRequest(name="t", config={"retention.ms": "60000"}))
+        client = MemoryClient(broker)
+        entry = (await described(client, TOPIC, "t"))["retention.ms"]
+        built_in = ("log.retention.ms", "1209600000", DEFAULT)
+        given = ("log.retention.ms", "5000", OF_BROKER)
+        assert synonyms(entry) == [("retention.ms", "60000", OF_TOPIC), given, built_in]
+        assert synonyms((await described(client, BROKER, "1"))["log.retention.ms"]) == [given]
+
+
+async def test_every_synonym_of_a_topics_setting_is_a_setting_of_the_broker(client: MemoryClient) -> None:
+    settings = client.broker.settings
+    of_broker = {each.name for each in broker_configs(settings)}
+    of_topic = topic_configs(client.broker.topics.existing("t"), settings)
+    assert {name for each in of_topic for name, _, _ in each.synonyms} <= of_broker
+    assert len(of_topic) == len(topic_setting_fields())
+
+
+def test_no_two_settings_of_a_broker_have_one_name() -> None:
+    names = [each.name for each in broker_configs(Settings())]
+    assert len(set(names)) == len(names)
+
+
+async def test_a_group_has_the_brokers_settings(client: MemoryClient) -> None:
+    told = await described(client, GROUP, "any")
+    assert {name: synonyms(each) for name, each in told.items()} == {
+        "consumer.heartbeat.interval.ms": [("group.consumer.heartbeat.interval.ms", "5000", DEFAULT)],
+        "consumer.session.timeout.ms": [("group.consumer.session.timeout.ms", "45000", DEFAULT)],
+    }
+
+
+async def test_a_group_cannot_be_given_settings_of_its_own(client: MemoryClient) -> None:
+    config = {"name": "consumer.session.timeout.ms", "value": "1000", "config_operation": 0}
+    asked = {"resource_type": GROUP, "resource_name": "any", "configs": [config]}
+    [result] = (await client.ask(ALTER, 1, resources=[asked], validate_only=False)).responses
+    assert (int(result.error_code), "hold for all of them" in result.error_message) == (42, True)

@@ -1,0 +1,20 @@
+"""docs/kafka.md lists the APIs and versions that are served."""
+
+from pathlib import Path
+
+from conveyor.kafka_api.apis import APIS
+
+PAGE = Path(__file__).parents[3] / "docs" / "kafka.md"
+
+
+def row(key: int) -> str:
+    api = APIS[key]
+    name = "".join(word.capitalize() for word in api.handle.__module__.rpartition(".k")[2].split("_")[1:])
+    return f"| {key} | {name} | {api.min_version} | {api.max_version} |"
+
+
+def test_the_page_lists_every_api_with_its_versions() -> None:
+    lines = PAGE.read_text().splitlines()
+    begin = lines.index("|---|---|---|---|") + 1
+    assert lines[begin : begin + len(APIS)] == [row(key) for key in sorted(APIS)]
+    assert len(lines) == begin + len(APIS), "and no other"
