@@ -42,7 +42,7 @@ class Flusher:
         await self._idle.wait()
 
     def _start(self) -> None:
-        """Begin what is wanted. All threads may be busy by now, with what a round that has ended has left: then later."""
+        """Begin what is wanted. All threads may be busy again by now, since a round has ended: then it is later."""
         self._scheduled = False
         jobs = self._take_jobs() if self._free_rounds else []
         rounds = min(self._free_rounds, len(jobs))
