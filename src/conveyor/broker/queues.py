@@ -40,7 +40,7 @@ from conveyor.queues.commands import (
 from conveyor.queues.filters import Filter
 from conveyor.queues.inspection import MAX_PEEKED_BYTES, Peeked, count_messages, message_state, peek
 from conveyor.queues.message import Message, is_message_id, is_waiting_id, parse_message_id, parse_waiting_id
-from conveyor.queues.policy import Start, Subscription
+from conveyor.queues.policy import Start, Subscription, default_policy
 from conveyor.queues.rates import Rates
 
 MAX_TARGETS = 10_000
@@ -122,7 +122,8 @@ class Queues:
         """Make a subscription: every message from its start on is its own when this returns."""
         _check_filter(document)
         partitions = await self._partitions.load(self._topics.existing(topic).name)
-        subscription = await self._subscriptions.create(topic, name, start, document)
+        default = default_policy(topic, partitions[0].messages.log.topic.queue_max_in_flight)
+        subscription = await self._subscriptions.create(topic, name, start, document, default)
         try:
             await self._tell(topic, partitions)
             await self._gather([self._begin(subscription, each, start) for each in partitions])
@@ -273,6 +274,8 @@ class Queues:
     async def message_states(self, topic: str, message_id: str) -> dict[str, MessageState]:
         """What each subscription of a topic has done with a message."""
         self._topics.existing(topic)
+        if is_waiting_id(message_id):
+            return {each.name: MessageState("delayed") for each in self.all(topic)}
         number, offset = _place(message_id)
         states: dict[str, MessageState] = {}
         for subscription in self.all(topic):

@@ -10,11 +10,11 @@ from conveyor.cluster.image import SUBSCRIPTIONS_PATH
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import ABSENT, MetadataStore
 from conveyor.queues.policy import (
+    Policy,
     Start,
     Subscription,
     check_name,
     decode_subscription,
-    default_policy,
     encode_subscription,
     policy_from_document,
 )
@@ -59,8 +59,10 @@ class Subscriptions:
         """The topics that have subscriptions."""
         return {each.topic for each in self._by_name.values()}
 
-    async def create(self, topic: str, name: str, start: Start, document: Mapping[str, object]) -> Subscription:
-        """Store a new subscription. Raises RequestError."""
+    async def create(
+        self, topic: str, name: str, start: Start, document: Mapping[str, object], default: Policy
+    ) -> Subscription:
+        """Store a new subscription; `default` is its policy where the document says nothing. Raises RequestError."""
         check_name(name)
         async with self._one_change:
             self._refuse_second(topic, name)
@@ -74,7 +76,7 @@ class Subscriptions:
                 topic_id=image.topic_id,
                 start=start,
                 partition_count=len(image.partitions),
-                policy=policy_from_document(topic, document, default_policy(topic)),
+                policy=policy_from_document(topic, document, default),
             )
             await self._put(subscription, ABSENT)
             self._by_name[name] = subscription

@@ -25,6 +25,7 @@ from conveyor.http_api import (
     subscriptions,
     topics,
 )
+from conveyor.http_api.answers import Answers
 from conveyor.http_api.endpoint import Call, Door, Endpoint, Raw
 from conveyor.http_api.polls import Polls
 from conveyor.http_api.problems import make_problem, problem_of, problem_response
@@ -54,11 +55,11 @@ _encode = msgspec.json.Encoder().encode
 def make_application(broker: Broker, network_probe: Any, tokens: Tokens | None = None) -> web.Application:
     """An application over one broker."""
     application = web.Application()
-    polls = Polls()
+    polls, answers = Polls(), Answers()
     application.on_shutdown.append(polls.stop)
     door = Door(broker, network_probe, polls, ENDPOINTS)
     for endpoint in ENDPOINTS:
-        handler = _bind(endpoint, door, tokens or Tokens())
+        handler = _bind(endpoint, door, tokens or Tokens(), answers)
         application.router.add_route(endpoint.method, endpoint.path, handler)
         if endpoint.method == "GET" and endpoint.takes_head:
             application.router.add_route("HEAD", endpoint.path, handler)
@@ -66,7 +67,7 @@ def make_application(broker: Broker, network_probe: Any, tokens: Tokens | None =
     return application
 
 
-def _bind(endpoint: Endpoint, door: Door, tokens: Tokens) -> Handler:
+def _bind(endpoint: Endpoint, door: Door, tokens: Tokens, answers: Answers) -> Handler:
     """The function that serves an endpoint's requests."""
     signature = endpoint.signature
     read_query = query_reader(signature.query)
@@ -86,13 +87,15 @@ def _bind(endpoint: Endpoint, door: Door, tokens: Tokens) -> Handler:
             return _unauthorized()
         if not tokens and is_foreign(request.headers):
             return _foreign(request.headers["Origin"])
+        if answers.is_full and not endpoint.is_open:
+            return _busy()
         try:
             answer = await call(request)
         except RequestError as error:
             return problem_response(problem_of(error))
         except Exception as error:  # noqa: BLE001 - a bug: the client is told, and the broker stops rather than guess
             return _bug(error)
-        return _response(endpoint.status, answer)
+        return await answers.send(request, _response(endpoint.status, answer))
 
     return serve
 
@@ -130,6 +133,11 @@ def _response(status: int, answer: Any) -> web.Response:
 def _unauthorized() -> web.Response:
     detail = "this broker takes requests with one of its tokens only: send the header 'Authorization: Bearer <token>'"
     return problem_response(make_problem("unauthorized", 401, detail), {"WWW-Authenticate": 'Bearer realm="conveyor"'})
+
+
+def _busy() -> web.Response:
+    detail = "clients do not read their answers, and these take all the memory there is for them: ask again"
+    return problem_response(make_problem("busy", 503, detail, retriable=True))
 
 
 def _foreign(origin: str) -> web.Response:

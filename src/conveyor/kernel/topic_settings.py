@@ -140,6 +140,13 @@ class TopicSettings:
         " `os`, once it is in the page cache, as Kafka does.",
         choices=("ack", "os"),
     )
+    queue_max_in_flight: int = setting(
+        100_000,
+        "Leases at once in each partition, for subscriptions that do not say `max_in_flight` when they are made.",
+        unit="messages",
+        low=1,
+        high=1_000_000,
+    )
     min_insync_replicas: int = setting(
         1, "How many replicas acks=all needs.", unit="replicas", kafka="min.insync.replicas", low=1
     )

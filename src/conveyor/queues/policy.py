@@ -100,8 +100,9 @@ def check_name(name: str) -> None:
         )
 
 
-def default_policy(topic: str) -> Policy:
-    return Policy(dead_letter_topic=f"{topic}.dlq")
+def default_policy(topic: str, max_in_flight: int) -> Policy:
+    """The policy of a subscription that asks for nothing. max_in_flight: the topic's `queue.max.in.flight`."""
+    return Policy(dead_letter_topic=f"{topic}.dlq", max_in_flight=max_in_flight)
 
 
 def policy_from_document(topic: str, document: Mapping[str, object], base: Policy) -> Policy:

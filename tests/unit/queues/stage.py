@@ -44,7 +44,7 @@ VISIBILITY_MS = 30_000
 
 def subscription(identity: UUID = SUBSCRIPTION, **document: object) -> Subscription:
     """One with this policy."""
-    policy = policy_from_document(TOPIC, document, default_policy(TOPIC))
+    policy = policy_from_document(TOPIC, document, default_policy(TOPIC, 100_000))
     return Subscription(
         id=identity,
         name=f"s{identity.int >> 96}",

@@ -18,7 +18,7 @@ from conveyor.queues.policy import (
     policy_from_document,
 )
 
-BASE = default_policy("t")
+BASE = default_policy("t", 100_000)
 
 
 def test_empty_document_is_the_default() -> None:

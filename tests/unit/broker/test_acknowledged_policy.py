@@ -1,0 +1,34 @@
+"""`cleanup.policy=acknowledged`: what every subscription has settled is deleted, and nothing else."""
+
+import pytest
+
+from conveyor.broker.broker import Broker
+from conveyor.broker.messages import OutgoingMessage
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.queues.policy import Start
+from tests.unit.broker.parts import running_parts
+
+CONFIG = {"cleanup.policy": "acknowledged", "segment.bytes": "1024", "retention.ms": "1"}
+EARLIEST = Start(kind="earliest")
+
+
+async def settle_all(broker: Broker, name: str) -> None:
+    leases = await broker.queues.lease(name, 100, 0, None)
+    await broker.queues.ack(name, [each.ack_id for each in leases])
+
+
+@pytest.mark.parametrize("names", [(), ("one",), ("one", "two")])
+async def test_segments_go_once_every_subscription_has_settled_them(names: tuple[str, ...]) -> None:
+    async with running_parts() as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1, config=CONFIG))
+        for name in names:
+            await broker.queues.create("t", name, EARLIEST, {})
+        for _ in range(10):
+            await broker.messages.publish("t", [OutgoingMessage(value=bytes(600))])
+        log = broker.partitions.find("t", 0).log
+        for name in names:
+            await broker.retention.retain_all()
+            assert log.log_start_offset == 0
+            await settle_all(broker, name)
+        await broker.retention.retain_all()
+        assert (log.log_start_offset > 0) == bool(names)
