@@ -98,6 +98,7 @@ class Queues:
         self._clock = clock
         self._tasks = tasks
         self._rates: dict[UUID, Rates] = {}
+        topics.when_grown(self._topic_grown)
         topics.when_deleted(self._topic_deleted)
 
     async def start(self) -> None:
@@ -125,6 +126,7 @@ class Queues:
         default = default_policy(topic, partitions[0].messages.log.topic.queue_max_in_flight)
         subscription = await self._subscriptions.create(topic, name, start, document, default)
         try:
+            partitions = await self._partitions.load(topic)  # The last of the others may have been deleted meanwhile.
             await self._tell(topic, partitions)
             await self._gather([self._begin(subscription, each, start) for each in partitions])
         except RequestError:
@@ -147,6 +149,8 @@ class Queues:
         self._requests.end(gone.id, RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{name}' was deleted"))
         self._rates.pop(gone.id, None)
         await self._tell(gone.topic, await self._partitions.load(gone.topic))
+        if not self.all(gone.topic):
+            self._partitions.unload(gone.topic)
 
     async def lease(self, name: str, max_messages: int, wait_ms: int, visibility_ms: int | None) -> list[Lease]:
         """Up to so many messages; the answer is empty if none has come in time. Cancelling it leaves nothing leased."""
@@ -379,6 +383,11 @@ class Queues:
                 await self._ready(each)
         except RequestError:
             return
+
+    async def _topic_grown(self, topic: str) -> None:
+        """Who waits for messages is told of those in a new partition only where it is loaded."""
+        if self.all(topic):
+            await self._load_quietly(topic)
 
     async def _topic_deleted(self, topic: TopicImage) -> None:
         for each in self.all(topic.name):

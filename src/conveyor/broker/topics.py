@@ -61,6 +61,7 @@ class Topics:
         self._new_id = new_id
         self._one_change = asyncio.Lock()
         self._when_deleted: list[Callable[[TopicImage], Awaitable[None]]] = []
+        self._when_grown: list[Callable[[str], Awaitable[None]]] = []
         self._being_made: dict[str, asyncio.Future[TopicImage]] = {}
 
     async def load(self) -> None:
@@ -149,6 +150,8 @@ class Topics:
             if len(each.partitions) < count:
                 await self._grow(each.name, count)
         await self._grow(name, count, assignment)
+        for grown in self._when_grown:
+            await grown(name)
 
     async def delete(self, name: str) -> None:
         """Delete a topic, its companions, and their records. Raises RequestError."""
@@ -164,6 +167,10 @@ class Topics:
     def when_deleted(self, deleted: Callable[[TopicImage], Awaitable[None]]) -> None:
         """Call back after a topic was deleted."""
         self._when_deleted.append(deleted)
+
+    def when_grown(self, grown: Callable[[str], Awaitable[None]]) -> None:
+        """Call back after a topic got more partitions."""
+        self._when_grown.append(grown)
 
     async def _delete(self, topic: TopicImage) -> None:
         try:

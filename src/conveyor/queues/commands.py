@@ -1,7 +1,7 @@
 """What the machine of one partition is asked, and what it answers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
@@ -145,10 +145,9 @@ class LeasedMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeasedMessages:
-    """is_exhausted: whether there was nothing else; otherwise asking again may bring more."""
+    """What was handed out, in the order in which it comes."""
 
     messages: tuple[LeasedMessage, ...] = ()
-    is_exhausted: bool = True
 
 
 Settled = tuple[RequestError | None, ...]
@@ -187,4 +186,3 @@ class QueueProbe:
     expired: int = 0
     filtered: int = 0
     filter_errors: int = 0
-    unread_headers: int = field(default=0)

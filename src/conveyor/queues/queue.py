@@ -112,9 +112,8 @@ class Queue:
             looked_at += popped.end - popped.start
             if not self._look_at_all(popped, command, now_ms, found):
                 break
-        is_exhausted = not self.deliveries.available.count or looked_at < _LOOKED_AT_ONCE
         self._probe.leased += len(found.leased)
-        return LeasedMessages(tuple(found.leased), is_exhausted), self._records_of(found)
+        return LeasedMessages(tuple(found.leased)), self._records_of(found)
 
     def acknowledge(self, targets: Sequence[Target]) -> tuple[Settled, list[LogRecord]]:
         """These are done; what is done already is so twice, except where deliveries are exact."""

@@ -1,0 +1,45 @@
+"""Which partitions are queues as well, as topics grow and subscriptions come and go."""
+
+import asyncio
+
+from conveyor.broker.broker import Broker
+from conveyor.broker.messages import OutgoingMessage
+from conveyor.queues.policy import Start
+
+EARLIEST = Start(kind="earliest")
+
+
+async def publish(broker: Broker, partition: int) -> None:
+    await broker.messages.publish("t", [OutgoingMessage(b"payload", partition=partition)])
+
+
+async def leased(broker: Broker, wait_ms: int = 0) -> list[str]:
+    return [each.message.message_id for each in await broker.queues.lease("s", 10, wait_ms, None)]
+
+
+async def test_who_waits_is_given_messages_of_a_partition_that_was_added_meanwhile(broker: Broker) -> None:
+    await broker.queues.create("t", "s", EARLIEST, {})
+    waiting = asyncio.ensure_future(leased(broker, wait_ms=20_000))
+    await asyncio.sleep(0)
+    await broker.topics.add_partitions("t", 3, None)
+    await publish(broker, 2)
+    assert await waiting == ["2-0"]
+
+
+async def test_topic_without_subscriptions_has_no_queues_loaded(broker: Broker) -> None:
+    await broker.queues.create("t", "s", EARLIEST, {})
+    await broker.queues.create("t", "other", EARLIEST, {})
+    await publish(broker, 0)
+    await broker.queues.delete("other")
+    assert broker.partitions.find("t", 0).queue is not None
+    await broker.queues.delete("s")
+    assert broker.partitions.find("t", 0).queue is None
+    await broker.queues.create("t", "s", EARLIEST, {})
+    assert await leased(broker) == ["0-0"]
+
+
+async def test_subscription_made_while_the_last_is_deleted_has_its_queues(broker: Broker) -> None:
+    await broker.queues.create("t", "last", EARLIEST, {})
+    await publish(broker, 1)
+    await asyncio.gather(broker.queues.create("t", "s", EARLIEST, {}), broker.queues.delete("last"))
+    assert await leased(broker) == ["1-0"]
