@@ -137,6 +137,7 @@ class _Waiting:
         self._everybody.discard(self)
         if self._cancel_alarm is not None:
             self._cancel_alarm()
+            self._cancel_alarm = None  # It knows this one: a cycle, which only the collector would free.
         for partition in self.partitions:
             partition.unwatch(self._wake)
 

@@ -79,6 +79,7 @@ class Call:
         """Answer with ready bytes, length and header included."""
         assert self.parts is None, "a request is answered once"
         self.parts = parts
+        self.cancel = None  # It may know this call: a cycle, which only the collector would free.
         self._answered(self)
 
     def answer_nothing(self) -> None:

@@ -1,10 +1,12 @@
 """A connection answers in the order of its requests, however long one of them waits."""
 
+import gc
 from struct import pack
 
 import pytest
 
 from conveyor.kafka_api.apis import APIS
+from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.log.records import encode_batch
 from tests.unit.broker.parts import BATCH, Storage
@@ -62,6 +64,21 @@ async def test_an_answer_that_takes_a_task_keeps_its_place(client: MemoryClient)
     making = request(CREATE_TOPICS, 2, 1, topics=[creatable], timeout=1000, validate_only=False)
     client.send(making, ping(2))
     assert [await client.next_id(), await client.next_id()] == [1, 2]
+
+
+async def test_request_that_waited_leaves_nothing_to_the_collector(client: MemoryClient, storage: Storage) -> None:
+    """At thousands of requests a second its pauses would be the longest waits of all."""
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        client.send(fetch(1, wait_ms=60_000), produce(2, BATCH), produce(3, BATCH))
+        assert [await client.next_id() for _ in range(3)] == [1, 2, 3]
+        storage.clock.advance(seconds=61)
+        gc.collect()
+        assert not [each for each in gc.garbage if isinstance(each, Call)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
 
 
 async def test_connections_do_not_wait_for_each_other(client: MemoryClient) -> None:
