@@ -5,7 +5,7 @@ import errno
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from conveyor.kernel.errors import OutOfFiles, StorageFailure
@@ -69,10 +69,24 @@ class RealFile:
             self._size = size
 
     def sync(self) -> None:
+        descriptor, finish = self.begin_sync()
         with _storage_failure(self._path):
-            size = self._size
-            os.fdatasync(self.fileno())
+            os.fdatasync(descriptor)
+        finish(0)
+
+    def begin_sync(self) -> tuple[int, Callable[[int], None]]:
+        """The descriptor to sync, and what is told how that has ended: by an errno, 0 for well. Raises StorageFailure,
+        as does what is returned, if it did not."""
+        size = self._size
+
+        def finish(error: int) -> None:
+            with _storage_failure(self._path):
+                if error:
+                    raise OSError(error, os.strerror(error))
             self._dirty = self._dirty and self._size != size
+
+        with _storage_failure(self._path):
+            return self.fileno(), finish
 
     def detach(self) -> None:
         with _storage_failure(self._path):

@@ -1,15 +1,18 @@
 """Group commit: at most one flush of a log runs at a time, and all that are wanted meanwhile are one flush after it.
 
-The logs that want a flush in one turn of the loop are dealt out to the threads that are free, a round each; while all
-threads are busy, more logs gather for the next rounds. So a round's fixed price is shared by more logs the more there
-is to do, and a slow flush holds up only its own round.
+The logs that want a flush in one turn of the loop go to the system together, if it has a queue for syncs. Where it has
+none, and for a log that needs more than a sync, they are dealt out to the threads that are free, a round each; while
+all threads are busy, more logs gather for the next rounds. So a round's fixed price is shared by more logs the more
+there is to do, and a slow flush holds up only its own round.
 """
 
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
+from functools import partial
 
 from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ports import FileSyncs
 from conveyor.log.flush import FlushJob
 from conveyor.replication.partition import Partition
 
@@ -17,10 +20,11 @@ Round = list[tuple[Partition, FlushJob]]
 
 
 class Flusher:
-    """Runs rounds of flush jobs on threads, and hands the results back on the loop."""
+    """Runs flush jobs off the loop, and hands the results back on it. `syncs`: the system's queue, once it is there."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: Executor, max_rounds: int) -> None:
         self._loop = loop
+        self.syncs: FileSyncs | None = None
         self._threads = threads
         self._free_rounds = max_rounds
         self._wanted: dict[Partition, None] = {}
@@ -33,24 +37,41 @@ class Flusher:
         """Flush a partition's log: at the end of this turn, or after the flush that is running."""
         self._wanted[partition] = None
         if not self._scheduled and self._free_rounds:
-            self._scheduled = True
             self._idle.clear()
-            self._loop.call_soon(self._start)
+            self._start_soon()
 
     async def drain(self) -> None:
         """Wait until no flush is running or wanted."""
         await self._idle.wait()
 
+    def _start_soon(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._start)
+
     def _start(self) -> None:
         """Begin what is wanted. All threads may be busy again by now, since a round has ended: then it is later."""
         self._scheduled = False
-        jobs = self._take_jobs() if self._free_rounds else []
+        jobs = self._begin_syncs(self._take_jobs()) if self._free_rounds else []
         rounds = min(self._free_rounds, len(jobs))
         for number in range(rounds):
             self._free_rounds -= 1
             self._submit(jobs[number::rounds])
         if not self._flushing and not self._wanted:
             self._idle.set()
+
+    def _begin_syncs(self, jobs: Round) -> Round:
+        """Let the system carry out what it can. Returns what is left for threads."""
+        if self.syncs is None:
+            return jobs
+        plain = [each for each in jobs if each[1].is_plain]
+        taken = self.syncs.begin([(job.active.file, partial(self._synced, partition, job)) for partition, job in plain])
+        return plain[taken:] + [each for each in jobs if not each[1].is_plain]
+
+    def _synced(self, partition: Partition, job: FlushJob, failure: StorageFailure | None) -> None:
+        self._flushing.discard(partition)
+        partition.complete_flush(job, failure)
+        self._start_soon()
 
     def _submit(self, mine: Round) -> None:
         """Without a future of the loop for each round: its making and passing on cost as much as a request."""

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from conveyor.kernel.errors import StorageFailure
+
 Bytes = bytes | bytearray | memoryview
 
 
@@ -81,6 +83,17 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in a directory durable."""
+        ...
+
+
+class FileSyncs(Protocol):
+    """The system's own queue of syncs, where there is one: no thread waits for the disk."""
+
+    def begin(self, wanted: Sequence[tuple[File, Callable[[StorageFailure | None], None]]]) -> int:
+        """Begin to sync what was appended to files; each one's function is called on the loop when that has ended.
+
+        Returns how many the system has taken, from the first on. The others wait in `File.sync`.
+        """
         ...
 
 

@@ -47,7 +47,9 @@ class BrokerSettings:
     max_partitions: int = setting(
         20_000, "Partitions that this broker holds at most, all topics together.", unit="partitions", low=1
     )
-    flush_threads: int = setting(4, "Threads that wait for the disk (fsync).", unit="threads", low=1, high=64)
+    flush_threads: int = setting(
+        4, "Threads for fsyncs that the kernel does not queue.", unit="threads", low=1, high=64
+    )
     retention_check_ms: int = setting(
         300_000,
         "How often partitions are looked over for records to delete.",

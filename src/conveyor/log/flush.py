@@ -29,6 +29,13 @@ class FlushJob:
     directory_changed: bool
     offset: Offset
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to do but to sync the active segment's file."""
+        return not (
+            self.closed or self.directory_changed or self.snapshot is not None or self.leader_epochs is not None
+        )
+
     def run(self) -> None:
         """Blocks. Raises StorageFailure; then nothing of the log may be trusted but what recovery finds."""
         if self.directory_changed:

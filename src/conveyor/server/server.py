@@ -10,6 +10,7 @@ import logging
 import resource
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -40,15 +41,18 @@ _OTHER_DESCRIPTORS = 64
 class Server:
     """One broker and its listeners. `storage`: a data directory, or a disk and a metadata store made elsewhere.
 
-    `stopping` is set by whoever wants the server to stop, and by a bug, which is then in `failure`.
+    `stopping` is set by whoever wants the server to stop, and by a bug, which is then in `failure`. `loaded` is set a
+    moment after the start, when there is nothing more to load.
     """
 
     def __init__(self, settings: Settings, storage: Path | tuple[Disk, MetadataStore]) -> None:
         self.settings = settings
         self.stopping = asyncio.Event()
+        self.loaded = asyncio.Event()
         self.failure: BaseException | None = None
         self._storage = storage
         self._probe = NetworkProbe()
+        self._syncs: Any = None
         self._tokens = read_tokens(settings.network.token_file)
         self._max_connections = settings.network.max_connections
         self._max_http_connections = settings.network.max_http_connections
@@ -86,7 +90,24 @@ class Server:
         http = HttpListener(self.broker, self._probe, http_socket, self._max_http_connections, self._tokens)
         stack.push_async_callback(http.stop)
         http.start()
-        asyncio.get_running_loop().run_in_executor(None, load_all)
+        self.broker.tasks.start(self._load_the_rest())
+
+    async def _load_the_rest(self) -> None:
+        """What the first requests need not wait for."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(None, load_all)
+            if isinstance(self._storage, Path):
+                kernel_syncs = await loop.run_in_executor(None, import_module, "conveyor.adapters.kernel_syncs")
+                self._syncs = self.broker.flusher.syncs = kernel_syncs.KernelSyncs(loop)
+        except (ImportError, OSError) as reason:
+            log.info("threads wait for the disk: %s", reason)
+        finally:
+            self.loaded.set()
+
+    def _close_syncs(self) -> None:
+        if self._syncs is not None:
+            self._syncs.close()
 
     async def _drain(self, listener: KafkaListener) -> None:
         """Take no more requests; answer those that wait, with what there is."""
@@ -97,6 +118,7 @@ class Server:
         disk, store, compactor = self._open_storage(stack)
         threads = ThreadPoolExecutor(self.settings.broker.flush_threads, "disk")
         stack.callback(threads.shutdown)
+        stack.callback(self._close_syncs)
         ports = BrokerPorts(
             disk=disk,
             store=store,

@@ -35,7 +35,8 @@ class KilledCompactor:
 
 @pytest.fixture
 async def compacted(broker: Broker) -> Broker:
-    """The topic `c` has one partition, with a few segments of one key."""
+    """The topic `c` has one partition, with a few segments of one key. The broker does not compact it by itself."""
+    broker.compaction.stop()
     await broker.topics.create(TopicRequest(name="c", config=COMPACTED))
     for _ in range(40):
         await publish(broker, ("c", 0))

@@ -1,12 +1,13 @@
 """Flush rounds: every log that wants a flush gets one, however busy the threads are."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
 from conveyor.broker.flusher import Flusher
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import RequestError, StorageFailure
+from conveyor.kernel.ports import File
 from conveyor.replication.partition import Partition
 from tests.unit.broker.parts import BATCH, NOW_MS
 from tests.unit.replication.parts import Owner
@@ -27,6 +28,25 @@ class HeldThreads(Executor):
         held, self.held = self.held, []
         for each in held:
             each()
+
+
+class HeldSyncs:
+    """Takes so many syncs at once, which end when the test says so."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self.held: list[tuple[File, Callable[[StorageFailure | None], None]]] = []
+
+    def begin(self, wanted: Sequence[tuple[File, Callable[[StorageFailure | None], None]]]) -> int:
+        taken = wanted[: self._room]
+        self.held += taken
+        return len(taken)
+
+    def end_all(self) -> None:
+        held, self.held = self.held, []
+        for file, done in held:
+            file.sync()
+            done(None)
 
 
 async def turns(count: int = 5) -> None:
@@ -58,3 +78,65 @@ async def test_log_that_is_wanted_while_a_round_ends_is_flushed() -> None:
         threads.run_all()
     await asyncio.wait_for(flusher.drain(), 5)
     assert [each.log.flushed_offset for each in (first, second, third)] == [1, 1, 1]
+
+
+def with_a_plain_flush() -> Partition:
+    """A new log's first flush has more to do."""
+    partition = with_something_to_flush()
+    job = partition.begin_flush()
+    assert job is not None
+    job.run()
+    partition.complete_flush(job, None)
+    partition.append(BATCH, NOW_MS)
+    partition.write()
+    return partition
+
+
+async def test_system_takes_what_is_only_to_be_synced() -> None:
+    threads, syncs = HeldThreads(), HeldSyncs(room=2)
+    flusher = Flusher(asyncio.get_running_loop(), threads, 1)
+    flusher.syncs = syncs
+    new, *others = with_something_to_flush(), with_a_plain_flush(), with_a_plain_flush(), with_a_plain_flush()
+    for each in (new, *others):
+        flusher.want(each)
+    await turns()
+    assert (len(syncs.held), len(threads.held)) == (2, 1)
+    syncs.end_all()
+    await turns()
+    assert [each.log.flushed_offset for each in (new, *others)] == [0, 2, 2, 1]
+    threads.run_all()
+    await asyncio.wait_for(flusher.drain(), 5)
+    assert [each.log.flushed_offset for each in (new, *others)] == [1, 2, 2, 2]
+
+
+async def test_what_is_wanted_during_a_sync_is_one_flush_after_it() -> None:
+    threads, syncs = HeldThreads(), HeldSyncs(room=2)
+    flusher = Flusher(asyncio.get_running_loop(), threads, 1)
+    flusher.syncs = syncs
+    partition = with_a_plain_flush()
+    flusher.want(partition)
+    await turns()
+    for _ in range(3):
+        partition.append(BATCH, NOW_MS)
+        partition.write()
+        flusher.want(partition)
+        await turns()
+    assert (len(syncs.held), len(threads.held)) == (1, 0)
+    syncs.end_all()
+    await turns()
+    assert (partition.log.flushed_offset, len(syncs.held)) == (2, 1)
+    syncs.end_all()
+    await asyncio.wait_for(flusher.drain(), 5)
+    assert partition.log.flushed_offset == 5
+
+
+async def test_sync_that_failed_takes_its_partition_offline() -> None:
+    syncs = HeldSyncs(room=1)
+    flusher = Flusher(asyncio.get_running_loop(), HeldThreads(), 1)
+    flusher.syncs = syncs
+    partition = with_a_plain_flush()
+    flusher.want(partition)
+    await turns()
+    syncs.held[0][1](StorageFailure("the disk is gone"))
+    await asyncio.wait_for(flusher.drain(), 5)
+    assert partition.offline_reason is not None

@@ -27,5 +27,8 @@ def test_the_page_has_a_row_for_every_setting(run: Run) -> None:
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == names()
     assert {row.count(" | ") for row in rows} == {3}
-    assert "| `broker.flush_threads` | `4` | threads, from 1 to 64 | Threads that wait for the disk (fsync). |" in rows
+    assert (
+        "| `broker.flush_threads` | `4` | threads, from 1 to 64 | Threads for fsyncs that the kernel does not queue. |"
+        in rows
+    )
     assert page.startswith("# Settings\n")
