@@ -10,6 +10,7 @@ limited to 8 KiB, and a connection that sends no whole request header for a whil
 import asyncio
 import logging
 import socket
+from functools import partial
 from typing import Any, cast
 
 from conveyor.broker.broker import Broker
@@ -23,7 +24,6 @@ _IDLE_S = 75
 """Longer than load balancers keep their own idle connections, so that it is they who close them."""
 _LIMITS = {"max_line_size": 8190, "max_field_size": 8190, "max_headers": 128, "keepalive_timeout": _IDLE_S}
 _REFUSAL_S = 1
-_TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class HttpListener:
@@ -57,27 +57,34 @@ class HttpListener:
         self._broker.tasks.start(self._serve())
 
     async def _serve(self) -> None:
-        application, request_log, web = await self._loop.run_in_executor(None, _load)
+        application, connection, request_log, web = await self._loop.run_in_executor(None, _load)
         made = application.make_application(self._broker, self._probe, self._tokens)
-        self._runner = web.AppRunner(
-            made, access_log=None, logger=request_log.RequestLog(), handler_cancellation=True, **_LIMITS
-        )
+        self._runner = web.AppRunner(made, handler_cancellation=True)
         await self._runner.setup()
+        self._connection = partial(
+            connection.Connection,
+            self._runner.server,
+            loop=self._loop,
+            access_log=None,
+            logger=request_log.RequestLog(),
+            **_LIMITS,
+        )
+        self._refusal = connection.refusal(self._max_connections)
         self._server = await self._loop.create_server(self._accept, sock=self._socket, backlog=_BACKLOG)
 
     def _accept(self) -> asyncio.Protocol:
-        server = self._runner.server
-        if len(server.connections) < self._max_connections:
-            return cast("asyncio.Protocol", server())
+        if len(self._runner.server.connections) < self._max_connections:
+            return cast("asyncio.Protocol", self._connection())
         self._probe.connections_refused += 1
-        return _Refusal(self._max_connections)
+        return _Refusal(self._max_connections, self._refusal)
 
 
 class _Refusal(asyncio.Protocol):
     """A connection too many: its first request is answered with 503, and it is closed."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, answer: bytes) -> None:
         self._limit = limit
+        self._answer = answer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -87,16 +94,16 @@ class _Refusal(asyncio.Protocol):
         self._timeout = asyncio.get_running_loop().call_later(_REFUSAL_S, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        self._transport.write(_TOO_MANY)
+        self._transport.write(self._answer)
         self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timeout.cancel()
 
 
-def _load() -> tuple[Any, Any, Any]:
+def _load() -> tuple[Any, Any, Any, Any]:
     from aiohttp import web
 
-    from conveyor.http_api import application, request_log
+    from conveyor.http_api import application, connection, request_log
 
-    return application, request_log, web
+    return application, connection, request_log, web

@@ -1,7 +1,9 @@
 """The HTTP listener: how many may connect, and what it says of a request that is none."""
 
+import json
 import logging
 import socket
+from typing import Any
 
 import pytest
 
@@ -18,15 +20,25 @@ def ask(connection: socket.socket, request: bytes = b"GET /healthz HTTP/1.1\r\nH
     return connection.recv(65536)
 
 
+def problem(answer: bytes) -> dict[str, Any]:
+    """The problem document (RFC 9457) of an answer."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"content-type: application/problem+json" in head.lower()
+    document: dict[str, Any] = json.loads(body)
+    return document
+
+
 def test_a_connection_too_many_is_answered_and_closed(caplog: pytest.LogCaptureFixture) -> None:
     with Broker(memory=True, settings={"network.max_http_connections": 2}) as broker:
         with connect(broker) as one, connect(broker) as two, connect(broker) as three:
             assert ask(one).startswith(b"HTTP/1.1 200")
             assert ask(two).startswith(b"HTTP/1.1 200")
-            assert ask(three).startswith(b"HTTP/1.1 503")
+            refused = ask(three)
+            assert refused.startswith(b"HTTP/1.1 503")
             assert three.recv(1) == b""
             assert ask(one).startswith(b"HTTP/1.1 200"), "those that are there are still served"
         assert "more than 2 connections (network.max_http_connections)" in caplog.text
+    assert problem(refused)["kind"] == "too_many_connections"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +58,10 @@ def test_a_request_that_is_none_is_one_line_without_a_traceback(
 ) -> None:
     caplog.set_level(logging.DEBUG, "conveyor")
     with Broker(memory=True) as broker, connect(broker) as connection:
-        assert ask(connection, request_bytes).startswith(b"HTTP/1.0 400")
+        answer = ask(connection, request_bytes)
+    assert answer.startswith(b"HTTP/1.0 400")
+    assert problem(answer)["kind"] == "malformed_request"
+    assert "\n" not in problem(answer)["detail"]
     told = [each for each in caplog.records if each.name == "conveyor.http_api.request_log"]
     assert [(each.levelname, each.exc_info) for each in told] == [("DEBUG", None)]
     assert "\n" not in told[0].getMessage()
