@@ -16,6 +16,7 @@ from conveyor.broker.lease_requests import LeaseRequests
 from conveyor.broker.queue_calls import ask
 from conveyor.broker.queue_partition import QueuePartition
 from conveyor.broker.queue_partitions import QueuePartitions
+from conveyor.broker.queue_rates import QueueRates
 from conveyor.broker.subscriptions import Subscriptions
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics import Topics
@@ -41,7 +42,6 @@ from conveyor.queues.filters import Filter
 from conveyor.queues.inspection import MAX_PEEKED_BYTES, Peeked, count_messages, message_state, peek
 from conveyor.queues.message import Message, is_message_id, is_waiting_id, parse_message_id, parse_waiting_id
 from conveyor.queues.policy import Start, Subscription, default_policy
-from conveyor.queues.rates import Rates
 
 MAX_TARGETS = 10_000
 
@@ -97,19 +97,22 @@ class Queues:
         self._requests = requests
         self._clock = clock
         self._tasks = tasks
-        self._rates: dict[UUID, Rates] = {}
+        self._rates = QueueRates(clock, partitions.probe)
         topics.when_grown(self._topic_grown)
         topics.when_deleted(self._topic_deleted)
 
     async def start(self) -> None:
         """Load what has subscriptions, while requests are served already."""
         await self._subscriptions.load()
+        for each in self.all():
+            self._rates.follow(each.id)
         for topic in self._subscriptions.topics():
             self._tasks.start(self._load_quietly(topic))
 
     def stop(self) -> None:
         """Answer everybody who waits."""
         self._requests.stop()
+        self._rates.stop()
         self._partitions.stop()
 
     def existing(self, name: str) -> Subscription:
@@ -125,11 +128,13 @@ class Queues:
         partitions = await self._partitions.load(self._topics.existing(topic).name)
         default = default_policy(topic, partitions[0].messages.log.topic.queue_max_in_flight)
         subscription = await self._subscriptions.create(topic, name, start, document, default)
+        self._rates.follow(subscription.id)
         try:
             partitions = await self._partitions.load(topic)  # The last of the others may have been deleted meanwhile.
             await self._tell(topic, partitions)
             await self._gather([self._begin(subscription, each, start) for each in partitions])
         except RequestError:
+            self._rates.forget(subscription.id)
             await self._subscriptions.delete(name)  # Nobody was promised a message: it can be made anew.
             raise
         return subscription
@@ -147,7 +152,7 @@ class Queues:
         """Forget a subscription and what it has settled; the messages stay."""
         gone = await self._subscriptions.delete(name)
         self._requests.end(gone.id, RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{name}' was deleted"))
-        self._rates.pop(gone.id, None)
+        self._rates.forget(gone.id)
         await self._tell(gone.topic, await self._partitions.load(gone.topic))
         if not self.all(gone.topic):
             self._partitions.unload(gone.topic)
@@ -252,8 +257,7 @@ class Queues:
         subscription = self.existing(name)
         counts = self._count(subscription, await self._ready(subscription))
         probe, now_ms = self._partitions.probe(subscription.id), self._clock.now_ms()
-        rates = self._rates.setdefault(subscription.id, Rates())
-        ack_rate, retry_rate = rates.measure(now_ms, probe.acknowledged, probe.retried + probe.expired)
+        ack_rate, retry_rate = self._rates.measure(subscription.id)
         return SubscriptionStats(
             depth=counts.available,
             in_flight=counts.in_flight,
@@ -392,6 +396,7 @@ class Queues:
     async def _topic_deleted(self, topic: TopicImage) -> None:
         for each in self.all(topic.name):
             gone = await self._subscriptions.delete(each.name)
+            self._rates.forget(gone.id)
             self._requests.end(gone.id, RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic.name}' was deleted"))
         self._partitions.unload(topic.name)
 

@@ -341,8 +341,11 @@ class Queue:
             is_new = target.lease is None and target.offset >= self.deliveries.scanned_offset
             if is_new and self._source.get(target.offset) is None:
                 return RequestError(ErrorKind.UNKNOWN_MESSAGE, f"there is no message at offset {target.offset}")
-            settled = self.progress.is_settled(target.offset)
-            return _lost("it is settled already" if settled else "the lease has ended: the message is delivered again")
+            if self.progress.is_settled(target.offset):
+                return _lost("it is settled already")
+            if target.lease is None:
+                return _lost("it is not leased now: its lease has ended, or it was never leased")
+            return _lost("the lease has ended: the message is delivered again")
         if target.lease is not None and target.lease != (self._incarnation, lease.number):
             return _lost("the lease has ended, and the message was leased again")
         return lease

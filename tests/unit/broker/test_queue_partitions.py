@@ -5,6 +5,7 @@ import asyncio
 from conveyor.broker.broker import Broker
 from conveyor.broker.messages import OutgoingMessage
 from conveyor.queues.policy import Start
+from tests.unit.broker.parts import Storage
 
 EARLIEST = Start(kind="earliest")
 
@@ -43,3 +44,14 @@ async def test_subscription_made_while_the_last_is_deleted_has_its_queues(broker
     await publish(broker, 1)
     await asyncio.gather(broker.queues.create("t", "s", EARLIEST, {}), broker.queues.delete("last"))
     assert await leased(broker) == ["1-0"]
+
+
+async def test_rates_are_there_when_they_are_first_asked_for(broker: Broker, storage: Storage) -> None:
+    await broker.queues.create("t", "s", EARLIEST, {})
+    for _ in range(4):
+        await publish(broker, 0)
+    assert await broker.queues.ack("s", await leased(broker)) == [None] * 4
+    storage.clock.advance(seconds=20)
+    assert (await broker.queues.stats("s")).ack_rate == 0.2
+    storage.clock.advance(seconds=100)
+    assert (await broker.queues.stats("s")).ack_rate == 0
