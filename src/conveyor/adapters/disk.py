@@ -5,8 +5,9 @@ import errno
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Lock
 
 from conveyor.kernel.errors import OutOfFiles, StorageFailure
 from conveyor.kernel.ports import Bytes
@@ -17,18 +18,35 @@ _NONE_LEFT = (errno.EMFILE, errno.ENFILE)
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 
 
+class Descriptor:
+    """A file that the system has open. It is closed when nobody holds this any more: as long as somebody does, in
+    whichever thread, its number stands for this file and no other."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
 class RealFile:
-    """One append-only file of a `RealDisk`. A file with unflushed writes keeps its descriptor."""
+    """One append-only file of a `RealDisk`. A file with unflushed writes keeps its descriptor.
+
+    One thread at a time appends; any thread may read, or sync.
+    """
 
     def __init__(self, path: Path, disk: "RealDisk") -> None:
         self._path = path
         self._disk = disk
-        self._descriptor = -1
         self._is_released = False
-        self._dirty = False
-        self._descriptor = disk.descriptor(path, _FLAGS | os.O_CREAT)
+        self._changes = 0
+        self._synced_changes = 0
+        descriptor = disk.descriptor(path, _FLAGS | os.O_CREAT)
+        self._descriptor: Descriptor | None = descriptor
         disk.opened(self)
-        self._size = os.fstat(self._descriptor).st_size
+        self._size = os.fstat(descriptor.number).st_size
 
     @property
     def size(self) -> int:
@@ -36,112 +54,121 @@ class RealFile:
 
     @property
     def evictable(self) -> bool:
-        return not self._dirty
-
-    def fileno(self) -> int:
-        if self._descriptor < 0:
-            if self._is_released:
-                raise FileNotFoundError(errno.ENOENT, "it is not this log's any more")
-            self._descriptor = self._disk.descriptor(self._path, _FLAGS)
-            self._disk.opened(self)
-        return self._descriptor
+        return self._changes == self._synced_changes
 
     def read(self, position: int, length: int) -> bytes:
         with _storage_failure(self._path):
-            return os.pread(self.fileno(), length, position)
+            descriptor = self._opened()
+            return os.pread(descriptor.number, length, position)
 
     def append(self, buffers: Sequence[Bytes]) -> None:
-        with _storage_failure(self._path):
-            descriptor = self.fileno()
-            self._dirty = True
+        with _storage_failure(self._path), self._changing() as descriptor:
             try:
-                written = _write_all(descriptor, buffers)
+                self._size += _write_all(descriptor.number, buffers)
             except OSError:
                 with contextlib.suppress(OSError):
-                    os.ftruncate(descriptor, self._size)
+                    os.ftruncate(descriptor.number, self._size)
                 raise
-            self._size += written
 
     def truncate(self, size: int) -> None:
-        with _storage_failure(self._path):
-            self._dirty = True
-            os.ftruncate(self.fileno(), size)
+        with _storage_failure(self._path), self._changing() as descriptor:
+            os.ftruncate(descriptor.number, size)
             self._size = size
 
     def sync(self) -> None:
-        descriptor, finish = self.begin_sync()
+        descriptor, mark = self.begin_sync()
         with _storage_failure(self._path):
-            os.fdatasync(descriptor)
-        finish(0)
+            os.fdatasync(descriptor.number)
+        self.end_sync(mark)
 
-    def begin_sync(self) -> tuple[int, Callable[[int], None]]:
-        """The descriptor to sync, and what is told how that has ended: by an errno, 0 for well. Raises StorageFailure,
-        as does what is returned, if it did not."""
-        size = self._size
-
-        def finish(error: int) -> None:
-            with _storage_failure(self._path):
-                if error:
-                    raise OSError(error, os.strerror(error))
-            self._dirty = self._dirty and self._size != size
-
+    def begin_sync(self) -> tuple[Descriptor, int]:
+        """What to sync, and a mark for `end_sync`. Raises StorageFailure."""
+        mark = self._changes
         with _storage_failure(self._path):
-            return self.fileno(), finish
+            return self._opened(), mark
+
+    def end_sync(self, mark: int, error: int = 0) -> None:
+        """What was appended before the mark was made is on the disk; error: or why not, an errno. Raises StorageFailure
+        then."""
+        with _storage_failure(self._path):
+            if error:
+                raise OSError(error, os.strerror(error))
+        self._synced_changes = max(self._synced_changes, mark)
 
     def detach(self) -> None:
         with _storage_failure(self._path):
-            self.fileno()
+            descriptor = self._opened()
         self._disk.closed(self)
+        self._descriptor = descriptor  # Another thread may have needed room in between.
 
     def release(self) -> None:
         self._is_released = True
         self._disk.closed(self)
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-            self._disk.closed(self)
+        self._descriptor = None
+        self._disk.closed(self)
 
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+    def _opened(self) -> Descriptor:
+        """To be held for as long as its number is used. Raises OSError."""
+        descriptor = self._descriptor
+        if descriptor is None:
+            if self._is_released:
+                raise FileNotFoundError(errno.ENOENT, "it is not this log's any more")
+            descriptor = self._descriptor = self._disk.descriptor(self._path, _FLAGS)
+            self._disk.opened(self)
+        return descriptor
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[Descriptor]:
+        """A sync that is begun meanwhile may not reach what is changed: it counts before, and again after."""
+        descriptor = self._opened()
+        self._changes += 1
+        try:
+            yield descriptor
+        finally:
+            self._changes += 1
 
 
 class RealDisk:
-    """A directory of the machine's file system. See `conveyor.kernel.ports.Disk`."""
+    """A directory of the machine's file system. See `conveyor.kernel.ports.Disk`. Any thread may use it."""
 
     def __init__(self, root: Path, max_open_files: int) -> None:
         self._root = root
         self._max_open_files = max_open_files
         self._open: OrderedDict[RealFile, None] = OrderedDict()
+        self._lock = Lock()
 
     def open(self, path: str) -> RealFile:
         with _storage_failure(self._root / path):
             return RealFile(self._root / path, self)
 
-    def descriptor(self, path: Path, flags: int) -> int:
+    def descriptor(self, path: Path, flags: int) -> Descriptor:
         """A new descriptor; where the process may have no more, the idle files give theirs. Raises OSError."""
         try:
-            return os.open(path, flags, 0o644)
+            return Descriptor(os.open(path, flags, 0o644))
         except OSError as error:
-            idle = [each for each in self._open if each.evictable]
+            with self._lock:
+                idle = [each for each in self._open if each.evictable]
             if error.errno not in _NONE_LEFT or not idle:
                 raise
             for each in idle:
                 each.close()
-            return os.open(path, flags, 0o644)
+            return Descriptor(os.open(path, flags, 0o644))
 
     def opened(self, file: RealFile) -> None:
         """Count a file's descriptor, and close another one where there are too many."""
-        self._open[file] = None
-        if len(self._open) > self._max_open_files:
-            oldest = next((each for each in self._open if each.evictable and each is not file), None)
-            if oldest is not None:
-                oldest.close()
+        oldest = None
+        with self._lock:
+            self._open[file] = None
+            if len(self._open) > self._max_open_files:
+                oldest = next((each for each in self._open if each.evictable and each is not file), None)
+        if oldest is not None:
+            oldest.close()
 
     def closed(self, file: RealFile) -> None:
-        self._open.pop(file, None)
+        with self._lock:
+            self._open.pop(file, None)
 
     def exists(self, path: str) -> bool:
         return (self._root / path).exists()

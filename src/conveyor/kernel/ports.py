@@ -33,10 +33,6 @@ class File(Protocol):
         """Wait until what was appended is on the disk. Blocks: call it off the event loop. Raises StorageFailure."""
         ...
 
-    def fileno(self) -> int:
-        """The descriptor for sendfile, or -1 where there is none."""
-        ...
-
     def detach(self) -> None:
         """Keep the content readable for whoever holds this file, though its name goes, or is given to another file."""
         ...

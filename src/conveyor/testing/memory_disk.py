@@ -44,9 +44,6 @@ class MemoryFile:
         self._disk.check("sync", self.path)
         self.synced_bytes = len(self.written)
 
-    def fileno(self) -> int:
-        return -1
-
     def detach(self) -> None:
         """The content is held by this object already."""
 

@@ -4,7 +4,9 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -118,9 +120,9 @@ def test_file_with_unflushed_writes_keeps_its_descriptor(tmp_path: Path) -> None
     disk = RealDisk(tmp_path, max_open_files=1)
     first = disk.open("first.log")
     first.append([b"abc"])
-    descriptor = first.fileno()
+    descriptor, _ = first.begin_sync()
     others = [disk.open(f"{number}.log") for number in range(3)]
-    assert (first.evictable, first.fileno()) == (False, descriptor)
+    assert (first.evictable, first.begin_sync()[0]) == (False, descriptor)
     first.sync()
     assert first.evictable
     assert [other.read(0, 1) for other in others] == [b""] * 3
@@ -133,6 +135,59 @@ def test_file_written_during_its_sync_stays_unflushed(disk: RealDisk, monkeypatc
     monkeypatch.setattr(os, "fdatasync", lambda _: file.append([b"d"]))
     file.sync()
     assert not file.evictable
+
+
+def test_sync_that_began_during_a_write_leaves_the_file_unflushed(disk: RealDisk) -> None:
+    """The write itself is what the monkey does here: a thread syncs while the loop is in the system."""
+    file, begun = disk.open("a.log"), []
+
+    class Buffer(bytes):
+        def __len__(self) -> int:
+            begun.append(file.begin_sync())
+            return super().__len__()
+
+    file.append([Buffer(b"abc")])
+    for _, mark in begun:
+        file.end_sync(mark)
+    assert begun
+    assert not file.evictable
+
+
+def test_descriptor_stays_open_while_somebody_holds_it(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path, max_open_files=1)
+    first = disk.open("first.log")
+    held, _ = first.begin_sync()
+    other = disk.open("other.log")
+    assert other.read(0, 1) == b""
+    assert open_descriptors(tmp_path) == 2
+    assert os.fstat(held.number).st_ino == (tmp_path / "first.log").stat().st_ino
+    del held
+    assert open_descriptors(tmp_path) == 1
+
+
+def test_threads_that_sync_and_read_take_no_file_from_another(tmp_path: Path) -> None:
+    """Each opens what it needs, so that others have to be closed."""
+    disk = RealDisk(tmp_path, max_open_files=3)
+    files = [disk.open(f"{number}.log") for number in range(24)]
+    is_over = Event()
+
+    def keep_syncing(mine: Sequence[RealFile]) -> None:
+        while not is_over.is_set():
+            for each in mine:
+                each.sync()
+                each.read(0, 10)
+
+    with ThreadPoolExecutor(3) as threads:
+        running = [threads.submit(keep_syncing, files[number::3]) for number in range(3)]
+        for turn in range(100):
+            for number, file in enumerate(files):
+                file.append([b"%02d:%03d;" % (number, turn)])
+        is_over.set()
+        for each in running:
+            each.result()
+    for number in range(24):
+        expected = b"".join(b"%02d:%03d;" % (number, turn) for turn in range(100))
+        assert disk.read(f"{number}.log") == expected
 
 
 def test_file_stays_readable_after_its_name_is_gone(disk: RealDisk) -> None:

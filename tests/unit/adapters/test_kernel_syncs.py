@@ -70,7 +70,7 @@ async def test_file_that_cannot_be_synced_is_not_taken(tmp_path: Path, syncs: Ke
     disk, ends = RealDisk(tmp_path, 1000), Ends(1)
     good, bad, last = (written(disk, name) for name in ("good.log", "bad.log", "last.log"))
     reading, writing = os.pipe()
-    os.dup2(writing, bad.fileno())
+    os.dup2(writing, bad.begin_sync()[0].number)
     assert syncs.begin([(each, ends.note) for each in (good, bad, last)]) == 1
     await ends.wait()
     with pytest.raises(StorageFailure, match=r"bad\.log"):
@@ -81,9 +81,9 @@ async def test_file_that_cannot_be_synced_is_not_taken(tmp_path: Path, syncs: Ke
 
 def test_failure_names_the_file(tmp_path: Path) -> None:
     file = written(RealDisk(tmp_path, 1000), "a.log")
-    _, finish = file.begin_sync()
+    _, mark = file.begin_sync()
     with pytest.raises(StorageFailure, match=r"a\.log: Input/output error"):
-        finish(errno.EIO)
+        file.end_sync(mark, errno.EIO)
     assert not file.evictable
 
 
