@@ -20,23 +20,28 @@ Round = list[tuple[Partition, FlushJob]]
 
 
 class Flusher:
-    """Runs flush jobs off the loop, and hands the results back on it. `syncs`: the system's queue, once it is there."""
+    """Runs flush jobs off the loop, and hands the results back on it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: Executor, max_rounds: int) -> None:
         self._loop = loop
-        self.syncs: FileSyncs | None = None
         self._threads = threads
+        self._syncs: FileSyncs | None = None
         self._free_rounds = max_rounds
         self._wanted: dict[Partition, None] = {}
         self._flushing: set[Partition] = set()
+        self._for_threads: Round = []
         self._scheduled = False
         self._idle = asyncio.Event()
         self._idle.set()
 
+    def use(self, syncs: FileSyncs) -> None:
+        """From now on the system's queue takes what is only a sync."""
+        self._syncs = syncs
+
     def want(self, partition: Partition) -> None:
         """Flush a partition's log: at the end of this turn, or after the flush that is running."""
         self._wanted[partition] = None
-        if not self._scheduled and self._free_rounds:
+        if partition not in self._flushing:
             self._idle.clear()
             self._start_soon()
 
@@ -50,28 +55,31 @@ class Flusher:
             self._loop.call_soon(self._start)
 
     def _start(self) -> None:
-        """Begin what is wanted. All threads may be busy again by now, since a round has ended: then it is later."""
+        """Begin what is wanted. While all threads are busy, more gathers for them, until the next round has ended."""
         self._scheduled = False
-        jobs = self._begin_syncs(self._take_jobs()) if self._free_rounds else []
-        rounds = min(self._free_rounds, len(jobs))
+        if self._free_rounds or self._syncs is not None:
+            self._for_threads += self._begin_syncs(self._take_jobs())
+        rounds = min(self._free_rounds, len(self._for_threads))
         for number in range(rounds):
             self._free_rounds -= 1
-            self._submit(jobs[number::rounds])
+            self._submit(self._for_threads[number::rounds])
+        if rounds:
+            self._for_threads = []
         if not self._flushing and not self._wanted:
             self._idle.set()
 
     def _begin_syncs(self, jobs: Round) -> Round:
         """Let the system carry out what it can. Returns what is left for threads."""
-        if self.syncs is None:
+        if self._syncs is None:
             return jobs
-        plain = [each for each in jobs if each[1].is_plain]
-        taken = self.syncs.begin([(job.active.file, partial(self._synced, partition, job)) for partition, job in plain])
-        return plain[taken:] + [each for each in jobs if not each[1].is_plain]
-
-    def _synced(self, partition: Partition, job: FlushJob, failure: StorageFailure | None) -> None:
-        self._flushing.discard(partition)
-        partition.complete_flush(job, failure)
-        self._start_soon()
+        others: Round = []
+        plain: Round = []
+        for partition, job in jobs:
+            (plain if job.is_only_a_sync else others).append((partition, job))
+        if not plain:
+            return others
+        taken = self._syncs.begin([(job.active.file, partial(self._end, partition, job)) for partition, job in plain])
+        return others + plain[taken:]
 
     def _submit(self, mine: Round) -> None:
         """Without a future of the loop for each round: its making and passing on cost as much as a request."""
@@ -90,10 +98,20 @@ class Flusher:
 
     def _done(self, mine: Round, running: "Future[list[StorageFailure | None]]") -> None:
         self._free_rounds += 1
-        for (partition, job), failure in zip(mine, running.result(), strict=True):
-            self._flushing.discard(partition)
+        try:
+            for (partition, job), failure in zip(mine, running.result(), strict=True):
+                self._end(partition, job, failure)
+        finally:
+            self._start_soon()
+
+    def _end(self, partition: Partition, job: FlushJob, failure: StorageFailure | None) -> None:
+        """A bug in one is told, and the others go on: whoever stops the broker waits for them."""
+        self._flushing.discard(partition)
+        try:
             partition.complete_flush(job, failure)
-        self._start()
+        except Exception as bug:  # noqa: BLE001
+            self._loop.call_exception_handler({"message": f"the flush of {partition.identity} ends", "exception": bug})
+        self._start_soon()
 
 
 def _run(jobs: Sequence[FlushJob]) -> list[StorageFailure | None]:

@@ -105,7 +105,7 @@ async def _serve(settings: Settings, data_dir: Path) -> BaseException | None:
         f" node={settings.broker.node_id} startup_ms={_process_age_ms()}",
         flush=True,
     )
-    await server.loaded.wait()
+    await server.load_the_rest()
     gc.freeze()
     gc.set_threshold(_MADE_BETWEEN_COLLECTIONS)
     gc.enable()

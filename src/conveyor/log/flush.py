@@ -30,7 +30,7 @@ class FlushJob:
     offset: Offset
 
     @property
-    def is_plain(self) -> bool:
+    def is_only_a_sync(self) -> bool:
         """Whether there is nothing to do but to sync the active segment's file."""
         return not (
             self.closed or self.directory_changed or self.snapshot is not None or self.leader_epochs is not None

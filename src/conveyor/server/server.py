@@ -10,9 +10,8 @@ import logging
 import resource
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from conveyor.adapters.compactor import ProcessCompactor, ThreadCompactor
@@ -32,6 +31,9 @@ from conveyor.server.http_listener import HttpListener
 from conveyor.server.kafka_listener import KafkaListener
 from conveyor.server.probe import NetworkProbe
 
+if TYPE_CHECKING:
+    from conveyor.adapters.kernel_syncs import KernelSyncs
+
 log = logging.getLogger(__name__)
 
 _OTHER_DESCRIPTORS = 64
@@ -41,18 +43,16 @@ _OTHER_DESCRIPTORS = 64
 class Server:
     """One broker and its listeners. `storage`: a data directory, or a disk and a metadata store made elsewhere.
 
-    `stopping` is set by whoever wants the server to stop, and by a bug, which is then in `failure`. `loaded` is set a
-    moment after the start, when there is nothing more to load.
+    `stopping` is set by whoever wants the server to stop, and by a bug, which is then in `failure`.
     """
 
     def __init__(self, settings: Settings, storage: Path | tuple[Disk, MetadataStore]) -> None:
         self.settings = settings
         self.stopping = asyncio.Event()
-        self.loaded = asyncio.Event()
         self.failure: BaseException | None = None
         self._storage = storage
         self._probe = NetworkProbe()
-        self._syncs: Any = None
+        self._syncs: KernelSyncs | None = None
         self._tokens = read_tokens(settings.network.token_file)
         self._max_connections = settings.network.max_connections
         self._max_http_connections = settings.network.max_http_connections
@@ -90,20 +90,19 @@ class Server:
         http = HttpListener(self.broker, self._probe, http_socket, self._max_http_connections, self._tokens)
         stack.push_async_callback(http.stop)
         http.start()
-        self.broker.tasks.start(self._load_the_rest())
+        self._loading = asyncio.get_running_loop().run_in_executor(None, load_all)
 
-    async def _load_the_rest(self) -> None:
-        """What the first requests need not wait for."""
+    async def load_the_rest(self) -> None:
+        """What the first requests need not wait for, and what may stop the process for some milliseconds."""
+        await self._loading
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(None, load_all)
-            if isinstance(self._storage, Path):
-                kernel_syncs = await loop.run_in_executor(None, import_module, "conveyor.adapters.kernel_syncs")
-                self._syncs = self.broker.flusher.syncs = kernel_syncs.KernelSyncs(loop)
+            kernel_syncs = await loop.run_in_executor(None, _load_kernel_syncs)
+            self._syncs = kernel_syncs(loop)
         except (ImportError, OSError) as reason:
             log.info("threads wait for the disk: %s", reason)
-        finally:
-            self.loaded.set()
+        else:
+            self.broker.flusher.use(self._syncs)
 
     def _close_syncs(self) -> None:
         if self._syncs is not None:
@@ -173,6 +172,12 @@ class Server:
         log.critical("broker stops: unexpected error", exc_info=error)
         self.failure = error
         self.stopping.set()
+
+
+def _load_kernel_syncs() -> "type[KernelSyncs]":
+    from conveyor.adapters.kernel_syncs import KernelSyncs
+
+    return KernelSyncs
 
 
 def raise_file_limit() -> int:

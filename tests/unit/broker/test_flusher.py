@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
+import pytest
+
 from conveyor.broker.flusher import Flusher
 from conveyor.kernel.errors import RequestError, StorageFailure
 from conveyor.kernel.ports import File
@@ -95,7 +97,7 @@ def with_a_plain_flush() -> Partition:
 async def test_system_takes_what_is_only_to_be_synced() -> None:
     threads, syncs = HeldThreads(), HeldSyncs(room=2)
     flusher = Flusher(asyncio.get_running_loop(), threads, 1)
-    flusher.syncs = syncs
+    flusher.use(syncs)
     new, *others = with_something_to_flush(), with_a_plain_flush(), with_a_plain_flush(), with_a_plain_flush()
     for each in (new, *others):
         flusher.want(each)
@@ -112,7 +114,7 @@ async def test_system_takes_what_is_only_to_be_synced() -> None:
 async def test_what_is_wanted_during_a_sync_is_one_flush_after_it() -> None:
     threads, syncs = HeldThreads(), HeldSyncs(room=2)
     flusher = Flusher(asyncio.get_running_loop(), threads, 1)
-    flusher.syncs = syncs
+    flusher.use(syncs)
     partition = with_a_plain_flush()
     flusher.want(partition)
     await turns()
@@ -133,10 +135,45 @@ async def test_what_is_wanted_during_a_sync_is_one_flush_after_it() -> None:
 async def test_sync_that_failed_takes_its_partition_offline() -> None:
     syncs = HeldSyncs(room=1)
     flusher = Flusher(asyncio.get_running_loop(), HeldThreads(), 1)
-    flusher.syncs = syncs
+    flusher.use(syncs)
     partition = with_a_plain_flush()
     flusher.want(partition)
     await turns()
     syncs.held[0][1](StorageFailure("the disk is gone"))
     await asyncio.wait_for(flusher.drain(), 5)
     assert partition.offline_reason is not None
+
+
+async def test_bug_at_the_end_of_a_flush_is_told_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, syncs, told = asyncio.get_running_loop(), HeldSyncs(room=2), []
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    flusher = Flusher(loop, HeldThreads(), 1)
+    flusher.use(syncs)
+    broken, sound = with_a_plain_flush(), with_a_plain_flush()
+    monkeypatch.setattr(broken.log, "complete_flush", lambda *_: 1 / 0)
+    flusher.want(broken)
+    flusher.want(sound)
+    await turns()
+    syncs.end_all()
+    await asyncio.wait_for(flusher.drain(), 5)
+    assert [type(each) for each in told] == [ZeroDivisionError]
+    assert sound.log.flushed_offset == 2
+
+
+async def test_busy_threads_hold_up_no_sync() -> None:
+    threads, syncs = HeldThreads(), HeldSyncs(room=2)
+    flusher = Flusher(asyncio.get_running_loop(), threads, 1)
+    flusher.use(syncs)
+    slow, waiting, plain = with_something_to_flush(), with_something_to_flush(), with_a_plain_flush()
+    for each in (slow, waiting, plain):
+        flusher.want(each)
+        await turns()
+    assert (len(threads.held), len(syncs.held)) == (1, 1)
+    syncs.end_all()
+    await turns()
+    assert plain.log.flushed_offset == 2
+    threads.run_all()
+    await turns()
+    threads.run_all()
+    await asyncio.wait_for(flusher.drain(), 5)
+    assert [each.log.flushed_offset for each in (slow, waiting)] == [1, 1]
