@@ -63,10 +63,59 @@ def test_body_may_be_packed(rest: Rest, topic: str) -> None:
     assert rest.ask("POST", "/topics", packed, headers={"Content-Encoding": "gzip"}).status == 201
 
 
-def test_body_that_is_not_packed_as_it_says_is_refused(rest: Rest) -> None:
-    answer = rest.ask("POST", "/topics", b"plain", headers={"Content-Encoding": "gzip"})
-    detail = "the request's body cannot be read: Can not decode content-encoding: gzip"
-    assert answer.problem == (400, "invalid_request", detail)
+def test_body_that_is_not_packed_as_it_says_is_refused(rest: Rest, topic: str) -> None:
+    for packed, encoding in (
+        (b"plain", "gzip"),
+        (b"x", "gzip"),
+        (b"hello", "deflate"),
+        (gzip.compress(b"{}")[:-1], "gzip"),
+    ):
+        answer = rest.ask("POST", f"/topics/{topic}/messages", packed, headers={"Content-Encoding": encoding})
+        assert answer.problem[:2] == (400, "invalid_request")
+        assert f"no sound {encoding}" in answer.problem[2]
+    assert rest.get(f"/topics/{topic}/messages").problem[0] == 404, "nothing was published"
+
+
+def test_body_that_is_packed_otherwise_is_told_how_it_may_be(rest: Rest) -> None:
+    for encoding in ("br", "zstd", "gzip, gzip"):
+        answer = rest.ask("POST", "/topics", b"{}", headers={"Content-Encoding": encoding})
+        detail = f"a body of Content-Encoding '{encoding}' is not taken: send one of identity, gzip, deflate"
+        assert answer.problem == (415, "unsupported_compression", detail)
+        assert answer.headers["Accept-Encoding"] == "identity, gzip, deflate"
+    assert rest.ask("POST", "/topics", b"[]", headers={"Content-Encoding": "Identity"}).problem[0] == 400
+
+
+def test_body_of_a_request_that_needs_none_is_looked_at(rest: Rest, topic: str) -> None:
+    rest.create(topic, topic)
+    rest.publish(topic, "kept")
+    for verb in ("purge", "pause", "resume", "peek"):
+        path = f"/subscriptions/{topic}/{verb}"
+        assert rest.post(path, {"partition": 0}).problem[:2] == (400, "invalid_request")
+        assert rest.post(path, b"not json").problem[:2] == (400, "invalid_request")
+    assert rest.get(f"/subscriptions/{topic}").json["depth"] == 1
+    assert rest.post(f"/subscriptions/{topic}/purge", {}).json == {"purged": 1}
+
+
+def test_value_that_does_not_fit_is_told_what_would(rest: Rest, topic: str) -> None:
+    rest.create(topic)
+    answer = rest.post(f"/topics/{topic}/subscriptions", {"name": topic, "ordering": "fifo"})
+    assert answer.problem[2].endswith("Invalid enum value 'fifo': known are key, none - at `$.ordering`")
+    answer = rest.post("/topics", {"name": "a b"})
+    assert answer.problem[2].endswith("Expected `str` of letters, digits, '.', '_' and '-' - at `$.name`")
+
+
+def test_expectation_that_cannot_be_met_is_told(rest: Rest) -> None:
+    answer = rest.ask("GET", "/topics", headers={"Expect": "something"})
+    detail = "'Expect: something' cannot be met: send 100-continue, or no such header"
+    assert answer.problem == (417, "expectation_failed", detail)
+
+
+def test_browser_is_served_by_address_only_where_no_token_is_asked_for(rest: Rest) -> None:
+    evil = {"Host": "evil.example:8080", "Origin": "http://evil.example:8080"}
+    status, kind, detail = rest.ask("GET", "/topics", headers=evil).problem
+    assert (status, kind) == (403, "foreign_origin")
+    assert "--token-file" in detail
+    assert rest.ask("GET", "/topics", headers={"Host": "conveyor:8080"}).status == 200
 
 
 def test_page_shows_every_endpoint(rest: Rest) -> None:

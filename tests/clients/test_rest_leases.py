@@ -58,7 +58,7 @@ def test_lease_takes_as_many_as_are_asked_for(rest: Rest, topic: str, name: str)
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ({"max_messages": 0}, "Expected `int` >= 1 - at `$.max_messages`"),
+        ({"max_messages": 0}, "query parameter 'max_messages': Expected `int` >= 1"),
         ({"max_messages": "all"}, "Expected `int`, got `str`"),
         ({"wait": 5}, "'5' is no duration"),
         ({"wait": "21s"}, "21s is too long: at most 20s"),

@@ -5,14 +5,15 @@ carried out to its end, though its client has gone; what only waits is given up.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from conveyor.broker.broker import Broker
 from conveyor.http_api import (
+    browsers,
     control,
     dead_letters,
     description,
@@ -31,7 +32,8 @@ from conveyor.http_api.polls import Polls
 from conveyor.http_api.problems import make_problem, problem_of, problem_response
 from conveyor.http_api.reading import body_parser, query_reader, read_body
 from conveyor.http_api.tokens import Tokens
-from conveyor.kernel.errors import RequestError
+from conveyor.http_api.unpacking import ENCODINGS
+from conveyor.kernel.errors import ErrorKind, RequestError
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *topics.ENDPOINTS,
@@ -49,6 +51,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 _JSON = {"Content-Type": "application/json"}
+_TOLD_WITH = {ErrorKind.UNSUPPORTED_COMPRESSION: {"Accept-Encoding": ", ".join(ENCODINGS)}}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -60,10 +63,10 @@ def make_application(broker: Broker, network_probe: Any, tokens: Tokens | None =
     door = Door(broker, network_probe, polls, ENDPOINTS)
     for endpoint in ENDPOINTS:
         handler = _bind(endpoint, door, tokens or Tokens(), answers)
-        application.router.add_route(endpoint.method, endpoint.path, handler)
+        application.router.add_route(endpoint.method, endpoint.path, handler, expect_handler=_expected)
         if endpoint.method == "GET" and endpoint.takes_head:
-            application.router.add_route("HEAD", endpoint.path, handler)
-    application.router.add_route("*", "/{path:.*}", _no_endpoint)
+            application.router.add_route("HEAD", endpoint.path, handler, expect_handler=_expected)
+    application.router.add_route("*", "/{path:.*}", _no_endpoint, expect_handler=_expected)
     return application
 
 
@@ -85,14 +88,14 @@ def _bind(endpoint: Endpoint, door: Door, tokens: Tokens, answers: Answers) -> H
     async def serve(request: web.Request) -> web.Response:
         if not endpoint.is_open and not tokens.admit(request.headers):
             return _unauthorized()
-        if not tokens and is_foreign(request.headers):
-            return _foreign(request.headers["Origin"])
+        if not tokens and (refusal := browsers.refusal(request.headers, is_open=endpoint.is_open)) is not None:
+            return problem_response(make_problem("foreign_origin", 403, refusal))
         if answers.is_full and not endpoint.is_open:
             return _busy()
         try:
             answer = await call(request)
         except RequestError as error:
-            return problem_response(problem_of(error))
+            return problem_response(problem_of(error), _TOLD_WITH.get(error.kind))
         except Exception as error:  # noqa: BLE001 - a bug: the client is told, and the broker stops rather than guess
             return _bug(error)
         return await answers.send(request, _response(endpoint.status, answer))
@@ -108,12 +111,6 @@ async def carry_out(work: Coroutine[Any, Any, Any]) -> Any:
     except asyncio.CancelledError:
         task.add_done_callback(_tell_bug)
         raise
-
-
-def is_foreign(headers: Mapping[str, str]) -> bool:
-    """Whether a browser asks for a page that does not come from here: such pages reach loopback, too."""
-    origin = headers.get("Origin")
-    return origin is not None and origin.partition("://")[2] != headers.get("Host")
 
 
 def _tell_bug(task: "asyncio.Task[Any]") -> None:
@@ -140,14 +137,21 @@ def _busy() -> web.Response:
     return problem_response(make_problem("busy", 503, detail, retriable=True))
 
 
-def _foreign(origin: str) -> web.Response:
-    detail = f"a page from {origin} may not ask this broker, as it asks for no tokens: see --token-file"
-    return problem_response(make_problem("foreign_origin", 403, detail))
-
-
 def _bug(error: Exception) -> web.Response:
     asyncio.get_running_loop().call_exception_handler({"message": "a request failed", "exception": error})
     return problem_response(make_problem("internal_error", 500, "a bug: the broker's log has its trace"))
+
+
+async def _expected(request: web.Request) -> web.Response | None:
+    """What is answered before a body is sent: 100, after which it is read, or 417 (RFC 9110, 10.1.1)."""
+    expected = request.headers["Expect"]
+    if expected.lower() != "100-continue":
+        detail = f"'Expect: {expected}' cannot be met: send 100-continue, or no such header"
+        return problem_response(make_problem("expectation_failed", 417, detail))
+    if request.version == HttpVersion11:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # The answer has not begun.
+    return None
 
 
 async def _no_endpoint(request: web.Request) -> web.Response:

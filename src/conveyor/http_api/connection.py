@@ -2,6 +2,7 @@
 
 import msgspec
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
 
 from conveyor.http_api.problems import CONTENT_TYPE, make_problem, problem_response
 
@@ -11,6 +12,11 @@ class Connection(web.RequestHandler):
 
     __slots__ = ()
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._messages and not isinstance(self._messages[-1][0], RawRequestMessage):
+            self._loop.call_soon(self._end_body)  # By then the request before has begun, if there is one.
+
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
@@ -18,11 +24,25 @@ class Connection(web.RequestHandler):
         if status >= 500:
             problem = make_problem("internal_error", status, "a bug: the broker's log has its trace")
         else:
-            reason = (message or "").partition("\n")[0].rstrip(".:")
-            problem = make_problem("malformed_request", status, f"this is no HTTP request that can be read: {reason}")
+            detail = f"this is no HTTP request that can be read: {_reason(message or '')}"
+            problem = make_problem("malformed_request", status, detail)
         response = problem_response(problem)
         response.force_close()
         return response
+
+    def _end_body(self) -> None:
+        """Tell who still waits for a body that the rest of it cannot be read: aiohttp would let him wait."""
+        request = self._current_request
+        if request is None or request.content.is_eof() or not self._messages:
+            return
+        error, _ = self._messages.pop()
+        request.content.set_exception(web.RequestPayloadError(_reason(getattr(error, "message", ""))))
+        request.content.feed_eof()
+        self.close()
+
+
+def _reason(message: str) -> str:
+    return message.partition("\n")[0].rstrip(".:")
 
 
 def refusal(limit: int) -> bytes:

@@ -57,11 +57,11 @@ async def purge_subscription(call: Call[NoQuery, None]) -> Purged:
 
 
 ENDPOINTS = tuple(
-    Endpoint(method="POST", path=f"/subscriptions/{{subscription}}/{verb}", function=function)
-    for verb, function in (
-        ("seek", seek_subscription),
-        ("pause", pause_subscription),
-        ("resume", resume_subscription),
-        ("purge", purge_subscription),
+    Endpoint(method="POST", path=f"/subscriptions/{{subscription}}/{verb}", function=function, problems=problems)
+    for verb, function, problems in (
+        ("seek", seek_subscription, (416,)),
+        ("pause", pause_subscription, ()),
+        ("resume", resume_subscription, ()),
+        ("purge", purge_subscription, ()),
     )
 )

@@ -3,8 +3,8 @@
     async def create_topic(call: Call[NoQuery, NewTopic]) -> TopicDocument:
 
 reads a JSON body of `NewTopic` and answers with a `TopicDocument`. The broker serves, and openapi.json shows, what is
-made from these signatures: there is no second declaration. `bytes` for a body is the body as it came. An answer of None
-is 204, `Raw` is a body with a content type of its own.
+made from these signatures: there is no second declaration. `bytes` for a body is the body as it came; None of a POST is
+`NoBody`, else no body is looked at. An answer of None is 204, `Raw` is a body with a content type of its own.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -24,6 +24,10 @@ JSON_BODY_BYTES = 1 << 20
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """No query parameters are known."""
+
+
+class NoBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """No fields are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,9 @@ class Endpoint:
     def signature(self) -> Signature:
         hints = get_type_hints(self.function)
         query, body = get_args(hints["call"])
-        return Signature(query, None if body is type(None) else body, hints["return"])
+        if body is type(None):
+            body = NoBody if self.method == "POST" else None
+        return Signature(query, body, hints["return"])
 
     @property
     def is_carried_out(self) -> bool:

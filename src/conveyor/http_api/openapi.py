@@ -146,7 +146,7 @@ def _problem_statuses(endpoint: Endpoint) -> set[int]:
     if "{" in endpoint.path:
         statuses.add(404)
     if endpoint.signature.body is not None:
-        statuses.add(413)
+        statuses |= {413, 415}
     return statuses
 
 

@@ -1,13 +1,17 @@
 """Reading a request: its query and its body, into the types that an endpoint declares."""
 
+import re
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, get_origin, get_type_hints
 
 import msgspec
-from aiohttp import web
+from aiohttp import StreamReader, web
 from multidict import MultiMapping
 
+from conveyor.http_api.explaining import explain
 from conveyor.http_api.fields import decode_field, decoder
+from conveyor.http_api.unpacking import ENCODINGS, Unpacking
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 
@@ -22,7 +26,9 @@ def query_reader(kind: type[msgspec.Struct]) -> Callable[[MultiMapping[str]], An
         try:
             made = msgspec.convert(values, kind, strict=False, dec_hook=decode_field)
         except msgspec.ValidationError as error:
-            raise _wrong(f"in the query: {error}") from error
+            what, where = explain(kind, error)
+            name = re.findall(r"\w+", where)[0]
+            raise _wrong(f"query parameter '{name}': {what}") from error
         for name in values:
             if getattr(made, fields[name]) is None:
                 raise _wrong(f"query parameter '{name}' is null: leave it out instead")
@@ -41,7 +47,8 @@ def body_parser(kind: Any) -> Callable[[bytes], Any]:
         try:
             return decode(body or b"{}")
         except msgspec.ValidationError as error:
-            raise _wrong(f"in the request's body: {error}") from error
+            what, where = explain(kind, error)
+            raise _wrong(f"in the request's body: {what} - at {where}".removesuffix(" - at ")) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _wrong(f"the request's body is not JSON: {error}") from error
 
@@ -49,11 +56,17 @@ def body_parser(kind: Any) -> Callable[[bytes], Any]:
 
 
 async def read_body(request: web.Request, limit_bytes: int) -> bytes:
-    """Raises RequestError: MESSAGE_TOO_LARGE, as soon as that is known; INVALID_REQUEST if it cannot be unpacked."""
+    """The body, unpacked.
+
+    Raises RequestError: MESSAGE_TOO_LARGE, as soon as that is known; UNSUPPORTED_COMPRESSION; INVALID_REQUEST if it is
+    broken.
+    """
     if (request.content_length or 0) > limit_bytes:
         raise _too_large(limit_bytes)
     content = request.content
     try:
+        if "Content-Encoding" in request.headers and (encoding := _encoding(request)) != "identity":
+            return await _read_packed(content, encoding, limit_bytes)
         body = await content.readany()
         if content.at_eof() and len(body) <= limit_bytes:
             return body
@@ -63,10 +76,31 @@ async def read_body(request: web.Request, limit_bytes: int) -> bytes:
             parts.append(part)
             total += len(part)
     except web.RequestPayloadError as error:
-        raise _wrong(f"the request's body cannot be read: {_last_line(error)}") from error
+        raise _wrong(f"the request's body cannot be read: {error}") from error
     if total > limit_bytes:
         raise _too_large(limit_bytes)
     return b"".join(parts)
+
+
+def _encoding(request: web.Request) -> str:
+    encoding = ", ".join(request.headers.getall("Content-Encoding")).lower()
+    if encoding not in ENCODINGS:
+        detail = f"a body of Content-Encoding '{encoding}' is not taken: send one of {', '.join(ENCODINGS)}"
+        raise RequestError(ErrorKind.UNSUPPORTED_COMPRESSION, detail)
+    return encoding
+
+
+async def _read_packed(content: StreamReader, encoding: str, limit_bytes: int) -> bytes:
+    unpacking = Unpacking(encoding, limit_bytes + 1)
+    packed_size = 0
+    try:
+        while part := await content.readany():
+            packed_size += len(part)
+            if max(packed_size, unpacking.feed(part)) > limit_bytes:
+                raise _too_large(limit_bytes)
+        return unpacking.finish()
+    except zlib.error as error:
+        raise _wrong(f"the request's body is no sound {encoding}, as Content-Encoding says it is: {error}") from error
 
 
 def _parameter(lists: Mapping[str, bool], name: str, values: list[str]) -> str | list[str]:
@@ -78,10 +112,6 @@ def _parameter(lists: Mapping[str, bool], name: str, values: list[str]) -> str |
     if len(values) > 1:
         raise _wrong(f"query parameter '{name}' is given {len(values)} times: give it once")
     return values[0]
-
-
-def _last_line(error: Exception) -> str:
-    return str(error).rpartition("\n")[2].strip()
 
 
 def _wrong(detail: str) -> RequestError:

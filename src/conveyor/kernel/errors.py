@@ -182,7 +182,7 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.UNKNOWN_TOPIC_ID: ErrorFace(100, 404, _MISSING, retriable=True),
     ErrorKind.UNRELEASED_INSTANCE_ID: ErrorFace(111, 409, _INVALID),
     ErrorKind.UNSUPPORTED_ASSIGNOR: ErrorFace(112, 400, _INVALID),
-    ErrorKind.UNSUPPORTED_COMPRESSION: ErrorFace(76, 400, _INVALID),
+    ErrorKind.UNSUPPORTED_COMPRESSION: ErrorFace(76, 415, _INVALID),
     ErrorKind.UNSUPPORTED_ENDPOINT_TYPE: ErrorFace(115, 400, _INVALID),
     ErrorKind.UNSUPPORTED_VERSION: ErrorFace(35, 400, _INVALID),
 }

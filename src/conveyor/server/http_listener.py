@@ -67,6 +67,7 @@ class HttpListener:
             loop=self._loop,
             access_log=None,
             logger=request_log.RequestLog(),
+            auto_decompress=False,  # Who reads a body unpacks it, and tells what is wrong with it.
             **_LIMITS,
         )
         self._refusal = connection.refusal(self._max_connections)

@@ -1,11 +1,11 @@
-"""What holds for every request: it is carried out or given up, and pages of other sites are kept out."""
+"""What holds for every request: it is carried out or given up."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from conveyor.http_api.application import ENDPOINTS, carry_out, is_foreign
+from conveyor.http_api.application import ENDPOINTS, carry_out
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 
@@ -60,20 +60,6 @@ async def test_bug_is_told_though_its_client_has_gone(error: Exception, is_bug: 
     for _ in range(3):
         await asyncio.sleep(0)
     assert [each["exception"] for each in told] == ([error] if is_bug else [])
-
-
-@pytest.mark.parametrize(
-    ("headers", "foreign"),
-    [
-        ({"Host": "127.0.0.1:8080"}, False),
-        ({"Host": "127.0.0.1:8080", "Origin": "http://127.0.0.1:8080"}, False),
-        ({"Host": "127.0.0.1:8080", "Origin": "https://example.org"}, True),
-        ({"Host": "127.0.0.1:8080", "Origin": "null"}, True),
-        ({"Origin": "http://127.0.0.1:8080"}, True),
-    ],
-)
-def test_page_of_another_site_is_foreign(headers: dict[str, str], foreign: bool) -> None:
-    assert is_foreign(headers) is foreign
 
 
 def test_endpoints_are_declared_once() -> None:

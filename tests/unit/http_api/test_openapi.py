@@ -49,8 +49,22 @@ def test_query_is_taken_apart_into_parameters() -> None:
 
 def test_failures_are_problem_documents() -> None:
     responses = operation("POST /subscriptions/{subscription}/ack")["responses"]
-    assert responses.keys() == {"200", "400", "401", "403", "404", "409", "413", "503"}
+    assert responses.keys() == {"200", "400", "401", "403", "404", "409", "413", "415", "503"}
     assert responses["409"]["content"].keys() == {"application/problem+json"}
+
+
+def test_seek_may_find_no_such_offset() -> None:
+    assert "416" in operation("POST /subscriptions/{subscription}/seek")["responses"]
+
+
+def test_post_that_needs_no_body_takes_an_empty_one() -> None:
+    body = operation("POST /subscriptions/{subscription}/purge")["requestBody"]
+    assert body == {
+        "required": False,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/NoBody"}}},
+    }
+    assert DOCUMENT["components"]["schemas"]["NoBody"]["additionalProperties"] is False
+    assert "requestBody" not in operation("GET /subscriptions/{subscription}/peek")
 
 
 def test_page_links_every_schema_that_it_names() -> None:

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct, field
 from multidict import MultiDict
 
 from conveyor.http_api.durations import Duration
-from conveyor.http_api.endpoint import NoQuery
+from conveyor.http_api.endpoint import NoBody, NoQuery
 from conveyor.http_api.reading import body_parser, query_reader
 from conveyor.kernel.errors import RequestError
 
@@ -44,10 +44,10 @@ def test_query_is_read_by_type() -> None:
     [
         ([("limits", "3")], "^unknown query parameter 'limits': known are deep, from, header, limit, partition, wait$"),
         ([("limit", "3"), ("limit", "4")], "^query parameter 'limit' is given 2 times: give it once$"),
-        ([("limit", "many")], r"^in the query: Expected `int`, got `str` - at `\$\.limit`$"),
-        ([("limit", "0")], r"^in the query: Expected `int` >= 1 - at `\$\.limit`$"),
+        ([("limit", "many")], "^query parameter 'limit': Expected `int`, got `str`$"),
+        ([("limit", "0")], "^query parameter 'limit': Expected `int` >= 1$"),
         ([("partition", "null")], "^query parameter 'partition' is null: leave it out instead$"),
-        ([("wait", "5")], r"^in the query: '5' is no duration: write .* - at `\$\.wait`$"),
+        ([("wait", "5")], "^query parameter 'wait': '5' is no duration: write [^$]*$"),
     ],
 )
 def test_query_that_is_wrong_is_told_where(parameters: list[tuple[str, str]], reason: str) -> None:
@@ -58,6 +58,24 @@ def test_query_that_is_wrong_is_told_where(parameters: list[tuple[str, str]], re
 def test_query_where_none_is_taken_is_refused() -> None:
     with pytest.raises(RequestError, match=r"^unknown query parameter 'a': this request takes none$"):
         query_reader(NoQuery)(MultiDict(a="1"))
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b" { } "])
+def test_body_where_none_is_taken_may_be_empty(body: bytes) -> None:
+    assert body_parser(NoBody)(body) == NoBody()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"partition": 0}', "Object contains unknown field `partition`: this request takes none$"),
+        (b"not json", "the request's body is not JSON: "),
+        (b"null", "Expected `object`, got `null`$"),
+    ],
+)
+def test_body_where_none_is_taken_is_refused(body: bytes, reason: str) -> None:
+    with pytest.raises(RequestError, match=reason):
+        body_parser(NoBody)(body)
 
 
 def test_body_of_json_is_read_by_type() -> None:
@@ -75,7 +93,10 @@ def test_body_of_json_is_read_by_type() -> None:
         (b'{"limit": "3"}', r"^in the request's body: Expected `int`, got `str` - at `\$\.limit`$"),
         (b'{"limit": -3}', r"^in the request's body: Expected `int` >= 1 - at `\$\.limit`$"),
         (b'{"wait": 5}', r"^in the request's body: 5 is no duration: write .* - at `\$\.wait`$"),
-        (b'{"colour": 1}', "^in the request's body: Object contains unknown field `colour`$"),
+        (
+            b'{"colour": 1}',
+            "^in the request's body: Object contains unknown field `colour`: known are from, limit, .*, header$",
+        ),
         (b'{"from": "\xff"}', "^the request's body is not JSON: "),
         (b'{"from": "\\ud800"}', "^the request's body is not JSON: "),
         (b"[" * 100_000, "^in the request's body: "),

@@ -1,0 +1,52 @@
+"""What msgspec says of a value that does not fit a type, and what would have."""
+
+import re
+from typing import Any
+
+from msgspec import ValidationError, inspect
+
+_IN_WORDS = {
+    "matching regex '^[a-zA-Z0-9._-]+$'": "of letters, digits, '.', '_' and '-'",
+    "matching regex '^[^:]+:'": "such as name:value",
+    "matching regex '^[0-9]{1,6}$'": "of digits, six at most",
+}
+
+
+def explain(kind: Any, error: ValidationError) -> tuple[str, str]:
+    """What is wrong, and where: `$.ordering`, or nothing if it is the whole."""
+    what, _, where = str(error).partition(" - at ")
+    for pattern, words in _IN_WORDS.items():
+        what = what.replace(pattern, words)
+    if what.startswith(("Invalid enum value", "Object contains unknown field")):
+        known = [each for place in _places(kind, where) for each in _known(place)]
+        what += f": known are {', '.join(known)}" if known else ": this request takes none"
+    return what, where
+
+
+def _places(kind: Any, where: str) -> list[inspect.Type]:
+    """The types that a value may have there."""
+    places = _alternatives(inspect.type_info(kind))
+    for field in re.findall(r"\.(\w+)|\[", where):
+        places = [each for place in places for inner in _inside(place, field) for each in _alternatives(inner)]
+    return places
+
+
+def _alternatives(kind: inspect.Type) -> list[inspect.Type]:
+    if isinstance(kind, inspect.UnionType):
+        return [each for alternative in kind.types for each in _alternatives(alternative)]
+    return _alternatives(kind.type) if isinstance(kind, inspect.Metadata) else [kind]
+
+
+def _inside(kind: inspect.Type, field: str) -> list[inspect.Type]:
+    """The type of a struct's field; of a list's or a dict's values, where no field is named."""
+    if isinstance(kind, inspect.StructType):
+        return [each.type for each in kind.fields if each.encode_name == field]
+    if isinstance(kind, inspect.ListType):
+        return [] if field else [kind.item_type]
+    return [kind.value_type] if isinstance(kind, inspect.DictType) and not field else []
+
+
+def _known(kind: inspect.Type) -> list[str]:
+    if isinstance(kind, inspect.StructType):
+        return [each.encode_name for each in kind.fields]
+    return [str(each) for each in kind.values] if isinstance(kind, inspect.LiteralType) else []
