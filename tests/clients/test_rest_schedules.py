@@ -44,6 +44,26 @@ def test_schedule_that_is_paused_is_never_due(rest: Rest, topic: str) -> None:
     assert rest.delete(f"/schedules/{topic}").status == 204
 
 
+def test_schedule_is_changed_and_paused(rest: Rest, topic: str) -> None:
+    rest.create(topic)
+    made = rest.post("/schedules", {"name": topic, "topic": topic, "cron": "* * * * *", "key": "k", "payload": "a"})
+    changes = {"paused": True, "payload": "/wA=", "payload_encoding": "base64", "headers": {"kind": "report"}}
+    changed = rest.patch(f"/schedules/{topic}", {**changes, "key": None})
+    assert changed.status == 200
+    assert changed.json == {**made.json, **changes, "key": None, "next_ms": None}
+    assert rest.get(f"/schedules/{topic}").json == changed.json
+    resumed = rest.patch(
+        f"/schedules/{topic}", {"paused": False, "cron": "0 3 * * *", "time_zone": "Europe/Berlin"}
+    ).json
+    assert (resumed["paused"], resumed["cron"], resumed["headers"]) == (False, "0 3 * * *", {"kind": "report"})
+    assert resumed["next_ms"] > 0
+    assert rest.patch(f"/schedules/{topic}", {"cron": "often"}).problem[:2] == (400, "invalid_schedule")
+    assert rest.patch(f"/schedules/{topic}", {"name": "other"}).problem[:2] == (400, "invalid_request")
+    assert rest.patch("/schedules/absent", {"paused": True}).problem[:2] == (404, "unknown_schedule")
+    assert rest.delete(f"/topics/{topic}").status == 204
+    assert rest.get(f"/schedules/{topic}").problem[:2] == (404, "unknown_schedule")
+
+
 @pytest.mark.parametrize(
     ("more", "status", "kind", "reason"),
     [

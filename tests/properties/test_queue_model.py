@@ -154,8 +154,13 @@ class QueueStory(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, 499, 500, 1_000, 3_000, 30_000]))
     def time_passes(self, ms: int) -> None:
         before_ms = self.stage.now_ms
+        waiting = [each for each in self.model if each.is_open and not each.lease]
         self.model.pass_time(before_ms, before_ms + ms)
         self.stage.pass_time(ms)
+        self.note_what_was_looked_at(set())
+        if not self.is_bounded:
+            now_ms = self.stage.now_ms
+            assert not [each for each in waiting if each.is_open and each.is_due(now_ms) and each.is_expired(now_ms)]
         self.remember()
 
     @rule(policy=POLICIES, order=ORDERS, keeps_order=st.booleans())

@@ -10,21 +10,25 @@ In the metadata tree a schedule is one node, `/schedules/<name>`, with this JSON
 broker runs only the last is made good. Each firing happens once, even if the broker ends before it has written so: its
 message carries `conveyor-dedup-id: schedule:<name>:<due ms>`, which is looked for in the topic before a firing is made
 good after a start.
+
+A schedule goes with its topic, and never makes one: a firing that finds no topic is left out.
 """
 
+import asyncio
 import logging
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from conveyor.broker.messages import Messages, OutgoingMessage
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics import Topics
-from conveyor.cluster.image import SCHEDULES_PATH
+from conveyor.cluster.image import SCHEDULES_PATH, TopicImage
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import ABSENT, ANY_VERSION, Clock, MetadataStore
 from conveyor.log.records import Header
@@ -68,6 +72,10 @@ class _Active:
     failures: int = 0
     cancel: Callable[[], None] | None = None
 
+    def sleep_no_more(self) -> None:
+        if self.cancel is not None:
+            self.cancel()
+
 
 class Schedules:
     """See the module's docstring. `load` before anything else."""
@@ -79,12 +87,21 @@ class Schedules:
         self._clock = clock
         self._tasks = tasks
         self._active: dict[str, _Active] = {}
+        self._one_change = asyncio.Lock()
         self._stopped = False
+        topics.when_deleted(self._topic_deleted)
 
     async def load(self) -> None:
-        """Take the schedules of the metadata store; what was missed is made good later. Raises StorageFailure."""
+        """Take the schedules of the metadata store; what was missed is made good later. Raises StorageFailure.
+
+        Those whose topic is gone are removed: the broker has ended between the two.
+        """
         for path, node in (await self._store.tree(SCHEDULES_PATH)).items():
             schedule, fired_ms = _decode(path.rpartition("/")[2], node.value)
+            if schedule.topic not in self._topics.image.topics:
+                await self._store.delete(path)
+                log.info("schedule removed name=%s topic=%s: the topic is gone", schedule.name, schedule.topic)
+                continue
             active = self._active[schedule.name] = _Active(schedule, fired_ms, is_sure=False)
             self._wake_at(active, self._clock.now_ms())
 
@@ -92,48 +109,85 @@ class Schedules:
         """Let nothing fall due any more."""
         self._stopped = True
         for active in self._active.values():
-            if active.cancel is not None:
-                active.cancel()
+            active.sleep_no_more()
 
     def list(self) -> "list[Schedule]":
         """Every schedule, by name."""
         return [self._active[name].schedule for name in sorted(self._active)]
+
+    def existing(self, name: str) -> Schedule:
+        """Raises RequestError (UNKNOWN_SCHEDULE)."""
+        return self._find(name).schedule
 
     async def add(self, schedule: Schedule) -> None:
         """Begin a schedule; it is durable when this returns, and first falls due after now.
 
         Raises RequestError: INVALID_SCHEDULE, INVALID_REQUEST (a header), UNKNOWN_TOPIC, SCHEDULE_ALREADY_EXISTS.
         """
-        _check(schedule)
-        if self._topics.existing(schedule.topic).is_internal:
-            raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{schedule.topic}' is the broker's own")
-        active = _Active(schedule, self._clock.now_ms(), is_sure=True)
-        if schedule.name in self._active or not await self._write(active, ABSENT):
-            raise RequestError(
-                ErrorKind.SCHEDULE_ALREADY_EXISTS, f"schedule '{schedule.name}' exists already: remove it first"
-            )
-        self._active[schedule.name] = active
+        async with self._one_change:
+            await self._begin(_Active(schedule, self._clock.now_ms(), is_sure=True), ABSENT)
         log.info("schedule added name=%s topic=%s cron=%s", schedule.name, schedule.topic, schedule.cron)
-        self._sleep(active)
+
+    async def change(self, name: str, changes: Mapping[str, Any]) -> Schedule:
+        """Give other values to some fields of a schedule, durably, and from now on.
+
+        What fell due before is still made good, unless the schedule was paused then, or its topic or times change.
+        Raises RequestError: those of `add`, and UNKNOWN_SCHEDULE.
+        """
+        async with self._one_change:
+            before = self._find(name)
+            schedule = replace(before.schedule, **changes)
+            goes_on = not before.schedule.paused and _goes_as(before.schedule, schedule)
+            fired_ms = before.fired_ms if goes_on else self._clock.now_ms()
+            await self._begin(_Active(schedule, fired_ms, is_sure=False), ANY_VERSION)
+            before.sleep_no_more()
+        log.info("schedule changed name=%s fields=%s", name, ",".join(sorted(changes)))
+        return schedule
 
     async def remove(self, name: str) -> None:
         """End a schedule. Raises RequestError (UNKNOWN_SCHEDULE)."""
-        active = self._active.pop(name, None)
-        if active is None:
-            known = ", ".join(sorted(self._active)) or "none"
-            raise RequestError(ErrorKind.UNKNOWN_SCHEDULE, f"there is no schedule '{name}'; there are: {known}")
-        try:
-            await self._store.delete(_path(name))
-        except StorageFailure as failure:
-            self._active[name] = active
-            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
-        if active.cancel is not None:
-            active.cancel()
-        log.info("schedule removed name=%s", name)
+        async with self._one_change:
+            await self._end(self._find(name))
 
     def next_ms(self, schedule: Schedule, after_ms: int) -> int | None:
         """When a schedule falls due next, after a time; None if it is paused, or never does."""
         return None if schedule.paused else next_firing_ms(schedule.cron, schedule.time_zone, after_ms)
+
+    def _find(self, name: str) -> _Active:
+        active = self._active.get(name)
+        if active is None:
+            known = f"there are: {', '.join(sorted(self._active))}" if self._active else "there are no schedules"
+            raise RequestError(ErrorKind.UNKNOWN_SCHEDULE, f"there is no schedule '{name}'; {known}")
+        return active
+
+    async def _begin(self, active: _Active, version: int) -> None:
+        """Let a schedule hold once it is written down."""
+        schedule = active.schedule
+        _check(schedule)
+        if self._topics.existing(schedule.topic).is_internal:
+            raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{schedule.topic}' is the broker's own")
+        if not await self._write(active, version):
+            raise RequestError(
+                ErrorKind.SCHEDULE_ALREADY_EXISTS,
+                f"schedule '{schedule.name}' exists already: change it, or remove it first",
+            )
+        self._active[schedule.name] = active
+        self._wake_at(active, self._clock.now_ms())
+
+    async def _topic_deleted(self, topic: TopicImage) -> None:
+        async with self._one_change:
+            for active in [each for each in self._active.values() if each.schedule.topic == topic.name]:
+                await self._end(active)
+
+    async def _end(self, active: _Active) -> None:
+        name = active.schedule.name
+        try:
+            await self._store.delete(_path(name))
+        except StorageFailure as failure:
+            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+        del self._active[name]
+        active.sleep_no_more()
+        log.info("schedule removed name=%s topic=%s", name, active.schedule.topic)
 
     def _sleep(self, active: _Active) -> None:
         now_ms = self._clock.now_ms()
@@ -161,15 +215,18 @@ class Schedules:
             if active.is_sure or not await self._is_in_log(schedule.topic, dedup_id, due_ms):
                 await self._publish(schedule, dedup_id)
         except RequestError as error:
-            log.warning("schedule failed name=%s due_ms=%d reason=%s: tried again", schedule.name, due_ms, error)
-            active.is_sure, active.failures = False, active.failures + 1
-            return self._wake_at(active, self._clock.now_ms() + retry_delay_ms(_RETRY, active.failures, 1.0))
+            if schedule.topic in self._topics.image.topics:
+                log.warning("schedule failed name=%s due_ms=%d reason=%s: tried again", schedule.name, due_ms, error)
+                active.is_sure, active.failures = False, active.failures + 1
+                return self._wake_at(active, self._clock.now_ms() + retry_delay_ms(_RETRY, active.failures, 1.0))
+            log.warning("schedule failed name=%s due_ms=%d reason=%s: left out", schedule.name, due_ms, error)
         active.fired_ms, active.is_sure, active.failures = due_ms, True, 0
+        await self._write_down(active)
         if self._is_active(active):
-            await self._write_down(active)
             self._wake(active)
 
     async def _publish(self, schedule: Schedule, dedup_id: bytes) -> None:
+        self._topics.existing(schedule.topic)  # Nothing is awaited before `publish` looks for it, and may make it.
         headers = (*schedule.headers, (DEDUP_ID, dedup_id))
         message = OutgoingMessage(value=schedule.payload, key=schedule.key, headers=headers)
         (result,) = await self._messages.publish(schedule.topic, [message])
@@ -187,11 +244,14 @@ class Schedules:
         return False
 
     async def _write_down(self, active: _Active) -> None:
-        """That a firing is done; if it cannot be written, the log still says so."""
-        try:
-            await self._write(active, ANY_VERSION)
-        except RequestError as error:
-            log.warning("schedule not written name=%s reason=%s", active.schedule.name, error)
+        """That a firing is done, unless the schedule has changed; if it cannot be written, the log still says so."""
+        async with self._one_change:
+            if not self._is_active(active):
+                return
+            try:
+                await self._write(active, ANY_VERSION)
+            except RequestError as error:
+                log.warning("schedule not written name=%s reason=%s", active.schedule.name, error)
 
     async def _write(self, active: _Active, version: int) -> bool:
         try:
@@ -214,6 +274,11 @@ def _check(schedule: Schedule) -> None:
     check_attributes(schedule.headers)
     if last_header(schedule.headers, DEDUP_ID) is not None:
         raise RequestError(ErrorKind.INVALID_SCHEDULE, f"{DEDUP_ID} is the schedule's own to set: leave it out")
+
+
+def _goes_as(schedule: Schedule, other: Schedule) -> bool:
+    """Whether both publish to the same topic at the same times."""
+    return (schedule.topic, schedule.cron, schedule.time_zone) == (other.topic, other.cron, other.time_zone)
 
 
 def _path(name: str) -> str:

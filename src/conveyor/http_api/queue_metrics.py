@@ -21,6 +21,7 @@ QUEUE_COUNTERS = {
     "conveyor_queue_dead_lettered": ("dead_lettered", "Messages moved to their dead-letter topic."),
     "conveyor_queue_filtered": ("filtered", "Messages that a filter has left out."),
     "conveyor_queue_filter_errors": ("filter_errors", "Messages on which a filter has failed."),
+    "conveyor_queue_unreadable_headers": ("unreadable_headers", "Headers that ask for what makes no sense: ignored."),
 }
 
 

@@ -1,6 +1,6 @@
 """Schedules: a message that is published again and again, by a cron expression."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -9,9 +9,9 @@ from conveyor.broker.schedules import Schedule
 from conveyor.http_api.endpoint import Call, Endpoint, NoQuery
 from conveyor.http_api.payloads import Encoding, Headers, as_bytes, as_text, read_headers, show_headers
 from conveyor.http_api.topics import TopicName
-from conveyor.kernel.errors import ErrorKind, RequestError
 
 _Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[a-zA-Z0-9._-]+$", examples=["nightly"])]
+_Cron = Annotated[str, Meta(min_length=1, max_length=200, examples=["0 3 * * *"])]
 
 
 class NewSchedule(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -19,7 +19,7 @@ class NewSchedule(Struct, forbid_unknown_fields=True, kw_only=True):
 
     name: _Name
     topic: TopicName
-    cron: Annotated[str, Meta(min_length=1, max_length=200, examples=["0 3 * * *"])]
+    cron: _Cron
     time_zone: str = "UTC"
     payload: str = ""
     payload_encoding: Encoding | None = None
@@ -27,6 +27,20 @@ class NewSchedule(Struct, forbid_unknown_fields=True, kw_only=True):
     key_encoding: Encoding | None = None
     headers: Headers = {}
     paused: bool = False
+
+
+class ScheduleChange(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Fields of a schedule. What is left out stays as it is."""
+
+    topic: TopicName | UnsetType = UNSET
+    cron: _Cron | UnsetType = UNSET
+    time_zone: str | UnsetType = UNSET
+    payload: str | UnsetType = UNSET
+    payload_encoding: Encoding | None = None
+    key: str | UnsetType | None = UNSET
+    key_encoding: Encoding | None = None
+    headers: Headers | UnsetType = UNSET
+    paused: bool | UnsetType = UNSET
 
 
 class ScheduleDocument(Struct, kw_only=True):
@@ -75,11 +89,24 @@ async def list_schedules(call: Call[NoQuery, None]) -> ScheduleList:
 
 async def show_schedule(call: Call[NoQuery, None]) -> ScheduleDocument:
     """Show a schedule, and when it is due next."""
-    name = call.names["schedule"]
-    found = next((each for each in call.broker.schedules.list() if each.name == name), None)
-    if found is None:
-        raise RequestError(ErrorKind.UNKNOWN_SCHEDULE, f"there is no schedule '{name}': GET /schedules lists them")
-    return _show(call.broker, found)
+    return _show(call.broker, call.broker.schedules.existing(call.names["schedule"]))
+
+
+async def change_schedule(call: Call[NoQuery, ScheduleChange]) -> ScheduleDocument:
+    """Change a schedule, pause it, or let it go on: from now on. What is not named stays as it is.
+
+    Times that pass while it is paused are not made up for.
+    """
+    body = call.body
+    given: dict[str, Any] = {name: getattr(body, name) for name in ("topic", "cron", "time_zone", "paused")}
+    if body.payload is not UNSET:
+        given["payload"] = as_bytes(body.payload, body.payload_encoding, "payload")
+    if body.key is not UNSET:
+        given["key"] = as_bytes(body.key, body.key_encoding, "key")
+    if body.headers is not UNSET:
+        given["headers"] = tuple(read_headers(body.headers))
+    changes = {name: value for name, value in given.items() if value is not UNSET}
+    return _show(call.broker, await call.broker.schedules.change(call.names["schedule"], changes))
 
 
 async def delete_schedule(call: Call[NoQuery, None]) -> None:
@@ -91,6 +118,7 @@ ENDPOINTS = (
     Endpoint(method="POST", path="/schedules", function=create_schedule, status=201, problems=(404, 409)),
     Endpoint(method="GET", path="/schedules", function=list_schedules),
     Endpoint(method="GET", path="/schedules/{schedule}", function=show_schedule),
+    Endpoint(method="PATCH", path="/schedules/{schedule}", function=change_schedule),
     Endpoint(method="DELETE", path="/schedules/{schedule}", function=delete_schedule, status=204),
 )
 

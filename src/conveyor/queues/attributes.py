@@ -1,8 +1,8 @@
 """What a message asks of the queues, by headers that any Kafka client can set: when it is due, until when, how urgent.
 
-    conveyor-delay-ms        due this long after the record's timestamp: a whole number of ms, or a level (`10s`)
+    conveyor-delay-ms        due this long after the record's timestamp: a whole number of ms, or `1200ms 5s 10m 2h`
     conveyor-deliver-at-ms   due at this time, in ms since the epoch; with a delay as well, the later of both holds
-    conveyor-ttl-ms          expires this long after it is due; without a delay, after the record's timestamp
+    conveyor-ttl-ms          likewise: expires this long after it is due; without a delay, after the timestamp
     conveyor-priority        0 to 9, 9 first; 4 if it does not say
     conveyor-tag             text to filter by
     conveyor-dedup-id        a second message with this id, inside the topic's window, is left out
@@ -12,6 +12,7 @@ it by Kafka's protocol cannot be told. `read_attributes` says so, for the caller
 client call `check_attributes` first.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -45,33 +46,27 @@ ONLY_FOR = "conveyor-only-for"
 DEFAULT_PRIORITY = 4
 PRIORITIES = 10
 
-DELAY_LEVELS = {
-    "1s": 1_000, "5s": 5_000, "10s": 10_000, "30s": 30_000,
-    "1m": 60_000, "2m": 120_000, "3m": 180_000, "4m": 240_000, "5m": 300_000, "6m": 360_000, "7m": 420_000,
-    "8m": 480_000, "9m": 540_000, "10m": 600_000, "20m": 1_200_000, "30m": 1_800_000,
-    "1h": 3_600_000, "2h": 7_200_000,
-}  # fmt: skip
-"""Names that `conveyor-delay-ms` takes besides a number, and their milliseconds."""
-
 LAST_TIME_MS = (1 << 62) - 1
 """No time is later than this: the last timestamp that a record can have."""
 
-_LEVELS = {name.encode(): delay_ms for name, delay_ms in DELAY_LEVELS.items()}
+_MAX_DIGITS = 19
+_DURATION = re.compile(rb"([0-9]{1,%d})(ms|s|m|h)?" % _MAX_DIGITS)
+_UNITS_MS = {None: 1, b"ms": 1, b"s": 1_000, b"m": 60_000, b"h": 3_600_000}
 _PRIORITIES = {b"%d" % priority: priority for priority in range(PRIORITIES)}
 _READ = frozenset((DELAY_MS, DELIVER_AT_MS, TTL_MS, PRIORITY))
-_MAX_DIGITS = 19
+_SHOWN_BYTES = 60
 
 
 class Attributes(NamedTuple):
     """What the headers of one message come to. Times are in ms since the epoch, 0 for none.
 
-    is_malformed: a header was ignored, as its value makes no sense.
+    unreadable: the headers that were ignored, as their values make no sense.
     """
 
     due_ms: int = 0
     expires_ms: int = 0
     priority: int = DEFAULT_PRIORITY
-    is_malformed: bool = False
+    unreadable: tuple[str, ...] = ()
 
 
 PLAIN = Attributes()
@@ -109,8 +104,13 @@ def check_attributes(headers: Iterable[Header]) -> None:
         try:
             check(value)
         except ValueError:
-            shown = "null" if value is None else f"'{value.decode('utf-8', 'replace')}'"
-            raise RequestError(ErrorKind.INVALID_REQUEST, f"{name} is {shown}: it takes {_RIGHT[name]}") from None
+            raise RequestError(ErrorKind.INVALID_REQUEST, explain_header(name, value)) from None
+
+
+def explain_header(name: str, value: bytes | None) -> str:
+    """The value of a header that makes no sense, shortened, and what it could be."""
+    shown = "null" if value is None else repr(value[:_SHOWN_BYTES].decode("utf-8", "replace"))
+    return f"{name} is {shown}: it takes {_RIGHT[name]}"
 
 
 def _read(asked: dict[str, bytes | None], timestamp_ms: int) -> Attributes:
@@ -122,7 +122,7 @@ def _read(asked: dict[str, bytes | None], timestamp_ms: int) -> Attributes:
     if DELIVER_AT_MS in asked:
         due_ms = max(due_ms, _time(_number(asked[DELIVER_AT_MS])))
     if TTL_MS in asked:
-        expires_ms = _time((due_ms or timestamp_ms) + _number(asked[TTL_MS]))
+        expires_ms = _time((due_ms or timestamp_ms) + _duration(asked[TTL_MS]))
     if PRIORITY in asked:
         priority = _priority(asked[PRIORITY])
     return Attributes(due_ms, expires_ms, priority)
@@ -141,12 +141,14 @@ def _read_leniently(asked: dict[str, bytes | None], timestamp_ms: int) -> Attrib
     except ValueError:  # A time to live beyond the last time, counted from when the message is due.
         del sound[TTL_MS]
         attributes = _read(sound, timestamp_ms)
-    return attributes._replace(is_malformed=True)
+    return attributes._replace(unreadable=tuple(name for name in asked if name not in sound))
 
 
 def _duration(value: bytes | None) -> int:
-    level = _LEVELS.get(value) if value is not None else None
-    return _number(value) if level is None else level
+    found = _DURATION.fullmatch(value or b"")
+    if found is None:
+        raise ValueError(value)
+    return _time(int(found[1]) * _UNITS_MS[found[2]])
 
 
 def _number(value: bytes | None) -> int:
@@ -182,15 +184,16 @@ def _some_bytes(value: bytes | None) -> None:
 _CHECKS = {
     DELAY_MS: _duration,
     DELIVER_AT_MS: _number,
-    TTL_MS: _number,
+    TTL_MS: _duration,
     PRIORITY: _priority,
     TAG: _text,
     DEDUP_ID: _some_bytes,
 }
+_ANY_DURATION = "a whole number of milliseconds, or a duration as in 1200ms, 5s, 10m, 2h"
 _RIGHT = {
-    DELAY_MS: f"a whole number of milliseconds, or one of {', '.join(DELAY_LEVELS)}",
+    DELAY_MS: _ANY_DURATION,
     DELIVER_AT_MS: "a time in whole milliseconds since 1970",
-    TTL_MS: "a whole number of milliseconds",
+    TTL_MS: _ANY_DURATION,
     PRIORITY: f"a whole number from 0 to {PRIORITIES - 1}, {PRIORITIES - 1} the most urgent",
     TAG: "text that is not empty, in UTF-8",
     DEDUP_ID: "an id that is not empty",

@@ -186,3 +186,4 @@ class QueueProbe:
     expired: int = 0
     filtered: int = 0
     filter_errors: int = 0
+    unreadable_headers: int = 0

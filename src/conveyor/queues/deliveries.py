@@ -56,6 +56,7 @@ class Deliveries:
         self._timers: list[int] = []
         self._lease_ends: list[int] = []
         self._not_due: list[int] = []
+        self._expiries: list[int] = []
         self._cancelled: set[int] = set()
         self._to_meet = sorted(progress.attempts)
 
@@ -66,7 +67,7 @@ class Deliveries:
     @property
     def is_full(self) -> bool:
         """Whether enough of the log is scanned for now."""
-        timers_count = len(self._timers) + len(self._not_due)
+        timers_count = len(self._timers) + len(self._not_due) + len(self._expiries)
         return self.available.cost >= self._max_indexed or timers_count >= self._max_indexed
 
     def take(self, runs: Iterable[Scanned], next_offset: int, now_ms: int) -> None:
@@ -105,6 +106,9 @@ class Deliveries:
     def _take(self, run: Scanned, now_ms: int) -> None:
         for start, end in self.progress.settled.gaps(max(run.start, self.progress.start_offset), run.end):
             at = start
+            if run.expires_ms:
+                for offset in range(start, end):
+                    self.expire_at(offset, run.expires_ms)
             for offset in self._attempted(start, end):
                 attempt = self.progress.attempts[offset]
                 if self.keys is not None and attempt.doomed is None:
@@ -164,6 +168,26 @@ class Deliveries:
             else:
                 yield offset, timer & _PRIORITY_MASK, timer >> (_OFFSET_BITS + _PRIORITY_BITS)
 
+    def expire_at(self, offset: int, time_ms: int) -> None:
+        """Look at a message again when its time to live is over, wherever it is then."""
+        heapq.heappush(self._expiries, time_ms << _OFFSET_BITS | offset)
+
+    def pop_overdue(self, now_ms: int, limit: int) -> Iterator[int]:
+        """Messages whose time to live is over and that wait to be leased, or may do so; some are settled by now.
+
+        Who has leased one may still settle it, and one that is tried again expires when it would be.
+        """
+        while self._expiries and limit and self._expiries[0] >> _OFFSET_BITS <= now_ms:
+            limit -= 1
+            offset = heapq.heappop(self._expiries) & _OFFSET_MASK
+            lease, attempt = self.leases.get(offset), self.progress.attempts.get(offset)
+            if lease is not None:
+                self.expire_at(offset, max(lease.ends_ms, now_ms + 1))
+            elif attempt is not None and attempt.due_ms > now_ms:
+                self.expire_at(offset, attempt.due_ms)
+            else:
+                yield offset
+
     def next_due_ms(self) -> int:
         """When the first withheld message is due; there must be one."""
         return self._timers[0] >> (_OFFSET_BITS + _PRIORITY_BITS)
@@ -207,7 +231,8 @@ class Deliveries:
         """When the first thing happens by itself."""
         due_ms = self.next_due_ms() if self._timers else None
         not_due_ms = self._not_due[0] >> _OFFSET_BITS if self._not_due else None
-        deadlines_ms = (due_ms, not_due_ms, self.next_lease_end_ms())
+        expiry_ms = self._expiries[0] >> _OFFSET_BITS if self._expiries else None
+        deadlines_ms = (due_ms, not_due_ms, expiry_ms, self.next_lease_end_ms())
         return min((each for each in deadlines_ms if each is not None), default=None)
 
 

@@ -16,6 +16,7 @@ from conveyor.queues.attributes import (
     ONLY_FOR,
     PLAIN,
     Attributes,
+    explain_header,
     last_header,
     read_attributes,
 )
@@ -34,7 +35,8 @@ from conveyor.queues.filters import Filter, FilterFailure
 from conveyor.queues.message import Message
 from conveyor.queues.policy import Policy, Subscription
 from conveyor.queues.progress import Progress
-from conveyor.queues.records import Attempt, Kind, Range, doomed, failed, ranges_record
+from conveyor.queues.range_set import ranges_of
+from conveyor.queues.records import Attempt, Kind, doomed, failed, ranges_record
 from conveyor.queues.scan import group_of
 from conveyor.queues.source import MessageSource
 
@@ -42,6 +44,7 @@ log = logging.getLogger(__name__)
 
 _LOOKED_AT_ONCE = 2_000
 _ENDED_AT_ONCE = 5_000
+_OVERDUE_AT_ONCE = 500
 _REMEMBERED_LEASES = 100_000
 _MOST_WAITING = 100_000
 
@@ -190,12 +193,30 @@ class Queue:
             return self._policy.on_filter_error != "skip"
 
     def expire(self, now_ms: int) -> list[LogRecord]:
-        """What time has brought: messages that are due, and leases that have ended."""
+        """What time has brought: messages that are due or have expired, and leases that have ended."""
         for offset, priority, due_ms in list(self.deliveries.pop_due(now_ms, _ENDED_AT_ONCE)):
             self.deliveries.available.push(offset, priority, due_ms, self._group_at(offset))
+        records = self._expire_overdue(now_ms)
         ended = self.deliveries.pop_ended(now_ms, _ENDED_AT_ONCE)
         self._probe.expired += len(ended)
-        return self._fail(ended, now_ms, 0) if ended else []
+        return records + self._fail(ended, now_ms, 0) if ended else records
+
+    def _expire_overdue(self, now_ms: int) -> list[LogRecord]:
+        """Messages whose time to live is over are looked at though nobody asks for them."""
+        found = _Found()
+        for offset in list(self.deliveries.pop_overdue(now_ms, _OVERDUE_AT_ONCE)):
+            if self.progress.is_settled(offset) or offset in self.deliveries.doomed:
+                continue
+            try:
+                message = self._source.get(offset)
+            except StorageFailure:  # Whoever wants it is told.
+                continue
+            if message is None:
+                found.settled.append(offset)
+            elif self._is_wanted(message, read_attributes(message.headers, message.timestamp_ms), now_ms, found):
+                continue
+            self._free_key(offset)
+        return self._records_of(found)
 
     @property
     def _policy(self) -> Policy:
@@ -233,13 +254,15 @@ class Queue:
 
     def _look_at(self, offset: int, popped: Popped, ends_ms: int, now_ms: int, found: "_Found") -> None:
         """Lease one message, or settle it, or let it wait."""
-        if self.progress.is_settled(offset):
+        if self.progress.is_settled(offset) or offset in self.deliveries.doomed:
             return self._free_key(offset)
         message = self._source.get(offset)
         if message is None:
             found.settled.append(offset)
             return self._free_key(offset)
         attributes = read_attributes(message.headers, message.timestamp_ms) if message.headers else PLAIN
+        if attributes.unreadable and offset not in self.progress.attempts:
+            self._ignore(message, attributes.unreadable)
         if (message.headers or self._filter is not None) and not self._is_wanted(message, attributes, now_ms, found):
             return self._free_key(offset)
         if self.deliveries.keys is not None:
@@ -254,23 +277,29 @@ class Queue:
     def _is_wanted(self, message: Message, attributes: Attributes, now_ms: int, found: "_Found") -> bool:
         """Whether to deliver a message; if not, what becomes of it is in `found`."""
         offset = message.offset
-        if attributes.expires_ms and attributes.expires_ms <= now_ms and offset not in self.progress.restored:
-            if self._policy.on_expiry == "dead_letter":
-                found.records.append(self._doom(offset, self._deliveries_of(offset), "expired", now_ms))
-            else:
-                found.expired.append(offset)
-            return False
         if not self._is_addressee(message):
             found.settled.append(offset)
             return False
-        if self._filter is None or offset in self.progress.attempts:
+        is_expired = 0 < attributes.expires_ms <= now_ms and offset not in self.progress.restored
+        if is_expired and self._policy.on_expiry != "dead_letter":
+            found.expired.append(offset)
+            return False
+        if not self._passes(message, now_ms, found):
+            return False
+        if is_expired:
+            found.records.append(self._doom(offset, self._deliveries_of(offset), "expired", now_ms))
+        return not is_expired
+
+    def _passes(self, message: Message, now_ms: int, found: "_Found") -> bool:
+        """Whether the filter lets a message through; if not, what becomes of it is in `found`."""
+        if self._filter is None or message.offset in self.progress.attempts:
             return True
         try:
             if self._filter.matches(message):
                 return True
         except FilterFailure as failure:
             return self._filter_failed(message, failure, now_ms, found)
-        found.settled.append(offset)
+        found.settled.append(message.offset)
         self._probe.filtered += 1
         return False
 
@@ -292,6 +321,19 @@ class Queue:
         else:
             found.records.append(self._doom(message.offset, 0, f"filter failed: {failure}", now_ms))
         return False
+
+    def _ignore(self, message: Message, names: Sequence[str]) -> None:
+        """Count headers that make no sense: whoever has produced them by Kafka's protocol cannot be told."""
+        if not self._probe.unreadable_headers:
+            log.warning(
+                "header ignored topic=%s subscription=%s partition=%d offset=%d: %s",
+                message.topic,
+                self._subscription.name,
+                message.partition,
+                message.offset,
+                explain_header(names[0], last_header(message.headers, names[0])),
+            )
+        self._probe.unreadable_headers += len(names)
 
     def _lease(self, message: Message, popped: Popped, ends_ms: int, found: "_Found") -> None:
         offset, number = message.offset, next(self._numbers)
@@ -440,17 +482,6 @@ class _Found:
 
     def __bool__(self) -> bool:
         return bool(self.leased or self.settled or self.expired or self.records)
-
-
-def ranges_of(offsets: Iterable[int]) -> list[Range]:
-    """Neighbours joined."""
-    ranges: list[Range] = []
-    for offset in sorted(offsets):
-        if ranges and ranges[-1][1] == offset:
-            ranges[-1] = (ranges[-1][0], offset + 1)
-        else:
-            ranges.append((offset, offset + 1))
-    return ranges
 
 
 def _order(policy: Policy) -> tuple[object, ...]:

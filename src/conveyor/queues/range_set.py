@@ -88,3 +88,14 @@ class RangeSet:
             place += 1
         if start < end:
             yield start, end
+
+
+def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
+    """Neighbours joined."""
+    ranges: list[tuple[int, int]] = []
+    for offset in sorted(offsets):
+        if ranges and ranges[-1][1] == offset:
+            ranges[-1] = (ranges[-1][0], offset + 1)
+        else:
+            ranges.append((offset, offset + 1))
+    return ranges

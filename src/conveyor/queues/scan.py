@@ -24,12 +24,13 @@ def group_of(message: Message, fair_by: str | None) -> str:
 
 
 class Scanned(NamedTuple):
-    """Neighbours [start, end) of one kind. due_ms: 0 if they are due at once."""
+    """Neighbours [start, end) of one kind. due_ms: 0 if they are due at once; expires_ms: 0 if they never do."""
 
     start: int
     end: int
     priority: int
     due_ms: int
+    expires_ms: int
     since_ms: int
     group: str
 
@@ -63,7 +64,7 @@ class BatchScan:
     def _plain(self, start: int) -> Scanned:
         """The messages from an offset to the batch's end, which ask for nothing."""
         header = self.header
-        return Scanned(start, header.next_offset, DEFAULT_PRIORITY, 0, header.max_timestamp, NO_GROUP)
+        return Scanned(start, header.next_offset, DEFAULT_PRIORITY, 0, 0, header.max_timestamp, NO_GROUP)
 
     def _is_plain(self) -> bool:
         if not self.header.attributes & COMPRESSION_MASK:
@@ -75,7 +76,7 @@ class BatchScan:
         """One run for neighbours that are alike."""
         last: Scanned | None = None
         for each in self._each(fair_by):
-            if last is not None and last.end == each.start and last[2:4] == each[2:4] and last.group == each.group:
+            if last is not None and last.end == each.start and last[2:5] == each[2:5] and last.group == each.group:
                 last = last._replace(end=each.end)
                 continue
             if last is not None:
@@ -97,7 +98,13 @@ class BatchScan:
                 group = group_of(message, fair_by)
                 start = message.offset + 1
                 yield Scanned(
-                    message.offset, start, attributes.priority, attributes.due_ms, message.timestamp_ms, group
+                    message.offset,
+                    start,
+                    attributes.priority,
+                    attributes.due_ms,
+                    attributes.expires_ms,
+                    message.timestamp_ms,
+                    group,
                 )
         except (IndexError, RequestError):
             if start < self.header.next_offset:

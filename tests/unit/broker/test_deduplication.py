@@ -11,7 +11,7 @@ from conveyor.broker.publish import ACKS_ALL, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.log.records import encode_batch
-from conveyor.queues.attributes import DEDUP_ID
+from conveyor.queues.attributes import DEDUP_ID, DELAY_MS
 from conveyor.queues.policy import Start
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
@@ -59,6 +59,13 @@ async def test_message_that_was_left_out_is_not_found(broker: Broker) -> None:
     with pytest.raises(RequestError, match="left out as a duplicate") as refused:
         await broker.messages.get("t", "0-1")
     assert refused.value.kind is ErrorKind.UNKNOWN_MESSAGE
+
+
+async def test_id_outlives_a_message_that_was_cancelled(broker: Broker) -> None:
+    delayed = OutgoingMessage(value=b"v", headers=((DELAY_MS, b"1h"), (DEDUP_ID, b"a")), partition=0)
+    assert await put(broker, delayed) == [(0, False)]
+    await broker.queues.cancel("t", "0-0")
+    assert await put(broker, message(b"a")) == [(0, True)]
 
 
 async def test_readers_go_on_over_batches_of_which_nothing_was_left(broker: Broker) -> None:

@@ -1,13 +1,15 @@
 """Schedules: each firing once, missed ones made good, whatever happens around them."""
 
 import asyncio
+import logging
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
 from conveyor.broker.broker import Broker
 from conveyor.broker.schedules import Schedule
-from conveyor.cluster.image import SCHEDULES_PATH
+from conveyor.cluster.image import SCHEDULES_PATH, topic_path
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.attributes import DEDUP_ID
@@ -44,6 +46,20 @@ async def written_down(storage: Storage, fired_ms: int) -> None:
         await changed.wait()
         changed.clear()
     end_watch()
+
+
+async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    """Wait until the broker logs something."""
+    found = asyncio.Event()
+
+    def look(record: logging.LogRecord) -> bool:
+        if text in record.getMessage():
+            found.set()
+        return True
+
+    caplog.handler.addFilter(look)
+    await found.wait()
+    caplog.handler.removeFilter(look)
 
 
 def due_times(messages: list[Message]) -> list[int]:
@@ -103,17 +119,106 @@ async def test_firing_that_was_not_written_down_is_not_repeated(storage: Storage
 
 
 async def test_firing_that_fails_is_tried_again(storage: Storage, caplog: pytest.LogCaptureFixture) -> None:
-    topic = TopicRequest(name="t", partitions=1)
-    async with running_parts({"broker.auto_create_topics": False}, storage) as broker:
-        await broker.topics.create(topic)
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1, config={"max.message.bytes": "1"}))
         await broker.schedules.add(SCHEDULE)
-        await broker.topics.delete("t")
         advance_to(storage, FIRST_MS)
-        await broker.topics.create(topic)
+        await logged(caplog, "tried again")
+        await broker.topics.replace_config("t", {})
         storage.clock.advance(ms=1000)
-        found = await fired(broker, 1)
-    assert due_times(found) == [FIRST_MS]
-    assert "topic 't' is not there: tried again" in caplog.text
+        assert due_times(await fired(broker, 1)) == [FIRST_MS]
+
+
+async def test_schedule_ends_with_its_topic(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        for name in ("t", "other"):
+            await broker.topics.create(TopicRequest(name=name, partitions=1))
+        await broker.schedules.add(SCHEDULE)
+        await broker.schedules.add(replace(SCHEDULE, name="stays", topic="other"))
+        await broker.topics.delete("t")
+        assert [each.name for each in broker.schedules.list()] == ["stays"]
+    assert await storage.store.children(SCHEDULES_PATH) == ["stays"]
+
+
+async def test_schedule_whose_topic_went_before_a_crash_is_removed(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await broker.schedules.add(SCHEDULE)
+    await storage.store.delete(topic_path("t"))
+    async with running_parts(storage=storage) as broker:
+        assert broker.schedules.list() == []
+    assert await storage.store.get(PATH) is None
+
+
+async def test_firing_never_makes_a_topic(
+    scheduled: Broker, storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    there = scheduled.topics.image
+    scheduled.topics.image = there.without_topic("t")
+    advance_to(storage, FIRST_MS)
+    await written_down(storage, FIRST_MS)
+    assert "topic 't' is not there: left out" in caplog.text
+    storage.clock.advance(ms=MINUTE_MS // 2)
+    assert "t" not in scheduled.topics.image.topics
+    assert caplog.text.count("left out") == 1
+    scheduled.topics.image = there
+    advance_to(storage, FIRST_MS + MINUTE_MS)
+    assert due_times(await fired(scheduled, 1)) == [FIRST_MS + MINUTE_MS]
+
+
+async def test_schedule_is_paused_and_goes_on_later(scheduled: Broker, storage: Storage) -> None:
+    paused = await scheduled.schedules.change("s", {"paused": True})
+    assert paused == replace(SCHEDULE, paused=True)
+    advance_to(storage, FIRST_MS + MINUTE_MS)
+    assert await scheduled.schedules.change("s", {"paused": False}) == SCHEDULE
+    storage.clock.advance(ms=MINUTE_MS)
+    assert due_times(await fired(scheduled, 1)) == [FIRST_MS + 2 * MINUTE_MS]
+
+
+async def test_change_is_durable(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await broker.schedules.add(SCHEDULE)
+        changed = await broker.schedules.change("s", {"cron": "0 3 * * *", "payload": b"new", "paused": True})
+    async with running_parts(storage=storage) as broker:
+        assert broker.schedules.list() == [changed]
+
+
+async def test_firing_that_failed_is_made_good_by_a_change(storage: Storage, caplog: pytest.LogCaptureFixture) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1, config={"max.message.bytes": "200"}))
+        await broker.schedules.add(replace(SCHEDULE, payload=b"x" * 1000))
+        advance_to(storage, FIRST_MS)
+        await logged(caplog, "tried again")
+        await broker.schedules.change("s", {"payload": b"go"})
+        storage.clock.advance()
+        assert due_times(await fired(broker, 1)) == [FIRST_MS]
+
+
+async def test_change_of_times_does_not_look_back(scheduled: Broker, storage: Storage) -> None:
+    """The new expression fell due a minute ago."""
+    await scheduled.schedules.change("s", {"cron": "0 0 1 1 *"})
+    storage.clock.advance(ms=10 * MINUTE_MS)
+    await scheduled.schedules.change("s", {"cron": SCHEDULE.cron})
+    due_ms = scheduled.schedules.next_ms(SCHEDULE, storage.clock.now_ms())
+    assert due_ms is not None
+    advance_to(storage, due_ms)
+    assert due_times(await fired(scheduled, 1)) == [due_ms]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"cron": "often"}, ErrorKind.INVALID_SCHEDULE),
+        ({"topic": "nothing"}, ErrorKind.UNKNOWN_TOPIC),
+        ({"headers": ((DEDUP_ID, b"1"),)}, ErrorKind.INVALID_SCHEDULE),
+    ],
+)
+async def test_bad_change_is_refused(scheduled: Broker, changes: dict[str, object], kind: ErrorKind) -> None:
+    with pytest.raises(RequestError) as refused:
+        await scheduled.schedules.change("s", changes)
+    assert refused.value.kind is kind
+    assert scheduled.schedules.list() == [SCHEDULE]
 
 
 async def test_paused_schedule_never_fires(broker: Broker, storage: Storage) -> None:
@@ -166,7 +271,12 @@ async def test_name_is_taken_once(scheduled: Broker) -> None:
     assert refused.value.kind is ErrorKind.SCHEDULE_ALREADY_EXISTS
 
 
-async def test_unknown_schedule_cannot_be_removed(scheduled: Broker) -> None:
-    with pytest.raises(RequestError, match="there are: s") as refused:
+async def test_unknown_schedule_is_neither_shown_nor_changed_nor_removed(scheduled: Broker) -> None:
+    with pytest.raises(RequestError, match="there is no schedule 'x'; there are: s") as refused:
         await scheduled.schedules.remove("x")
     assert refused.value.kind is ErrorKind.UNKNOWN_SCHEDULE
+    await scheduled.schedules.remove("s")
+    with pytest.raises(RequestError, match="there is no schedule 'none'; there are no schedules"):
+        await scheduled.schedules.change("none", {"paused": True})
+    with pytest.raises(RequestError, match="there are no schedules"):
+        scheduled.schedules.existing("none")

@@ -158,14 +158,16 @@ class QueueModel:
 
     def has_settled_rightly(self, known: Known, now_ms: int) -> bool:
         """Whether looking for messages may have settled this one: it has expired, or nobody wants it."""
-        if known.is_expired(now_ms):
-            return self.policy.on_expiry == "drop"
+        if known.is_expired(now_ms) and self.policy.on_expiry == "drop":
+            return True
         return self._is_filtered(known, "skip")
 
     def has_doomed_rightly(self, known: Known, now_ms: int) -> bool:
-        if known.is_expired(now_ms):
-            return self.policy.on_expiry == "dead_letter"
-        return known.wanted == "fail" and self._is_filtered(known, "dead_letter")
+        if known.is_expired(now_ms) and self.policy.on_expiry == "drop":
+            return False
+        if known.wanted == "fail" and self._is_filtered(known, "dead_letter"):
+            return True
+        return known.is_expired(now_ms) and not self._is_filtered(known, "skip")
 
     def may_lease(self, known: Known, now_ms: int) -> bool:
         """Whether a message may be handed out, its key and its place in the order aside."""

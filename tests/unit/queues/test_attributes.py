@@ -5,7 +5,6 @@ import pytest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.attributes import (
     DEDUP_ID,
-    DELAY_LEVELS,
     DELAY_MS,
     DELIVER_AT_MS,
     LAST_TIME_MS,
@@ -15,6 +14,7 @@ from conveyor.queues.attributes import (
     TTL_MS,
     Attributes,
     check_attributes,
+    explain_header,
     last_header,
     read_attributes,
 )
@@ -35,15 +35,13 @@ def test_delay_of_nothing_is_no_delay() -> None:
     assert read_attributes([(DELAY_MS, b"0")], THEN_MS) == PLAIN
 
 
-@pytest.mark.parametrize(("level", "delay_ms"), DELAY_LEVELS.items())
-def test_delay_may_be_a_level(level: str, delay_ms: int) -> None:
-    assert read_attributes([(DELAY_MS, level.encode())], THEN_MS).due_ms == THEN_MS + delay_ms
-
-
-def test_delay_levels_mean_what_they_say() -> None:
-    units = {"s": 1000, "m": 60_000, "h": 3_600_000}
-    assert all(delay_ms == int(level[:-1]) * units[level[-1]] for level, delay_ms in DELAY_LEVELS.items())
-    assert len(DELAY_LEVELS) == 18
+@pytest.mark.parametrize(
+    ("value", "duration_ms"),
+    [(b"1200ms", 1_200), (b"7s", 7_000), (b"30s", 30_000), (b"10m", 600_000), (b"2h", 7_200_000)],
+)
+def test_delay_and_time_to_live_may_be_durations(value: bytes, duration_ms: int) -> None:
+    assert read_attributes([(DELAY_MS, value)], THEN_MS).due_ms == THEN_MS + duration_ms
+    assert read_attributes([(TTL_MS, value)], THEN_MS).expires_ms == THEN_MS + duration_ms
 
 
 @pytest.mark.parametrize(
@@ -72,7 +70,11 @@ def test_last_header_of_a_name_holds() -> None:
         (DELAY_MS, b"1.5"),
         (DELAY_MS, b" 1"),
         (DELAY_MS, b"1_000"),
-        (DELAY_MS, b"11s"),
+        (DELAY_MS, b"s"),
+        (DELAY_MS, b"1.5h"),
+        (DELAY_MS, b"5d"),
+        (DELAY_MS, b"5 s"),
+        (DELAY_MS, b"9" * 19 + b"h"),
         (DELAY_MS, b"9" * 19),
         (DELIVER_AT_MS, b"1s"),
         (DELIVER_AT_MS, "٣".encode()),
@@ -83,23 +85,24 @@ def test_last_header_of_a_name_holds() -> None:
     ],
 )
 def test_value_that_makes_no_sense_is_ignored_and_told(name: str, value: bytes | None) -> None:
-    assert read_attributes([(name, value)], THEN_MS) == Attributes(is_malformed=True)
+    assert read_attributes([(name, value)], THEN_MS) == Attributes(unreadable=(name,))
 
 
 def test_sound_headers_hold_beside_a_malformed_one() -> None:
-    attributes = read_attributes([(DELAY_MS, b"soon"), (TTL_MS, b"50"), (PRIORITY, b"7")], THEN_MS)
-    assert attributes == Attributes(expires_ms=THEN_MS + 50, priority=7, is_malformed=True)
+    headers = [(DELAY_MS, b"soon"), (TTL_MS, b"50"), (PRIORITY, b"7"), (DELIVER_AT_MS, None)]
+    attributes = read_attributes(headers, THEN_MS)
+    assert attributes == Attributes(expires_ms=THEN_MS + 50, priority=7, unreadable=(DELAY_MS, DELIVER_AT_MS))
 
 
 def test_time_to_live_that_only_a_delay_makes_too_long_is_ignored() -> None:
     headers = [(DELIVER_AT_MS, b"%d" % LAST_TIME_MS), (TTL_MS, b"1")]
-    assert read_attributes(headers, THEN_MS) == Attributes(due_ms=LAST_TIME_MS, is_malformed=True)
+    assert read_attributes(headers, THEN_MS) == Attributes(due_ms=LAST_TIME_MS, unreadable=(TTL_MS,))
 
 
 @pytest.mark.parametrize(
     ("name", "value", "right"),
     [
-        (DELAY_MS, b"soon", "one of 1s, 5s"),
+        (DELAY_MS, b"soon", "as in 1200ms, 5s, 10m, 2h"),
         (DELIVER_AT_MS, b"1h", "since 1970"),
         (TTL_MS, b"-5", "whole number of milliseconds"),
         (PRIORITY, b"11", "from 0 to 9"),
@@ -114,5 +117,11 @@ def test_check_says_what_is_right(name: str, value: bytes | None, right: str) ->
     assert refused.value.kind is ErrorKind.INVALID_REQUEST
 
 
+def test_header_that_makes_no_sense_is_shown_in_part() -> None:
+    shown = explain_header(PRIORITY, b"very\n" * 100)
+    assert shown.startswith(r"conveyor-priority is 'very\nvery\n")
+    assert len(shown) < 200
+
+
 def test_check_takes_what_is_right() -> None:
-    check_attributes([(DELAY_MS, b"10s"), (DELIVER_AT_MS, b"0"), (TTL_MS, b"1"), (PRIORITY, b"0"), (TAG, b"a")])
+    check_attributes([(DELAY_MS, b"10s"), (DELIVER_AT_MS, b"0"), (TTL_MS, b"90m"), (PRIORITY, b"0"), (TAG, b"a")])

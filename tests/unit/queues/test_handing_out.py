@@ -190,6 +190,37 @@ def test_expired_message_is_settled_or_doomed() -> None:
         assert stage.counts().unsettled == doomed
 
 
+def test_expired_message_is_settled_or_doomed_though_nobody_asks_for_it() -> None:
+    for on_expiry, doomed in (("drop", 0), ("dead_letter", 1)):
+        stage = Stage(subscription(on_expiry=on_expiry))
+        stage.publish((None, b"", [header("ttl-ms", 10)]), (None, b"", []))
+        stage.pass_time(9)
+        assert stage.counts().unsettled == 2
+        stage.pass_time(1)
+        assert len(stage.machine.doomed(SUBSCRIPTION, 10)) == doomed
+        assert stage.counts().unsettled == 1 + doomed
+        assert stage.lease_offsets() == [1]
+
+
+def test_message_that_expires_while_it_is_leased_may_be_settled_until_the_lease_ends() -> None:
+    stage = Stage(subscription(on_expiry="dead_letter"))
+    stage.publish((None, b"", [header("ttl-ms", 10)]), (None, b"", [header("ttl-ms", 10)]))
+    stage.lease(2, visibility_ms=1_000)
+    stage.pass_time(500)
+    assert stage.machine.doomed(SUBSCRIPTION, 10) == []
+    stage.ack(Target(0))
+    stage.pass_time(501)
+    assert [offset for offset, _ in stage.machine.doomed(SUBSCRIPTION, 10)] == [1]
+
+
+def test_expired_message_that_the_filter_keeps_away_is_no_dead_letter() -> None:
+    stage = Stage(subscription(on_expiry="dead_letter", filter="tag == 'wanted'"))
+    stage.publish((None, b"", [header("ttl-ms", 10)]))
+    stage.pass_time(10)
+    assert stage.machine.doomed(SUBSCRIPTION, 10) == []
+    assert stage.counts().unsettled == 0
+
+
 def test_dead_letter_comes_again_however_old_it_is() -> None:
     stage = Stage(subscription())
     stage.publish((None, b"", [header("ttl-ms", 10)]))

@@ -38,7 +38,7 @@ def runs(content: bytes, fair_by: str | None = None) -> list[tuple[int, int, int
 @pytest.mark.parametrize("codec", CODECS)
 def test_plain_batch_is_one_run(codec: int) -> None:
     found = scan(batch((), (("other", b"1"),), (), codec=codec)).runs(None)
-    assert found == [Scanned(0, 3, 4, 0, NOW_MS, "")]
+    assert found == [Scanned(0, 3, 4, 0, 0, NOW_MS, "")]
 
 
 @pytest.mark.parametrize("codec", CODECS)
