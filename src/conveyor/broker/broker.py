@@ -23,6 +23,7 @@ from conveyor.broker.tasks import Tasks
 from conveyor.broker.telemetry import Telemetry
 from conveyor.broker.topics import Topics
 from conveyor.broker.turn import Turn
+from conveyor.cluster.cluster_id import new_cluster_id
 from conveyor.cluster.image import SCHEDULES_PATH, SUBSCRIPTIONS_PATH, BrokerImage, ClusterImage
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import ABSENT, Clock, Disk, MetadataStore
@@ -217,7 +218,7 @@ class Broker:
 
     async def _cluster_id(self) -> str:
         """The cluster's own name, made when it is first started."""
-        await self._ports.store.put(CLUSTER_ID_PATH, self._ports.new_id().hex.encode(), ABSENT)
+        await self._ports.store.put(CLUSTER_ID_PATH, new_cluster_id(self._ports.new_id).encode(), ABSENT)
         node = await self._ports.store.get(CLUSTER_ID_PATH)
         assert node is not None
         return node.value.decode()

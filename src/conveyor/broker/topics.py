@@ -22,12 +22,19 @@ from conveyor.cluster.image import (
     is_internal,
     topic_path,
 )
-from conveyor.cluster.topic_change import ConfigChange, changed_config, more_partitions, replaced_config
+from conveyor.cluster.topic_change import (
+    ConfigChange,
+    changed_config,
+    more_partitions,
+    raised_epochs,
+    replaced_config,
+)
 from conveyor.cluster.topic_creation import TopicRequest, plan_topic
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import ABSENT, Disk, MetadataStore
 from conveyor.kernel.settings import Settings, topic_settings
+from conveyor.log.log import Log
 
 log = logging.getLogger(__name__)
 
@@ -69,9 +76,20 @@ class Topics:
         nodes = await self._store.tree(TOPICS_PATH)
         topics = [decode_topic(path.rpartition("/")[2], node.value) for path, node in nodes.items()]
         await self._off_loop(self._partitions.set_strays_aside, {topic.name: topic for topic in topics})
-        for topic in topics:
-            self._partitions.add(topic, await self._off_loop(self._partitions.open_logs, topic))
+        for number, topic in enumerate(topics):
+            logs = await self._off_loop(self._partitions.open_logs, topic)
+            topics[number] = await self._with_new_epochs(topic, logs)
+            self._partitions.add(topics[number], logs)
         self.image = self.image.with_topics(*topics)
+
+    async def _with_new_epochs(self, topic: TopicImage, logs: Sequence[Log | StorageFailure]) -> TopicImage:
+        """After a crash, durably. Raises StorageFailure."""
+        numbers = {number for number, each in enumerate(logs) if isinstance(each, Log) and not each.was_stopped_cleanly}
+        if not numbers:
+            return topic
+        changed = raised_epochs(topic, numbers)
+        await self._store.put(topic_path(topic.name), encode_topic(changed))
+        return changed
 
     def existing(self, name: str) -> TopicImage:
         """Raises RequestError (UNKNOWN_TOPIC)."""

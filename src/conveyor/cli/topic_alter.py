@@ -50,6 +50,8 @@ def alter(
     admin = admin_client(bootstrap)
     had = len(require_topic(admin, bootstrap, name).partitions)
     before = topic_settings(admin, name)
+    if unknown := set(unset or []) - before.keys():
+        raise ClientError(f"unknown topic setting '{min(unknown)}'")
     for check_only in (True, False):
         _change(admin, name, partitions, values, unset or [], check_only=check_only)
     if partitions is not None:

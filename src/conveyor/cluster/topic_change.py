@@ -1,15 +1,15 @@
 """Deciding on a change of a topic: its settings, or more partitions. Pure: nothing is stored here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from types import MappingProxyType
 
 from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
-from conveyor.cluster.topic_creation import check_config, check_partition_count, check_replicas
+from conveyor.cluster.topic_creation import check_partition_count, check_replicas, checked_config
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.kernel.settings import Settings, topic_setting_fields
+from conveyor.kernel.topic_settings import words
 
 
 class Operation(Enum):
@@ -43,8 +43,7 @@ def changed_config(topic: TopicImage, changes: Sequence[ConfigChange], settings:
 
 def replaced_config(topic: TopicImage, config: Mapping[str, str], settings: Settings) -> TopicImage:
     """The topic with these settings, and the defaults for all others. Raises RequestError (INVALID_CONFIG)."""
-    check_config(config, settings)
-    return replace(topic, config=MappingProxyType(dict(config)))
+    return replace(topic, config=checked_config(config, settings))
 
 
 def more_partitions(
@@ -78,6 +77,18 @@ def more_partitions(
     )
 
 
+def raised_epochs(topic: TopicImage, numbers: Collection[int]) -> TopicImage:
+    """Some of a topic's partitions begin a new leader epoch: their leader may have lost what it had not flushed.
+
+    Who knows of an offset by the epoch before can find out then that it is another record's now (KIP-101, KIP-320).
+    """
+    partitions = (
+        replace(each, leader_epoch=LeaderEpoch(each.leader_epoch + 1)) if number in numbers else each
+        for number, each in enumerate(topic.partitions)
+    )
+    return replace(topic, partitions=tuple(partitions))
+
+
 def _change(config: dict[str, str], change: ConfigChange, settings: Settings) -> None:
     declared = topic_setting_fields().get(change.name)
     if declared is None:
@@ -95,8 +106,8 @@ def _change(config: dict[str, str], change: ConfigChange, settings: Settings) ->
             ErrorKind.INVALID_CONFIG,
             f"'{change.name}' is not a list: it can be set, not appended to or subtracted from",
         )
-    present = [each for each in config.get(change.name, getattr(settings.topics, declared.name)).split(",") if each]
-    named = change.value.split(",")
+    present = [each for each in words(config.get(change.name, getattr(settings.topics, declared.name))) if each]
+    named = words(change.value)
     if change.operation is Operation.APPEND:
         present += [each for each in named if each not in present]
     else:

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage, is_companion
+from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage, is_companion, is_internal
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 from conveyor.kernel.settings import Settings, topic_settings
+from conveyor.kernel.topic_settings import tidied
 
 BROKER_DEFAULT = -1
 MAX_NAME_CHARACTERS = 249
@@ -38,15 +39,14 @@ def plan_topic(image: ClusterImage, request: TopicRequest, settings: Settings, t
         raise RequestError(ErrorKind.INVALID_TOPIC, f"names such as '{request.name}' are the broker's own")
     if request.name in image.topics:
         raise RequestError(ErrorKind.TOPIC_ALREADY_EXISTS, f"topic '{request.name}' exists already")
-    check_config(request.config, settings)
+    _check_collision(image, request.name)
+    config = checked_config(request.config, settings)
     replicas = _assigned(image, request) if request.assignment else _spread(image, request, settings)
     check_partition_count(image, len(replicas), settings)
     partitions = tuple(
         PartitionImage(leader=each[0], leader_epoch=LeaderEpoch(0), replicas=each, isr=each) for each in replicas
     )
-    return TopicImage(
-        name=request.name, topic_id=topic_id, partitions=partitions, config=MappingProxyType(dict(request.config))
-    )
+    return TopicImage(name=request.name, topic_id=topic_id, partitions=partitions, config=config)
 
 
 def check_name(name: str) -> None:
@@ -59,12 +59,13 @@ def check_name(name: str) -> None:
         )
 
 
-def check_config(config: Mapping[str, str], settings: Settings) -> None:
-    """Raises RequestError (INVALID_CONFIG)."""
+def checked_config(config: Mapping[str, str], settings: Settings) -> Mapping[str, str]:
+    """A topic's settings as they are stored. Raises RequestError (INVALID_CONFIG)."""
     try:
         topic_settings(settings.topics, config)
     except SettingsError as error:
         raise RequestError(ErrorKind.INVALID_CONFIG, str(error)) from error
+    return MappingProxyType(tidied(config))
 
 
 def check_partition_count(image: ClusterImage, added: int, settings: Settings) -> None:
@@ -86,6 +87,19 @@ def check_replicas(image: ClusterImage, number: int, nodes: Sequence[int]) -> No
             ErrorKind.INVALID_REPLICA_ASSIGNMENT,
             f"partition {number} is assigned to {list(nodes)}: brokers are {sorted(image.brokers)}",
         )
+
+
+def _check_collision(image: ClusterImage, name: str) -> None:
+    """Names that differ in '.' and '_' only are one name where metrics are kept, as in Kafka.
+
+    The broker's own topics are made whatever there is. Raises RequestError (INVALID_TOPIC).
+    """
+    if is_internal(name) or ("." not in name and "_" not in name):
+        return
+    unified = name.replace(".", "_")
+    for other in image.topics:
+        if other.replace(".", "_") == unified and not is_companion(other):
+            raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{name}' collides with existing topic '{other}'")
 
 
 def _assigned(image: ClusterImage, request: TopicRequest) -> list[tuple[NodeId, ...]]:

@@ -14,6 +14,11 @@ from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ErrorKind, RequestError
 
+NOT_ASKED = -(1 << 31)
+CLUSTER_OPERATIONS = 0b1_1111_1010_0000
+TOPIC_OPERATIONS = 0b1101_1111_1000
+"""What can be done to it, one bit for each of Kafka's operations (KIP-430); nobody is kept from any."""
+
 _LEADER_NOT_AVAILABLE = 5
 _NO_LEADER = -1
 _NULL_MEANS_ALL = 1
@@ -111,12 +116,21 @@ def _answer(call: Call, topics: Iterable[dict[str, Any]]) -> None:
         {"node_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
         for each in image.brokers.values()
     ]
+    if getattr(call.request, "include_topic_authorized_operations", False):
+        topics = [each | {"topic_authorized_operations": _operations(each)} for each in topics]
+    asked_cluster = getattr(call.request, "include_cluster_authorized_operations", False)
     call.answer(
         {
             "brokers": brokers,
             "cluster_id": image.cluster_id,
             "controller_id": image.controller_id,
             "topics": topics,
+            "cluster_authorized_operations": CLUSTER_OPERATIONS if asked_cluster else NOT_ASKED,
             "error_code": errors.NONE,
         }
     )
+
+
+def _operations(topic: dict[str, Any]) -> int:
+    """Also of a topic that is not there, unless only an id was given, as in Kafka."""
+    return NOT_ASKED if topic["name"] is None else TOPIC_OPERATIONS

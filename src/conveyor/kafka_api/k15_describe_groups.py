@@ -25,23 +25,25 @@ def handle(call: Call) -> None:
 
 def _group(call: Call, number: int, reply: object) -> dict[str, Any]:
     named = {"group_id": call.request.groups[number]}
+    asked = getattr(call.request, "include_authorized_operations", False)
+    operations = ALL_OPERATIONS if asked else NOT_ASKED
     if isinstance(reply, DescribedGroup):
-        asked = getattr(call.request, "include_authorized_operations", False)
         return named | {
             "error_code": errors.NONE,
             "group_state": reply.state,
             "protocol_type": reply.protocol_type,
             "protocol_data": reply.protocol_name,
             "members": [_member(each) for each in reply.members],
-            "authorized_operations": ALL_OPERATIONS if asked else NOT_ASKED,
+            "authorized_operations": operations,
         }
     assert isinstance(reply, RequestError)
     nothing = {"protocol_type": "", "protocol_data": "", "members": []}
     if reply.kind is not ErrorKind.GROUP_ID_NOT_FOUND:
         return named | nothing | {"error_code": errors.code(reply), "group_state": ""}
-    told = {"error_message": reply.message} if call.api_version >= _SAYS_NOT_FOUND else {}
-    code = errors.code(reply) if call.api_version >= _SAYS_NOT_FOUND else errors.NONE
-    return named | nothing | told | {"error_code": code, "group_state": "Dead"}
+    dead = named | nothing | {"group_state": "Dead"}
+    if call.api_version >= _SAYS_NOT_FOUND:
+        return dead | {"error_code": errors.code(reply), "error_message": reply.message}
+    return dead | {"error_code": errors.NONE, "authorized_operations": operations}
 
 
 def _member(member: Any) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""IncrementalAlterConfigs (key 44): set, delete, append to or subtract from single settings (KIP-339). v1 flexible."""
+"""IncrementalAlterConfigs (key 44): set, delete, append to or subtract from single settings (KIP-339). v1 flexible.
+
+DELETE of a setting that is not set changes nothing and succeeds, also if no setting has that name, as in Kafka.
+"""
 
 from typing import Any
 
@@ -6,6 +9,7 @@ from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kafka_api import configs
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.settings import topic_setting_fields
 
 _OPERATIONS = {0: Operation.SET, configs.DELETE_OPERATION: Operation.DELETE, 2: Operation.APPEND, 3: Operation.SUBTRACT}
 
@@ -21,11 +25,15 @@ async def _alter_all(call: Call) -> None:
 async def _alter(call: Call, resource: Any) -> dict[str, Any]:
     try:
         configs.check_changeable(call, resource)
-        changes = [_change(each) for each in resource.configs]
+        changes = [_change(each) for each in resource.configs if not _deletes_nothing(each)]
         await call.broker.topics.change_config(resource.resource_name, changes, check_only=call.request.validate_only)
     except RequestError as error:
         return configs.result(resource, error)
     return configs.result(resource, None)
+
+
+def _deletes_nothing(asked: Any) -> bool:
+    return asked.config_operation == configs.DELETE_OPERATION and asked.name not in topic_setting_fields()
 
 
 def _change(asked: Any) -> ConfigChange:

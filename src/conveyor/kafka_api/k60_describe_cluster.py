@@ -6,12 +6,10 @@ v1 kinds of endpoints (KIP-919): brokers are described, there are no controllers
 
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
+from conveyor.kafka_api.k03_metadata import CLUSTER_OPERATIONS, NOT_ASKED
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _BROKERS, _CONTROLLERS = 1, 2
-_NOT_ASKED = -(1 << 31)
-_ALL_OPERATIONS = 0b1_1111_1010_0000
-"""What can be done to a cluster, one bit for each of Kafka's operations (KIP-430); nobody is kept from it."""
 
 
 def handle(call: Call) -> None:
@@ -30,7 +28,7 @@ def handle(call: Call) -> None:
             "cluster_id": image.cluster_id,
             "controller_id": image.controller_id,
             "brokers": brokers,
-            "cluster_authorized_operations": _ALL_OPERATIONS if asked else _NOT_ASKED,
+            "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NOT_ASKED,
         }
     )
 

@@ -8,14 +8,13 @@ from conveyor.cluster.image import TopicImage
 from conveyor.cluster.topic_creation import check_name
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
+from conveyor.kafka_api.k03_metadata import TOPIC_OPERATIONS
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _MAX_PARTITIONS = 2000
 """Kafka's max.request.partition.size.limit."""
 
 _NO_LEADER = -1
-_ALL_OPERATIONS = 0b1101_1111_1000
-"""What can be done to a topic, one bit for each of Kafka's operations (KIP-430); nobody is kept from it."""
 
 
 def handle(call: Call) -> None:
@@ -36,14 +35,14 @@ def handle(call: Call) -> None:
 def _topic(broker: Broker, found: TopicSlice) -> dict[str, Any]:
     topic = found.topic
     if topic is None:
-        return _failed(found.name, _missing(found.name))
+        return _failed(found.name, _missing(found.name)) | {"topic_authorized_operations": TOPIC_OPERATIONS}
     return {
         "error_code": errors.NONE,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
         "partitions": [_partition(broker, topic, number) for number in found.partitions],
-        "topic_authorized_operations": _ALL_OPERATIONS,
+        "topic_authorized_operations": TOPIC_OPERATIONS,
     }
 
 

@@ -247,12 +247,26 @@ def topic_settings(defaults: TopicSettings, overrides: Mapping[str, str]) -> Top
     """
     by_topic_name = topic_setting_fields()
     values: dict[str, object] = {}
-    for name, text in overrides.items():
+    for name, text in tidied(overrides).items():
         if name not in by_topic_name:
             known = ", ".join(sorted(by_topic_name))
             raise SettingsError(f"unknown topic setting '{name}': known are {known}")
         values[by_topic_name[name].name] = parse(by_topic_name[name], text, label=name)
     return replace(defaults, **cast("Any", values))
+
+
+def tidied(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Settings as they are stored: Kafka drops the blanks around the words of a list."""
+    declared = topic_setting_fields()
+    return {
+        name: ",".join(words(text)) if name in declared and declared[name].metadata["several"] else text
+        for name, text in overrides.items()
+    }
+
+
+def words(text: str) -> list[str]:
+    """The words of a list, without the blanks around them."""
+    return [each.strip() for each in text.split(",")]
 
 
 def topic_setting_fields() -> "dict[str, Field[Any]]":

@@ -28,6 +28,10 @@ MAGIC_END = 17
 CRC_START = 21
 MAGIC = 2
 
+_MIN_BATCH_LENGTH = HEADER_BYTES - LENGTH_PREFIX_BYTES
+_MIN_RECORD_BYTES = 7
+"""A byte each: length, attributes, timestamp delta, offset delta, length of key, length of value, count of headers."""
+
 _PLACED = Struct(">qiib")
 _LENGTH = Struct(">i")
 _STAMP = Struct(">hiqq")
@@ -110,6 +114,8 @@ def _check_fields(header: BatchHeader, may_have_gaps: bool) -> None:
         raise RequestError(
             ErrorKind.INVALID_RECORD, f"batch of {count} records ends at offset delta {header.last_offset_delta}"
         )
+    if _MIN_BATCH_LENGTH + count * _MIN_RECORD_BYTES > header.batch_length and not attributes & COMPRESSION_MASK:
+        raise RequestError(ErrorKind.INVALID_RECORD, f"batch of {header.size} bytes cannot hold {count} records")
     if attributes & COMPRESSION_MASK > LAST_COMPRESSION:
         raise RequestError(
             ErrorKind.UNSUPPORTED_COMPRESSION, f"compression type {attributes & COMPRESSION_MASK} is not known"
@@ -182,7 +188,7 @@ def iterate_batches(buffer: Bytes) -> Iterator[tuple[int, BatchHeader]]:
     position = 0
     while position + HEADER_BYTES <= len(buffer):
         header = read_header(buffer, position)
-        if header.batch_length < HEADER_BYTES - LENGTH_PREFIX_BYTES or position + header.size > len(buffer):
+        if header.batch_length < _MIN_BATCH_LENGTH or position + header.size > len(buffer):
             return
         yield position, header
         position += header.size

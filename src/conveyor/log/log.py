@@ -55,7 +55,10 @@ class AppendInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogParts:
-    """What recovery found, from which a `Log` starts. `fresh`: directory entries not yet made durable."""
+    """What recovery found, from which a `Log` starts. fresh: directory entries are not yet made durable.
+
+    was_stopped_cleanly: nothing can be lost that was there before.
+    """
 
     segments: list[Segment]
     producers: ProducerState
@@ -63,6 +66,7 @@ class LogParts:
     log_start_offset: int
     cleaned_offset: int
     fresh: bool
+    was_stopped_cleanly: bool
 
 
 class Log:
@@ -76,6 +80,7 @@ class Log:
         self.segments = parts.segments
         self.log_start_offset = Offset(parts.log_start_offset)
         self.cleaned_offset = parts.cleaned_offset
+        self.was_stopped_cleanly = parts.was_stopped_cleanly
         self.log_end_offset = Offset(self._active.next_offset)
         self.written_offset = self.log_end_offset
         self.flushed_offset = self.log_end_offset

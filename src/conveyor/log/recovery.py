@@ -76,6 +76,7 @@ def open_log(
     if segments and bases[0] > start_offset:
         segments = _without_start(opening, segments, sealed, start_offset)
     segments = _check_segments(opening, segments, sealed) if segments else []
+    was_stopped_cleanly = not bases or (bool(segments) and segments[-1].ends_log)
     if segments and segments[-1].next_offset < start_offset:
         segments.pop().remove()
         disk.sync_directory(directory)
@@ -85,7 +86,8 @@ def open_log(
     state, epochs = _recover_state(disk, directory, segments, producers, now_ms)
     start_offset = max(start_offset, segments[0].base_offset)
     epochs.cut_start(start_offset)
-    return Log(disk, directory, topic, LogParts(segments, state, epochs, start_offset, cleaned_offset, fresh), probe)
+    parts = LogParts(segments, state, epochs, start_offset, cleaned_offset, fresh, was_stopped_cleanly)
+    return Log(disk, directory, topic, parts, probe)
 
 
 def _offsets(names: Iterable[str], suffix: str) -> list[int]:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from random import Random
 from uuid import uuid4
 
 from conveyor.adapters.compactor import ThreadCompactor
@@ -16,6 +17,16 @@ from conveyor.testing.memory_store import MemoryStore
 
 NOW_MS = 1_700_000_000_000
 BATCH = encode_batch([(NOW_MS, b"key", b"value", [])])
+
+
+class LosesAll(Random):
+    """Nothing survives that was not flushed."""
+
+    def random(self) -> float:
+        return 0.0
+
+    def getrandbits(self, k: int) -> int:
+        return 0
 
 
 class Storage:

@@ -1,22 +1,9 @@
 """A topic with `flush.policy=os` may lose in a power cut what its subscriptions have settled already."""
 
-from random import Random
-
 from conveyor.broker.messages import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.queues.policy import Start
-from tests.unit.broker.parts import Storage, running_parts
-
-
-class LosesAll(Random):
-    """Nothing survives that was not flushed."""
-
-    def random(self) -> float:
-        return 0.0
-
-    def getrandbits(self, k: int) -> int:
-        return 0
-
+from tests.unit.broker.parts import LosesAll, Storage, running_parts
 
 LOSES_ALL = LosesAll()
 

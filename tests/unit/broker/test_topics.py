@@ -2,15 +2,20 @@
 
 import asyncio
 import logging
+from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 
-from conveyor.broker.broker import Broker
+from conveyor.broker.broker import CLUSTER_ID_PATH, Broker
 from conveyor.broker.configs import topic_configs
-from conveyor.cluster.image import TopicImage
+from conveyor.broker.list_offsets import find_epoch_end
+from conveyor.cluster.image import QUEUE_STATE, TopicImage, encode_topic, topic_path
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from tests.unit.broker.parts import Storage, publish, running_parts
+from conveyor.kernel.ids import TopicId
+from conveyor.kernel.ports import ABSENT
+from tests.unit.broker.parts import LosesAll, Storage, publish, running_parts
 
 
 async def test_a_new_topic_is_served_and_stored(broker: Broker, storage: Storage) -> None:
@@ -33,6 +38,49 @@ async def test_topics_come_back_after_a_restart(storage: Storage) -> None:
         assert second.topics.image.topics["kept"] == made
         assert second.topics.image.cluster_id == first.topics.image.cluster_id
         assert second.partitions.find("kept", 1).high_watermark == 1
+
+
+async def test_partition_that_was_not_stopped_cleanly_begins_a_new_epoch(storage: Storage) -> None:
+    """Who has read what a power cut took away finds that out by the epoch that it knows."""
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", config={"flush.policy": "os"}))
+        await publish(broker, ("t", 0))
+    async with running_parts(storage=storage) as broker:
+        assert broker.partitions.find("t", 0).leader_epoch == 0, "it was stopped cleanly"
+        await broker.flusher.drain()
+        for _ in range(3):
+            await publish(broker, ("t", 0))
+        cut = storage.disk.power_cut(LosesAll())
+    storage.disk = cut
+    for epoch in (1, 1):
+        async with running_parts(storage=storage) as broker:
+            partition = broker.partitions.find("t", 0)
+            assert partition.leader_epoch == epoch
+            assert broker.topics.image.topics["t"].partitions[0].leader_epoch == epoch
+            assert find_epoch_end(broker.partitions, "t", 0, 0, -1) == (0, 1)
+            await publish(broker, ("t", 0))
+            assert find_epoch_end(broker.partitions, "t", 0, 0, -1) == (0, 1)
+
+
+async def test_topics_whose_names_collide_are_loaded(storage: Storage) -> None:
+    async with running_parts(storage=storage) as first:
+        made = await first.topics.create(TopicRequest(name="col.a"))
+        with pytest.raises(RequestError, match=r"collides with existing topic 'col\.a'"):
+            await first.topics.create(TopicRequest(name="col_a"))
+    await storage.store.put(topic_path("col_a"), encode_topic(replace(made, topic_id=TopicId(uuid4()))), ABSENT)
+    async with running_parts(storage=storage) as second:
+        assert sorted(second.topics.image.topics) == ["col.a", "col_a"]
+        for name in ("col.a", "col_a"):
+            await second.topics.ensure_companion(QUEUE_STATE, name)
+
+
+async def test_a_cluster_keeps_the_id_that_it_has(storage: Storage) -> None:
+    earlier = uuid4().hex
+    await storage.store.put(CLUSTER_ID_PATH, earlier.encode(), ABSENT)
+    async with running_parts(storage=storage) as broker:
+        assert broker.topics.image.cluster_id == earlier
+    async with running_parts() as new:
+        assert len(new.topics.image.cluster_id) == 22
 
 
 async def test_a_deleted_topic_leaves_nothing(broker: Broker, storage: Storage) -> None:

@@ -40,6 +40,18 @@ def test_replace_forgets_what_is_not_named() -> None:
     }
 
 
+def test_change_trims_the_words_of_a_list() -> None:
+    added = changed_config(topic(), [change("cleanup.policy", Operation.APPEND, " compact ")], SETTINGS)
+    assert added.config == {"cleanup.policy": "delete,compact"}
+    again = changed_config(added, [change("cleanup.policy", Operation.APPEND, "acknowledged, compact")], SETTINGS)
+    assert again.config == {"cleanup.policy": "delete,compact,acknowledged"}
+    fewer = changed_config(again, [change("cleanup.policy", Operation.SUBTRACT, "delete, acknowledged")], SETTINGS)
+    assert fewer.config == {"cleanup.policy": "compact"}
+    both = changed_config(fewer, [change("cleanup.policy", Operation.SET, "delete , compact")], SETTINGS)
+    assert both.config == added.config
+    assert replaced_config(topic(), {"cleanup.policy": " delete , compact "}, SETTINGS).config == added.config
+
+
 @pytest.mark.parametrize(
     "bad",
     [

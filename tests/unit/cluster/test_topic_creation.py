@@ -88,6 +88,29 @@ def test_an_unsound_request_is_refused(request_: dict[str, Any], kind: ErrorKind
     assert message in error.message
 
 
+def test_words_of_a_list_are_kept_without_blanks() -> None:
+    assert plan(config={"cleanup.policy": "delete, compact"}).config == {"cleanup.policy": "delete,compact"}
+
+
+@pytest.mark.parametrize(("there", "name"), [("col.a", "col_a"), ("col_a", "col.a"), ("a.b_c", "a_b.c")])
+def test_a_name_that_differs_in_dots_and_underscores_only_collides(there: str, name: str) -> None:
+    error = refusal(THREE.with_topics(plan(name="other"), plan(name=there)), name=name)
+    assert error.kind is ErrorKind.INVALID_TOPIC
+    assert error.message == f"topic '{name}' collides with existing topic '{there}'"
+
+
+def test_a_topic_that_is_there_exists_rather_than_collides() -> None:
+    both = THREE.with_topics(plan(name="col.a"), plan(name="col_a"))
+    assert refusal(both, name="col_a").kind is ErrorKind.TOPIC_ALREADY_EXISTS
+
+
+def test_the_brokers_own_topics_collide_with_nothing() -> None:
+    first = THREE.with_topics(plan(name="__queue_state.a.b", is_companion=True), plan(name="__consumer.offsets"))
+    plan(first, name="__queue_state.a_b", is_companion=True)
+    plan(first, name="__queue_state_a_b")
+    plan(first, name="__consumer_offsets")
+
+
 def test_a_topic_is_made_once() -> None:
     assert refusal(THREE.with_topics(plan())).kind is ErrorKind.TOPIC_ALREADY_EXISTS
 

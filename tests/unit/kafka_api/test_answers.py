@@ -1,9 +1,12 @@
 """What each API answers to requests that cannot be carried out."""
 
 from typing import Any
+from uuid import UUID
 
 import pytest
+from crc32c import crc32c
 
+from conveyor.log.batch import CRC_START, HEADER, HEADER_BYTES, MAGIC_END, read_header
 from tests.unit.broker.parts import BATCH, Storage
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import (
@@ -16,6 +19,11 @@ from tests.unit.kafka_api.requests import (
     produce,
     response,
 )
+
+DESCRIBE_GROUPS = 15
+NOT_ASKED = -(1 << 31)
+ALL_TOPIC_OPERATIONS, ALL_CLUSTER_OPERATIONS, ALL_GROUP_OPERATIONS = 3576, 8096, 3400
+LAST_WITH_CLUSTER_OPERATIONS = 10
 
 ANY_AUTHORISATION = {
     "include_cluster_authorized_operations": False,
@@ -77,6 +85,63 @@ async def test_metadata(client: MemoryClient) -> None:
 async def test_metadata_of_all_topics(client: MemoryClient, version: int, topics: object) -> None:
     answer = await client.ask(METADATA, version, topics=topics)
     assert [each.name for each in answer.topics] == ["t"]
+
+
+@pytest.mark.parametrize("asks_cluster", [False, True])
+@pytest.mark.parametrize("asks_topics", [False, True])
+@pytest.mark.parametrize("version", [8, 9, 10, 11, 12, 13])
+async def test_metadata_tells_operations_that_are_asked_for(
+    client: MemoryClient, version: int, asks_topics: bool, asks_cluster: bool
+) -> None:
+    answer = await client.ask(
+        METADATA,
+        version,
+        topics=[{"name": "t", "topic_id": None}, {"name": "missing", "topic_id": None}],
+        include_topic_authorized_operations=asks_topics,
+        include_cluster_authorized_operations=asks_cluster,
+        allow_auto_topic_creation=False,
+    )
+    told = {each.topic_authorized_operations for each in answer.topics}
+    assert told == {ALL_TOPIC_OPERATIONS if asks_topics else NOT_ASKED}
+    if version <= LAST_WITH_CLUSTER_OPERATIONS:
+        assert answer.cluster_authorized_operations == (ALL_CLUSTER_OPERATIONS if asks_cluster else NOT_ASKED)
+
+
+async def test_metadata_tells_no_operations_of_an_unknown_id(client: MemoryClient) -> None:
+    unknown = {"name": None, "topic_id": UUID(int=7)}
+    asked = {"include_topic_authorized_operations": True, "allow_auto_topic_creation": False}
+    [topic] = (await client.ask(METADATA, 12, topics=[unknown], **asked)).topics
+    assert (int(topic.error_code), topic.topic_authorized_operations) == (100, NOT_ASKED)
+
+
+@pytest.mark.parametrize(
+    ("version", "asks", "code", "told"),
+    [
+        (3, False, 0, NOT_ASKED),
+        (3, True, 0, ALL_GROUP_OPERATIONS),
+        (5, True, 0, ALL_GROUP_OPERATIONS),
+        (6, True, 69, NOT_ASKED),
+    ],
+)
+async def test_dead_groups_tell_operations_while_they_are_no_error(
+    client: MemoryClient, version: int, asks: bool, code: int, told: int
+) -> None:
+    [group] = (await client.ask(DESCRIBE_GROUPS, version, groups=["g"], include_authorized_operations=asks)).groups
+    assert (int(group.error_code), group.group_state, group.authorized_operations) == (code, "Dead", told)
+
+
+async def test_create_topics_refuses_a_name_that_collides(client: MemoryClient) -> None:
+    assert await create(client, creatable("col.a"), creatable("col_a"), creatable("col-a")) == [0, 17, 0]
+
+
+async def test_produce_refuses_a_count_that_the_batch_cannot_hold(client: MemoryClient) -> None:
+    header = read_header(BATCH)._replace(records_count=1000, last_offset_delta=999)
+    batch = bytearray(HEADER.pack(*header) + BATCH[HEADER_BYTES:])
+    batch[MAGIC_END:CRC_START] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
+    client.send(produce(1, bytes(batch)))
+    answer = response(PRODUCE, 9, await client.answers.get())
+    assert int(answer.responses[0].partition_responses[0].error_code) == 87
+    assert client.broker.partitions.find("t", 0).high_watermark == 0
 
 
 async def test_metadata_shows_a_partition_that_is_offline(client: MemoryClient, storage: Storage) -> None:

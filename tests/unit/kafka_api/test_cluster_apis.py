@@ -194,6 +194,7 @@ async def test_topics_that_are_not_there(client: MemoryClient) -> None:
         ("nothing", 3),
         ("t", 0),
     ]
+    assert {each.topic_authorized_operations for each in answer.topics} == {3576}
 
 
 async def test_a_cursor_of_another_topic_is_refused(client: MemoryClient) -> None:

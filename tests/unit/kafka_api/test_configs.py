@@ -12,6 +12,7 @@ from tests.unit.kafka_api.client import MemoryClient
 
 DESCRIBE, ALTER = 32, 44
 TOPIC, BROKER, GROUP = 2, 4, 32
+SET, DELETE, APPEND, SUBTRACT = range(4)
 OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5
 
 
@@ -82,6 +83,25 @@ async def test_a_group_has_the_brokers_settings(client: MemoryClient) -> None:
         "consumer.heartbeat.interval.ms": [("group.consumer.heartbeat.interval.ms", "5000", DEFAULT)],
         "consumer.session.timeout.ms": [("group.consumer.session.timeout.ms", "45000", DEFAULT)],
     }
+
+
+async def altered(client: MemoryClient, operation: int, name: str, value: str | None, topic: str = "t") -> int:
+    config = {"name": name, "value": value, "config_operation": operation}
+    asked = {"resource_type": TOPIC, "resource_name": topic, "configs": [config]}
+    [result] = (await client.ask(ALTER, 1, resources=[asked], validate_only=False)).responses
+    return int(result.error_code)
+
+
+async def test_deleting_a_setting_that_there_is_not_does_nothing(client: MemoryClient) -> None:
+    assert await altered(client, DELETE, "nothere", None) == 0
+    assert client.broker.topics.existing("t").config == {}
+    assert await altered(client, DELETE, "nothere", None, topic="missing") == 3
+    assert [await altered(client, operation, "nothere", "1") for operation in (SET, APPEND, SUBTRACT)] == [40, 40, 40]
+
+
+async def test_a_list_is_described_without_blanks(client: MemoryClient) -> None:
+    assert await altered(client, SET, "cleanup.policy", "delete, compact") == 0
+    assert (await described(client, TOPIC, "t"))["cleanup.policy"].value == "delete,compact"
 
 
 async def test_a_group_cannot_be_given_settings_of_its_own(client: MemoryClient) -> None:

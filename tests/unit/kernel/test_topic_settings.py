@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from conveyor.kernel.errors import SettingsError
-from conveyor.kernel.topic_settings import TopicSettings, topic_setting_fields, topic_settings
+from conveyor.kernel.topic_settings import TopicSettings, tidied, topic_setting_fields, topic_settings
 
 LONGEST = (1 << 63) - 1
 KAFKA_DEFAULTS: dict[str, object] = {
@@ -52,12 +52,29 @@ def test_kafkas_default_is_ours_and_can_be_given(name: str, default: object) -> 
         ("compression.zstd.level", "-131072"),
         ("leader.replication.throttled.replicas", "*"),
         ("follower.replication.throttled.replicas", "0:1,1:2"),
-        ("follower.replication.throttled.replicas", " 0:1 , 1:2 "),
     ],
 )
 def test_value_that_kafka_takes_is_taken(name: str, value: str) -> None:
     made = topic_settings(TopicSettings(), {name: value})
     assert str(getattr(made, topic_setting_fields()[name].name)).lower() == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "taken"),
+    [
+        ("cleanup.policy", "delete, compact", "delete,compact"),
+        ("cleanup.policy", " compact\t", "compact"),
+        ("follower.replication.throttled.replicas", " 0:1 , 1:2 ", "0:1,1:2"),
+    ],
+)
+def test_words_of_a_list_are_trimmed(name: str, value: str, taken: str) -> None:
+    made = topic_settings(TopicSettings(), {name: value})
+    assert getattr(made, topic_setting_fields()[name].name) == taken
+    assert tidied({name: value}) == {name: taken}
+
+
+def test_only_lists_are_tidied() -> None:
+    assert tidied({"segment.bytes": " 4096", "no.such": "a, b"}) == {"segment.bytes": " 4096", "no.such": "a, b"}
 
 
 @pytest.mark.parametrize(
@@ -76,6 +93,8 @@ def test_value_that_kafka_takes_is_taken(name: str, value: str) -> None:
         ("remote.storage.enable", "true", "it is one of false"),
         ("local.retention.ms", "1000", "it is one of -2"),
         ("local.retention.bytes", "-1", "it is one of -2"),
+        ("cleanup.policy", "delete compact", "it is one of delete, compact"),
+        ("cleanup.policy", "delete, ", "it is one of delete, compact"),
         ("leader.replication.throttled.replicas", "0-1", "it takes * or partition:broker,..."),
         ("follower.replication.throttled.replicas", "0:1,*", "it takes * or partition:broker,..."),
     ],

@@ -22,7 +22,7 @@ from conveyor.log.batch import (
     read_header,
     with_append_time,
 )
-from conveyor.log.records import decode_records
+from conveyor.log.records import decode_records, encode_batch
 from tests.unit.log.logs import NOW_MS, batch, idempotent_batch
 
 ROOM = 1 << 20
@@ -122,6 +122,24 @@ def test_check_batch_refuses_two_batches() -> None:
 )
 def test_check_batch_refuses_fields(fields: Mapping[str, int], kind: ErrorKind) -> None:
     assert refusal(changed(batch(b"a"), **fields)) is kind
+
+
+def test_check_batch_refuses_more_records_than_there_is_room_for() -> None:
+    smallest = encode_batch([(NOW_MS, None, None, [])] * 3)
+    assert len(smallest) == HEADER_BYTES + 3 * 7
+    assert check_batch(smallest, ROOM).records_count == 3
+    assert refusal(changed(smallest, records_count=4, last_offset_delta=3)) is ErrorKind.INVALID_RECORD
+    assert refusal(changed(batch(b"a"), records_count=2**31 - 1, last_offset_delta=2**31 - 2)) is (
+        ErrorKind.INVALID_RECORD
+    )
+
+
+def test_check_batch_cannot_say_how_many_records_a_compressed_batch_holds() -> None:
+    assert check_batch(changed(batch(b"a"), attributes=1, records_count=99, last_offset_delta=98), ROOM)
+
+
+def test_batch_that_is_stored_is_intact_whatever_it_counts() -> None:
+    assert batch_is_intact(changed(batch(b"a"), records_count=99, last_offset_delta=98))
 
 
 def test_placed_prefix_sets_offset_and_epoch_and_keeps_the_checksum() -> None:
