@@ -29,9 +29,9 @@ class Shell:
         assert process.returncode == 0, error
         return out
 
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+    def start(self, *arguments: str, out: int = subprocess.PIPE) -> "subprocess.Popen[str]":
         command, pipe = [*COMMAND, *arguments], subprocess.PIPE
-        return subprocess.Popen(command, env=self._environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        return subprocess.Popen(command, env=self._environment, stdin=pipe, stdout=out, stderr=pipe, text=True)
 
 
 @pytest.fixture
@@ -123,6 +123,17 @@ def test_an_output_that_is_closed_leaves_the_rest_unacknowledged(shell: Shell, r
     puller.stdin.close()
     puller.stderr.close()
     assert rest.get(f"/subscriptions/{topic}").json["unsettled"] == 1
+
+
+def test_a_terminal_is_told_of_control_characters_and_a_pipe_gets_them(shell: Shell, rest: Rest, topic: str) -> None:
+    rest.create(topic, topic)
+    rest.publish(topic, "\x1b[31mred", "\x1b[31mred")
+    assert "payload  \x1b[31mred\n" in shell.run("queue", "pull", topic)
+    ours, theirs = os.openpty()
+    shell.start("queue", "pull", topic, out=theirs).communicate(timeout=60)
+    os.close(theirs)
+    assert b"payload  \\x1b[31mred\r\n" in os.read(ours, 10_000)
+    os.close(ours)
 
 
 def test_a_schedule_publishes(shell: Shell, topic: str) -> None:

@@ -58,7 +58,7 @@ def drain(site: Site, ledger: Ledger) -> None:
 def dead_letters(site: Site, ledger: Ledger) -> set[str]:
     """The ids of the messages that a subscription has given up."""
     shown = site.caller().insist("GET", f"/dlq/{ledger.name}?limit=1000")["messages"]
-    return {each["origin_message_id"] for each in shown}
+    return {each["message_id"] for each in shown}
 
 
 def bury_none(site: Site, ledger: Ledger) -> None:

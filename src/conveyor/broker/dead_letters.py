@@ -1,7 +1,8 @@
 """Dead letters: what they are, delivered again, or given up. The subscription's own state says which still count.
 
-A dead letter lies in its dead-letter topic as a copy that says where it came from. Redriving delivers the original
-again, to its subscription alone; where the original is gone from its log, the copy is published for that one alone.
+A dead letter lies in its dead-letter topic as a copy that says where it came from; it is named by the id of the
+original, as several subscriptions may share that topic. Redriving delivers the original again, to its subscription
+alone; where the original is gone from its log, the copy is published for that one alone.
 """
 
 import asyncio
@@ -21,13 +22,17 @@ from conveyor.queues.attributes import last_header
 from conveyor.queues.commands import DropDeadLetters, Redeliver
 from conveyor.queues.filters import Filter, FilterFailure
 from conveyor.queues.inspection import MAX_PEEKED_BYTES
-from conveyor.queues.message import Message, format_message_id, parse_message_id
+from conveyor.queues.message import Message, is_message_id, parse_message_id
 from conveyor.queues.policy import Subscription
+from conveyor.queues.range_set import RangeSet
 
 _READ_AT_ONCE = 500
 _AT_ONCE = 500
 _PORTION_SECONDS = 0.1
 """With a rate, so much of a second is redriven at once."""
+
+Place = tuple[int, int]
+"""The partition and the offset of an original."""
 
 Progress = Callable[[int, int], None]
 """Told how many dead letters are done, of how many."""
@@ -44,22 +49,35 @@ class DeadLetterTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A copy in a dead-letter topic, and what its headers say. Times in ms since the epoch."""
+    """What a copy in a dead-letter topic says. Times in ms since the epoch.
+
+    message: as the copy has it, but at the place of the original. copy_id: the id of the copy in the dead-letter topic.
+    """
 
     message: Message
+    copy_id: str
     reason: str
     deliveries: int
     first_failure_ms: int
     last_failure_ms: int
-    origin_topic: str
-    origin_partition: int
-    origin_offset: int
     subscription: str
 
     @property
-    def origin_id(self) -> str:
-        """The message_id of the original."""
-        return format_message_id(self.origin_partition, self.origin_offset)
+    def place(self) -> Place:
+        """Where the original lies, or lay."""
+        return self.message.partition, self.message.offset
+
+
+@dataclass(frozen=True, slots=True)
+class PeekedLetters:
+    """Dead letters that were looked at.
+
+    without_copy: how many there are besides that no copy shows, as the dead-letter topic was deleted, or another took
+    its place; None if not all copies were looked at.
+    """
+
+    letters: list[DeadLetter]
+    without_copy: int | None
 
 
 class DeadLetters:
@@ -102,19 +120,36 @@ class DeadLetters:
         limit: int,
         filter: str | None = None,  # noqa: A002
         after: str | None = None,
-    ) -> list[DeadLetter]:
+    ) -> PeekedLetters:
         """The oldest dead letters of a subscription, fewer if they are large.
 
-        filter: in CEL, over the copies. after: the last one seen.
+        filter: in CEL, over the copies. after: the `copy_id` of the last one seen.
         """
-        found = []
+        subscription, dead = self._subscriptions.existing(name), await self.count(name)
+        wanted = None if filter is None else Filter(filter)
+        found: dict[Place, DeadLetter] = {}
+        copied: set[Place] = set()
         left_bytes = MAX_PEEKED_BYTES
-        async for letter in self._letters(self._subscriptions.existing(name), filter, None, after):
-            found.append(letter)
+        async for letter in self._copies(subscription, after):
+            copied.add(letter.place)
+            if letter.place in found or not _matches(wanted, letter):
+                continue
+            found[letter.place] = letter
             left_bytes -= len(letter.message.value or b"")
             if len(found) == limit or left_bytes <= 0:
-                break
-        return found
+                return PeekedLetters(list(found.values()), None)
+        dead = min(dead, await self.count(name))  # Letters may have come and gone meanwhile.
+        return PeekedLetters(list(found.values()), None if after is not None else max(0, dead - len(copied)))
+
+    async def unknown(self, name: str, message_ids: Sequence[str]) -> list[str]:
+        """Those of some ids, each once, that name no dead letter of a subscription."""
+        subscription = self._subscriptions.existing(name)
+        partitions = await self._partitions.load(subscription.topic)
+        return [
+            each
+            for each in dict.fromkeys(message_ids)
+            if not (is_message_id(each) and _is_dead(subscription, partitions, parse_message_id(each)))
+        ]
 
     async def redrive(
         self,
@@ -155,7 +190,7 @@ class DeadLetters:
                 dropped[partition.number] = _dead_offsets(subscription, partition, message_ids)
         else:
             async for letter in self._letters(subscription, filter, message_ids):
-                dropped.setdefault(letter.origin_partition, []).append(letter.origin_offset)
+                dropped.setdefault(letter.message.partition, []).append(letter.message.offset)
         for number, offsets in dropped.items():
             await ask(partitions[number], DropDeadLetters(subscription=subscription.id, offsets=tuple(offsets)))
         return sum(map(len, dropped.values()))
@@ -182,7 +217,7 @@ class DeadLetters:
         partitions = await self._partitions.load(subscription.topic)
         by_partition: dict[int, dict[int, DeadLetter]] = {}
         for letter in letters:
-            by_partition.setdefault(letter.origin_partition, {})[letter.origin_offset] = letter
+            by_partition.setdefault(letter.message.partition, {})[letter.message.offset] = letter
         for number, mine in by_partition.items():
             gone = await ask(partitions[number], Redeliver(subscription=subscription.id, offsets=tuple(mine)))
             await self._republish(subscription, partitions[number], [mine[offset] for offset in gone])
@@ -197,22 +232,34 @@ class DeadLetters:
         for result in await self._messages.publish(subscription.topic, copies):
             if isinstance(result, RequestError):
                 raise result
-        offsets = tuple(each.origin_offset for each in letters)
+        offsets = tuple(each.message.offset for each in letters)
         await ask(partition, DropDeadLetters(subscription=subscription.id, offsets=offsets))
 
     async def _letters(
-        self,
-        subscription: Subscription,
-        expression: str | None,
-        message_ids: Sequence[str] | None,
-        after: str | None = None,
+        self, subscription: Subscription, expression: str | None, message_ids: Sequence[str] | None
     ) -> AsyncIterator[DeadLetter]:
-        """Those that still count, each once, oldest first in each partition of the dead-letter topic."""
+        """Those that are meant and have a copy, each once."""
         wanted = None if expression is None else Filter(expression)
-        named = None if message_ids is None else set(message_ids)
+        named = None if message_ids is None else _places(message_ids)
+        seen: set[Place] = set()
+        async for letter in self._copies(subscription):
+            if letter.place in seen or (named is not None and letter.place not in named):
+                continue
+            if _matches(wanted, letter):
+                seen.add(letter.place)
+                yield letter
+            if named is not None:
+                named.discard(letter.place)
+                if not named:
+                    return
+
+    async def _copies(self, subscription: Subscription, after: str | None = None) -> AsyncIterator[DeadLetter]:
+        """Copies of those that still count, oldest first in each partition of the dead-letter topic.
+
+        One that died again after a redrive has a copy of each time.
+        """
         partitions = await self._partitions.load(subscription.topic)
         topic = self._topics.image.topics.get(subscription.policy.dead_letter_topic)
-        seen: set[tuple[int, int]] = set()
         first, last_seen = (0, -1) if after is None else _parsed(after)
         for number in range(first, 0 if topic is None else len(topic.partitions)):
             start = last_seen + 1 if number == first else 0
@@ -221,23 +268,12 @@ class DeadLetters:
             ):
                 letter = read_dead_letter(message)
                 if (
-                    letter is None
-                    or letter.subscription != subscription.name
-                    or letter.origin_topic != subscription.topic
+                    letter is not None
+                    and letter.subscription == subscription.name
+                    and letter.message.topic == subscription.topic
+                    and _is_dead(subscription, partitions, letter.place)
                 ):
-                    continue
-                place = (letter.origin_partition, letter.origin_offset)
-                if place in seen or not _counts(subscription, partitions, letter):
-                    continue
-                if named is not None and letter.origin_id not in named:
-                    continue
-                if wanted is None or _matches(wanted, message):
-                    seen.add(place)
                     yield letter
-                if named is not None:
-                    named.discard(letter.origin_id)
-                    if not named:
-                        return
 
     async def _sleep_until(self, time_ms: int) -> None:
         if time_ms <= self._clock.now_ms():
@@ -271,15 +307,18 @@ def _republished(subscription: Subscription, letter: DeadLetter) -> OutgoingMess
 def read_dead_letter(message: Message) -> DeadLetter | None:
     """What a message says of itself, if it is a dead letter."""
     try:
+        origin = message._replace(
+            topic=_text(message, attributes.DEAD_TOPIC),
+            partition=int(_text(message, attributes.DEAD_PARTITION)),
+            offset=int(_text(message, attributes.DEAD_OFFSET)),
+        )
         return DeadLetter(
-            message=message,
+            message=origin,
+            copy_id=message.message_id,
             reason=_text(message, attributes.DEAD_REASON),
             deliveries=int(_text(message, attributes.DEAD_DELIVERIES)),
             first_failure_ms=int(_text(message, attributes.DEAD_FIRST_FAILURE_MS)),
             last_failure_ms=int(_text(message, attributes.DEAD_LAST_FAILURE_MS)),
-            origin_topic=_text(message, attributes.DEAD_TOPIC),
-            origin_partition=int(_text(message, attributes.DEAD_PARTITION)),
-            origin_offset=int(_text(message, attributes.DEAD_OFFSET)),
             subscription=_text(message, attributes.DEAD_SUBSCRIPTION),
         )
     except ValueError:
@@ -301,32 +340,36 @@ def _text(message: Message, name: str) -> str:
     return value.decode()
 
 
-def _counts(subscription: Subscription, partitions: Sequence[QueuePartition], letter: DeadLetter) -> bool:
-    if not 0 <= letter.origin_partition < len(partitions):
-        return False
-    queue = partitions[letter.origin_partition].machine.queue(subscription.id)
-    return queue is not None and letter.origin_offset in queue.progress.dead
+def _places(message_ids: Sequence[str]) -> set[Place]:
+    """What is no id of a message names no place."""
+    return {parse_message_id(each) for each in message_ids if is_message_id(each)}
+
+
+def _dead(subscription: Subscription, partition: QueuePartition) -> RangeSet:
+    queue = partition.machine.queue(subscription.id)
+    return RangeSet() if queue is None else queue.progress.dead
+
+
+def _is_dead(subscription: Subscription, partitions: Sequence[QueuePartition], place: Place) -> bool:
+    number, offset = place
+    return 0 <= number < len(partitions) and offset in _dead(subscription, partitions[number])
 
 
 def _dead_offsets(
     subscription: Subscription, partition: QueuePartition, message_ids: Sequence[str] | None
 ) -> list[int]:
     """The dead letters of a partition, whatever became of their copies: all, or those that are named."""
-    queue = partition.machine.queue(subscription.id)
-    ranges = () if queue is None else queue.progress.dead
-    named = None if message_ids is None else set(message_ids)
-    return [
-        offset
-        for start, end in ranges
-        for offset in range(start, end)
-        if named is None or format_message_id(partition.number, offset) in named
-    ]
+    dead = _dead(subscription, partition)
+    if message_ids is None:
+        return [offset for start, end in dead for offset in range(start, end)]
+    named = sorted(_places(message_ids))
+    return [offset for number, offset in named if number == partition.number and offset in dead]
 
 
-def _matches(wanted: Filter, message: Message) -> bool:
+def _matches(wanted: Filter | None, letter: DeadLetter) -> bool:
     try:
-        return wanted.matches(message)
+        return wanted is None or wanted.matches(letter.message)
     except FilterFailure as failure:
         raise RequestError(
-            ErrorKind.INVALID_FILTER, f"the filter fails on dead letter '{message.message_id}': {failure}"
+            ErrorKind.INVALID_FILTER, f"the filter fails on dead letter '{letter.message.message_id}': {failure}"
         ) from failure

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from conveyor.cli.client import Json, counted
-from conveyor.cli.dlq_redrive import Filter, MessageIds, redrive, selection
+from conveyor.cli.dlq_redrive import Filter, MessageIds, redrive, refuse_unknown, selection
 from conveyor.cli.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
 from conveyor.cli.position import iso_time
 from conveyor.cli.queue_options import Name, Yes, confirm
-from conveyor.cli.queue_text import one_line
+from conveyor.cli.queue_text import as_text, one_line
 from conveyor.cli.table import print_table
 
 app = typer.Typer(
@@ -51,7 +51,8 @@ def peek(
 ) -> None:
     """Look at the oldest dead letters of a subscription, and why they are dead.
 
-    The message is the copy in the dead-letter topic; its origin, the message in the subscription's own topic.
+    A message is named by its id in the subscription's own topic, as redrive and drop take it. What is shown is its copy
+    in the dead-letter topic; the last column says where that lies. Bytes that are no text are shown in base64.
 
     \b
     Examples:
@@ -59,19 +60,27 @@ def peek(
       conveyor dlq peek billing --filter 'key == "customer-7"' --json
     """
     query = {"limit": max_, "filter": filter_}
-    found = HttpClient(http, token).get(path_to("dlq", name), query)["messages"]
+    answer = HttpClient(http, token).get(path_to("dlq", name), query)
+    found, without_copy = answer["messages"], answer["without_copy"] or 0
     if as_json:
-        return typer.echo(json.dumps(found))
-    if not found:
-        return typer.echo(f"no dead letters of {name}" + (" for which the filter is true" if filter_ else ""))
-    columns = ["message", "origin", "reason", "deliveries", "last failure", "key", "payload"]
-    print_table(columns, [_row(each) for each in found])
+        typer.echo(json.dumps(found))
+    elif found:
+        columns = ["message", "reason", "deliveries", "last failure", "key", "payload", "dead letter"]
+        print_table(columns, [_row(each) for each in found])
+    elif filter_ or not without_copy:
+        typer.echo(f"no dead letters of {name}" + (" for which the filter is true" if filter_ else ""))
+    if without_copy:
+        typer.echo(
+            f"{counted(without_copy, 'dead letter')} of {name} without a copy in the dead-letter topic to look at: "
+            f"'conveyor dlq redrive {name}' still delivers the originals",
+            err=True,
+        )
 
 
 def _row(each: dict[str, Any]) -> list[Any]:
-    origin = f"{each['origin_topic']} {each['origin_message_id']}"
     facts = [one_line(each["reason"]), each["deliveries"], iso_time(each["last_failure_ms"])]
-    return [each["message_id"], origin, *facts, one_line(each["key"], 20), one_line(each["payload"])]
+    texts = [one_line(as_text(each, "key"), 20), one_line(as_text(each, "payload"))]
+    return [each["message_id"], *facts, *texts, each["dead_letter_id"]]
 
 
 def drop(
@@ -91,13 +100,16 @@ def drop(
     Examples:
       conveyor dlq drop billing
       conveyor dlq drop billing --filter 'key == "customer-7"' --yes
+      conveyor dlq drop billing --message-id 0-17 --message-id 2-4
     """
     client = HttpClient(http, token)
     dead = client.get(path_to("subscriptions", name))["dead"]
     which = "those that are meant of " if filter_ or message_id else ""
     confirm(f"Give up {which}{counted(dead, 'dead letter')} of {name}?", yes)
-    dropped = client.post(path_to("dlq", name, "drop"), selection(filter_, message_id))["dropped"]
-    typer.echo(json.dumps({"dropped": dropped}) if as_json else f"dropped {counted(dropped, 'dead letter')} of {name}")
+    answer = client.post(path_to("dlq", name, "drop"), selection(filter_, message_id))
+    dropped = f"dropped {counted(answer['dropped'], 'dead letter')} of {name}"
+    typer.echo(json.dumps(answer) if as_json else dropped)
+    refuse_unknown(name, answer["unknown"])
 
 
 app.command("list")(list_)

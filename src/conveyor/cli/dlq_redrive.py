@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from conveyor.cli.client import Json, counted
+from conveyor.cli.client import ClientError, Json, counted
 from conveyor.cli.http_client import DEFAULT_HTTP, TIMEOUT_S, Http, HttpClient, Token, path_to
 from conveyor.cli.queue_options import Name
 
@@ -16,7 +16,9 @@ Filter = Annotated[
 ]
 MessageIds = Annotated[
     list[str] | None,
-    typer.Option("--message-id", metavar="ID", help="Only this one; may be said several times."),
+    typer.Option(
+        "--message-id", metavar="ID", help="Only this one, as 'dlq peek' shows it; may be said several times."
+    ),
 ]
 
 _MOST_AT_ONCE = 1000
@@ -47,25 +49,48 @@ def redrive(
     from conveyor.cli.progress import count_progress
 
     client, done = HttpClient(http, token), 0
+    unknown: list[str] = []
+    named = list(dict.fromkeys(message_id or []))
     portion = _MOST_AT_ONCE if rate is None else max(1, min(_MOST_AT_ONCE, round(rate)))
-    total = len(message_id) if message_id else client.get(path_to("subscriptions", name))["dead"]
+    total = len(named) or client.get(path_to("subscriptions", name))["dead"]
     try:
         with count_progress("redriving") as show:
             show.update(0, total)
-            for ids in [message_id] if message_id else _pages(client, name, filter_):
-                for first in range(0, len(ids), portion):
-                    done += _redrive(client, name, filter_, ids[first : first + portion], rate)
-                    show.update(done, max(done, total))
+            for document, count in _portions(client, name, filter_, named, portion):
+                answer = _redrive(client, name, document, count, rate)
+                done += answer["redriven"]
+                unknown += answer["unknown"] if named else []  # Else another has redriven them meanwhile.
+                show.update(done, max(done, total))
     except KeyboardInterrupt:
         typer.echo(f"interrupted: redrove {counted(done, 'dead letter')} of {name}", err=True)
         raise
-    typer.echo(json.dumps({"redriven": done}) if as_json else f"redrove {counted(done, 'dead letter')} of {name}")
+    redrove = f"redrove {counted(done, 'dead letter')} of {name}"
+    typer.echo(json.dumps({"redriven": done, "unknown": unknown}) if as_json else redrove)
+    refuse_unknown(name, unknown)
 
 
 def selection(filter_: str | None, message_ids: list[str] | None) -> dict[str, object]:
     """Which dead letters are meant, as the API takes it."""
     given = {"filter": filter_, "message_ids": message_ids or None}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def refuse_unknown(name: str, unknown: list[str]) -> None:
+    """Raises ClientError if ids were named that mean nothing."""
+    if unknown:
+        raise ClientError(f"no dead letter of '{name}': {', '.join(unknown)}; see 'conveyor dlq peek {name}'")
+
+
+def _portions(
+    client: HttpClient, name: str, filter_: str | None, named: list[str], size: int
+) -> Iterator[tuple[dict[str, object], int]]:
+    """What is asked for at once, and how many they are; last those without a copy, together as nothing lists them."""
+    for ids in [named] if named else _pages(client, name, filter_):
+        for first in range(0, len(ids), size):
+            portion = ids[first : first + size]
+            yield selection(filter_, portion), len(portion)
+    if not named and not filter_ and (left := _without_copy(client, name)):
+        yield {}, left
 
 
 def _pages(client: HttpClient, name: str, filter_: str | None) -> Iterator[list[str]]:
@@ -77,15 +102,20 @@ def _pages(client: HttpClient, name: str, filter_: str | None) -> Iterator[list[
         page = client.get(path_to("dlq", name), query)["messages"]
         if not page:
             return
-        after = page[-1]["message_id"]
-        fresh = [each["origin_message_id"] for each in page if each["origin_message_id"] not in seen]
+        after = page[-1]["dead_letter_id"]
+        fresh = [each["message_id"] for each in page if each["message_id"] not in seen]
         seen.update(fresh)
         yield fresh
 
 
-def _redrive(client: HttpClient, name: str, filter_: str | None, ids: list[str], rate: float | None) -> int:
+def _without_copy(client: HttpClient, name: str) -> int:
+    if client.get(path_to("subscriptions", name))["dead"] == 0:
+        return 0
+    return client.get(path_to("dlq", name), {"limit": _MOST_AT_ONCE})["without_copy"] or 0
+
+
+def _redrive(client: HttpClient, name: str, document: dict[str, object], count: int, rate: float | None) -> Any:
     """The broker keeps to the rate, and answers when all are on their way."""
-    document = selection(filter_, ids) | ({} if rate is None else {"rate": rate})
-    takes_s = 0 if rate is None else len(ids) / rate
-    redriven: int = client.post(path_to("dlq", name, "redrive"), document, TIMEOUT_S + takes_s)["redriven"]
-    return redriven
+    limit: dict[str, object] = {} if rate is None else {"rate": rate}
+    takes_s = 0 if rate is None else count / rate
+    return client.post(path_to("dlq", name, "redrive"), document | limit, TIMEOUT_S + takes_s)

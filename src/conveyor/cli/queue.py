@@ -74,7 +74,7 @@ def _row(each: dict[str, Any]) -> list[Any]:
     return [each["name"], each["topic"], state, *numbers, age(each["oldest_age_ms"])]
 
 
-def pause(name: Name, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+def pause(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
     """Hand out nothing until it is resumed.
 
     What is leased stays leased, and can be acknowledged.
@@ -83,39 +83,37 @@ def pause(name: Name, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
     Example:
       conveyor queue pause billing
     """
-    HttpClient(http, token).post(path_to("subscriptions", name, "pause"))
-    typer.echo(f"paused {name}")
+    paused = HttpClient(http, token).post(path_to("subscriptions", name, "pause"))
+    typer.echo(json.dumps(paused) if as_json else f"paused {name}")
 
 
-def resume(name: Name, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+def resume(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
     """Hand out messages again.
 
     \b
     Example:
       conveyor queue resume billing
     """
-    HttpClient(http, token).post(path_to("subscriptions", name, "resume"))
-    typer.echo(f"resumed {name}")
+    resumed = HttpClient(http, token).post(path_to("subscriptions", name, "resume"))
+    typer.echo(json.dumps(resumed) if as_json else f"resumed {name}")
 
 
-def delete(name: Name, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+def delete(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
     """Delete a subscription.
 
-    What it knows of its messages goes with it; the topic keeps them.
+    What it knows of its messages goes with it; the topic keeps them. In JSON, the answer is null.
 
     \b
     Example:
       conveyor queue delete billing
     """
-    HttpClient(http, token).delete(path_to("subscriptions", name))
-    typer.echo(f"deleted subscription {name}")
+    deleted = HttpClient(http, token).delete(path_to("subscriptions", name))
+    typer.echo(json.dumps(deleted) if as_json else f"deleted subscription {name}")
 
 
 app.command()(create)
 app.command("list")(list_)
 app.command()(describe)
 app.command()(pull)
-for settle in (ack, nack):  # An ack id may begin with a dash.
-    app.command(context_settings={"ignore_unknown_options": True})(settle)
-for command in (peek, purge, seek, pause, resume, delete):
+for command in (ack, nack, peek, purge, seek, pause, resume, delete):
     app.command()(command)

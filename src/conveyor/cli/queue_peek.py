@@ -9,7 +9,7 @@ from conveyor.cli.client import Json
 from conveyor.cli.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
 from conveyor.cli.position import iso_time
 from conveyor.cli.queue_options import Name
-from conveyor.cli.queue_text import one_line
+from conveyor.cli.queue_text import as_text, one_line
 from conveyor.cli.table import print_table
 
 
@@ -24,7 +24,7 @@ def peek(
 ) -> None:
     """Look at the messages that are not settled, without a lease.
 
-    Due is when a state ends by itself: a lease expires, a delay is over.
+    Due is when a state ends by itself: a lease expires, a delay is over. Bytes that are no text are shown in base64.
 
     \b
     Examples:
@@ -42,5 +42,5 @@ def peek(
 
 def _row(each: dict[str, Any]) -> list[Any]:
     due = None if each["due_ms"] is None else iso_time(each["due_ms"])
-    texts = [one_line(each["key"], 20), one_line(each["payload"])]
+    texts = [one_line(as_text(each, "key"), 20), one_line(as_text(each, "payload"))]
     return [each["message_id"], each["state"], each["delivery_count"], due, *texts]

@@ -32,7 +32,8 @@ def pull(
             "--format",
             "-f",
             metavar="text|json|payload",
-            help="text: to be read. json: a line each. payload: that alone.",
+            help="text: to be read; a terminal gets control characters escaped, a pipe or a file the payload's own "
+            "bytes. json: a line each. payload: that alone, its own bytes.",
         ),
     ] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
@@ -52,7 +53,7 @@ def pull(
       conveyor queue pull billing --max 100 --wait 5s --ack --format payload
       conveyor queue pull billing --visibility 10m --json
     """
-    write = message_writer("json" if as_json else format_)
+    write = message_writer("json" if as_json else format_, for_terminal=sys.stdout.isatty())
     wait_ms = duration_ms("--wait", wait)
     visibility_ms = None if visibility is None else duration_ms("--visibility", visibility)
     client, pulled, until = HttpClient(http, token), 0, time.monotonic() + wait_ms / 1000

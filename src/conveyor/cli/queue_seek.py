@@ -24,6 +24,7 @@ def seek(
             help="Where it is to go on; PARTITION=OFFSET may be said several times.",
         ),
     ],
+    as_json: Json = False,
     http: Http = DEFAULT_HTTP,
     token: Token = None,
 ) -> None:
@@ -41,8 +42,8 @@ def seek(
       conveyor queue seek billing --to -2h
       conveyor queue seek billing --to 0=17 --to 3=250
     """
-    HttpClient(http, token).post(path_to("subscriptions", name, "seek"), _place(to))
-    typer.echo(f"moved {name} to {', '.join(to)}")
+    moved = HttpClient(http, token).post(path_to("subscriptions", name, "seek"), _place(to))
+    typer.echo(json.dumps(moved) if as_json else f"moved {name} to {', '.join(to)}")
 
 
 def _place(to: list[str]) -> dict[str, object]:

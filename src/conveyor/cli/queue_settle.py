@@ -1,17 +1,19 @@
 """`conveyor queue ack` and `nack`: messages that were pulled are done with, or come again."""
 
+import json
 from typing import Annotated, Any
 
 import typer
 
-from conveyor.cli.client import ClientError, counted
+from conveyor.cli.client import ClientError, Json, counted
 from conveyor.cli.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
 from conveyor.cli.queue_options import Name, duration_ms
 
+# The broker tells the two kinds of ids apart itself.
 _Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Ack ids, or message ids.")]
 
 
-def ack(name: Name, ids: _Ids, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+def ack(name: Name, ids: _Ids, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
     """Acknowledge messages that were pulled.
 
     They are settled, and do not come again.
@@ -22,8 +24,8 @@ def ack(name: Name, ids: _Ids, http: Http = DEFAULT_HTTP, token: Token = None) -
       conveyor queue ack billing 0-17
       conveyor queue ack billing 0-17 0-18 2-4
     """
-    _settle(HttpClient(http, token), name, "ack", ids, {})
-    typer.echo(f"acknowledged {counted(len(ids), 'message')}")
+    answer = HttpClient(http, token).post(path_to("subscriptions", name, "ack"), {"ack_ids": ids})
+    _report(answer, as_json, f"acknowledged {counted(len(ids), 'message')}")
 
 
 def nack(
@@ -33,6 +35,7 @@ def nack(
         str | None,
         typer.Option("--delay", metavar="DURATION", help="When; if not said, as the subscription's retry says."),
     ] = None,
+    as_json: Json = False,
     http: Http = DEFAULT_HTTP,
     token: Token = None,
 ) -> None:
@@ -46,16 +49,20 @@ def nack(
       conveyor queue nack billing 0-17 --delay 5m
     """
     more: dict[str, object] = {} if delay is None else {"delay": f"{duration_ms('--delay', delay)}ms"}
-    _settle(HttpClient(http, token), name, "nack", ids, more)
-    typer.echo(f"gave {counted(len(ids), 'message')} back")
+    answer = HttpClient(http, token).post(path_to("subscriptions", name, "nack"), {"ack_ids": ids} | more)
+    _report(answer, as_json, f"gave {counted(len(ids), 'message')} back")
 
 
-def _settle(client: HttpClient, name: str, verb: str, ids: list[str], more: dict[str, object]) -> None:
-    """The broker tells the two kinds of ids apart itself."""
-    results = client.post(path_to("subscriptions", name, verb), {"ack_ids": ids} | more)["results"]
+def _report(answer: dict[str, Any], as_json: bool, done: str) -> None:
+    """Raises ClientError unless all is done."""
+    results = answer["results"]
+    if as_json:
+        typer.echo(json.dumps(answer))
     if not report_settled(results):
         failed = sum(each["status"] != "ok" for each in results)
-        raise ClientError(f"{failed} of {counted(len(ids), 'message')} not settled: see above")
+        raise ClientError(f"{failed} of {counted(len(results), 'message')} not settled: see above")
+    if not as_json:
+        typer.echo(done)
 
 
 def report_settled(results: list[dict[str, Any]]) -> bool:

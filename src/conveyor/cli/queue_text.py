@@ -32,20 +32,38 @@ def one_line(text: str | None, longest: int = 40) -> str | None:
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
-def message_writer(format_: str) -> WriteMessage:
-    """What makes lines, without the last one's end, of a message. Raises ClientError."""
+def as_text(message: Document, field: str) -> str | None:
+    """A payload or a key; bytes that are no text in base64 that says so."""
+    text: str | None = message[field]
+    return f"base64:{text}" if message.get(f"{field}_encoding") == "base64" else text
+
+
+def message_writer(format_: str, *, for_terminal: bool = False) -> WriteMessage:
+    """What makes lines, without the last one's end, of a message. Raises ClientError.
+
+    for_terminal: text has nothing that moves the cursor; elsewhere it has the payload's own bytes.
+    """
     if format_ not in _WRITERS:
         raise ClientError(f"--format {format_}: it is text, json or payload")
-    return _WRITERS[format_]
+    return _for_terminal if format_ == "text" and for_terminal else _WRITERS[format_]
 
 
 def _text(message: Document) -> bytes:
-    """A line for each thing that there is, the payload last, and an empty line."""
+    return _fields(message) + _payload(message) + b"\n"
+
+
+def _for_terminal(message: Document) -> bytes:
+    payload = "\n".join(map(_whole, (as_text(message, "payload") or "").split("\n")))
+    return _fields(message) + payload.encode() + b"\n"
+
+
+def _fields(message: Document) -> bytes:
+    """A line for each thing that there is; the payload follows, and an empty line."""
     lines = [f"message  {message['message_id']}  delivery {message['delivery_count']}", f"ack_id   {message['ack_id']}"]
     if message["key"] is not None:
-        lines.append(f"key      {_whole(message['key'])}")
+        lines.append(f"key      {_whole(as_text(message, 'key') or '')}")
     lines += [f"header   {_whole(name)}={_whole(_header(value))}" for name, value in _pairs(message["headers"])]
-    return "\n".join([*lines, "payload  "]).encode() + _payload(message) + b"\n"
+    return "\n".join([*lines, "payload  "]).encode()
 
 
 def _pairs(headers: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -10,7 +10,7 @@ import typer
 
 from conveyor.cli.client import Json, named_value
 from conveyor.cli.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
-from conveyor.cli.queue_text import one_line
+from conveyor.cli.queue_text import as_text, one_line
 from conveyor.cli.table import print_table
 
 app = typer.Typer(
@@ -80,17 +80,18 @@ def list_(as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None)
 
 def remove(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")],
+    as_json: Json = False,
     http: Http = DEFAULT_HTTP,
     token: Token = None,
 ) -> None:
-    """Remove a schedule. What it has published stays.
+    """Remove a schedule. What it has published stays. In JSON, the answer is null.
 
     \b
     Example:
       conveyor schedule remove nightly
     """
-    HttpClient(http, token).delete(path_to("schedules", name))
-    typer.echo(f"removed schedule {name}")
+    removed = HttpClient(http, token).delete(path_to("schedules", name))
+    typer.echo(json.dumps(removed) if as_json else f"removed schedule {name}")
 
 
 def _headers(given: list[str]) -> dict[str, list[str]]:
@@ -123,7 +124,7 @@ def _next(schedule: dict[str, Any]) -> str | None:
 
 
 def _row(each: dict[str, Any]) -> list[Any]:
-    texts = [one_line(each["key"], 20), one_line(each["payload"])]
+    texts = [one_line(as_text(each, "key"), 20), one_line(as_text(each, "payload"))]
     return [each["name"], each["topic"], each["cron"], each["time_zone"], _next(each), *texts]
 
 

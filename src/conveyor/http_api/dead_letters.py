@@ -1,7 +1,7 @@
 """Dead letters: where they lie, what they are, delivered again, or given up."""
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -29,7 +29,10 @@ class DeadLetterTopics(Struct):
 
 
 class DeadLetterQuery(Struct, forbid_unknown_fields=True):
-    """filter: a CEL expression; only dead letters for which it is true are shown. after: the last `message_id` seen."""
+    """filter: a CEL expression; only dead letters for which it is true are shown.
+
+    after: the last `dead_letter_id` seen.
+    """
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 10
     filter: _Filter | None = None
@@ -37,21 +40,31 @@ class DeadLetterQuery(Struct, forbid_unknown_fields=True):
 
 
 class DeadLetterDocument(MessageDocument, kw_only=True):
-    """A dead letter: why it is one, and where it comes from. Times are in ms since 1970."""
+    """A dead letter, and why it is one. Times are in ms since 1970.
 
+    message_id, partition, offset: of the original, in `origin_topic`; redrive and drop take this id. dead_letter_id: of
+    the copy in the dead-letter topic. timestamp_ms and what the message holds: as the copy has it.
+    """
+
+    dead_letter_id: str
     reason: str
     deliveries: int
     first_failure_ms: int
     last_failure_ms: int
     origin_topic: str
-    origin_message_id: str
     subscription: str
 
 
 class DeadLetterList(Struct):
-    """Dead letters of a subscription."""
+    """Dead letters of a subscription.
+
+    without_copy: how many it has besides that the dead-letter topic has no copy of (it was deleted, or another took its
+    place): they cannot be shown, but delivered again. null if not all were looked at: with `after`, or if `limit` or
+    the size of the answer ended the list.
+    """
 
     messages: list[DeadLetterDocument]
+    without_copy: int | None
 
 
 class Selection(Struct, forbid_unknown_fields=True):
@@ -68,15 +81,17 @@ class Redrive(Selection):
 
 
 class Redriven(Struct):
-    """How many dead letters are delivered again."""
+    """How many dead letters are delivered again. unknown: named ids of no dead letter of the subscription."""
 
     redriven: int
+    unknown: list[str]
 
 
 class Dropped(Struct):
-    """How many dead letters were given up."""
+    """How many dead letters were given up. unknown: named ids of no dead letter of the subscription."""
 
     dropped: int
+    unknown: list[str]
 
 
 async def list_dead_letter_topics(call: Call[NoQuery, None]) -> DeadLetterTopics:
@@ -90,7 +105,7 @@ async def list_dead_letter_topics(call: Call[NoQuery, None]) -> DeadLetterTopics
 async def peek_dead_letters(call: Call[DeadLetterQuery, None]) -> DeadLetterList:
     """Look at the dead letters of a subscription."""
     found = await call.broker.dead_letters.peek(named(call).name, call.query.limit, call.query.filter, call.query.after)
-    return DeadLetterList([_show(each) for each in found])
+    return DeadLetterList([_show(each) for each in found.letters], found.without_copy)
 
 
 async def redrive_dead_letters(call: Call[NoQuery, Redrive]) -> Redriven:
@@ -99,7 +114,8 @@ async def redrive_dead_letters(call: Call[NoQuery, Redrive]) -> Redriven:
     The answer comes when all are on their way, which may take long with a `rate`; meanwhile the subscription's `dead`
     tells how many are left.
     """
-    name, body, redriven = named(call).name, call.body, Redriven(0)
+    name, body = named(call).name, call.body
+    redriven = Redriven(0, await _unknown(call, name))
 
     def count(done: int, _total: int) -> None:
         redriven.redriven = done
@@ -119,7 +135,9 @@ async def redrive_dead_letters(call: Call[NoQuery, Redrive]) -> Redriven:
 async def drop_dead_letters(call: Call[NoQuery, Selection]) -> Dropped:
     """Give dead letters up: all, those that match, or those that are named. Their copies stay where they lie."""
     name, body = named(call).name, call.body
-    return Dropped(await call.broker.dead_letters.drop(name, filter=body.filter, message_ids=body.message_ids))
+    unknown = await _unknown(call, name)
+    dropped = await call.broker.dead_letters.drop(name, filter=body.filter, message_ids=body.message_ids)
+    return Dropped(dropped, unknown)
 
 
 ENDPOINTS = (
@@ -131,14 +149,18 @@ ENDPOINTS = (
 )
 
 
+async def _unknown(call: Call[NoQuery, Any], name: str) -> list[str]:
+    return await call.broker.dead_letters.unknown(name, call.body.message_ids or ())
+
+
 def _show(letter: DeadLetter) -> DeadLetterDocument:
     return DeadLetterDocument(
         **message_fields(letter.message),
+        dead_letter_id=letter.copy_id,
         reason=letter.reason,
         deliveries=letter.deliveries,
         first_failure_ms=letter.first_failure_ms,
         last_failure_ms=letter.last_failure_ms,
-        origin_topic=letter.origin_topic,
-        origin_message_id=letter.origin_id,
+        origin_topic=letter.message.topic,
         subscription=letter.subscription,
     )

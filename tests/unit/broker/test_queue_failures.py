@@ -133,6 +133,9 @@ async def test_dead_letters_whose_copies_are_gone_are_delivered_again_or_given_u
     await reject(broker, await leased(broker))
     assert await dead(broker, storage, 4) == 4
     await broker.topics.delete("t.dlq")
+    peeked = await broker.dead_letters.peek("s", 10)
+    assert (peeked.letters, peeked.without_copy) == ([], 4)
+    assert await broker.dead_letters.unknown("s", ["0-0", "0-4", "7-0", "x", "0-4"]) == ["0-4", "7-0", "x"]
     assert await broker.dead_letters.redrive("s", message_ids=["0-2"]) == 1
     assert await leased(broker) == ["0-2"]
     assert await broker.dead_letters.drop("s", message_ids=["0-0"]) == 1
@@ -149,4 +152,5 @@ async def test_look_at_large_messages_is_not_answered_without_bounds(broker: Bro
     assert len(await broker.queues.peek("s", 1000)) == 9
     await reject(broker, await all_leased(broker, 11))
     assert await dead(broker, storage, 11) == 11
-    assert len(await broker.dead_letters.peek("s", 1000)) == 9
+    peeked = await broker.dead_letters.peek("s", 1000)
+    assert (len(peeked.letters), peeked.without_copy) == (9, None)

@@ -17,11 +17,11 @@ def run_with_dead(run_on_broker: Run) -> Run:
     return run_on_broker
 
 
-def die(run: Run) -> None:
+def die(run: Run, name: str = "q") -> None:
     """Whatever can be pulled is a dead letter afterwards."""
-    leased = run("queue", "pull", "q", "--max", "9", "--json").out.splitlines()
-    assert run("queue", "nack", "q", *(json.loads(each)["ack_id"] for each in leased)).exit_code == 0
-    while json.loads(run("queue", "describe", "q", "--json").out)["dead"] < len(leased):
+    leased = run("queue", "pull", name, "--max", "9", "--json").out.splitlines()
+    assert run("queue", "nack", name, *(json.loads(each)["ack_id"] for each in leased)).exit_code == 0
+    while json.loads(run("queue", "describe", name, "--json").out)["dead"] < len(leased):
         pass
 
 
@@ -45,8 +45,10 @@ def test_list_without_subscriptions_says_so(run_on_broker: Run) -> None:
 
 def test_dead_letters_are_shown_with_their_reason(run_with_dead: Run) -> None:
     lines = run_with_dead("dlq", "peek", "q").out.splitlines()
-    assert lines[0].split() == ["message", "origin", "reason", "deliveries", "last", "failure", "key", "payload"]
-    assert lines[1].split()[1:6] == ["t", "0-0", "delivered", "1", "times"]
+    assert lines[0] == "message  reason             deliveries  last failure              key  payload  dead letter"
+    assert [(line.split()[:4], line.split()[-3:]) for line in lines[1:2]] == [
+        (["0-0", "delivered", "1", "times"], ["a", "a", "0-0"])
+    ]
     assert keys(run_with_dead, "--max", "2") == ["a", "b"]
     assert keys(run_with_dead, "--filter", "key == 'b'") == ["b"]
     nothing = run_with_dead("dlq", "peek", "q", "--filter", "key == 'x'").out
@@ -57,7 +59,7 @@ def test_dead_letters_are_redriven(run_with_dead: Run) -> None:
     assert run_with_dead("dlq", "redrive", "q") == (0, "redrove 3 dead letters of q\n", "")
     assert run_with_dead("dlq", "peek", "q").out == "no dead letters of q\n"
     assert run_with_dead("queue", "pull", "q", "-n", "9", "-f", "payload", "--ack").out == "a\nb\nc\n"
-    assert run_with_dead("dlq", "redrive", "q", "--json").out == '{"redriven": 0}\n'
+    assert run_with_dead("dlq", "redrive", "q", "--json").out == '{"redriven": 0, "unknown": []}\n'
 
 
 def test_redrive_in_portions_takes_them_all(run_with_dead: Run) -> None:
@@ -91,7 +93,39 @@ def test_drop_asks_first(run_with_dead: Run) -> None:
     assert (refused.exit_code, keys(run_with_dead)) == (1, ["a", "b", "c"])
     dropped = run_with_dead("dlq", "drop", "q", "--filter", "key == 'a'", "--yes")
     assert (dropped.out, keys(run_with_dead)) == ("dropped 1 dead letter of q\n", ["b", "c"])
-    assert run_with_dead("dlq", "drop", "q", "--yes", "--json").out == '{"dropped": 2}\n'
+    assert run_with_dead("dlq", "drop", "q", "--yes", "--json").out == '{"dropped": 2, "unknown": []}\n'
+
+
+@pytest.mark.parametrize(("command", "done"), [(["redrive"], "redrove"), (["drop", "--yes"], "dropped")])
+def test_id_of_no_dead_letter_is_refused(run_with_dead: Run, command: list[str], done: str) -> None:
+    ids = ["--message-id", "0-7", "--message-id", "0-0", "--message-id", "x"]
+    refused = "conveyor: no dead letter of 'q': 0-7, x; see 'conveyor dlq peek q'\n"
+    assert run_with_dead("dlq", *command, "q", *ids) == (1, f"{done} 1 dead letter of q\n", refused)
+    again = run_with_dead("dlq", *command, "q", *ids[2:4], "--json")
+    assert (again.exit_code, json.loads(again.out)["unknown"]) == (1, ["0-0"])
+
+
+def test_letter_that_is_shown_is_the_one_that_is_dropped(run_with_dead: Run) -> None:
+    """Its copy lies behind three others."""
+    run_with_dead("topic", "create", "u")
+    run_with_dead("queue", "create", "u", "q2", "--max-deliveries", "1", "--dead-letter-topic", "t.dlq")
+    run_with_dead("produce", "u", "-K", ":", given=b"d:d\n")
+    die(run_with_dead, "q2")
+    shown = run_with_dead("dlq", "peek", "q2").out.splitlines()[1].split()
+    assert (shown[0], shown[-1]) == ("0-0", "0-3")
+    dropped = run_with_dead("dlq", "drop", "q2", "--message-id", shown[0], "--yes")
+    assert dropped == (0, "dropped 1 dead letter of q2\n", "")
+    assert keys(run_with_dead) == ["a", "b", "c"]
+
+
+def test_letters_whose_copies_are_gone_are_told_and_redriven(run_with_dead: Run) -> None:
+    run_with_dead("topic", "delete", "t.dlq")
+    told = "3 dead letters of q without a copy in the dead-letter topic to look at: "
+    told += "'conveyor dlq redrive q' still delivers the originals\n"
+    assert run_with_dead("dlq", "peek", "q") == (0, "", told)
+    assert run_with_dead("dlq", "peek", "q", "--json") == (0, "[]\n", told)
+    assert run_with_dead("dlq", "redrive", "q").out == "redrove 3 dead letters of q\n"
+    assert len(run_with_dead("queue", "pull", "q", "-n", "9", "--json").out.splitlines()) == 3
 
 
 REFUSED = {

@@ -133,11 +133,46 @@ def test_messages_are_acknowledged_by_either_id(run_with_queue: Run) -> None:
 
 def test_what_is_not_acknowledged_is_told_one_by_one(run_with_queue: Run) -> None:
     pulled(run_with_queue)
-    ended = run_with_queue("queue", "ack", "q", "0-0", "-dash", "7-7")
+    ended = run_with_queue("queue", "ack", "q", "0-0", "no-id", "7-7")
     assert (ended.exit_code, ended.out) == (1, "")
     lines = ended.error.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["-dash", "7-7", "conveyor"]
+    assert [line.partition(":")[0] for line in lines] == ["no-id", "7-7", "conveyor"]
     assert lines[-1] == "conveyor: 2 of 3 messages not settled: see above"
+
+
+@pytest.mark.parametrize("command", ["ack q 0-0", "nack q 0-0 --delay 5s", "pause q", "seek q --to latest", "delete q"])
+def test_option_that_is_not_there_is_refused(run: Run, command: str) -> None:
+    ended = run("queue", *command.split(), "--dely")
+    assert (ended.exit_code, ended.out) == (2, "")
+    assert "No such option: --dely" in ended.error
+
+
+def test_every_command_answers_in_json_as_rest_does(run_with_queue: Run) -> None:
+    def answer(*arguments: str) -> Any:
+        ended = run_with_queue("queue", *arguments, "--json")
+        assert (ended.exit_code, ended.error) == (0, "")
+        return json.loads(ended.out)
+
+    pulled(run_with_queue, "--max", "2")
+    assert answer("ack", "q", "0-0") == {"results": [{"status": "ok", "ack_id": "0-0"}]}
+    assert answer("nack", "q", "0-1") == {"results": [{"status": "ok", "ack_id": "0-1"}]}
+    assert answer("pause", "q")["paused"] is True
+    assert answer("resume", "q")["paused"] is False
+    assert answer("seek", "q", "--to", "latest")["name"] == "q"
+    assert answer("purge", "q", "--yes") == {"purged": 0}
+    assert answer("delete", "q") is None
+
+
+def test_answer_in_json_tells_what_failed_as_well(run_with_queue: Run) -> None:
+    ended = run_with_queue("queue", "ack", "q", "7-7", "--json")
+    [result] = json.loads(ended.out)["results"]
+    assert (ended.exit_code, result["status"], result["error"]["kind"]) == (1, "error", "unknown_message")
+    assert ended.error.endswith("conveyor: 1 of 1 message not settled: see above\n")
+
+
+def test_peek_says_which_payloads_are_no_text(run_with_queue: Run) -> None:
+    run_with_queue("produce", "t", given=b"\xff\n")
+    assert run_with_queue("queue", "peek", "q").out.splitlines()[4].split()[-1] == "base64:/w=="
 
 
 def test_message_that_is_given_back_comes_again(run_with_queue: Run) -> None:

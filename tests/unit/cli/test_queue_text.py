@@ -50,6 +50,17 @@ def test_payload_is_the_message_as_it_was_published(payload: dict[str, str], sho
     assert json.loads(message_writer("json")(LEASE | payload)) == LEASE | payload
 
 
+def test_text_for_a_terminal_has_nothing_that_moves_the_cursor() -> None:
+    write = message_writer("text", for_terminal=True)
+    assert write(LEASE | {"payload": "a\x1b[31m\x9b\r\nü"}).splitlines()[2:] == [
+        rb"payload  a\x1b[31m\x9b\r",
+        "ü".encode(),
+    ]
+    binary = {"payload": "/wA=", "payload_encoding": "base64", "key": "/wA=", "key_encoding": "base64"}
+    assert write(LEASE | binary).splitlines()[2:] == [b"key      base64:/wA=", b"payload  base64:/wA="]
+    assert message_writer("payload", for_terminal=True)(LEASE | {"payload": "\x1b"}) == b"\x1b"
+
+
 def test_message_without_a_payload_is_empty() -> None:
     assert message_writer("payload")(LEASE | {"payload": None}) == b""
 

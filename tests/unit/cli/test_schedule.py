@@ -27,6 +27,8 @@ def test_schedules_are_added_listed_and_removed(run_with_topic: Run) -> None:
     assert line.split() == ["new-year", "t", "30", "7", "1", "1", "*", "Asia/Kolkata", due, "k", "hello"]
     assert run_with_topic("schedule", "remove", "new-year") == (0, "removed schedule new-year\n", "")
     assert run_with_topic("schedule", "list", "--json").out == "[]\n"
+    run_with_topic("schedule", "add", "new-year", *YEARLY)
+    assert run_with_topic("schedule", "remove", "new-year", "--json") == (0, "null\n", "")
 
 
 def test_headers_may_repeat_a_name(run_with_topic: Run) -> None:
