@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Lock
 
 from conveyor.kernel.errors import OutOfFiles, StorageFailure
-from conveyor.kernel.ports import Bytes
+from conveyor.kernel.ports import Bytes, Volume
 
 _MAX_BUFFERS = 1024
 _SMALL_WRITE_BYTES = 1 << 18
@@ -212,6 +212,11 @@ class RealDisk:
     def rename(self, old: str, new: str) -> None:
         with _storage_failure(self._root / old):
             (self._root / old).replace(self._root / new)
+
+    def volume(self, path: str) -> Volume:
+        with _storage_failure(self._root / path):
+            usage = shutil.disk_usage(self._root)
+            return Volume(str((self._root / path).resolve()), usage.total, usage.free)
 
     def sync_directory(self, path: str) -> None:
         with _storage_failure(self._root / path):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from conveyor.cluster.image import INBOX, TopicImage, companion, companion_of
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicPartition
-from conveyor.kernel.ports import Clock, Disk
+from conveyor.kernel.ports import Clock, Disk, Volume
 from conveyor.kernel.settings import Settings, TopicSettings, topic_settings
 from conveyor.log.log import Log
 from conveyor.log.probe import LogProbe
@@ -120,6 +120,10 @@ class PartitionTable:
                 self._services.disk.rename(name, gone)
                 doomed.append(gone)
         return doomed
+
+    def volume(self) -> Volume:
+        """Where the logs are. Raises StorageFailure."""
+        return self._services.disk.volume(LOGS)
 
     def set_strays_aside(self, topics: dict[str, TopicImage]) -> None:
         """Before the first open: rename directories that no topic of the metadata owns, and finish deletions."""

@@ -9,6 +9,15 @@ from conveyor.kernel.errors import StorageFailure
 Bytes = bytes | bytearray | memoryview
 
 
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """Where a directory is, and the room there, in bytes; -1 where that has no meaning."""
+
+    path: str
+    total_bytes: int
+    usable_bytes: int
+
+
 class File(Protocol):
     """One append-only file. All methods but `sync` are called from the owner's thread and do not wait for the disk."""
 
@@ -76,6 +85,10 @@ class Disk(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None: ...
+
+    def volume(self, path: str) -> Volume:
+        """What a directory is on."""
+        ...
 
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in a directory durable."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from random import Random
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.kernel.ports import Bytes
+from conveyor.kernel.ports import Bytes, Volume
 
 
 class MemoryFile:
@@ -142,6 +142,10 @@ class MemoryDisk:
             self._files[file.path] = file
             self._durable_names.discard(path)
             self._durable_names.add(file.path)
+
+    def volume(self, path: str) -> Volume:
+        self.check("volume", path)
+        return Volume(path, -1, -1)
 
     def sync_directory(self, path: str) -> None:
         self.check("sync_directory", path)

@@ -101,6 +101,12 @@ def test_file_that_cannot_be_written_is_as_before(disk: RealDisk, monkeypatch: p
     assert disk.read("a.log") == b"abcd"
 
 
+def test_disk_tells_where_it_is_and_how_large(disk: RealDisk, tmp_path: Path) -> None:
+    volume = disk.volume("logs")
+    assert volume.path == str(tmp_path / "logs")
+    assert volume.total_bytes > volume.usable_bytes > 0
+
+
 def test_disk_keeps_only_so_many_descriptors(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path, max_open_files=3)
     files = [disk.open(f"{number}.log") for number in range(10)]

@@ -45,6 +45,15 @@ async def test_log_directories_of_all_partitions(client: MemoryClient) -> None:
     assert await sizes(client, None) == expected
 
 
+async def test_log_directory_is_named_with_its_size(client: MemoryClient, storage: Storage) -> None:
+    """A disk in memory has none: -1, as before v4."""
+    found = (await client.ask(DESCRIBE_LOG_DIRS, 4, topics=[])).results[0]
+    assert (found.error_code, found.log_dir, found.total_bytes, found.usable_bytes) == (0, "logs", -1, -1)
+    storage.disk.fail("volume")
+    assert (await client.ask(DESCRIBE_LOG_DIRS, 1, topics=[])).results[0].error_code == 56
+    storage.disk.heal()
+
+
 async def test_log_directories_leave_out_what_is_not_there(client: MemoryClient) -> None:
     asked: list[dict[str, Any]] = [{"topic": "p", "partitions": (2, 9)}, {"topic": "nothing", "partitions": (0,)}]
     assert await sizes(client, asked) == {("p", 2): 0}
