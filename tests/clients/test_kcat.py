@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from conveyor.testing import Broker
 from tests.clients.programs import Line, Running
-from tests.clients.rebalances import PARTITIONS, QUICK_GROUPS, assignment, check_rebalance
+from tests.clients.rebalances import PARTITIONS, QUICK_GROUPS, assignment, check_rebalance, committed
 from tests.clients.records import BASE_TIME_MS, CODECS, COUNT
 from tests.clients.scenarios import COMPACTED, KEYS, QUICK_COMPACTION, ROUNDS, await_compaction, make_topic
 from tests.clients.stored_codecs import check_stored_codecs
@@ -128,7 +128,10 @@ class Group:
         member.terminate()
 
     def die(self, member: Running) -> None:
-        """kcat counts a record as read before it prints it: it may die once it has printed all that there is."""
+        """kcat counts a record as read before it prints it: it may die once it has printed all that there is.
+
+        What it has not committed by then is read again, by one who might leave before it has come to that.
+        """
         asked = [word for each in range(PARTITIONS) for word in ("-t", f"{self._topic}:{each}:-1")]
         told = kcat(self._broker, "-Q", *asked).decode()
         ends = {int(partition): int(offset) for partition, offset in re.findall(r"\[(\d+)\] offset (\d+)", told)}
@@ -139,6 +142,8 @@ class Group:
 
         while not is_at_the_ends():
             member.until(lambda line: "end" in line)
+        while committed(self._broker, self._topic) != sum(ends.values()):
+            pass
         member.kill()
 
     def produce(self, numbers: range) -> None:
