@@ -98,11 +98,8 @@ class Flusher:
 
     def _done(self, mine: Round, running: "Future[list[StorageFailure | None]]") -> None:
         self._free_rounds += 1
-        try:
-            for (partition, job), failure in zip(mine, running.result(), strict=True):
-                self._end(partition, job, failure)
-        finally:
-            self._start_soon()
+        for (partition, job), failure in zip(mine, running.result(), strict=True):
+            self._end(partition, job, failure)
 
     def _end(self, partition: Partition, job: FlushJob, failure: StorageFailure | None) -> None:
         """A bug in one is told, and the others go on: whoever stops the broker waits for them."""

@@ -3,7 +3,8 @@
 import re
 from typing import Any, ClassVar, Self
 
-UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+from conveyor.queues.attributes import UNITS_MS
+
 _DURATION = re.compile(r"([0-9]{1,10})(ms|s|m|h)")
 
 

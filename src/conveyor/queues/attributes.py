@@ -46,12 +46,14 @@ ONLY_FOR = "conveyor-only-for"
 DEFAULT_PRIORITY = 4
 PRIORITIES = 10
 
+UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+"""Of durations as people write them."""
+
 LAST_TIME_MS = (1 << 62) - 1
 """No time is later than this: the last timestamp that a record can have."""
 
 _MAX_DIGITS = 19
 _DURATION = re.compile(rb"([0-9]{1,%d})(ms|s|m|h)?" % _MAX_DIGITS)
-_UNITS_MS = {None: 1, b"ms": 1, b"s": 1_000, b"m": 60_000, b"h": 3_600_000}
 _PRIORITIES = {b"%d" % priority: priority for priority in range(PRIORITIES)}
 _READ = frozenset((DELAY_MS, DELIVER_AT_MS, TTL_MS, PRIORITY))
 _SHOWN_BYTES = 60
@@ -148,7 +150,7 @@ def _duration(value: bytes | None) -> int:
     found = _DURATION.fullmatch(value or b"")
     if found is None:
         raise ValueError(value)
-    return _time(int(found[1]) * _UNITS_MS[found[2]])
+    return _time(int(found[1]) * UNITS_MS[(found[2] or b"ms").decode()])
 
 
 def _number(value: bytes | None) -> int:

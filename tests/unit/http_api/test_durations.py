@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conveyor.http_api.durations import UNITS_MS, Duration, format_duration
+from conveyor.http_api.durations import Duration, format_duration
 from conveyor.http_api.leases import Visibility, Wait
+from conveyor.queues.attributes import UNITS_MS
 
 
 @pytest.mark.parametrize(
