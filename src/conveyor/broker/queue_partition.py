@@ -87,6 +87,7 @@ class QueuePartition:
         self.messages.unwatch(self._rose)
         self.messages.queue = None
         self._runner.stop()
+        self.machine.close()
 
     def _watch(self) -> None:
         if self.messages.offline_reason is None:

@@ -19,6 +19,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.queues.commands import CutBack, QueueProbe
 from conveyor.queues.machine import QueueMachine
+from conveyor.queues.memory_budget import MemoryBudget
 from conveyor.queues.policy import Subscription
 from conveyor.queues.records import cut
 from conveyor.queues.source import MessageSource
@@ -41,6 +42,7 @@ class QueuePartitions:
         threads: Executor,
         retention: Retention,
         tasks: Tasks,
+        acks: MemoryBudget,
         new_id: Callable[[], UUID],
         changed: Callable[[QueuePartition], None],
     ) -> None:
@@ -51,6 +53,7 @@ class QueuePartitions:
         self._threads = threads
         self._retention = retention
         self._tasks = tasks
+        self._acks = acks
         self._new_id = new_id
         self._changed = changed
         self._loaded: dict[str, list[QueuePartition]] = {}
@@ -91,7 +94,7 @@ class QueuePartitions:
         messages = self._partitions.find(topic, number)
         state = self._partitions.find(companion(QUEUE_STATE, topic), number)
         source = MessageSource(topic, number, messages.log)
-        machine = QueueMachine(source, next(self._incarnations), self._fraction, self.probe)
+        machine = QueueMachine(source, next(self._incarnations), self._fraction, self.probe, self._acks)
         known = self._subscriptions.by_id(topic)
         limit, now_ms = int(messages.high_watermark), self._clock.now_ms()
         loop = asyncio.get_running_loop()

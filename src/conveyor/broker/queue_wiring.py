@@ -12,6 +12,7 @@ from conveyor.broker.queue_partitions import QueuePartitions
 from conveyor.broker.queues import Queues
 from conveyor.broker.schedules import Schedules
 from conveyor.broker.subscriptions import Subscriptions
+from conveyor.queues.memory_budget import MemoryBudget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,7 @@ def make_queueing(broker: Broker, ports: BrokerPorts) -> Queueing:
         threads=ports.threads,
         retention=broker.retention,
         tasks=tasks,
+        acks=MemoryBudget(broker.settings.broker.remembered_acks),
         new_id=ports.new_id,
         changed=changed,
     )

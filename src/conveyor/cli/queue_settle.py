@@ -17,7 +17,8 @@ def ack(name: Name, ids: _Ids, as_json: Json = False, http: Http = DEFAULT_HTTP,
     """Acknowledge messages that were pulled.
 
     They are settled, and do not come again.
-    A message id means the message's present lease, an ack_id the lease that it came with.
+    An ack id names the lease that it came with; a message id the message's present lease. A subscription that delivers
+    exactly once takes ack ids only.
 
     \b
     Examples:

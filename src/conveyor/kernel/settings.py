@@ -77,6 +77,13 @@ class BrokerSettings:
         unit="ids",
         low=1,
     )
+    remembered_acks: int = setting(
+        500_000,
+        "Acks of exactly-once subscriptions that all queues together remember, about 170 bytes each, so that an ack may"
+        " be repeated; above it the queue that remembers the most forgets its oldest.",
+        unit="acks",
+        low=1,
+    )
     open_segment_files: int = setting(
         0, "Files kept open at most; 0 takes half of what the system allows.", unit="files", low=0
     )

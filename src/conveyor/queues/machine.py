@@ -34,6 +34,7 @@ from conveyor.queues.commands import (
     UpdateSubscriptions,
 )
 from conveyor.queues.deliveries import MAX_INDEXED, Deliveries
+from conveyor.queues.memory_budget import MemoryBudget
 from conveyor.queues.policy import Subscription
 from conveyor.queues.progress import BEYOND, Progress
 from conveyor.queues.queue import Queue
@@ -51,6 +52,7 @@ from conveyor.queues.records import (
     reset,
     started,
 )
+from conveyor.queues.remembered_acks import RememberedAcks
 from conveyor.queues.scan import BatchScan
 from conveyor.queues.source import MessageSource
 
@@ -61,7 +63,8 @@ class QueueMachine:
     """See the module's docstring.
 
     incarnation: differs from that of every machine before it, so that their leases are not taken for its own.
-    fraction: a random number in [0, 1), for the jitter of retries. max_indexed: see `deliveries.MAX_INDEXED`.
+    fraction: a random number in [0, 1), for the jitter of retries. acks: the broker's budget for
+    remembered acks. max_indexed: see `deliveries.MAX_INDEXED`.
     """
 
     def __init__(
@@ -70,12 +73,14 @@ class QueueMachine:
         incarnation: int,
         fraction: Callable[[], float],
         probe: Callable[[UUID], QueueProbe],
+        acks: MemoryBudget,
         max_indexed: int = MAX_INDEXED,
     ) -> None:
         self._source = source
         self._incarnation = incarnation
         self._fraction = fraction
         self._probe = probe
+        self._acks = acks
         self._max_indexed = max_indexed
         self.cancelled = RangeSet()
         """Messages that nobody shall see. Hard state."""
@@ -178,6 +183,11 @@ class QueueMachine:
                 self._scan(slow, high_watermark, now_ms)
         return self.is_caught_up
 
+    def close(self) -> None:
+        """Give back what counts against the broker's budgets: the machine is used no more."""
+        for queue in self._queues.values():
+            queue.close()
+
     @property
     def is_caught_up(self) -> bool:
         """Whether `advance` has nothing more to look through for now, as far as is known here."""
@@ -273,13 +283,16 @@ class QueueMachine:
             self._probe(subscription.id),
             self._incarnation,
             self._fraction,
+            RememberedAcks(self._acks),
             self._max_indexed,
         )
 
     def _update(self, subscriptions: Mapping[UUID, Subscription]) -> Iterator[LogRecord]:
         """Those that are gone are forgotten; those that are new wait for their first `Seek`."""
         for gone in self._progress.keys() - subscriptions.keys():
-            self._queues.pop(gone, None)
+            queue = self._queues.pop(gone, None)
+            if queue is not None:
+                queue.close()
             yield forgotten(gone)
         for each in subscriptions.values():
             queue = self._queues.get(each.id)

@@ -5,7 +5,6 @@ soon as they are appended, in the same turn.
 """
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
@@ -32,11 +31,13 @@ from conveyor.queues.commands import (
 )
 from conveyor.queues.deliveries import MAX_INDEXED, Deliveries, Lease
 from conveyor.queues.filters import Filter, FilterFailure
+from conveyor.queues.findings import Findings
 from conveyor.queues.message import Message
 from conveyor.queues.policy import Policy, Subscription
 from conveyor.queues.progress import Progress
 from conveyor.queues.range_set import ranges_of
 from conveyor.queues.records import Attempt, Kind, doomed, failed, ranges_record
+from conveyor.queues.remembered_acks import RememberedAcks
 from conveyor.queues.scan import group_of
 from conveyor.queues.source import MessageSource
 
@@ -45,7 +46,6 @@ log = logging.getLogger(__name__)
 _LOOKED_AT_ONCE = 2_000
 _ENDED_AT_ONCE = 5_000
 _OVERDUE_AT_ONCE = 500
-_REMEMBERED_LEASES = 100_000
 _MOST_WAITING = 100_000
 
 
@@ -60,6 +60,7 @@ class Queue:
         probe: QueueProbe,
         incarnation: int,
         fraction: Callable[[], float],
+        acks: RememberedAcks,
         max_indexed: int = MAX_INDEXED,
     ) -> None:
         self.deliveries = Deliveries(subscription.policy, progress, max_indexed)
@@ -71,7 +72,7 @@ class Queue:
         self._fraction = fraction
         self._max_indexed = max_indexed
         self._numbers = count(1)
-        self._acknowledged: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self._acks = acks
         self._configure(subscription)
 
     @property
@@ -98,12 +99,16 @@ class Queue:
         """Look through the log anew, from where the subscription stands. Who has a lease has lost it."""
         self.deliveries = Deliveries(self._subscription.policy, self.progress, self._max_indexed)
 
+    def close(self) -> None:
+        """Give back what counts against the broker's budgets."""
+        self._acks.clear()
+
     def next_deadline_ms(self) -> int | None:
         return self.deliveries.next_deadline_ms()
 
     def lease(self, command: LeaseMessages, now_ms: int) -> tuple[LeasedMessages, list[LogRecord]]:
         """Hand out what comes next. Raises StorageFailure."""
-        found = _Found()
+        found = Findings()
         room = self._policy.max_in_flight - len(self.deliveries.leases)
         wanted = 0 if self._policy.paused else min(command.count, room)
         looked_at = 0
@@ -119,7 +124,7 @@ class Queue:
         return LeasedMessages(tuple(found.leased)), self._records_of(found)
 
     def acknowledge(self, targets: Sequence[Target]) -> tuple[Settled, list[LogRecord]]:
-        """These are done; what is done already is so twice, except where deliveries are exact."""
+        """Settle messages as done. Repeating an ack succeeds; with exactly-once delivery, only by the same lease."""
         results: list[RequestError | None] = []
         done: dict[int, None] = {}
         for target in targets:
@@ -203,7 +208,7 @@ class Queue:
 
     def _expire_overdue(self, now_ms: int) -> list[LogRecord]:
         """Messages whose time to live is over are looked at though nobody asks for them."""
-        found = _Found()
+        found = Findings()
         for offset in list(self.deliveries.pop_overdue(now_ms, _OVERDUE_AT_ONCE)):
             if self.progress.is_settled(offset) or offset in self.deliveries.doomed:
                 continue
@@ -234,8 +239,10 @@ class Queue:
         self.deliveries.policy = policy
         self._filter = None if policy.filter is None else Filter(policy.filter)
         self._has_told_of_filter = False
+        if policy.delivery != "exactly_once":
+            self._acks.clear()
 
-    def _look_at_all(self, popped: Popped, command: LeaseMessages, now_ms: int, found: "_Found") -> bool:
+    def _look_at_all(self, popped: Popped, command: LeaseMessages, now_ms: int, found: Findings) -> bool:
         """Look at neighbours, and put back those that are too much. Returns whether to go on; raises StorageFailure."""
         reached = popped.start
         ends_ms = now_ms + command.visibility_ms
@@ -252,7 +259,7 @@ class Queue:
                 self.deliveries.available.push(offset, popped.priority, now_ms, popped.group)
         return True
 
-    def _look_at(self, offset: int, popped: Popped, ends_ms: int, now_ms: int, found: "_Found") -> None:
+    def _look_at(self, offset: int, popped: Popped, ends_ms: int, now_ms: int, found: Findings) -> None:
         """Lease one message, or settle it, or let it wait."""
         if self.progress.is_settled(offset) or offset in self.deliveries.doomed:
             return self._free_key(offset)
@@ -274,7 +281,7 @@ class Queue:
                 return self.deliveries.withhold(offset, due_ms, popped.priority)
         self._lease(message, popped, ends_ms, found)
 
-    def _is_wanted(self, message: Message, attributes: Attributes, now_ms: int, found: "_Found") -> bool:
+    def _is_wanted(self, message: Message, attributes: Attributes, now_ms: int, found: Findings) -> bool:
         """Whether to deliver a message; if not, what becomes of it is in `found`."""
         offset = message.offset
         if not self._is_addressee(message):
@@ -290,7 +297,7 @@ class Queue:
             found.records.append(self._doom(offset, self._deliveries_of(offset), "expired", now_ms))
         return not is_expired
 
-    def _passes(self, message: Message, now_ms: int, found: "_Found") -> bool:
+    def _passes(self, message: Message, now_ms: int, found: Findings) -> bool:
         """Whether the filter lets a message through; if not, what becomes of it is in `found`."""
         if self._filter is None or message.offset in self.progress.attempts:
             return True
@@ -307,7 +314,7 @@ class Queue:
         addressee = last_header(message.headers, ONLY_FOR)
         return addressee is None or addressee == self._subscription.name.encode()
 
-    def _filter_failed(self, message: Message, failure: FilterFailure, now_ms: int, found: "_Found") -> bool:
+    def _filter_failed(self, message: Message, failure: FilterFailure, now_ms: int, found: Findings) -> bool:
         self._probe.filter_errors += 1
         if not self._has_told_of_filter:
             self._has_told_of_filter = True
@@ -335,7 +342,7 @@ class Queue:
             )
         self._probe.unreadable_headers += len(names)
 
-    def _lease(self, message: Message, popped: Popped, ends_ms: int, found: "_Found") -> None:
+    def _lease(self, message: Message, popped: Popped, ends_ms: int, found: Findings) -> None:
         offset, number = message.offset, next(self._numbers)
         delivery_count = self._deliveries_of(offset) + 1
         if self._policy.delivery == "at_most_once":
@@ -350,7 +357,7 @@ class Queue:
         attempt = self.progress.attempts.get(offset)
         return 0 if attempt is None else attempt.deliveries
 
-    def _records_of(self, found: "_Found") -> list[LogRecord]:
+    def _records_of(self, found: Findings) -> list[LogRecord]:
         return [
             *self._settled(Kind.SETTLED, found.settled),
             *self._settled(Kind.EXPIRED, found.expired),
@@ -364,20 +371,25 @@ class Queue:
 
     def _check(self, target: Target) -> RequestError | None:
         """Whether a message may be acknowledged."""
-        if target.offset not in self.deliveries.leases and self.progress.is_settled(target.offset):
-            if target.offset in self.progress.dead:
-                return _lost("it is a dead letter: redrive it, or drop it")
-            if self._policy.delivery != "exactly_once" or target.lease is None:
-                return None
-            return (
-                None
-                if self._acknowledged.get(target.offset) == target.lease
-                else _lost("it was settled already, by another lease or before the broker started")
-            )
-        lease = self._lease_of(target)
-        return lease if isinstance(lease, RequestError) else None
+        if target.offset in self.deliveries.leases or not self.progress.is_settled(target.offset):
+            lease = self._lease_of(target)
+            return lease if isinstance(lease, RequestError) else None
+        if target.offset in self.progress.dead:
+            return _lost("it is a dead letter: redrive it, or drop it")
+        if self._policy.delivery != "exactly_once":
+            return None
+        if target.lease is None:
+            return _unnamed()
+        if target.lease == (self._incarnation, self._acks.lease_number(target.offset)):
+            return None
+        return _lost(
+            "it is settled: by another lease, or by one that the broker has forgotten, as it does at a restart"
+        )
 
     def _lease_of(self, target: Target) -> Lease | RequestError:
+        """The lease that a target names. With exactly-once delivery the id of a message names no lease."""
+        if target.lease is None and self._policy.delivery == "exactly_once":
+            return _unnamed()
         lease = self.deliveries.leases.get(target.offset)
         if lease is None:
             is_new = target.lease is None and target.offset >= self.deliveries.scanned_offset
@@ -408,11 +420,9 @@ class Queue:
             self._free_key(offset)
 
     def _remember(self, target: Target) -> None:
-        """Who acknowledged what: a client that has not heard of it may ask again."""
+        """Keep which lease acknowledged a message: a client that has lost the answer repeats the ack."""
         if self._policy.delivery == "exactly_once" and target.lease is not None:
-            self._acknowledged[target.offset] = target.lease
-            if len(self._acknowledged) > _REMEMBERED_LEASES:
-                self._acknowledged.popitem(last=False)
+            self._acks.add(target.offset, target.lease[1])
 
     def _fail(self, leases: Iterable[tuple[int, Lease]], now_ms: int, delay_ms: int | None) -> list[LogRecord]:
         attempts: list[tuple[int, Attempt]] = []
@@ -468,22 +478,6 @@ class Queue:
                 self.deliveries.available.push(following, DEFAULT_PRIORITY, 0)
 
 
-class _Found:
-    """What a search for messages to lease has come upon."""
-
-    __slots__ = ("bytes", "expired", "leased", "records", "settled")
-
-    def __init__(self) -> None:
-        self.leased: list[LeasedMessage] = []
-        self.settled: list[int] = []
-        self.expired: list[int] = []
-        self.records: list[LogRecord] = []
-        self.bytes = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.leased or self.settled or self.expired or self.records)
-
-
 def _order(policy: Policy) -> tuple[object, ...]:
     """What of a policy the index of its messages depends on."""
     return policy.ordering, policy.fair_by, policy.priority_ageing_ms
@@ -491,3 +485,10 @@ def _order(policy: Policy) -> tuple[object, ...]:
 
 def _lost(why: str) -> RequestError:
     return RequestError(ErrorKind.LEASE_LOST, why)
+
+
+def _unnamed() -> RequestError:
+    return RequestError(
+        ErrorKind.INVALID_ACK_ID,
+        "the subscription delivers exactly once: name the lease by its ack_id, not the message",
+    )

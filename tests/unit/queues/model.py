@@ -80,6 +80,8 @@ class QueueModel:
 
     def lease_refused(self, target: Target) -> ErrorKind | None:
         """Why a lease cannot be touched, if it cannot."""
+        if target.lease is None and self.policy.delivery == "exactly_once":
+            return ErrorKind.INVALID_ACK_ID
         known = self.messages.get(target.offset)
         if known is None and target.lease is None:
             return ErrorKind.UNKNOWN_MESSAGE
@@ -105,8 +107,10 @@ class QueueModel:
             return self.lease_refused(target)
         if known.dead:
             return ErrorKind.LEASE_LOST
-        if self.policy.delivery != "exactly_once" or target.lease is None:
+        if self.policy.delivery != "exactly_once":
             return None
+        if target.lease is None:
+            return ErrorKind.INVALID_ACK_ID
         return None if self.remembered.get(target.offset) == target.lease else ErrorKind.LEASE_LOST
 
     def held(self, targets: Sequence[Target]) -> tuple[list[ErrorKind | None], list[Known]]:

@@ -29,6 +29,7 @@ from conveyor.queues.commands import (
 from conveyor.queues.deliveries import MAX_INDEXED
 from conveyor.queues.inspection import count_messages
 from conveyor.queues.machine import QueueMachine
+from conveyor.queues.memory_budget import MemoryBudget
 from conveyor.queues.policy import Start, Subscription, default_policy, policy_from_document
 from conveyor.queues.queue import Queue
 from conveyor.queues.source import MessageSource
@@ -80,6 +81,7 @@ class Stage:
         begun: bool = True,
         topic: TopicSettings | None = None,
         max_indexed: int = MAX_INDEXED,
+        acks: MemoryBudget | None = None,
     ) -> None:
         self.clock = ManualClock()
         self.disk = MemoryDisk()
@@ -88,6 +90,7 @@ class Stage:
         self.probes: dict[UUID, QueueProbe] = {}
         self._topic = topic or TopicSettings()
         self._max_indexed = max_indexed
+        self.acks = acks or MemoryBudget(1_000)
         self._incarnation = 0
         self._open()
         self.know(*subscriptions)
@@ -229,6 +232,7 @@ class Stage:
             self._incarnation,
             lambda: self.fraction,
             lambda identity: self.probes.setdefault(identity, QueueProbe()),
+            self.acks,
             self._max_indexed,
         )
         self.runner = MachineRunner[QueueCommand](self.state, self.machine, self.clock)

@@ -1,12 +1,25 @@
 """Acknowledged, given back, refused: what each lease may do, and what is told when."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, StorageFailure
 from conveyor.queues import queue as queue_module
-from conveyor.queues.commands import Acknowledge, Extend, LeaseMessages, Reject, Release, Seek, Target
+from conveyor.queues.commands import (
+    Acknowledge,
+    Extend,
+    LeaseMessages,
+    QueueCommand,
+    Reject,
+    Release,
+    Retry,
+    Seek,
+    Target,
+)
+from conveyor.queues.memory_budget import MemoryBudget
 from tests.unit.queues.model import kinds
 from tests.unit.queues.stage import SUBSCRIPTION, Stage, header, subscription, target
 
@@ -112,7 +125,7 @@ def test_exactly_once_knows_who_acknowledged() -> None:
     stage.pass_time(1)
     new = target(stage.lease()[0])
     stage.ack(new)
-    assert kinds(stage.ack(new, old, Target(0))) == [None, LOST, None]
+    assert kinds(stage.ack(new, old)) == [None, LOST]
     stage.restart()
     assert kinds(stage.ack(new, old)) == [LOST, LOST]
     assert stage.lease_offsets() == []
@@ -211,12 +224,62 @@ def test_many_leases_end_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> No
     assert stage.counts().in_flight == 0
 
 
-def test_remembered_acknowledgements_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_module, "_REMEMBERED_LEASES", 10)
-    stage = stage_with(20, delivery="exactly_once")
+def test_ack_that_is_forgotten_is_refused_when_it_is_repeated() -> None:
+    stage = Stage(subscription(delivery="exactly_once"), acks=MemoryBudget(10))
+    stage.publish_plain(20)
     leases = [target(each) for each in stage.lease(20)]
     stage.ack(*leases)
-    assert kinds(stage.ack(leases[0], leases[-1])) == [LOST, None]
+    assert kinds(stage.ack(leases[9], leases[10], leases[-1])) == [LOST, None, None]
+    assert stage.lease_offsets() == []
+
+
+def test_queues_share_what_is_remembered_and_the_busiest_forgets() -> None:
+    budget = MemoryBudget(100)
+    quiet, busy = (Stage(subscription(delivery="exactly_once"), acks=budget) for _ in range(2))
+    kept: list[Target] = []
+    for stage, count in ((quiet, 10), (busy, 500)):
+        stage.publish_plain(count)
+        kept += [target(each) for each in stage.lease(count)]
+        stage.ack(*kept[-count:])
+    assert budget.total == 100
+    assert kinds(quiet.ack(*kept[:10])) == [None] * 10
+    assert kinds(busy.ack(kept[10], kept[-90], kept[-1])) == [LOST, None, None]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        Stage.know,
+        lambda stage: stage.know(subscription(delivery="at_least_once")),
+        lambda stage: stage.machine.close(),
+    ],
+    ids=["deleted", "changed", "stopped"],
+)
+def test_queue_that_goes_gives_its_share_back(end: Callable[[Stage], None]) -> None:
+    stage = stage_with(5, delivery="exactly_once")
+    stage.ack(*[target(each) for each in stage.lease(5)])
+    assert stage.acks.total == 5
+    end(stage)
+    assert stage.acks.total == 0
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        Acknowledge,
+        partial(Retry, delay_ms=0),
+        partial(Extend, visibility_ms=1),
+        partial(Reject, reason="bad"),
+    ],
+)
+def test_exactly_once_takes_no_message_id_for_a_lease(verb: Callable[..., QueueCommand]) -> None:
+    """Another worker's lease would be settled by it."""
+    stage = stage_with(3, delivery="exactly_once")
+    settled, leased = stage.lease(2)
+    stage.ack(target(settled))
+    command = verb(subscription=SUBSCRIPTION, targets=tuple(map(Target, range(4))))
+    assert kinds(stage.ask(command)) == [ErrorKind.INVALID_ACK_ID] * 4
+    assert kinds(stage.ack(target(leased))) == [None]
 
 
 def test_ends_of_extended_leases_are_forgotten() -> None:
