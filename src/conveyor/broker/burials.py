@@ -1,7 +1,7 @@
 """Moves messages that are given up to their dead-letter topics: copied there, durably, and only then settled.
 
 If the copy cannot be written the message stays where it is, and another attempt follows. A crash between copy and
-settling leaves a second copy: a dead letter may come twice, and is never lost.
+settling leaves a second copy: a dead letter may come twice, and is never lost. All this ends with the subscription.
 """
 
 import asyncio
@@ -50,17 +50,19 @@ class Burials:
         self._running: set[tuple[UUID, int]] = set()
 
     def changed(self, partition: QueuePartition) -> None:
-        """See whether there is somebody to bury."""
+        """Begin to move what is on its way to the dead-letter topic, unless that has begun."""
         for subscription in partition.machine.with_doomed():
             place = (subscription.id, partition.number)
-            if place not in self._running:
+            if place not in self._running and self._subscriptions.exists(subscription):
                 self._running.add(place)
                 self._tasks.start(self._bury_all(subscription, partition))
 
     async def _bury_all(self, subscription: Subscription, partition: QueuePartition) -> None:
         wait_ms = _FIRST_WAIT_MS
         try:
-            while doomed := partition.machine.doomed(subscription.id, _AT_ONCE):
+            while self._subscriptions.exists(subscription) and (
+                doomed := partition.machine.doomed(subscription.id, _AT_ONCE)
+            ):
                 try:
                     await self._bury(subscription, partition, doomed)
                     wait_ms = _FIRST_WAIT_MS
@@ -97,7 +99,7 @@ class Burials:
         """Publish letters to the dead-letter topic. Returns those that it has not taken, and why."""
         if not letters:
             return {}
-        topic = self._subscriptions.existing(subscription.name).policy.dead_letter_topic
+        topic = self._subscriptions.current(subscription).policy.dead_letter_topic
         await self._topics.ensure(TopicRequest(name=topic, config=_CONFIG))
         results = zip(letters, await self._messages.publish(topic, list(letters.values())), strict=True)
         return {offset: result for offset, result in results if isinstance(result, RequestError)}

@@ -13,6 +13,7 @@ from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.image import TopicImage
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock
 from conveyor.queues.message import Message
 from conveyor.replication.partition import Partition
@@ -55,10 +56,13 @@ class Inboxes:
         )
 
     async def topic_deleted(self, topic: TopicImage) -> None:
+        """Forward nothing more to a topic that was deleted; another may have its name by now."""
         for number in range(len(topic.partitions)):
-            gone = self._loaded.pop((topic.name, number), None)
-            if gone is not None:
-                gone.stop()
+            identity = TopicPartition(topic.name, number)
+            loaded = self._loaded.get(identity)
+            if loaded is not None and not self._partitions.serves(loaded.topic):
+                del self._loaded[identity]
+                loaded.stop()
 
     def stop(self) -> None:
         """Forward nothing more; the next start goes on."""
@@ -77,13 +81,14 @@ class Inboxes:
         assert inbox is not None
         try:
             made = await loop.run_in_executor(self._threads, load_inbox, topic, inbox, self._clock)
-            if not self._is_stopped and topic.offline_reason is None:
+            if not self._is_stopped and topic.offline_reason is None and self._partitions.serves(topic):
                 self._loaded[topic.identity] = made
                 made.start(loop.call_soon)
         except StorageFailure as failure:
             inbox.failed_read(failure)
         finally:
-            del self._loading[topic.identity]
+            if self._loading.get(topic.identity) is loaded:  # Else the name has another partition.
+                del self._loading[topic.identity]
             loaded.set()
 
     async def _find(self, topic: str, number: int) -> InboxPartition | None:
@@ -95,4 +100,5 @@ class Inboxes:
         if (loading := self._loading.get(partition.identity)) is not None:
             await loading.wait()
         partition.inbox.check_online()
-        return self._loaded.get(partition.identity)
+        loaded = self._loaded.get(partition.identity)
+        return loaded if loaded is not None and loaded.topic is partition else None

@@ -1,7 +1,8 @@
-"""Those who want messages: they take what there is, or wait in line until there is something or their time is up.
+"""Requests for leases: each takes the messages that there are, or waits in line for some until its time is up.
 
 A subscription's partitions take turns; where messages have priorities, the partition whose first is the most urgent is
-next. Whoever goes away while it waits, or while its leases are being written, leaves nothing leased.
+next. A request that is cancelled while it waits, or while its leases are being written, leaves nothing leased. Requests
+end with their subscription, also if another takes its name.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from collections.abc import Callable, Container, Sequence
 from uuid import UUID
 
 from conveyor.broker.queue_partition import QueuePartition
+from conveyor.broker.subscriptions import Subscriptions
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Clock
 from conveyor.queues.ack_id import LeaseName, encode_ack_id
@@ -24,9 +26,12 @@ Leased = tuple[str, LeasedMessage]
 
 
 class LeaseRequests:
-    """See the module's docstring. partitions_of: the loaded partitions of a topic."""
+    """See the module's docstring. partitions_of: the loaded partitions of a topic, by its id."""
 
-    def __init__(self, partitions_of: Callable[[str], Sequence[QueuePartition]], clock: Clock) -> None:
+    def __init__(
+        self, subscriptions: Subscriptions, partitions_of: Callable[[UUID], Sequence[QueuePartition]], clock: Clock
+    ) -> None:
+        self._subscriptions = subscriptions
         self._partitions_of = partitions_of
         self._clock = clock
         self._waiting: dict[str, dict[UUID, deque[Waiter]]] = {}
@@ -44,12 +49,12 @@ class LeaseRequests:
 
     def give_back(self, subscription: Subscription, leased: Sequence[tuple[int, Target]]) -> None:
         """Leases, by partition, that reached nobody: as if they had never been given."""
-        partitions = self._partitions_of(subscription.topic)
+        partitions = self._partitions_of(subscription.topic_id)
         for number, target in leased:
             partitions[number].submit(Release(subscription=subscription.id, targets=(target,)), lambda _: None)
 
     def changed(self, partition: QueuePartition) -> None:
-        """There may be something new: tell the first of each subscription that waits for it."""
+        """A partition may have something new: wake the first request of each subscription that waits for it."""
         waiting = self._waiting.get(partition.messages.identity.topic)
         if not waiting:
             return
@@ -57,13 +62,12 @@ class LeaseRequests:
             if waiters and partition.has_messages(subscription):
                 _wake(waiters)
 
-    def end(self, subscription: UUID, error: RequestError) -> None:
-        """The subscription is gone: so say to all who wait for it."""
-        self._turns.pop(subscription, None)
-        for waiting in self._waiting.values():
-            for waiter in waiting.pop(subscription, ()):
-                if not waiter.done():
-                    waiter.set_exception(error)
+    def end(self, subscription: Subscription, error: RequestError) -> None:
+        """A subscription is deleted: fail the requests that wait for it."""
+        self._turns.pop(subscription.id, None)
+        for waiter in self._waiting.get(subscription.topic, {}).get(subscription.id, ()):
+            if not waiter.done():
+                waiter.set_exception(error)
 
     def stop(self) -> None:
         """Answer all who wait: with nothing."""
@@ -79,7 +83,7 @@ class LeaseRequests:
         failures: dict[int, RequestError] = {}
         try:
             while len(taken) < count and left_bytes > 0:
-                chosen = self._next(subscription, failures)
+                chosen = self._next(self._subscriptions.current(subscription), failures)
                 if chosen is None:
                     break
                 partition, floor = chosen
@@ -110,9 +114,9 @@ class LeaseRequests:
     def _next(self, subscription: Subscription, without: Container[int]) -> tuple[QueuePartition, int] | None:
         """The partition to ask, and the priority down to which its messages come before all others'.
 
-        None: there is nothing. Who then waits without a pause in between, misses nothing that comes.
+        None: there is nothing. A request that then waits, with no await in between, misses no message.
         """
-        partitions = self._partitions_of(subscription.topic)
+        partitions = self._partitions_of(subscription.topic_id)
         now_ms = self._clock.now_ms()
         turn = self._turns.get(subscription.id, 0)
         ready: list[tuple[int, QueuePartition]] = []
@@ -132,7 +136,9 @@ class LeaseRequests:
         return chosen[1], max((priority for priority, _ in ready), default=0)
 
     async def _wait(self, subscription: Subscription, deadline_ms: int) -> None:
-        waiters = self._waiting.setdefault(subscription.topic, {}).setdefault(subscription.id, deque())
+        self._subscriptions.current(subscription)
+        waiting = self._waiting.setdefault(subscription.topic, {})
+        waiters = waiting.setdefault(subscription.id, deque())
         waiter: Waiter = asyncio.get_running_loop().create_future()
         waiters.append(waiter)
         cancel = self._clock.call_at(deadline_ms, lambda: None if waiter.done() else waiter.set_result(None))
@@ -146,8 +152,10 @@ class LeaseRequests:
             cancel()
             if waiter in waiters:
                 waiters.remove(waiter)
-            if not waiters:
-                self._waiting.get(subscription.topic, {}).pop(subscription.id, None)
+            if not waiters and waiting.get(subscription.id) is waiters:
+                del waiting[subscription.id]
+                if not waiting and self._waiting.get(subscription.topic) is waiting:
+                    del self._waiting[subscription.topic]
 
 
 def _wake(waiters: deque[Waiter]) -> None:

@@ -58,6 +58,10 @@ class PartitionTable:
             raise self._missing(topic, number)
         return partition
 
+    def serves(self, partition: Partition) -> bool:
+        """Whether a partition is still the one of its name: not if its topic was deleted, and perhaps made again."""
+        return self._partitions.get(partition.identity) is partition
+
     def offline_reason(self, topic: str, number: int) -> str | None:
         """Why a partition is not served, if it is not."""
         partition = self._partitions.get((topic, number))

@@ -52,6 +52,7 @@ class QueuePartition:
         self._changed = changed
         self._runner = MachineRunner(state, machine, clock, self._stepped)
         self._is_advancing = False
+        self._is_stopped = False
         self._steps = 0
         self._snapshot_bytes = 0
         self._bytes_at_snapshot = 0
@@ -84,6 +85,7 @@ class QueuePartition:
         return self.machine.settled_offset()
 
     def stop(self) -> None:
+        self._is_stopped = True
         self.messages.unwatch(self._rose)
         self.messages.queue = None
         self._runner.stop()
@@ -114,7 +116,8 @@ class QueuePartition:
 
     def _advance_more(self) -> None:
         self._is_advancing = False
-        self._advance()
+        if not self._is_stopped:
+            self._advance()
 
     def _stepped(self) -> None:
         if not self.machine.is_caught_up:

@@ -1,4 +1,7 @@
-"""The partitions that are queues as well: loaded when their topic has a subscription, and kept until it has none."""
+"""The partitions that are queues as well: loaded when their topic has a subscription, and kept until it has none.
+
+They are kept by the id of their topic: a topic that takes the name of a deleted one has none of its queues.
+"""
 
 import asyncio
 import logging
@@ -14,7 +17,7 @@ from conveyor.broker.retention import Retention
 from conveyor.broker.subscriptions import Subscriptions
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics import Topics
-from conveyor.cluster.image import QUEUE_STATE, companion
+from conveyor.cluster.image import QUEUE_STATE, TopicImage, companion
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.queues.commands import CutBack, QueueProbe
@@ -56,46 +59,68 @@ class QueuePartitions:
         self._acks = acks
         self._new_id = new_id
         self._changed = changed
-        self._loaded: dict[str, list[QueuePartition]] = {}
-        self._loading: dict[str, asyncio.Lock] = {}
+        self._loaded: dict[UUID, list[QueuePartition]] = {}
+        self._loading: dict[UUID, asyncio.Lock] = {}
         self._incarnations = count(new_id().int & 0x7FFF_FFFF)
-        self.probes: dict[UUID, QueueProbe] = {}
+        self._probes: dict[UUID, QueueProbe] = {}
 
-    def of(self, topic: str) -> list[QueuePartition]:
+    def of(self, topic_id: UUID) -> list[QueuePartition]:
         """Those of a topic that are loaded, in their order."""
-        return self._loaded.get(topic, [])
+        return self._loaded.get(topic_id, [])
 
     async def load(self, topic: str) -> list[QueuePartition]:
-        """All of a topic, loaded if they are not. Raises RequestError."""
-        wanted = len(self._topics.existing(topic).partitions)
-        if len(self.of(topic)) == wanted:
-            return self.of(topic)
-        async with self._loading.setdefault(topic, asyncio.Lock()):
+        """All of a topic, loaded if they are not. Raises RequestError, also if the topic is deleted meanwhile."""
+        image = self._topics.existing(topic)
+        if len(self.of(image.topic_id)) == len(image.partitions):
+            return self.of(image.topic_id)
+        async with self._loading.setdefault(image.topic_id, asyncio.Lock()):
+            self._still(image)
             await self._topics.ensure_companion(QUEUE_STATE, topic)
-            loaded = self._loaded.setdefault(topic, [])
-            for number in range(len(loaded), len(self._topics.existing(topic).partitions)):
-                loaded.append(await self._load(topic, number))
-        return self.of(topic)
+            while len(self.of(image.topic_id)) < len(self._still(image).partitions):
+                loaded = self._loaded.setdefault(image.topic_id, [])
+                partition = await self._load(image, len(loaded))
+                if self._loaded.get(image.topic_id) is loaded:
+                    loaded.append(partition)
+                else:  # All were unloaded meanwhile.
+                    partition.stop()
+        return self.of(image.topic_id)
 
-    def unload(self, topic: str) -> None:
-        """Its topic is gone, or has no subscription any more."""
-        for each in self._loaded.pop(topic, []):
+    def unload(self, topic_id: UUID) -> None:
+        """Its topic has no subscription any more."""
+        for each in self._loaded.pop(topic_id, []):
             each.stop()
 
+    def topic_deleted(self, topic: TopicImage) -> None:
+        """Keep nothing of a topic that was deleted."""
+        self.unload(topic.topic_id)
+        self._loading.pop(topic.topic_id, None)
+
     def stop(self) -> None:
-        for topic in list(self._loaded):
-            self.unload(topic)
+        for topic_id in list(self._loaded):
+            self.unload(topic_id)
+
+    def forget(self, subscription: UUID) -> None:
+        """A subscription is deleted: drop its counters."""
+        self._probes.pop(subscription, None)
 
     def probe(self, subscription: UUID) -> QueueProbe:
         """The counters of a subscription, since this broker has started."""
-        return self.probes.setdefault(subscription, QueueProbe())
+        return self._probes.setdefault(subscription, QueueProbe())
 
-    async def _load(self, topic: str, number: int) -> QueuePartition:
+    def _still(self, topic: TopicImage) -> TopicImage:
+        """The topic as it is now. Raises RequestError (UNKNOWN_TOPIC) if it was deleted, and perhaps made again."""
+        present = self._topics.existing(topic.name)
+        if present.topic_id != topic.topic_id:
+            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic.name}' was deleted")
+        return present
+
+    async def _load(self, image: TopicImage, number: int) -> QueuePartition:
+        topic = image.name
         messages = self._partitions.find(topic, number)
         state = self._partitions.find(companion(QUEUE_STATE, topic), number)
         source = MessageSource(topic, number, messages.log)
         machine = QueueMachine(source, next(self._incarnations), self._fraction, self.probe, self._acks)
-        known = self._subscriptions.by_id(topic)
+        known = self._subscriptions.by_id(image.topic_id)
         limit, now_ms = int(messages.high_watermark), self._clock.now_ms()
         loop = asyncio.get_running_loop()
         opened = int(messages.opened_offset)

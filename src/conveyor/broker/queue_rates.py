@@ -1,4 +1,4 @@
-"""Acknowledgements and retries a second of each subscription, whether somebody asks for them or not."""
+"""Acknowledgements and retries a second of each subscription, sampled as long as there is one."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -24,7 +24,10 @@ class QueueRates:
             self._set_alarm()
 
     def forget(self, subscription: UUID) -> None:
+        """A subscription is deleted; the last one ends the sampling."""
         self._rates.pop(subscription, None)
+        if not self._rates:
+            self.stop()
 
     def measure(self, subscription: UUID) -> tuple[float, ...]:
         """Acknowledgements and retries a second; none for a subscription that is not followed any more."""
@@ -34,6 +37,7 @@ class QueueRates:
     def stop(self) -> None:
         if self._cancel_alarm is not None:
             self._cancel_alarm()
+            self._cancel_alarm = None
 
     def _counts(self, subscription: UUID) -> tuple[int, int]:
         probe = self._probe(subscription)

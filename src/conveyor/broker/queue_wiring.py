@@ -39,7 +39,7 @@ def make_queueing(broker: Broker, ports: BrokerPorts) -> Queueing:
     )
     subscriptions = Subscriptions(ports.store, topics, ports.new_id)
     burials = Burials(topics=topics, subscriptions=subscriptions, messages=messages, clock=clock, tasks=tasks)
-    requests = LeaseRequests(lambda topic: partitions.of(topic), clock)
+    requests = LeaseRequests(subscriptions, lambda topic_id: partitions.of(topic_id), clock)
 
     def changed(partition: QueuePartition) -> None:
         requests.changed(partition)

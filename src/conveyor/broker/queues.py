@@ -131,11 +131,11 @@ class Queues:
         self._rates.follow(subscription.id)
         try:
             partitions = await self._partitions.load(topic)  # The last of the others may have been deleted meanwhile.
-            await self._tell(topic, partitions)
+            await self._tell(subscription, partitions)
             await self._gather([self._begin(subscription, each, start) for each in partitions])
-        except RequestError:
-            self._rates.forget(subscription.id)
-            await self._subscriptions.delete(name)  # Nobody was promised a message: it can be made anew.
+        except RequestError as error:
+            await self._subscriptions.delete(subscription)  # It was promised no message: it can be made anew.
+            self._forget(subscription, error)
             raise
         return subscription
 
@@ -145,17 +145,17 @@ class Queues:
         before = self.existing(name)
         partitions = await self._ready(before)
         changed = await self._subscriptions.change(name, document)
-        await self._tell(before.topic, partitions)
+        await self._tell(before, partitions)
         return changed
 
     async def delete(self, name: str) -> None:
         """Forget a subscription and what it has settled; the messages stay."""
-        gone = await self._subscriptions.delete(name)
-        self._requests.end(gone.id, RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{name}' was deleted"))
-        self._rates.forget(gone.id)
-        await self._tell(gone.topic, await self._partitions.load(gone.topic))
-        if not self.all(gone.topic):
-            self._partitions.unload(gone.topic)
+        gone = self.existing(name)
+        await self._subscriptions.delete(gone)
+        self._forget(gone, RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{name}' was deleted"))
+        await self._tell(gone, await self._partitions.load(gone.topic))
+        if not self._subscriptions.has_any(gone.topic_id):
+            self._partitions.unload(gone.topic_id)
 
     async def lease(self, name: str, max_messages: int, wait_ms: int, visibility_ms: int | None) -> list[Lease]:
         """Up to so many messages; the answer is empty if none has come in time. Cancelling it leaves nothing leased."""
@@ -169,7 +169,7 @@ class Queues:
     def give_back(self, name: str, leases: Sequence[Lease]) -> None:
         """These leases reached nobody: as if they had never been given."""
         subscription = self.existing(name)
-        count = len(self._partitions.of(subscription.topic))
+        count = len(self._partitions.of(subscription.topic_id))
         found = [_target(subscription, each.ack_id, count) for each in leases]
         self._requests.give_back(subscription, [each for each in found if not isinstance(each, RequestError)])
 
@@ -275,7 +275,7 @@ class Queues:
     def measures(self) -> list[tuple[Subscription, QueueCounts, QueueProbe]]:
         """Of every subscription whose partitions are loaded: how it stands, and what has happened."""
         return [
-            (each, self._count(each, self._partitions.of(each.topic)), self._partitions.probe(each.id))
+            (each, self._count(each, self._partitions.of(each.topic_id)), self._partitions.probe(each.id))
             for each in self.all()
         ]
 
@@ -322,12 +322,13 @@ class Queues:
 
     async def _ready(self, subscription: Subscription) -> list[QueuePartition]:
         """The partitions of its topic, in each of which it has begun."""
-        partitions = self._partitions.of(subscription.topic)
+        partitions = self._partitions.of(subscription.topic_id)
         if len(partitions) != len(self._topics.existing(subscription.topic).partitions):
             partitions = await self._partitions.load(subscription.topic)
+            self._subscriptions.current(subscription)
         if all(each.machine.queue(subscription.id) is not None for each in partitions):
             return partitions
-        await self._tell(subscription.topic, partitions)
+        await self._tell(subscription, partitions)
         for each in partitions:
             if each.machine.queue(subscription.id) is None:
                 is_older = each.number < subscription.partition_count
@@ -347,9 +348,9 @@ class Queues:
         assert isinstance(settled, int)
         return settled
 
-    async def _tell(self, topic: str, partitions: Sequence[QueuePartition]) -> None:
+    async def _tell(self, changed: Subscription, partitions: Sequence[QueuePartition]) -> None:
         """Let the machines know which subscriptions there are, and how they are to be served."""
-        update = UpdateSubscriptions(subscriptions=self._subscriptions.by_id(topic))
+        update = UpdateSubscriptions(subscriptions=self._subscriptions.by_id(changed.topic_id))
         await self._gather([ask(each, update) for each in partitions])
 
     async def _settle(
@@ -389,16 +390,20 @@ class Queues:
             return
 
     async def _topic_grown(self, topic: str) -> None:
-        """Who waits for messages is told of those in a new partition only where it is loaded."""
+        """Load the new partitions: requests that wait learn of messages only in partitions that are loaded."""
         if self.all(topic):
             await self._load_quietly(topic)
 
     async def _topic_deleted(self, topic: TopicImage) -> None:
-        for each in self.all(topic.name):
-            gone = await self._subscriptions.delete(each.name)
-            self._rates.forget(gone.id)
-            self._requests.end(gone.id, RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic.name}' was deleted"))
-        self._partitions.unload(topic.name)
+        for gone in await self._subscriptions.topic_deleted(topic):
+            self._forget(gone, RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic.name}' was deleted"))
+        self._partitions.topic_deleted(topic)
+
+    def _forget(self, gone: Subscription, error: RequestError) -> None:
+        """End what serves a subscription that is deleted."""
+        self._requests.end(gone, error)
+        self._rates.forget(gone.id)
+        self._partitions.forget(gone.id)
 
     async def _gather(self, asked: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
         """One after the other would wait for the disk each time."""

@@ -2,16 +2,17 @@
 
 In the metadata tree a schedule is one node, `/schedules/<name>`, with this JSON:
 
-    {"topic": "reports", "cron": "30 7 * * MON-FRI", "time_zone": "Europe/Berlin", "payload": "<base64>",
-     "key": "<base64>" or null, "headers": [["name", "<base64>" or null], ...], "paused": false,
-     "fired_ms": 1700000000000}
+    {"topic": "reports", "topic_id": "<UUID>", "cron": "30 7 * * MON-FRI", "time_zone": "Europe/Berlin",
+     "payload": "<base64>", "key": "<base64>" or null, "headers": [["name", "<base64>" or null], ...],
+     "paused": false, "fired_ms": 1700000000000}
 
 `fired_ms` says until when everything is done: it is written after a message was published. Of what falls due while no
 broker runs only the last is made good. Each firing happens once, even if the broker ends before it has written so: its
 message carries `conveyor-dedup-id: schedule:<name>:<due ms>`, which is looked for in the topic before a firing is made
 good after a start.
 
-A schedule goes with its topic, and never makes one: a firing that finds no topic is left out.
+A schedule ends with its topic, which it knows by its id, so that none goes on with another topic of the name. It never
+makes a topic: a firing that finds none is left out.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -63,10 +65,12 @@ class Schedule:
 class _Active:
     """A schedule at work.
 
-    fired_ms: everything up to then is done. is_sure: nothing after it can be in the log. failures: one after another.
+    topic_id: of its topic; None as an earlier version has stored it. fired_ms: everything up to then is done. is_sure:
+    nothing after it can be in the log. failures: one after another.
     """
 
     schedule: Schedule
+    topic_id: UUID | None
     fired_ms: int
     is_sure: bool
     failures: int = 0
@@ -97,12 +101,14 @@ class Schedules:
         Those whose topic is gone are removed: the broker has ended between the two.
         """
         for path, node in (await self._store.tree(SCHEDULES_PATH)).items():
-            schedule, fired_ms = _decode(path.rpartition("/")[2], node.value)
-            if schedule.topic not in self._topics.image.topics:
+            active = _decode(path.rpartition("/")[2], node.value)
+            schedule = active.schedule
+            if not self._has_topic(active):
                 await self._store.delete(path)
                 log.info("schedule removed name=%s topic=%s: the topic is gone", schedule.name, schedule.topic)
                 continue
-            active = self._active[schedule.name] = _Active(schedule, fired_ms, is_sure=False)
+            active.topic_id = self._topics.existing(schedule.topic).topic_id
+            self._active[schedule.name] = active
             self._wake_at(active, self._clock.now_ms())
 
     def stop(self) -> None:
@@ -125,7 +131,7 @@ class Schedules:
         Raises RequestError: INVALID_SCHEDULE, INVALID_REQUEST (a header), UNKNOWN_TOPIC, SCHEDULE_ALREADY_EXISTS.
         """
         async with self._one_change:
-            await self._begin(_Active(schedule, self._clock.now_ms(), is_sure=True), ABSENT)
+            await self._begin(self._activate(schedule, self._clock.now_ms(), is_sure=True), ABSENT)
         log.info("schedule added name=%s topic=%s cron=%s", schedule.name, schedule.topic, schedule.cron)
 
     async def change(self, name: str, changes: Mapping[str, Any]) -> Schedule:
@@ -139,7 +145,7 @@ class Schedules:
             schedule = replace(before.schedule, **changes)
             goes_on = not before.schedule.paused and _goes_as(before.schedule, schedule)
             fired_ms = before.fired_ms if goes_on else self._clock.now_ms()
-            await self._begin(_Active(schedule, fired_ms, is_sure=False), ANY_VERSION)
+            await self._begin(self._activate(schedule, fired_ms, is_sure=False), ANY_VERSION)
             before.sleep_no_more()
         log.info("schedule changed name=%s fields=%s", name, ",".join(sorted(changes)))
         return schedule
@@ -147,7 +153,12 @@ class Schedules:
     async def remove(self, name: str) -> None:
         """End a schedule. Raises RequestError (UNKNOWN_SCHEDULE)."""
         async with self._one_change:
-            await self._end(self._find(name))
+            active = self._find(name)
+            try:
+                await self._store.delete(_path(name))
+            except StorageFailure as failure:
+                raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+            self._end(active)
 
     def next_ms(self, schedule: Schedule, after_ms: int) -> int | None:
         """When a schedule falls due next, after a time; None if it is paused, or never does."""
@@ -163,9 +174,6 @@ class Schedules:
     async def _begin(self, active: _Active, version: int) -> None:
         """Let a schedule hold once it is written down."""
         schedule = active.schedule
-        _check(schedule)
-        if self._topics.existing(schedule.topic).is_internal:
-            raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{schedule.topic}' is the broker's own")
         if not await self._write(active, version):
             raise RequestError(
                 ErrorKind.SCHEDULE_ALREADY_EXISTS,
@@ -175,19 +183,32 @@ class Schedules:
         self._wake_at(active, self._clock.now_ms())
 
     async def _topic_deleted(self, topic: TopicImage) -> None:
+        """End the schedules of a topic. A node that the store does not delete now is removed by the next start."""
         async with self._one_change:
-            for active in [each for each in self._active.values() if each.schedule.topic == topic.name]:
-                await self._end(active)
+            for active in [each for each in self._active.values() if not self._has_topic(each)]:
+                self._end(active)
+                try:
+                    await self._store.delete(_path(active.schedule.name))
+                except StorageFailure as failure:
+                    log.warning("schedule stays in the metadata name=%s: %s", active.schedule.name, failure)
 
-    async def _end(self, active: _Active) -> None:
-        name = active.schedule.name
-        try:
-            await self._store.delete(_path(name))
-        except StorageFailure as failure:
-            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
-        del self._active[name]
+    def _end(self, active: _Active) -> None:
+        del self._active[active.schedule.name]
         active.sleep_no_more()
-        log.info("schedule removed name=%s topic=%s", name, active.schedule.topic)
+        log.info("schedule removed name=%s topic=%s", active.schedule.name, active.schedule.topic)
+
+    def _activate(self, schedule: Schedule, fired_ms: int, *, is_sure: bool) -> _Active:
+        """Raises RequestError: see `add`."""
+        _check(schedule)
+        topic = self._topics.existing(schedule.topic)
+        if topic.is_internal:
+            raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{schedule.topic}' is the broker's own")
+        return _Active(schedule, topic.topic_id, fired_ms, is_sure)
+
+    def _has_topic(self, active: _Active) -> bool:
+        """Whether the topic of a schedule is there: that one, and not another of its name."""
+        topic = self._topics.image.topics.get(active.schedule.topic)
+        return topic is not None and active.topic_id in (None, topic.topic_id)
 
     def _sleep(self, active: _Active) -> None:
         now_ms = self._clock.now_ms()
@@ -213,9 +234,9 @@ class Schedules:
         dedup_id = f"schedule:{schedule.name}:{due_ms}".encode()
         try:
             if active.is_sure or not await self._is_in_log(schedule.topic, dedup_id, due_ms):
-                await self._publish(schedule, dedup_id)
+                await self._publish(active, dedup_id)
         except RequestError as error:
-            if schedule.topic in self._topics.image.topics:
+            if self._has_topic(active):
                 log.warning("schedule failed name=%s due_ms=%d reason=%s: tried again", schedule.name, due_ms, error)
                 active.is_sure, active.failures = False, active.failures + 1
                 return self._wake_at(active, self._clock.now_ms() + retry_delay_ms(_RETRY, active.failures, 1.0))
@@ -225,8 +246,10 @@ class Schedules:
         if self._is_active(active):
             self._wake(active)
 
-    async def _publish(self, schedule: Schedule, dedup_id: bytes) -> None:
-        self._topics.existing(schedule.topic)  # Nothing is awaited before `publish` looks for it, and may make it.
+    async def _publish(self, active: _Active, dedup_id: bytes) -> None:
+        schedule = active.schedule
+        if not self._has_topic(active):  # Nothing is awaited before `publish` looks for it, and may make it.
+            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{schedule.topic}' is not there")
         headers = (*schedule.headers, (DEDUP_ID, dedup_id))
         message = OutgoingMessage(value=schedule.payload, key=schedule.key, headers=headers)
         (result,) = await self._messages.publish(schedule.topic, [message])
@@ -289,6 +312,7 @@ def _encode(active: _Active) -> bytes:
     schedule = active.schedule
     document = {
         "topic": schedule.topic,
+        "topic_id": None if active.topic_id is None else str(active.topic_id),
         "cron": schedule.cron,
         "time_zone": schedule.time_zone,
         "payload": _to_text(schedule.payload),
@@ -300,7 +324,7 @@ def _encode(active: _Active) -> bytes:
     return msgspec.json.encode(document)
 
 
-def _decode(name: str, content: bytes) -> tuple[Schedule, int]:
+def _decode(name: str, content: bytes) -> _Active:
     document = msgspec.json.decode(content)
     schedule = Schedule(
         name=name,
@@ -312,7 +336,8 @@ def _decode(name: str, content: bytes) -> tuple[Schedule, int]:
         headers=tuple((header, _to_bytes(value)) for header, value in document["headers"]),
         paused=document["paused"],
     )
-    return schedule, document["fired_ms"]
+    topic_id = document.get("topic_id")
+    return _Active(schedule, None if topic_id is None else UUID(topic_id), document["fired_ms"], is_sure=False)
 
 
 def _to_text(content: bytes | None) -> str | None:

@@ -1,12 +1,17 @@
-"""The subscriptions of this broker: nodes of the metadata tree, `/subscriptions/<name>`, kept in memory as well."""
+"""The subscriptions of this broker: nodes of the metadata tree, `/subscriptions/<name>`, kept in memory as well.
+
+A subscription belongs to a topic by the topic's id: another topic that takes the name of a deleted one has none of its
+subscriptions. It is known by its own id, for the same reason: `current` refuses a subscription whose name another has.
+"""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from uuid import UUID
 
 from conveyor.broker.topics import Topics
-from conveyor.cluster.image import SUBSCRIPTIONS_PATH
+from conveyor.cluster.image import SUBSCRIPTIONS_PATH, TopicImage
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import ABSENT, MetadataStore
 from conveyor.queues.policy import (
@@ -19,6 +24,8 @@ from conveyor.queues.policy import (
     policy_from_document,
 )
 
+log = logging.getLogger(__name__)
+
 
 class Subscriptions:
     """See the module's docstring."""
@@ -28,6 +35,7 @@ class Subscriptions:
         self._topics = topics
         self._new_id = new_id
         self._by_name: dict[str, Subscription] = {}
+        self._by_topic: dict[UUID, dict[UUID, Subscription]] = {}
         self._one_change = asyncio.Lock()
 
     async def load(self) -> None:
@@ -38,7 +46,7 @@ class Subscriptions:
             if topic is None or topic.topic_id != subscription.topic_id:
                 await self._store.delete(path)
             else:
-                self._by_name[subscription.name] = subscription
+                self._add(subscription)
 
     def existing(self, name: str) -> Subscription:
         """Raises RequestError (UNKNOWN_SUBSCRIPTION)."""
@@ -47,17 +55,36 @@ class Subscriptions:
             raise RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{name}' is not there")
         return found
 
+    def current(self, subscription: Subscription) -> Subscription:
+        """A subscription with its present policy. Raises RequestError (UNKNOWN_SUBSCRIPTION) once it is deleted."""
+        if not self.exists(subscription):
+            raise RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{subscription.name}' was deleted")
+        return self._by_name[subscription.name]
+
+    def exists(self, subscription: Subscription) -> bool:
+        """Whether it was not deleted."""
+        found = self._by_name.get(subscription.name)
+        return found is not None and found.id == subscription.id
+
     def all(self, topic: str | None = None) -> list[Subscription]:
         """Those of a topic, or all, by name."""
-        found = [each for each in self._by_name.values() if topic is None or each.topic == topic]
-        return sorted(found, key=lambda each: each.name)
+        if topic is None:
+            return [self._by_name[name] for name in sorted(self._by_name)]
+        image = self._topics.image.topics.get(topic)
+        found = () if image is None else self._by_topic.get(image.topic_id, {}).values()
+        return sorted(found, key=lambda subscription: subscription.name)
 
-    def by_id(self, topic: str) -> dict[UUID, Subscription]:
-        return {each.id: each for each in self._by_name.values() if each.topic == topic}
+    def by_id(self, topic_id: UUID) -> dict[UUID, Subscription]:
+        """The subscriptions of a topic."""
+        return dict(self._by_topic.get(topic_id, {}))
+
+    def has_any(self, topic_id: UUID) -> bool:
+        """Whether a topic has subscriptions."""
+        return topic_id in self._by_topic
 
     def topics(self) -> set[str]:
         """The topics that have subscriptions."""
-        return {each.topic for each in self._by_name.values()}
+        return {next(iter(subscriptions.values())).topic for subscriptions in self._by_topic.values()}
 
     async def create(
         self, topic: str, name: str, start: Start, document: Mapping[str, object], default: Policy
@@ -79,7 +106,7 @@ class Subscriptions:
                 policy=policy_from_document(topic, document, default),
             )
             await self._put(subscription, ABSENT)
-            self._by_name[name] = subscription
+            self._add(subscription)
             return subscription
 
     async def change(self, name: str, document: Mapping[str, object]) -> Subscription:
@@ -89,22 +116,49 @@ class Subscriptions:
             policy = policy_from_document(before.topic, document, before.policy)
             changed = replace(before, policy=policy)
             await self._put(changed)
-            self._by_name[name] = changed
+            self._add(changed)
             return changed
 
-    async def delete(self, name: str) -> Subscription:
-        """Remove it. Raises RequestError."""
+    async def delete(self, subscription: Subscription) -> None:
+        """Remove a subscription, unless it was removed already. Raises RequestError."""
         async with self._one_change:
-            gone = self.existing(name)
+            if not self.exists(subscription):
+                return
             try:
-                await self._store.delete(f"{SUBSCRIPTIONS_PATH}/{name}")
+                await self._store.delete(_path(subscription.name))
             except StorageFailure as failure:
                 raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
-            del self._by_name[name]
+            self._remove(subscription)
+
+    async def topic_deleted(self, topic: TopicImage) -> list[Subscription]:
+        """Remove the subscriptions of a topic that was deleted, and return them.
+
+        A node that the store does not delete now is removed by the next start, which finds no topic of its topic id.
+        """
+        async with self._one_change:
+            gone = list(self.by_id(topic.topic_id).values())
+            for subscription in gone:
+                self._remove(subscription)
+            for subscription in gone:
+                try:
+                    await self._store.delete(_path(subscription.name))
+                except StorageFailure as failure:
+                    log.warning("subscription stays in the metadata name=%s: %s", subscription.name, failure)
             return gone
 
+    def _add(self, subscription: Subscription) -> None:
+        self._by_name[subscription.name] = subscription
+        self._by_topic.setdefault(subscription.topic_id, {})[subscription.id] = subscription
+
+    def _remove(self, subscription: Subscription) -> None:
+        del self._by_name[subscription.name]
+        subscriptions = self._by_topic[subscription.topic_id]
+        del subscriptions[subscription.id]
+        if not subscriptions:
+            del self._by_topic[subscription.topic_id]
+
     async def _put(self, subscription: Subscription, version: int | None = None) -> None:
-        path, content = f"{SUBSCRIPTIONS_PATH}/{subscription.name}", encode_subscription(subscription)
+        path, content = _path(subscription.name), encode_subscription(subscription)
         try:
             written = await (
                 self._store.put(path, content) if version is None else self._store.put(path, content, version)
@@ -125,3 +179,7 @@ class Subscriptions:
             ErrorKind.SUBSCRIPTION_ALREADY_EXISTS,
             f"subscription '{name}' exists already {where}: names are unique in the broker, choose another",
         )
+
+
+def _path(name: str) -> str:
+    return f"{SUBSCRIPTIONS_PATH}/{name}"
