@@ -55,10 +55,12 @@ class LeaseRequests:
 
     def changed(self, partition: QueuePartition) -> None:
         """A partition may have something new: wake the first request of each subscription that waits for it."""
+        changed = partition.machine.take_changed()
         waiting = self._waiting.get(partition.messages.identity.topic)
         if not waiting:
             return
-        for subscription, waiters in list(waiting.items()):
+        for subscription in changed:
+            waiters = waiting.get(subscription)
             if waiters and partition.has_messages(subscription):
                 _wake(waiters)
 

@@ -20,7 +20,7 @@ from conveyor.broker.topics import Topics
 from conveyor.cluster.image import QUEUE_STATE, TopicImage, companion
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
-from conveyor.queues.commands import CutBack, QueueProbe
+from conveyor.queues.commands import CutBack, ForgetSubscription, QueueProbe
 from conveyor.queues.machine import QueueMachine
 from conveyor.queues.memory_budget import MemoryBudget
 from conveyor.queues.policy import Subscription
@@ -81,6 +81,7 @@ class QueuePartitions:
                 partition = await self._load(image, len(loaded))
                 if self._loaded.get(image.topic_id) is loaded:
                     loaded.append(partition)
+                    self._forget_strays(image.topic_id, partition)
                 else:  # All were unloaded meanwhile.
                     partition.stop()
         return self.of(image.topic_id)
@@ -106,6 +107,11 @@ class QueuePartitions:
     def probe(self, subscription: UUID) -> QueueProbe:
         """The counters of a subscription, since this broker has started."""
         return self._probes.setdefault(subscription, QueueProbe())
+
+    def _forget_strays(self, topic_id: UUID, partition: QueuePartition) -> None:
+        """Subscriptions that were deleted before the partition was loaded, or meanwhile."""
+        for subscription in partition.machine.strays(self._subscriptions.by_id(topic_id)):
+            partition.submit(ForgetSubscription(subscription=subscription), lambda _: None)
 
     def _still(self, topic: TopicImage) -> TopicImage:
         """The topic as it is now. Raises RequestError (UNKNOWN_TOPIC) if it was deleted, and perhaps made again."""

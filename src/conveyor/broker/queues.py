@@ -28,7 +28,9 @@ from conveyor.queues.commands import (
     Acknowledge,
     Cancel,
     Extend,
+    ForgetSubscription,
     MessageState,
+    PutSubscription,
     QueueCounts,
     QueueProbe,
     Reject,
@@ -36,7 +38,6 @@ from conveyor.queues.commands import (
     Seek,
     Settled,
     Target,
-    UpdateSubscriptions,
 )
 from conveyor.queues.filters import Filter
 from conveyor.queues.inspection import MAX_PEEKED_BYTES, Peeked, count_messages, message_state, peek
@@ -131,11 +132,13 @@ class Queues:
         self._rates.follow(subscription.id)
         try:
             partitions = await self._partitions.load(topic)  # The last of the others may have been deleted meanwhile.
-            await self._tell(subscription, partitions)
+            await self._tell(partitions, subscription)
             await self._gather([self._begin(subscription, each, start) for each in partitions])
         except RequestError as error:
             await self._subscriptions.delete(subscription)  # It was promised no message: it can be made anew.
             self._forget(subscription, error)
+            for each in self._partitions.of(subscription.topic_id):
+                each.submit(ForgetSubscription(subscription=subscription.id), lambda _: None)
             raise
         return subscription
 
@@ -145,7 +148,7 @@ class Queues:
         before = self.existing(name)
         partitions = await self._ready(before)
         changed = await self._subscriptions.change(name, document)
-        await self._tell(before, partitions)
+        await self._tell(partitions, changed)
         return changed
 
     async def delete(self, name: str) -> None:
@@ -153,7 +156,7 @@ class Queues:
         gone = self.existing(name)
         await self._subscriptions.delete(gone)
         self._forget(gone, RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{name}' was deleted"))
-        await self._tell(gone, await self._partitions.load(gone.topic))
+        await self._tell(self._partitions.of(gone.topic_id), gone)
         if not self._subscriptions.has_any(gone.topic_id):
             self._partitions.unload(gone.topic_id)
 
@@ -328,7 +331,7 @@ class Queues:
             self._subscriptions.current(subscription)
         if all(each.machine.queue(subscription.id) is not None for each in partitions):
             return partitions
-        await self._tell(subscription, partitions)
+        await self._tell(partitions, subscription)
         for each in partitions:
             if each.machine.queue(subscription.id) is None:
                 is_older = each.number < subscription.partition_count
@@ -348,10 +351,16 @@ class Queues:
         assert isinstance(settled, int)
         return settled
 
-    async def _tell(self, changed: Subscription, partitions: Sequence[QueuePartition]) -> None:
-        """Let the machines know which subscriptions there are, and how they are to be served."""
-        update = UpdateSubscriptions(subscriptions=self._subscriptions.by_id(changed.topic_id))
-        await self._gather([ask(each, update) for each in partitions])
+    async def _tell(self, partitions: Sequence[QueuePartition], subscription: Subscription) -> None:
+        """Let the machines know what has become of a subscription: it is new, changed, or deleted."""
+        await self._gather([self._tell_one(each, subscription) for each in partitions])
+
+    async def _tell_one(self, partition: QueuePartition, subscription: Subscription) -> None:
+        """What holds when the machine is asked counts, as the subscription may be deleted at any time."""
+        if self._subscriptions.exists(subscription):
+            await ask(partition, PutSubscription(subscription=self._subscriptions.current(subscription)))
+        else:
+            await ask(partition, ForgetSubscription(subscription=subscription.id))
 
     async def _settle(
         self,

@@ -1,6 +1,5 @@
 """What the machine of one partition is asked, and what it answers."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
@@ -11,10 +10,17 @@ from conveyor.queues.policy import Subscription
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateSubscriptions:
-    """All subscriptions that the topic has now, by id. Replies None."""
+class PutSubscription:
+    """A subscription that is new, and begins with its first `Seek`, or that has another policy. Replies None."""
 
-    subscriptions: Mapping[UUID, Subscription]
+    subscription: Subscription
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetSubscription:
+    """A subscription that is deleted. Replies None."""
+
+    subscription: UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +136,7 @@ class Cancel:
 
 Settling = Acknowledge | Retry | Extend | Reject
 OneSubscriptionCommand = Seek | LeaseMessages | Settling | Release | MoveToDeadLetters | Redeliver | DropDeadLetters
-QueueCommand = UpdateSubscriptions | CutBack | Cancel | OneSubscriptionCommand
+QueueCommand = PutSubscription | ForgetSubscription | CutBack | Cancel | OneSubscriptionCommand
 
 
 class LeasedMessage(NamedTuple):

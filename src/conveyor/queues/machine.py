@@ -4,11 +4,14 @@ Hard state, changed by `apply` only: a `Progress` for each subscription, and the
 state: a `Deliveries` for each, made from these and from the topic's own log, which `advance` goes through as it grows.
 See `conveyor.kernel.machine` for the contract. Reading messages is no change: what is in a log never changes.
 
+A command for one subscription costs the same however many there are: after each change of a queue, `_look_at` notes
+when it is due, and whether it lags behind the log or has dead letters to move.
+
 Invariants: a message is leased to one at most; what is settled is not leased again, unless somebody seeks or redrives;
 what is not settled is leased again, sooner or later.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 from uuid import UUID
 
@@ -21,9 +24,11 @@ from conveyor.queues.commands import (
     CutBack,
     DropDeadLetters,
     Extend,
+    ForgetSubscription,
     LeaseMessages,
     MoveToDeadLetters,
     OneSubscriptionCommand,
+    PutSubscription,
     QueueCommand,
     QueueProbe,
     Redeliver,
@@ -31,9 +36,8 @@ from conveyor.queues.commands import (
     Release,
     Retry,
     Seek,
-    UpdateSubscriptions,
 )
-from conveyor.queues.deliveries import MAX_INDEXED, Deliveries
+from conveyor.queues.deliveries import MAX_INDEXED
 from conveyor.queues.memory_budget import MemoryBudget
 from conveyor.queues.policy import Subscription
 from conveyor.queues.progress import BEYOND, Progress
@@ -55,6 +59,7 @@ from conveyor.queues.records import (
 from conveyor.queues.remembered_acks import RememberedAcks
 from conveyor.queues.scan import BatchScan
 from conveyor.queues.source import MessageSource
+from conveyor.queues.timetable import Timetable
 
 SCAN_BYTES = 1 << 18
 
@@ -85,9 +90,14 @@ class QueueMachine:
         self.cancelled = RangeSet()
         """Messages that nobody shall see. Hard state."""
         self._progress: dict[UUID, Progress] = {}
-        self._subscriptions: Mapping[UUID, Subscription] = {}
+        self._subscriptions: dict[UUID, Subscription] = {}
         self._queues: dict[UUID, Queue] = {}
+        self._timetable = Timetable()
+        self._lagging: dict[UUID, Queue] = {}
+        self._dooming: dict[UUID, Queue] = {}
+        self._changed: set[UUID] = set()
         self._high_watermark = 0
+        self._let_go_offset = 0
 
     def apply(self, record: LogRecord) -> None:
         assert record.key is not None
@@ -109,7 +119,7 @@ class QueueMachine:
                 self._apply_started(UUID(bytes=record.key), progress)
 
     def loaded(self, now_ms: int) -> None:
-        """All records are applied; `UpdateSubscriptions` tells which of these subscriptions there still are."""
+        """All records are applied; `know` says which of these subscriptions there still are."""
 
     def reaches_beyond(self, offset: int) -> bool:
         """Whether anything is known of messages from an offset on: a `CutBack` is due if the log ends there.
@@ -127,20 +137,23 @@ class QueueMachine:
         return records
 
     def next_deadline_ms(self) -> int | None:
-        return min(
-            (each for queue in self._queues.values() if (each := queue.next_deadline_ms()) is not None), default=None
-        )
+        return self._timetable.first_ms()
 
     def expire(self, now_ms: int) -> Outcome:
         records: list[LogRecord] = []
-        for queue in self._queues.values():
+        for subscription in self._timetable.pop_due(now_ms):
+            queue = self._queues[subscription]
             records += queue.expire(now_ms)
+            self._look_at(queue)
         return Outcome(tuple(records))
 
     def handle(self, command: QueueCommand, token: Token, now_ms: int) -> Outcome:
         match command:
-            case UpdateSubscriptions():
-                return Outcome(tuple(self._update(command.subscriptions)), (Reply(token, None),))
+            case PutSubscription():
+                self._put(command.subscription)
+                return Outcome(replies=(Reply(token, None),))
+            case ForgetSubscription():
+                return Outcome(self._forget(command.subscription), (Reply(token, None),))
             case CutBack():
                 return Outcome((cut(command.offset),), (Reply(token, None),))
             case Cancel():
@@ -155,13 +168,19 @@ class QueueMachine:
                     return self._handle_one(queue, command, token, now_ms)
                 except StorageFailure as failure:
                     return Outcome(replies=(Reply(token, _unreadable(failure)),))
+                finally:
+                    self._look_at(queue)
 
     def know(self, subscriptions: Mapping[UUID, Subscription]) -> None:
         """Before the first command: which subscriptions there are. Those with progress go on from there."""
-        self._subscriptions = subscriptions
+        self._subscriptions = dict(subscriptions)
         for each in subscriptions.values():
             if each.id in self._progress:
                 self._open(each)
+
+    def strays(self, subscriptions: Collection[UUID]) -> list[UUID]:
+        """What is known here of other subscriptions than these: they were deleted while the machine was not loaded."""
+        return [each for each in self._progress.keys() | self._subscriptions.keys() if each not in subscriptions]
 
     def queue(self, subscription: UUID) -> Queue | None:
         """What a subscription is doing here; None if it is not known."""
@@ -172,14 +191,16 @@ class QueueMachine:
 
         Raises StorageFailure.
         """
-        self._high_watermark = high_watermark
+        if high_watermark > self._high_watermark:
+            self._high_watermark = high_watermark
+            self._lagging |= self._queues
         self._let_go_below(min(self._source.log_start_offset, high_watermark))
         behind = self._behind()
         if behind:
-            furthest = max(each.scanned_offset for each in behind)
-            slow = [each for each in behind if each.scanned_offset < furthest]
-            self._scan([each for each in behind if each.scanned_offset == furthest], high_watermark, now_ms)
-            if slow:  # Nobody waits for one that goes through the whole log.
+            furthest = max(each.deliveries.scanned_offset for each in behind)
+            slow = [each for each in behind if each.deliveries.scanned_offset < furthest]
+            self._scan([each for each in behind if each.deliveries.scanned_offset == furthest], high_watermark, now_ms)
+            if slow:  # A queue that goes through the whole log delays no other.
                 self._scan(slow, high_watermark, now_ms)
         return self.is_caught_up
 
@@ -193,17 +214,35 @@ class QueueMachine:
         """Whether `advance` has nothing more to look through for now, as far as is known here."""
         return not self._behind()
 
-    def _behind(self) -> list[Deliveries]:
-        every = [each.deliveries for each in self._queues.values()]
-        return [each for each in every if each.scanned_offset < self._high_watermark and not each.is_full]
+    def _behind(self) -> list[Queue]:
+        return [each for each in self._lagging.values() if not each.deliveries.is_full]
 
     def _let_go_below(self, log_start_offset: int) -> None:
+        if log_start_offset <= self._let_go_offset:
+            return
+        self._let_go_offset = log_start_offset
         for queue in self._queues.values():
             queue.deliveries.skip_to(log_start_offset)
             queue.progress.forget_below(log_start_offset)
+            self._look_at(queue)
         self.cancelled.remove(0, log_start_offset)
 
-    def _scan(self, behind: list[Deliveries], high_watermark: int, now_ms: int) -> None:
+    def _look_at(self, queue: Queue) -> None:
+        """Note what has become of a queue: when it has to be looked at next, and what it is waiting for."""
+        identity, deliveries = queue.subscription.id, queue.deliveries
+        self._changed.add(identity)
+        self._timetable.set(identity, deliveries.next_deadline_ms())
+        if deliveries.scanned_offset < self._high_watermark:
+            self._lagging[identity] = queue
+        else:
+            self._lagging.pop(identity, None)
+        if deliveries.doomed:
+            self._dooming[identity] = queue
+        else:
+            self._dooming.pop(identity, None)
+
+    def _scan(self, queues: list[Queue], high_watermark: int, now_ms: int) -> None:
+        behind = [each.deliveries for each in queues]
         position = min(each.scanned_offset for each in behind)
         reached = position
         for header, place, batch in self._source.batches(position, high_watermark, SCAN_BYTES):
@@ -215,6 +254,8 @@ class QueueMachine:
         if reached == position:  # Compaction has left nothing up to there.
             for each in behind:
                 each.take((), high_watermark, now_ms)
+        for queue in queues:
+            self._look_at(queue)
 
     def held_from(self) -> int | None:
         """The lowest offset of all that some subscription withholds, or may withhold, and of what is on its way to a
@@ -236,6 +277,7 @@ class QueueMachine:
         queue = self._queues.get(subscription)
         if queue is not None:
             queue.restart()
+            self._look_at(queue)
         elif known is not None:
             self._open(known)
 
@@ -272,11 +314,12 @@ class QueueMachine:
             return Outcome(replies=(Reply(token, refused),))
         for queue in self._queues.values():
             queue.cancelled(command.offset)
+            self._look_at(queue)
         record = ranges_record(PARTITION_KEY, Kind.CANCELLED, [(command.offset, command.offset + 1)])
         return Outcome((record,), (Reply(token, None),))
 
     def _open(self, subscription: Subscription) -> None:
-        self._queues[subscription.id] = Queue(
+        queue = self._queues[subscription.id] = Queue(
             subscription,
             self._progress[subscription.id],
             self._source,
@@ -286,19 +329,26 @@ class QueueMachine:
             RememberedAcks(self._acks),
             self._max_indexed,
         )
+        queue.progress.forget_below(self._let_go_offset)
+        self._look_at(queue)
 
-    def _update(self, subscriptions: Mapping[UUID, Subscription]) -> Iterator[LogRecord]:
-        """Those that are gone are forgotten; those that are new wait for their first `Seek`."""
-        for gone in self._progress.keys() - subscriptions.keys():
-            queue = self._queues.pop(gone, None)
-            if queue is not None:
-                queue.close()
-            yield forgotten(gone)
-        for each in subscriptions.values():
-            queue = self._queues.get(each.id)
-            if queue is not None and queue.subscription != each:
-                queue.subscription = each
-        self._subscriptions = subscriptions
+    def _put(self, subscription: Subscription) -> None:
+        """A queue that is open goes on with another policy; a new one waits for its first `Seek`."""
+        self._subscriptions[subscription.id] = subscription
+        queue = self._queues.get(subscription.id)
+        if queue is not None and queue.subscription != subscription:
+            queue.subscription = subscription
+            self._look_at(queue)
+
+    def _forget(self, subscription: UUID) -> tuple[LogRecord, ...]:
+        self._subscriptions.pop(subscription, None)
+        queue = self._queues.pop(subscription, None)
+        if queue is not None:
+            queue.close()
+        self._timetable.set(subscription, None)
+        self._lagging.pop(subscription, None)
+        self._dooming.pop(subscription, None)
+        return (forgotten(subscription),) if subscription in self._progress else ()
 
     def _handle_one(self, queue: Queue, command: OneSubscriptionCommand, token: Token, now_ms: int) -> Outcome:
         reply: object = None
@@ -326,7 +376,12 @@ class QueueMachine:
 
     def with_doomed(self) -> list[Subscription]:
         """Subscriptions that have messages on their way to the dead-letter topic."""
-        return [each.subscription for each in self._queues.values() if each.deliveries.doomed]
+        return [each.subscription for each in self._dooming.values()]
+
+    def take_changed(self) -> set[UUID]:
+        """Subscriptions that may have messages which they had not when this was last asked."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def doomed(self, subscription: UUID, limit: int) -> list[tuple[int, Attempt]]:
         """Some of the messages of a subscription that are to go to the dead-letter topic."""

@@ -14,9 +14,11 @@ from conveyor.log.records import Header, encode_batch
 from conveyor.log.recovery import open_log
 from conveyor.queues.commands import (
     Acknowledge,
+    ForgetSubscription,
     LeasedMessage,
     LeasedMessages,
     LeaseMessages,
+    PutSubscription,
     QueueCommand,
     QueueCounts,
     QueueProbe,
@@ -24,7 +26,6 @@ from conveyor.queues.commands import (
     Seek,
     Settled,
     Target,
-    UpdateSubscriptions,
 )
 from conveyor.queues.deliveries import MAX_INDEXED
 from conveyor.queues.inspection import count_messages
@@ -109,8 +110,12 @@ class Stage:
 
     def know(self, *subscriptions: Subscription) -> None:
         """From now on there are these, with these policies."""
+        gone = self.subscriptions
         self.subscriptions = {each.id: each for each in subscriptions}
-        self.ask(UpdateSubscriptions(subscriptions=self.subscriptions))
+        for each in gone.keys() - self.subscriptions.keys():
+            self.ask(ForgetSubscription(subscription=each))
+        for subscription in subscriptions:
+            self.ask(PutSubscription(subscription=subscription))
 
     def publish(
         self, *records: tuple[bytes | None, bytes | None, Sequence[Header]], codec: int = compression.NONE

@@ -11,13 +11,13 @@ from conveyor.queues.attributes import ONLY_FOR
 from conveyor.queues.commands import (
     Cancel,
     DropDeadLetters,
+    ForgetSubscription,
     MoveToDeadLetters,
     Redeliver,
     Reject,
     Release,
     Seek,
     Target,
-    UpdateSubscriptions,
 )
 from conveyor.queues.inspection import peek
 from conveyor.queues.machine import SCAN_BYTES
@@ -366,9 +366,21 @@ def test_subscription_that_is_gone_is_refused_and_forgotten() -> None:
     assert stage.machine.settled_offset() == 2
     assert kinds((stage.ask(Seek(subscription=SUBSCRIPTION, offset=0)),)) == [ErrorKind.UNKNOWN_SUBSCRIPTION]
     assert kinds((stage.ask(Redeliver(subscription=SUBSCRIPTION, offsets=())),)) == [ErrorKind.UNKNOWN_SUBSCRIPTION]
-    stage.ask(UpdateSubscriptions(subscriptions={}))
+    stage.know()
     stage.restart()
     assert stage.machine.settled_offset() == 0
+
+
+def test_subscription_that_was_deleted_meanwhile_is_a_stray_until_it_is_forgotten() -> None:
+    stage = Stage(subscription(), subscription(OTHER))
+    stage.subscriptions = {OTHER: subscription(OTHER)}
+    stage.restart()
+    assert stage.machine.strays(stage.subscriptions) == [SUBSCRIPTION]
+    stage.ask(ForgetSubscription(subscription=SUBSCRIPTION))
+    assert stage.machine.strays(stage.subscriptions) == []
+    stage.restart()
+    assert stage.machine.strays(stage.subscriptions) == []
+    assert stage.machine.strays({}) == [OTHER]
 
 
 def test_what_retention_took_is_not_counted_and_not_leased() -> None:

@@ -1,0 +1,91 @@
+"""What is done for one subscription costs the same however many others there are. Calls are counted, not time."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from conveyor.broker.broker import Broker
+from conveyor.broker.messages import OutgoingMessage
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.queues.policy import Start
+from tests.unit.broker.parts import Storage, running_parts
+
+EARLIEST = Start(kind="earliest")
+FEW, MANY = 10, 400
+TOLERATED = 1.2
+
+
+@pytest.fixture
+async def broker(storage: Storage) -> AsyncIterator[Broker]:
+    """A broker with a topic of two partitions, and one of one that has subscriptions, too."""
+    async with running_parts(storage=storage) as running:
+        await running.topics.create(TopicRequest(name="t", partitions=2))
+        await running.topics.create(TopicRequest(name="other", partitions=1))
+        yield running
+
+
+async def calls_of(work: Coroutine[Any, Any, object]) -> int:
+    """How many functions are called on the event loop until some work is done."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        await work
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+async def subscribe(broker: Broker, start: int, end: int) -> None:
+    for number in range(start, end):
+        await broker.queues.create("t", f"s-{number}", EARLIEST, {})
+        await broker.queues.create("other", f"other-{number}", EARLIEST, {})
+
+
+async def life(broker: Broker, name: str) -> None:
+    """A subscription is made, changed, used, and deleted."""
+    queues = broker.queues
+    await queues.create("t", name, EARLIEST, {})
+    await queues.change(name, {"max_deliveries": 3})
+    first, second = await queues.lease(name, 2, 0, None)
+    assert await queues.ack(name, [first.ack_id]) == [None]
+    assert await queues.nack(name, [second.ack_id], 1_000) == [None]
+    await queues.stats(name)
+    await queues.delete(name)
+
+
+async def cheapest_life(broker: Broker) -> int:
+    """The least of several, as a flush of another partition may fall into one."""
+    return min([await calls_of(life(broker, f"life-{number}")) for number in range(5)])
+
+
+async def test_a_subscription_costs_the_same_however_many_others_there_are(broker: Broker) -> None:
+    await broker.messages.publish("t", [OutgoingMessage(b"payload", partition=number) for number in (0, 1)])
+    await subscribe(broker, 0, FEW)
+    few = await cheapest_life(broker)
+    await subscribe(broker, FEW, MANY)
+    many = await cheapest_life(broker)
+    assert many < TOLERATED * few
+
+
+async def test_requests_that_wait_cost_the_commands_of_others_nothing(broker: Broker) -> None:
+    await broker.messages.publish("t", [OutgoingMessage(b"payload", partition=number) for number in (0, 1)])
+    await subscribe(broker, 0, FEW)
+    few = await cheapest_life(broker)
+    await subscribe(broker, FEW, MANY)
+    for number in range(MANY):
+        await broker.queues.purge(f"s-{number}")
+    waiting = [asyncio.ensure_future(broker.queues.lease(f"s-{each}", 1, 20_000, None)) for each in range(MANY)]
+    await asyncio.sleep(0)
+    many = await cheapest_life(broker)
+    assert many < TOLERATED * few
+    broker.queues.stop()
+    assert await asyncio.gather(*waiting) == [[]] * MANY
