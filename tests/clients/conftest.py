@@ -1,11 +1,13 @@
 """One broker for all clients of a module; each test has topics of its own."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from conveyor.testing import Broker
+from tests.clients.stages import Stage
 
 
 @pytest.fixture(scope="module")
@@ -17,3 +19,11 @@ def broker() -> Iterator[Broker]:
 @pytest.fixture
 def topic() -> str:
     return f"topic-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """Brokers and applications of one test."""
+    stage = Stage(tmp_path)
+    yield stage
+    stage.clear()

@@ -109,6 +109,17 @@ def streams_jars() -> Path:
     return _jars("streams-jars", SOURCES / "java" / "streams" / "pom.xml")
 
 
+@cache
+def connect_jars() -> Path:
+    """Kafka Connect's worker, its connectors of files, and MirrorMaker."""
+    return _jars("connect-jars", SOURCES / "java" / "connect" / "pom.xml")
+
+
+def connect_command(main: str) -> list[str]:
+    """Runs a class with a `main` of Kafka Connect, which logs as simplelogger.properties says."""
+    return java_command(main, SOURCES / "java" / "connect", connect_jars() / "*")
+
+
 def _jars(name: str, pom: Path) -> Path:
     require("maven", "mvn")
 

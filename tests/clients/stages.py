@@ -1,0 +1,94 @@
+"""Brokers and applications of others, side by side, each a process that a test may kill."""
+
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from tests.clients.programs import ROOT
+from tests.processes import BrokerProcess
+
+Found = TypeVar("Found")
+WAIT_SECONDS = 90
+PROBE_PAUSE_S = 0.05
+SHOWN_CHARACTERS = 10_000
+
+
+class Application:
+    """A program that serves or works until it is ended. What it prints is appended to a log."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self._command = command
+        self._log = log
+        self._printed_before = 0
+
+    def start(self) -> None:
+        with self._log.open("a") as log:
+            self._printed_before = log.tell()
+            self._process = subprocess.Popen(self._command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+
+    def kill(self) -> None:
+        """SIGKILL: no chance to commit or to say goodbye. An application that has ended stays as it is."""
+        self._process.kill()
+        self._process.wait()
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def log(self) -> str:
+        """What it has printed since its last start."""
+        return self._log.read_text()[self._printed_before :]
+
+    def await_line(self, pattern: str) -> re.Match[str]:
+        """Wait until it has printed a line that matches."""
+        return until(lambda: re.search(pattern, self.log(), re.MULTILINE), pattern)
+
+
+class Stage:
+    """The processes of one test, and the folder of their files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._processes: list[BrokerProcess | Application] = []
+        self._logs: list[Path] = []
+
+    def broker(self, name: str = "broker") -> BrokerProcess:
+        """Start a broker."""
+        place = self.folder / name
+        place.mkdir()
+        self._logs.append(place / "broker.log")
+        broker = BrokerProcess(place / "data")
+        self._processes.append(broker)
+        return broker.start()
+
+    def application(self, name: str, command: list[str]) -> Application:
+        """Start an application."""
+        self._logs.append(self.folder / f"{name}.log")
+        application = Application(command, self._logs[-1])
+        self._processes.append(application)
+        application.start()
+        return application
+
+    def properties(self, name: str, settings: dict[str, str]) -> str:
+        """Write a file of settings as Java reads them. Returns its path."""
+        file = self.folder / f"{name}.properties"
+        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return str(file)
+
+    def clear(self) -> None:
+        """Kill all processes, and print the ends of their logs: pytest shows them if the test has failed."""
+        for process in reversed(self._processes):
+            process.kill()
+        for log in self._logs:
+            print(f"--- {log.relative_to(self.folder)}\n{log.read_text()[-SHOWN_CHARACTERS:]}")
+
+
+def until(look: Callable[[], Found | None], wanted: str, seconds: float = WAIT_SECONDS) -> Found:
+    """Look again and again until something true is found. Raises AssertionError when the time is over."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"{wanted}: not after {seconds} s"
+        time.sleep(PROBE_PAUSE_S)
+    return found
