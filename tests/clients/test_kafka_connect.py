@@ -30,7 +30,7 @@ SETTINGS = {
     **{f"{client}session.timeout.ms": "6000" for client in ("", "consumer.")},
     **{f"{client}heartbeat.interval.ms": "1000" for client in ("", "consumer.")},
     "scheduled.rebalance.max.delay.ms": "0",
-    "plugin.discovery": "only_scan",
+    "plugin.discovery": "service_load",
     **{f"{kind}.storage.topic": topic for kind, topic in INTERNAL.items()},
     **{f"{kind}.storage.replication.factor": "1" for kind in INTERNAL},
 }
