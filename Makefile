@@ -5,6 +5,9 @@ PYTHON ?= $(firstword $(foreach each,python3.12 python3.13 python3.11 python3,$(
 BIN := .venv/bin
 STAMP := .venv/.installed
 LOCKS := requirements/dev.lock
+QUIX := tests/clients/python/quix
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	--no-emit-index-url
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check bench serve lock format clean
@@ -44,9 +47,9 @@ serve: setup ## Start a broker on the default ports, data in ./conveyor-data.
 lock: ## Resolve the dependencies anew and write the lock.
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-		--no-emit-index-url --all-extras --group dev --group clients --no-emit-package conveyor \
+	@$(COMPILE) --all-extras --group dev --group clients --no-emit-package conveyor \
 		pyproject.toml requirements/build.in -o requirements/dev.lock
+	@$(COMPILE) $(QUIX)/requirements.in -o $(QUIX)/requirements.txt
 
 format: setup ## Let the formatter and the linter fix what they can.
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

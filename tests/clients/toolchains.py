@@ -64,6 +64,20 @@ def python_program(name: str) -> Program:
 
 
 @cache
+def quix_python() -> Path:
+    """A Python of its own for Quix Streams, which has its own wishes for the versions of its packages."""
+
+    def build(folder: Path) -> None:
+        run([sys.executable, "-m", "venv", "environment"], folder)
+        install = ["-m", "pip", "install", "--disable-pip-version-check", "--require-hashes", "--no-deps"]
+        run([f"{folder}/environment/bin/python", *install, "-r", "requirements.txt"], folder)
+
+    version = ".".join(map(str, sys.version_info[:2]))
+    locked = SOURCES / "python" / "quix" / "requirements.txt"
+    return built(f"quix-{version}", [locked], build) / "environment" / "bin" / "python"
+
+
+@cache
 def go_program() -> Program:
     require("golang-go", "go")
     printed = subprocess.run(["go", "version"], cwd=SOURCES, capture_output=True, text=True, check=True).stdout

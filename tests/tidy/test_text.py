@@ -11,7 +11,9 @@ MACHINE_ROOTS = ("work", "home", "root", "Users")
 MACHINE_PATH = re.compile(rf"(?<![\w.~$}}-])/({'|'.join(MACHINE_ROOTS)})/")
 PUT_OFF = re.compile(r"\b(TODO|FIXME|XXX)\b")
 REGISTRY = re.compile(r"://|\.pythonhosted\.|(?<!no-emit)-index-url|--find-links|--trusted-host")
-INSTALLERS = ("Makefile", "requirements/dev.lock", "requirements/build.in", ".ci/run")
+QUIX = "tests/clients/python/quix"
+LOCKED = ("requirements/dev.lock", "requirements/build.in", f"{QUIX}/requirements.txt", f"{QUIX}/requirements.in")
+INSTALLERS = ("Makefile", ".ci/run", *LOCKED)
 
 
 def found(pattern: re.Pattern[str], files: list[Path]) -> list[str]:
