@@ -8,7 +8,7 @@ _WARNING = 4
 def client(bootstrap_servers: str, **settings: Any) -> dict[str, Any]:
     """A client's configuration; `linger_ms=5` stands for `linger.ms`.
 
-    Telemetry is off, because only one of the systems asks for it; below a warning, librdkafka has nothing to say here.
+    Telemetry is off, so that each system gets the same requests; only warnings of librdkafka are logged.
     """
     named = {name.replace("_", "."): value for name, value in settings.items()}
     return {"bootstrap.servers": bootstrap_servers, "enable.metrics.push": False, "log_level": _WARNING, **named}

@@ -74,9 +74,6 @@ def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
         | {"instance_id": None, "rack_id": None, "subscribed_topic_names": (TOPIC,), "subscribed_topic_regex": None}
         | {"server_assignor": None},
         69: {"group_ids": ("g",), "include_authorized_operations": True},
-        71: {"client_instance_id": None},
-        72: {"client_instance_id": topic_id, "subscription_id": 0, "terminating": True, "compression_type": 0}
-        | {"metrics": b"metrics"},
         75: {"topics": [named], "response_partition_limit": 1, "cursor": None},
     }
 
@@ -111,7 +108,6 @@ def errors_in(answer: Any) -> set[int]:
 
 
 EXPECTED_ERRORS = {11: {0, 79}, 12: {25}, 13: {25}, 14: {25}, 15: {69}, 20: {3}, 42: {69}, 43: {84}, 47: {69}, 69: {69}}
-EXPECTED_ERRORS |= {72: {117}}
 
 
 @pytest.fixture(scope="module")

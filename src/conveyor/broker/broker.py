@@ -20,7 +20,6 @@ from conveyor.broker.publish import Publisher
 from conveyor.broker.quotas import Quotas
 from conveyor.broker.retention import Retention
 from conveyor.broker.tasks import Tasks
-from conveyor.broker.telemetry import Telemetry
 from conveyor.broker.topics import Topics
 from conveyor.broker.turn import Turn
 from conveyor.cluster.cluster_id import new_cluster_id
@@ -79,7 +78,6 @@ class Broker:
         self.fetch_sessions = FetchSessions(ports.new_id, max_fetch_sessions=settings.network.max_fetch_sessions)
         self.producer_ids = ProducerIds(ports.store)
         self.quotas = Quotas(ports.store, ports.clock, settings.clients)
-        self.telemetry = Telemetry(ports.new_id, settings.clients)
         node_id = NodeId(settings.broker.node_id)
         self.topics = Topics(
             image=ClusterImage(cluster_id="", controller_id=node_id),

@@ -52,8 +52,6 @@ _MODULES = (
     "k61_describe_producers",
     "k68_consumer_group_heartbeat",
     "k69_consumer_group_describe",
-    "k71_get_telemetry_subscriptions",
-    "k72_push_telemetry",
     "k75_describe_topic_partitions",
 )
 

@@ -71,7 +71,6 @@ class ErrorKind(Enum):
     SCHEDULE_ALREADY_EXISTS = auto()
     STALE_MEMBER_EPOCH = auto()
     SUBSCRIPTION_ALREADY_EXISTS = auto()
-    TELEMETRY_TOO_LARGE = auto()
     THROTTLING_QUOTA_EXCEEDED = auto()
     TOPIC_ALREADY_EXISTS = auto()
     TOPIC_DELETION_DISABLED = auto()
@@ -81,7 +80,6 @@ class ErrorKind(Enum):
     UNKNOWN_MESSAGE = auto()
     UNKNOWN_SCHEDULE = auto()
     UNKNOWN_SUBSCRIPTION = auto()
-    UNKNOWN_SUBSCRIPTION_ID = auto()
     UNKNOWN_TOPIC = auto()
     UNKNOWN_TOPIC_ID = auto()
     UNRELEASED_INSTANCE_ID = auto()
@@ -167,7 +165,6 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.SCHEDULE_ALREADY_EXISTS: ErrorFace(42, 409, _INVALID),
     ErrorKind.STALE_MEMBER_EPOCH: ErrorFace(113, 409, _INVALID),
     ErrorKind.SUBSCRIPTION_ALREADY_EXISTS: ErrorFace(42, 409, "QueueNameExists"),
-    ErrorKind.TELEMETRY_TOO_LARGE: ErrorFace(118, 413, _INVALID),
     ErrorKind.THROTTLING_QUOTA_EXCEEDED: ErrorFace(89, 429, "RequestThrottled", retriable=True),
     ErrorKind.TOPIC_ALREADY_EXISTS: ErrorFace(36, 409, "QueueNameExists"),
     ErrorKind.TOPIC_DELETION_DISABLED: ErrorFace(73, 403, "AccessDenied"),
@@ -177,7 +174,6 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.UNKNOWN_MESSAGE: ErrorFace(1, 404, _INVALID),
     ErrorKind.UNKNOWN_SCHEDULE: ErrorFace(69, 404, _MISSING),
     ErrorKind.UNKNOWN_SUBSCRIPTION: ErrorFace(69, 404, _MISSING),
-    ErrorKind.UNKNOWN_SUBSCRIPTION_ID: ErrorFace(117, 409, _INVALID),
     ErrorKind.UNKNOWN_TOPIC: ErrorFace(3, 404, _MISSING, retriable=True),
     ErrorKind.UNKNOWN_TOPIC_ID: ErrorFace(100, 404, _MISSING, retriable=True),
     ErrorKind.UNRELEASED_INSTANCE_ID: ErrorFace(111, 409, _INVALID),

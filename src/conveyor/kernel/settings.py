@@ -251,19 +251,13 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """Clients together: how their quotas are measured, and their telemetry."""
+    """How the rates of clients are measured for their quotas."""
 
     quota_window_count: int = setting(
         11, "Windows that a client's rate is measured over.", unit="windows", kafka="quota.window.num", low=2
     )
     quota_window_seconds: int = setting(
         1, "How long one of these windows is.", unit="seconds", kafka="quota.window.size.seconds", low=1
-    )
-    telemetry_push_interval_ms: int = setting(
-        300_000, "How often clients may push metrics, and ask which are wanted.", unit="ms", low=100, high=3_600_000
-    )
-    telemetry_max_bytes: int = setting(
-        1_048_576, "Metrics taken in one push.", unit="bytes", kafka="telemetry.max.bytes", low=1
     )
 
 

@@ -1,17 +1,14 @@
-"""Administrators' requests that a broker has to refuse: topics, settings, quotas, elections, telemetry and the rest.
+"""Administrators' requests that a broker has to refuse: topics, settings, quotas, elections and the rest.
 
 Source: Kafka's KafkaApis, ControllerApis, ConfigAdminManager, ReplicationControlManager, ConfigurationControlManager,
-ClientQuotaControlManager, ClientMetricsManager and DescribeTopicPartitionsRequestHandler.
+ClientQuotaControlManager and DescribeTopicPartitionsRequestHandler.
 """
 
 from typing import Any
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode as E
 
 from tests.unit.kafka_api.illegal_row import Given, Row, Values
-from tests.unit.kafka_api.illegal_world import TELEMETRY_MAX_BYTES
-from tests.unit.kafka_api.illegal_world import push_values as push
 
 
 def software(name: str = "test", version: str = "1") -> Values:
@@ -256,23 +253,6 @@ DESCRIBE_CLUSTER = [
     Row(60, (1, 2), "endpoints of unknown type", describe_cluster(9), E.unsupported_endpoint_type),
 ]
 
-STRANGER = UUID(int=501)
-TOO_LARGE = bytes(TELEMETRY_MAX_BYTES + 1)
-PUSHED = (Given.PUSHED_CLIENT, Given.PUSHED_SUBSCRIPTION)
-ENDED = (Given.ENDED_CLIENT, Given.ENDED_SUBSCRIPTION)
-ARCANE = (Given.ARCANE_CLIENT, Given.ARCANE_SUBSCRIPTION)
-LAVISH = (Given.LAVISH_CLIENT, Given.LAVISH_SUBSCRIPTION)
-
-TELEMETRY = [
-    Row(71, (0,), "asking again at once", {"client_instance_id": Given.ASKED_CLIENT}, E.throttling_quota_exceeded),
-    Row(72, (0,), "no client instance", push(None, 0), E.invalid_request),
-    Row(72, (0,), "an unknown subscription", push(STRANGER, 5), E.unknown_subscription_id),
-    Row(72, (0,), "pushing again at once", push(*PUSHED), E.throttling_quota_exceeded),
-    Row(72, (0,), "pushing after the last time", push(*ENDED), E.invalid_request),
-    Row(72, (0,), "an unknown compression", push(*ARCANE, compression_type=9), E.unsupported_compression_type),
-    Row(72, (0,), "metrics too large", push(*LAVISH, metrics=TOO_LARGE), E.telemetry_too_large),
-]
-
 
 def describe_topics(*names: str, cursor: tuple[str, int] | None = None) -> Values:
     start = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
@@ -298,6 +278,5 @@ ROWS = [
     *DESCRIBE_CLIENT_QUOTAS,
     *ALTER_CLIENT_QUOTAS,
     *DESCRIBE_CLUSTER,
-    *TELEMETRY,
     *DESCRIBE_TOPIC_PARTITIONS,
 ]

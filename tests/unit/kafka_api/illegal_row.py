@@ -22,15 +22,6 @@ class Given(Enum):
     CONSUMER_EPOCH = auto()
     WRONG_EPOCH = auto()
     SESSION = auto()
-    ASKED_CLIENT = auto()
-    PUSHED_CLIENT = auto()
-    PUSHED_SUBSCRIPTION = auto()
-    ENDED_CLIENT = auto()
-    ENDED_SUBSCRIPTION = auto()
-    LAVISH_CLIENT = auto()
-    LAVISH_SUBSCRIPTION = auto()
-    ARCANE_CLIENT = auto()
-    ARCANE_SUBSCRIPTION = auto()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from tests.unit.kafka_api.requests import framed, request, response
 NOW_MS = ManualClock().now_ms()
 BROKER_SETTINGS = {"broker.auto_create_topics": False, "groups.max_size": 2, "groups.consumer_max_size": 3}
 MEMBER_METADATA_MAX_BYTES = Settings().groups.member_metadata_max_bytes
-TELEMETRY_MAX_BYTES = Settings().clients.telemetry_max_bytes
 TOPICS: dict[str, dict[str, str]] = {
     "t": {},
     "small": {"max.message.bytes": "100"},
@@ -27,13 +26,6 @@ TOPICS: dict[str, dict[str, str]] = {
     "trimmed": {},
 }
 UNKNOWN_ID = UUID(int=77)
-PUSHING = (
-    (Given.PUSHED_CLIENT, Given.PUSHED_SUBSCRIPTION),
-    (Given.ENDED_CLIENT, Given.ENDED_SUBSCRIPTION),
-    (Given.LAVISH_CLIENT, Given.LAVISH_SUBSCRIPTION),
-    (Given.ARCANE_CLIENT, Given.ARCANE_SUBSCRIPTION),
-)
-"""Clients that push metrics, and what each was told to push."""
 
 
 def record_batch(value: bytes = b"value", ms: int = NOW_MS, **more: int) -> bytes:
@@ -91,8 +83,7 @@ def build_world(broker: Broker, stack: ExitStack) -> dict[Given, Any]:
     _write_logs(wire)
     world |= _join_classic(wire, stack.enter_context(Wire(broker)))
     world |= _join_consumers(wire)
-    world |= _open_session(wire)
-    return world | _know_clients(wire)
+    return world | _open_session(wire)
 
 
 def _make_topics(wire: Wire) -> UUID:
@@ -168,20 +159,3 @@ def _open_session(wire: Wire) -> dict[Given, Any]:
     opened = wire.ask(1, 12, topics=[{"topic": "t", "partitions": [partition]}], **limits)
     assert opened.session_id > 0
     return {Given.SESSION: opened.session_id}
-
-
-def push_values(client: Any, subscription_id: Any, **more: Any) -> dict[str, Any]:
-    known = {"client_instance_id": client, "subscription_id": subscription_id}
-    return known | {"terminating": False, "compression_type": 0, "metrics": b""} | more
-
-
-def _know_clients(wire: Wire) -> dict[Given, Any]:
-    """Clients that push metrics. All have asked; one has pushed, and one has pushed for the last time."""
-    world: dict[Given, Any] = {Given.ASKED_CLIENT: UUID(int=100)}
-    for number, (client, subscription) in enumerate(PUSHING, 101):
-        world[client] = UUID(int=number)
-        world[subscription] = wire.ask(71, 0, client_instance_id=world[client]).subscription_id
-    wire.ask(71, 0, client_instance_id=world[Given.ASKED_CLIENT])
-    wire.ask(72, 0, **push_values(world[Given.PUSHED_CLIENT], world[Given.PUSHED_SUBSCRIPTION]))
-    wire.ask(72, 0, **push_values(world[Given.ENDED_CLIENT], world[Given.ENDED_SUBSCRIPTION], terminating=True))
-    return world
