@@ -3,16 +3,29 @@
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import ElectionType, KafkaException, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka import ElectionType, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+)
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as Partition
-from kafka.errors import UnknownTopicOrPartitionError
+from kafka.admin import ACLFilter, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePatternFilter
+from kafka.admin import ResourceType as ACLResource
+from kafka.errors import SecurityDisabledError, UnknownTopicOrPartitionError
 
 from conveyor.testing import Broker
 
 PARTITIONS = 3
 RECORDS = 5
+ANY_RESOURCE = ResourcePatternFilter(ACLResource.ANY, None, ACLResourcePatternType.ANY)
 
 
 @pytest.fixture
@@ -83,6 +96,21 @@ def test_kafka_python_describes_the_cluster(broker: Broker, admin: KafkaAdminCli
     assert f"{node['host']}:{node['port']}" == broker.bootstrap_servers
     assert (cluster["controller_id"], node["broker_id"], node["is_fenced"]) == (1, 1, False)
     assert len(cluster["authorized_operations"]) == 7
+
+
+def test_confluent_is_refused_acls(confluent: AdminClient, topic: str) -> None:
+    principal = ("User:u", "*", AclOperation.READ, AclPermissionType.ALLOW)
+    acl = AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, *principal)
+    wanted = AclBindingFilter(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, *principal)
+    for asked in (confluent.create_acls([acl])[acl], confluent.delete_acls([wanted])[wanted]):
+        with pytest.raises(KafkaException) as refused:
+            asked.result(20)
+        assert refused.value.args[0].code() == KafkaError.SECURITY_DISABLED
+
+
+def test_kafka_python_is_told_that_there_are_no_acls(admin: KafkaAdminClient) -> None:
+    with pytest.raises(SecurityDisabledError):
+        admin.describe_acls(ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, ANY_RESOURCE))
 
 
 def test_kafka_python_describes_log_directories(admin: KafkaAdminClient, topic: str) -> None:

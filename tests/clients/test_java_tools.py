@@ -32,6 +32,7 @@ class Tools:
         self.delete_records = partial(java_tool(f"{TOOLS}.DeleteRecordsCommand").print, *server)
         self.log_dirs = partial(java_tool(f"{TOOLS}.LogDirsCommand").print, *server)
         self.api_versions = partial(java_tool(f"{TOOLS}.BrokerApiVersionsCommand").print, *server)
+        self.reassign = partial(java_tool(f"{TOOLS}.reassign.ReassignPartitionsCommand").print, *server)
         self.produce_quickly = partial(java_tool(f"{TOOLS}.ProducerPerformance").print, *server)
         self.consume_quickly = partial(java_tool(f"{TOOLS}.ConsumerPerformance").print, *server)
 
@@ -159,6 +160,10 @@ def test_the_sizes_of_logs_are_told(tools: Tools, topic: str) -> None:
     assert partition["partition"] == f"{topic}-0"
     assert partition["size"] > 0
     assert partition["offsetLag"] == 0
+
+
+def test_no_partition_is_being_reassigned(tools: Tools) -> None:
+    assert tools.reassign("--list").strip() == "No partition reassignments found."
 
 
 def test_the_versions_of_the_protocol_are_listed(tools: Tools) -> None:

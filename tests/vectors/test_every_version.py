@@ -34,6 +34,10 @@ def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
     topic_resource = {"resource_type": 2, "resource_name": TOPIC}
     quota: dict[str, Any] = {"entity": [{"entity_type": "user", "entity_name": None}]}
     altered = quota | {"ops": [{"key": "producer_byte_rate", "value": 1.0, "remove": False}]}
+    acl = {"resource_type": 2, "resource_name": TOPIC, "resource_pattern_type": 3, "principal": "User:u", "host": "*"}
+    acl |= {"operation": 3, "permission_type": 3}
+    acl_filter = {"resource_type_filter": 2, "resource_name_filter": TOPIC, "pattern_type_filter": 3}
+    acl_filter |= {"principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1}
     joined = {"session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer"}
     return {
         0: {"acks": -1, "timeout": 1000, "topic_data": [produced]},
@@ -56,6 +60,9 @@ def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
         21: {"topics": [named | {"partitions": [partition | {"offset": 0}]}], "timeout": 1000},
         22: {"transactional_id": None, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1},
         23: {"replica_id": -1, "topics": [named | {"partitions": [partition | {"leader_epoch": 0}]}]},
+        29: acl_filter,
+        30: {"creations": [acl]},
+        31: {"filters": [acl_filter]},
         32: {"resources": [topic_resource | {"configuration_keys": None}], "include_synonyms": True}
         | {"include_documentation": True},
         33: {"resources": [topic_resource | {"configs": []}], "validate_only": True},
@@ -64,6 +71,7 @@ def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
         42: {"groups_names": ("nothing",)},
         43: {"election_type": 0, "topic_partitions": [named | {"partitions": (0,)}], "timeout": 1000},
         44: {"resources": [topic_resource | {"configs": []}], "validate_only": True},
+        46: {"timeout": 1000, "topics": [named | {"partition_indexes": (0,)}]},
         47: {"group_id": "g", "topics": [named | {"partitions": [partition]}]},
         48: {"components": [{"entity_type": "user", "match_type": 1, "match": None}], "strict": False},
         49: {"entries": [altered], "validate_only": True},
@@ -108,6 +116,7 @@ def errors_in(answer: Any) -> set[int]:
 
 
 EXPECTED_ERRORS = {11: {0, 79}, 12: {25}, 13: {25}, 14: {25}, 15: {69}, 20: {3}, 42: {69}, 43: {84}, 47: {69}, 69: {69}}
+EXPECTED_ERRORS |= {key: {54} for key in (29, 30, 31)}
 
 
 @pytest.fixture(scope="module")

@@ -96,9 +96,4 @@ def encoded(entry: ConfigEntry) -> dict[str, Any]:
 
 def result(resource: Any, error: RequestError | None) -> dict[str, Any]:
     """The answer for one resource of a change."""
-    return {
-        "error_code": errors.code(error),
-        "error_message": None if error is None else error.message,
-        "resource_type": resource.resource_type,
-        "resource_name": resource.resource_name,
-    }
+    return errors.fields(error) | {"resource_type": resource.resource_type, "resource_name": resource.resource_name}

@@ -1,5 +1,7 @@
 """Error codes and messages of per-item results."""
 
+from typing import Any
+
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 
 NONE = 0
@@ -15,3 +17,13 @@ def code_by_id(error: RequestError | None) -> int:
     if error is not None and error.kind is ErrorKind.UNKNOWN_TOPIC:
         return ERRORS[ErrorKind.UNKNOWN_TOPIC_ID].kafka_code
     return code(error)
+
+
+def fields(error: RequestError | None) -> dict[str, Any]:
+    """An error as the two fields that most answers and their items have."""
+    return {"error_code": code(error), "error_message": None if error is None else error.message}
+
+
+def security_disabled() -> RequestError:
+    """The refusal of every request about ACLs."""
+    return RequestError(ErrorKind.SECURITY_DISABLED, "this broker has no ACLs: it authenticates no Kafka client")

@@ -43,5 +43,4 @@ async def _delete(call: Call, name: str | None, topic_id: Any, times_named: int)
         await topics.delete(name)
     except RequestError as failure:
         error = failure
-    message = None if error is None else error.message
-    return {"name": name, "topic_id": topic_id, "error_code": errors.code(error), "error_message": message}
+    return {"name": name, "topic_id": topic_id, **errors.fields(error)}

@@ -33,5 +33,4 @@ async def _add(call: Call, asked: Any, times_named: int) -> dict[str, Any]:
             await topics.add_partitions(asked.name, asked.count, assignment)
     except RequestError as failure:
         error = failure
-    message = None if error is None else error.message
-    return {"name": asked.name, "error_code": errors.code(error), "error_message": message}
+    return {"name": asked.name, **errors.fields(error)}

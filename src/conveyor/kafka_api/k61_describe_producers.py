@@ -24,11 +24,7 @@ def _partition(call: Call, topic: str, number: int) -> dict[str, Any]:
         producers = [_producer(each) for each in active_producers(call.broker.partitions, topic, number)]
     except RequestError as failure:
         error = failure
-    message = None if error is None else error.message
-    return {
-        "partition_index": number, "error_code": errors.code(error), "error_message": message,
-        "active_producers": producers,
-    }  # fmt: skip
+    return {"partition_index": number, **errors.fields(error), "active_producers": producers}
 
 
 def _producer(each: ActiveProducer) -> dict[str, Any]:

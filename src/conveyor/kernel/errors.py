@@ -69,6 +69,7 @@ class ErrorKind(Enum):
     REBALANCE_IN_PROGRESS = auto()
     REQUEST_TIMED_OUT = auto()
     SCHEDULE_ALREADY_EXISTS = auto()
+    SECURITY_DISABLED = auto()
     STALE_MEMBER_EPOCH = auto()
     SUBSCRIPTION_ALREADY_EXISTS = auto()
     THROTTLING_QUOTA_EXCEEDED = auto()
@@ -163,6 +164,7 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.REBALANCE_IN_PROGRESS: ErrorFace(27, 409, _UNAVAILABLE),
     ErrorKind.REQUEST_TIMED_OUT: ErrorFace(7, 504, _UNAVAILABLE, retriable=True),
     ErrorKind.SCHEDULE_ALREADY_EXISTS: ErrorFace(42, 409, _INVALID),
+    ErrorKind.SECURITY_DISABLED: ErrorFace(54, 501, "UnsupportedOperation"),
     ErrorKind.STALE_MEMBER_EPOCH: ErrorFace(113, 409, _INVALID),
     ErrorKind.SUBSCRIPTION_ALREADY_EXISTS: ErrorFace(42, 409, "QueueNameExists"),
     ErrorKind.THROTTLING_QUOTA_EXCEEDED: ErrorFace(89, 429, "RequestThrottled", retriable=True),

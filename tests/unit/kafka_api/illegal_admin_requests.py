@@ -143,6 +143,28 @@ CONFIGS = [
     ),
 ]
 
+ACL: Values = {
+    "resource_type": 2, "resource_name": "t", "resource_pattern_type": 3, "principal": "User:u", "host": "*",
+    "operation": 3, "permission_type": 3,
+}  # fmt: skip
+ACL_FILTER: Values = {
+    "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1, "principal_filter": None,
+    "host_filter": None, "operation": 1, "permission_type": 1,
+}  # fmt: skip
+
+ACLS = [
+    Row(29, (1, 3), "any ACLs", ACL_FILTER, E.security_disabled),
+    Row(29, (1, 3), "ACLs of unknown type", ACL_FILTER | {"resource_type_filter": 99}, E.security_disabled),
+    Row(30, (1, 3), "an ACL", {"creations": [ACL, ACL]}, E.security_disabled),
+    Row(31, (1, 3), "any ACLs", {"filters": [ACL_FILTER, ACL_FILTER]}, E.security_disabled),
+]
+
+REASSIGNED: Values = {"timeout": 1000, "topics": [{"name": "nothing", "partition_indexes": (0, -1)}]}
+
+LIST_PARTITION_REASSIGNMENTS = [
+    Row(46, (0,), "an unknown topic: it is left out", REASSIGNED, E.none),
+]
+
 DESCRIBE_LOG_DIRS = [
     Row(35, (1, 5), "an unknown topic: it is left out", {"topics": [{"topic": "x", "partitions": (0,)}]}, E.none),
     Row(35, (1, 5), "a negative partition: it is left out", {"topics": [{"topic": "t", "partitions": (-1,)}]}, E.none),
@@ -272,6 +294,8 @@ ROWS = [
     *CREATE_TOPICS,
     *DELETE_TOPICS,
     *CONFIGS,
+    *ACLS,
+    *LIST_PARTITION_REASSIGNMENTS,
     *DESCRIBE_LOG_DIRS,
     *CREATE_PARTITIONS,
     *ELECT_LEADERS,
