@@ -67,6 +67,11 @@ class PartitionTable:
         partition = self._partitions.get((topic, number))
         return self._broken.get((topic, number)) if partition is None else partition.offline_reason
 
+    def is_empty(self, topic: TopicImage) -> bool:
+        """Whether every partition of a topic is online and nothing was ever written to it."""
+        found = [self._partitions.get((topic.name, number)) for number in range(len(topic.partitions))]
+        return all(each is not None and each.log.log_end_offset == 0 for each in found)
+
     def offline(self) -> dict[str, str]:
         """Every partition that is not served, and why."""
         failed = {str(each.identity): each.offline_reason for each in self if each.offline_reason is not None}

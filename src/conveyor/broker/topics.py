@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from conveyor.cluster.image import (
     is_internal,
     topic_path,
 )
+from conveyor.cluster.internal_topics import own_config
 from conveyor.cluster.topic_change import (
     ConfigChange,
     changed_config,
@@ -37,10 +39,6 @@ from conveyor.kernel.settings import Settings, topic_settings
 from conveyor.log.log import Log
 
 log = logging.getLogger(__name__)
-
-_MAX_INT32 = (1 << 31) - 1  # How large a group may be is settled by `groups.max_size`, not by its record's size.
-_COMPANION_SEGMENT_BYTES = 16 << 20  # Small, so that what is not needed any more is soon deleted.
-_OFFSETS_SEGMENT_BYTES = 100 << 20  # Small, so that most of it can be compacted.
 
 Result = TypeVar("Result")
 
@@ -76,11 +74,41 @@ class Topics:
         nodes = await self._store.tree(TOPICS_PATH)
         topics = [decode_topic(path.rpartition("/")[2], node.value) for path, node in nodes.items()]
         await self._off_loop(self._partitions.set_strays_aside, {topic.name: topic for topic in topics})
-        for number, topic in enumerate(topics):
+        for number, loaded in enumerate(topics):
+            topic = await self._with_own_config(loaded)
             logs = await self._off_loop(self._partitions.open_logs, topic)
             topics[number] = await self._with_new_epochs(topic, logs)
             self._partitions.add(topics[number], logs)
         self.image = self.image.with_topics(*topics)
+        await self._grow_offsets_topic()
+
+    async def _with_own_config(self, topic: TopicImage) -> TopicImage:
+        """An internal topic with the settings that it must have, durably. Raises StorageFailure."""
+        mended = replace(topic, config={**topic.config, **own_config(topic.name)})
+        if mended == topic:
+            return topic
+        log.warning("topic settings mended name=%s config=%s was=%s", topic.name, mended.config, dict(topic.config))
+        await self._store.put(topic_path(topic.name), encode_topic(mended))
+        return mended
+
+    async def _grow_offsets_topic(self) -> None:
+        """Give the topic of the consumer groups the partitions that it should have, while nothing is written to it.
+
+        Later the number must stay: it decides which partition holds a group.
+        """
+        topic, wanted = self.image.topics.get(OFFSETS_TOPIC), self._settings.groups.offsets_partitions
+        if topic is None or len(topic.partitions) == wanted:
+            return
+        reason = "groups would lose their committed offsets"
+        if self._partitions.is_empty(topic):
+            try:
+                return await self._grow(topic.name, wanted)
+            except RequestError as error:
+                reason = error.message
+        log.warning(
+            "topic partitions kept name=%s partitions=%d groups.offsets_partitions=%d reason=%s",
+            topic.name, len(topic.partitions), wanted, reason,
+        )  # fmt: skip
 
     async def _with_new_epochs(self, topic: TopicImage, logs: Sequence[Log | StorageFailure]) -> TopicImage:
         """After a crash, durably. Raises StorageFailure."""
@@ -120,15 +148,8 @@ class Topics:
         return await (self.create(request) if being_made is None else asyncio.shield(being_made))
 
     async def ensure_offsets_topic(self) -> TopicImage:
-        """The internal topic of the consumer groups. Its records are always safe before anybody hears of them."""
-        count = self._settings.groups.offsets_partitions
-        config = {
-            "cleanup.policy": "compact",
-            "flush.policy": "ack",
-            "max.message.bytes": str(_MAX_INT32),
-            "segment.bytes": str(_OFFSETS_SEGMENT_BYTES),
-        }
-        return await self.ensure(TopicRequest(name=OFFSETS_TOPIC, partitions=count, config=config))
+        """The internal topic of the consumer groups."""
+        return await self.ensure(TopicRequest(name=OFFSETS_TOPIC))
 
     async def ensure_companion(self, kind: str, name: str) -> TopicImage:
         """A topic that goes with another, partition by partition. Its records are its owner's to trim.
@@ -203,15 +224,8 @@ class Topics:
         log.info("topic deleted name=%s id=%s", topic.name, topic.topic_id)
 
     async def _ensure_companion(self, kind: str, topic: TopicImage) -> TopicImage:
-        config = {
-            "cleanup.policy": "delete",
-            "retention.ms": "-1",
-            "flush.policy": "ack",
-            "max.message.bytes": str(_MAX_INT32),
-            "segment.bytes": str(_COMPANION_SEGMENT_BYTES),
-        }
         name, count = companion(kind, topic.name), len(topic.partitions)
-        made = await self.ensure(TopicRequest(name=name, partitions=count, config=config, is_companion=True))
+        made = await self.ensure(TopicRequest(name=name, partitions=count, is_companion=True))
         if len(made.partitions) < count:
             await self._grow(name, count)
         return self.existing(name)

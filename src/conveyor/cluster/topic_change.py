@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
+from conveyor.cluster.internal_topics import with_own_config
 from conveyor.cluster.topic_creation import check_partition_count, check_replicas, checked_config
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId
@@ -43,7 +44,7 @@ def changed_config(topic: TopicImage, changes: Sequence[ConfigChange], settings:
 
 def replaced_config(topic: TopicImage, config: Mapping[str, str], settings: Settings) -> TopicImage:
     """The topic with these settings, and the defaults for all others. Raises RequestError (INVALID_CONFIG)."""
-    return replace(topic, config=checked_config(config, settings))
+    return replace(topic, config=checked_config(with_own_config(topic.name, config), settings))
 
 
 def more_partitions(

@@ -2,10 +2,18 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage, is_companion, is_internal
+from conveyor.cluster.image import (
+    OFFSETS_TOPIC,
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
+    is_companion,
+    is_internal,
+)
+from conveyor.cluster.internal_topics import own_config
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 from conveyor.kernel.settings import Settings, topic_settings
@@ -40,6 +48,7 @@ def plan_topic(image: ClusterImage, request: TopicRequest, settings: Settings, t
     if request.name in image.topics:
         raise RequestError(ErrorKind.TOPIC_ALREADY_EXISTS, f"topic '{request.name}' exists already")
     _check_collision(image, request.name)
+    request = _as_the_broker_needs_it(request, settings)
     config = checked_config(request.config, settings)
     replicas = _assigned(image, request) if request.assignment else _spread(image, request, settings)
     check_partition_count(image, len(replicas), settings)
@@ -47,6 +56,13 @@ def plan_topic(image: ClusterImage, request: TopicRequest, settings: Settings, t
         PartitionImage(leader=each[0], leader_epoch=LeaderEpoch(0), replicas=each, isr=each) for each in replicas
     )
     return TopicImage(name=request.name, topic_id=topic_id, partitions=partitions, config=config)
+
+
+def _as_the_broker_needs_it(request: TopicRequest, settings: Settings) -> TopicRequest:
+    """The request, with the broker's own partitions and settings in place of the client's if it names its own topic."""
+    if request.name == OFFSETS_TOPIC:
+        request = TopicRequest(name=request.name, partitions=settings.groups.offsets_partitions)
+    return replace(request, config=own_config(request.name) or request.config)
 
 
 def check_name(name: str) -> None:

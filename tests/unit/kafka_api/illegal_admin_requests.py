@@ -103,6 +103,7 @@ def changes(*configs: Values) -> Values:
     return resource(2, "t", *configs)
 
 
+OFFSETS_DELETED = resource(2, "__consumer_offsets", setting("cleanup.policy", "delete"))
 TWICE: Values = {"resources": resource()["resources"] * 2}
 
 RESOURCES = [
@@ -126,6 +127,8 @@ CONFIGS = [
     Row(32, (1, 4), "an empty name", resource(2, ""), E.invalid_topic_exception),
     Row(33, (0, 2), "a resource named twice", resource() | TWICE, E.invalid_request),
     Row(44, (0, 1), "a resource named twice", resource() | TWICE, E.invalid_request),
+    Row(33, (0, 2), "what an own topic must have", OFFSETS_DELETED, E.invalid_config),
+    Row(44, (0, 1), "what an own topic must have", OFFSETS_DELETED, E.invalid_config),
     Row(33, (0, 2), "an unknown setting", changes(setting("no.such")), E.invalid_config),
     Row(44, (0, 1), "an unknown setting", changes(setting("no.such")), E.invalid_config),
     Row(33, (0, 2), "a setting of a wrong type", changes(setting(value="many")), E.invalid_config),

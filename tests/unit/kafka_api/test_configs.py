@@ -10,7 +10,7 @@ from conveyor.kernel.settings import Settings, topic_setting_fields
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.kafka_api.client import MemoryClient
 
-DESCRIBE, ALTER = 32, 44
+CREATE, DESCRIBE, ALTER = 19, 32, 44
 TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5
@@ -97,6 +97,16 @@ async def test_deleting_a_setting_that_there_is_not_does_nothing(client: MemoryC
     assert client.broker.topics.existing("t").config == {}
     assert await altered(client, DELETE, "nothere", None, topic="missing") == 3
     assert [await altered(client, operation, "nothere", "1") for operation in (SET, APPEND, SUBTRACT)] == [40, 40, 40]
+
+
+async def test_an_internal_topic_is_made_as_the_broker_needs_it(client: MemoryClient) -> None:
+    configs = [{"name": "cleanup.policy", "value": "delete"}]
+    asked = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": configs}
+    asked["name"] = "__consumer_offsets"
+    [made] = (await client.ask(CREATE, 7, topics=[asked], timeout=1000, validate_only=False)).topics
+    assert (int(made.error_code), made.num_partitions) == (0, 8)
+    assert {each.name: each.value for each in made.configs}["cleanup.policy"] == "compact"
+    assert (await described(client, TOPIC, "__consumer_offsets"))["cleanup.policy"].value == "compact"
 
 
 async def test_a_list_is_described_without_blanks(client: MemoryClient) -> None:

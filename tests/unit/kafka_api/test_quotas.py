@@ -25,7 +25,7 @@ from tests.unit.kafka_api.requests import (
     response,
 )
 
-CREATE_PARTITIONS, DESCRIBE, ALTER, SUBSCRIBE, PUSH = 37, 48, 49, 71, 72
+CREATE_PARTITIONS, DESCRIBE, ALTER = 37, 48, 49
 UNIT: QuotaEntity = ((CLIENT_ID, "unit"),)
 MILLISECOND = timedelta(milliseconds=1)
 
@@ -276,23 +276,6 @@ async def test_a_wrong_filter_is_refused(client: MemoryClient, entity_type: str,
     described = await client.ask(DESCRIBE, 0, components=[component], strict=False)
     assert (int(described.error_code), described.entries) == (code, None)
     assert described.error_message
-
-
-async def test_no_metrics_are_asked_for_and_pushed_ones_are_checked(client: MemoryClient, storage: Storage) -> None:
-    asked = await client.ask(SUBSCRIBE, 0, client_instance_id=None)
-    assert (int(asked.error_code), asked.requested_metrics) == (0, ())
-    assert asked.push_interval == timedelta(minutes=5)
-    assert asked.accepted_compression_types == (4, 3, 1, 2)
-    again = await client.ask(SUBSCRIBE, 0, client_instance_id=asked.client_instance_id)
-    assert (int(again.error_code), again.client_instance_id) == (89, None)
-    pushed = {"client_instance_id": asked.client_instance_id, "subscription_id": asked.subscription_id}
-    pushed |= {"terminating": False, "compression_type": 0, "metrics": b"m"}
-    assert int((await client.ask(PUSH, 0, **pushed)).error_code) == 0
-    storage.clock.advance(seconds=300)
-    large = pushed | {"metrics": bytes((1 << 20) + 1)}
-    assert int((await client.ask(PUSH, 0, **large)).error_code) == 118
-    storage.clock.advance(seconds=300)
-    assert int((await client.ask(PUSH, 0, **pushed | {"subscription_id": 1})).error_code) == 117
 
 
 async def test_an_answer_from_a_task_says_the_throttling(client: MemoryClient) -> None:
