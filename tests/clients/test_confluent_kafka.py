@@ -126,3 +126,21 @@ def test_log_append_time_is_the_brokers(broker: Broker, topic: str) -> None:
     kind, when = read_all(broker, topic, 1)[0].timestamp()
     assert kind == 2
     assert when > BASE_TIME_MS
+
+
+def test_end_of_the_log_covers_what_acks_1_has_acknowledged(broker: Broker, topic: str) -> None:
+    make_topic(broker, topic, 1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "acks": "1", "linger.ms": 0})
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": topic})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    place, ends = TopicPartition(topic, 0), []
+    for _ in range(50):
+        producer.produce(topic, value=b"x")
+        assert producer.flush(10) == 0
+        ends.append(consumer.get_watermark_offsets(place, timeout=10)[1])
+    assert ends == list(range(1, 51))
+    producer.produce(topic, value=b"x")
+    assert producer.flush(10) == 0
+    before = TopicPartition(topic, 0, 51)
+    assert admin.delete_records([before])[before].result(10).low_watermark == 51
+    consumer.close()

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from conveyor.broker.inboxes import Inboxes
 from conveyor.broker.list_offsets import EARLIEST, LATEST, NO_OFFSET, find_offset
+from conveyor.broker.own_writes import wait_for_commits
 from conveyor.broker.partitioner import partition_for_key
 from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.publish import ACKS_ALL, Published, Publisher
@@ -136,7 +137,9 @@ class Messages:
         count = len(self._topics.existing(topic).partitions)
         found: list[Message] = []
         budget = _BROWSED_BYTES
-        for number in range(count) if partition is None else (partition,):
+        numbers = range(count) if partition is None else (partition,)
+        await wait_for_commits([self._partitions.find(topic, number) for number in numbers], self._clock)
+        for number in numbers:
             if found and budget <= 0:
                 break
             read, used = await self._read(topic, number, self._start_offset(topic, number, start), limit, budget)
@@ -149,6 +152,7 @@ class Messages:
     async def read_all(self, topic: str, number: int, at_once: int, start: int = 0) -> AsyncIterator[Message]:
         """Every committed message of a partition from an offset on, read in portions. Raises RequestError."""
         partition = self._partitions.find(topic, number)
+        await wait_for_commits([partition], self._clock)
         offset = max(start, int(partition.log.log_start_offset))
         if offset > partition.high_watermark:
             return
@@ -171,6 +175,7 @@ class Messages:
         if number >= count:
             raise _unknown(topic, message_id, f"the topic's partitions are 0 to {count - 1}")
         partition = self._partitions.find(topic, number)
+        await wait_for_commits([partition], self._clock)
         first, end = partition.log.log_start_offset, partition.high_watermark
         if not first <= offset < end:
             held = f"{first} to {end - 1}" if first < end else "nothing"

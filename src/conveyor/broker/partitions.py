@@ -62,6 +62,10 @@ class PartitionTable:
         """Whether a partition is still the one of its name: not if its topic was deleted, and perhaps made again."""
         return self._partitions.get(partition.identity) is partition
 
+    def get(self, topic: str, number: int) -> Partition | None:
+        """The partition, if it could be opened; it may be offline since."""
+        return self._partitions.get((topic, number))
+
     def offline_reason(self, topic: str, number: int) -> str | None:
         """Why a partition is not served, if it is not."""
         partition = self._partitions.get((topic, number))

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from conveyor.broker.inboxes import Inboxes
 from conveyor.broker.lease_requests import LeaseRequests
+from conveyor.broker.own_writes import wait_for_commits
 from conveyor.broker.queue_calls import ask
 from conveyor.broker.queue_partition import QueuePartition
 from conveyor.broker.queue_partitions import QueuePartitions
@@ -217,6 +218,7 @@ class Queues:
             if not 0 <= number < len(partitions):
                 raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{subscription.topic}' has no partition {number}")
             messages = partitions[number].messages
+            await wait_for_commits([messages], self._clock)
             if not messages.log.log_start_offset <= offset <= messages.high_watermark:
                 raise RequestError(
                     ErrorKind.OFFSET_OUT_OF_RANGE,
@@ -245,7 +247,7 @@ class Queues:
         subscription = self.existing(name)
         found: list[Peeked] = []
         left_bytes = MAX_PEEKED_BYTES
-        for each in await self._ready(subscription):
+        for each in await self._committed(subscription):
             queue = each.machine.queue(subscription.id)
             if queue is not None and len(found) < max_messages and left_bytes > 0:
                 end, now_ms = each.messages.high_watermark, self._clock.now_ms()
@@ -258,7 +260,7 @@ class Queues:
     async def stats(self, name: str) -> SubscriptionStats:
         """How a subscription stands."""
         subscription = self.existing(name)
-        counts = self._count(subscription, await self._ready(subscription))
+        counts = self._count(subscription, await self._committed(subscription))
         probe, now_ms = self._partitions.probe(subscription.id), self._clock.now_ms()
         ack_rate, retry_rate = self._rates.measure(subscription.id)
         return SubscriptionStats(
@@ -338,7 +340,14 @@ class Queues:
                 await self._begin(subscription, each, subscription.start if is_older else Start(kind="earliest"))
         return partitions
 
+    async def _committed(self, subscription: Subscription) -> list[QueuePartition]:
+        """The partitions of its topic, in each of which all that was acknowledged before this call is committed."""
+        partitions = await self._ready(subscription)
+        await wait_for_commits([each.messages for each in partitions], self._clock)
+        return partitions
+
     async def _begin(self, subscription: Subscription, partition: QueuePartition, start: Start) -> int:
+        await wait_for_commits([partition.messages], self._clock)
         end = int(partition.messages.high_watermark)
         if start.kind == "earliest":
             offset = int(partition.messages.log.log_start_offset)

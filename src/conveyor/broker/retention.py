@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from conveyor.broker.own_writes import wait_for_commit
 from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.image import is_internal
@@ -44,11 +45,17 @@ class Retention:
         if self._cancel_alarm is not None:
             self._cancel_alarm()
 
-    async def delete_records(self, topic: str, number: int, offset: int) -> int:
-        """Delete what is below an offset. Returns the log start offset, once it is on the disk. Raises RequestError."""
+    async def delete_records(self, topic: str, number: int, offset: int, timeout_ms: int) -> int:
+        """Delete what is below an offset. Returns the log start offset, once it is on the disk.
+
+        Waits until all that was acknowledged is committed, if the offset asks for that. Raises RequestError: also
+        REQUEST_TIMED_OUT.
+        """
         if is_internal(topic):
             raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{topic}' is the broker's own")
         partition = self._partitions.find(topic, number)
+        if offset == HIGH_WATERMARK or offset > partition.high_watermark:
+            await wait_for_commit(partition, self._clock, timeout_ms)
         return await self.trim(partition, partition.high_watermark if offset == HIGH_WATERMARK else offset)
 
     async def trim(self, partition: Partition, offset: int) -> int:

@@ -144,7 +144,7 @@ def _problem_statuses(endpoint: Endpoint) -> set[int]:
     if not endpoint.is_open:
         statuses |= {401, 503}
     if "{" in endpoint.path:
-        statuses.add(404)
+        statuses |= {404, 504}  # 504: what acks=1 has acknowledged is not on the disk yet.
     if endpoint.signature.body is not None:
         statuses |= {413, 415}
     return statuses

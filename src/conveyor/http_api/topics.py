@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from conveyor.broker.configs import as_text, topic_configs
+from conveyor.broker.own_writes import wait_for_commits
 from conveyor.cluster.image import TopicImage
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import BROKER_DEFAULT, MAX_NAME_CHARACTERS, TopicRequest
@@ -100,7 +101,7 @@ async def show_topic(call: Call[NoQuery, None]) -> TopicDetails:
         config=dict(topic.config),
         effective_config={each.name: each.value for each in topic_configs(topic, call.broker.settings)},
         subscriptions=[each.name for each in call.broker.queues.all(topic.name)],
-        partition_states=_partitions(call, topic),
+        partition_states=await _partitions(call, topic),
     )
 
 
@@ -145,14 +146,18 @@ def _document(topic: TopicImage) -> TopicDocument:
     )
 
 
-def _partitions(call: Call[NoQuery, None], topic: TopicImage) -> list[PartitionDocument]:
+async def _partitions(call: Call[NoQuery, None], topic: TopicImage) -> list[PartitionDocument]:
     """Those that are served."""
-    table, shown = call.broker.partitions, []
-    for number, image in enumerate(topic.partitions):
-        if table.offline_reason(topic.name, number) is None:
-            partition = table.find(topic.name, number)
-            start, end = partition.log.log_start_offset, partition.high_watermark
-            shown.append(
-                PartitionDocument(partition=number, leader=image.leader, log_start_offset=start, high_watermark=end)
-            )
-    return shown
+    table = call.broker.partitions
+    numbers = [each for each in range(len(topic.partitions)) if table.offline_reason(topic.name, each) is None]
+    served = {number: table.find(topic.name, number) for number in numbers}
+    await wait_for_commits(served.values(), call.broker.clock)
+    return [
+        PartitionDocument(
+            partition=number,
+            leader=topic.partitions[number].leader,
+            log_start_offset=partition.log.log_start_offset,
+            high_watermark=partition.high_watermark,
+        )
+        for number, partition in served.items()
+    ]

@@ -4,7 +4,10 @@ v1 one offset per partition · v2 isolation level · v4 leader epoch · v6 flexi
 v8 earliest local · v9 latest tiered · v10 timeout · v11 earliest pending upload.
 """
 
+import asyncio
 from collections import Counter
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from conveyor.broker.list_offsets import (
@@ -17,10 +20,12 @@ from conveyor.broker.list_offsets import (
     NO_OFFSET,
     find_offset,
 )
+from conveyor.broker.own_writes import COMMIT_TIMEOUT_MS, is_behind, wait_for_commit
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import NO_TIMESTAMP
+from conveyor.kernel.ids import NO_TIMESTAMP, TopicPartition
+from conveyor.replication.partition import Partition
 
 _FIRST_VERSIONS = {
     LATEST: 1,
@@ -32,29 +37,68 @@ _FIRST_VERSIONS = {
 }
 """Since when a timestamp below 0 has its meaning."""
 
+_TIMEOUT = 10
+_MILLISECOND = timedelta(milliseconds=1)
+
 
 def handle(call: Call) -> None:
-    counts = Counter((topic.name, each.partition_index) for topic in call.request.topics for each in topic.partitions)
-    topics = [
-        {"name": topic.name, "partitions": [_find(call, topic.name, each, counts) for each in topic.partitions]}
-        for topic in call.request.topics
-    ]
-    call.answer({"topics": topics})
+    """Answer at once, unless acks=1 has acknowledged what is not committed yet: offsets at the end wait for that."""
+    behind = _behind(call)
+    if behind:
+        call.broker.tasks.start(_answer_when_committed(call, behind))
+    else:
+        _answer(call, {})
 
 
-def _find(call: Call, topic: str, asked: Any, counts: Counter[tuple[str, int]]) -> dict[str, Any]:
-    error, offset, timestamp_ms, epoch = None, NO_OFFSET, NO_TIMESTAMP, -1
+async def _answer_when_committed(call: Call, behind: Mapping[TopicPartition, Partition]) -> None:
+    asked_ms = call.request.timeout // _MILLISECOND if call.api_version >= _TIMEOUT else COMMIT_TIMEOUT_MS
+    outcomes = await asyncio.gather(*(_wait(call, each, asked_ms) for each in behind.values()))
+    _answer(call, {place: error for place, error in zip(behind, outcomes, strict=True) if error is not None})
+
+
+async def _wait(call: Call, partition: Partition, timeout_ms: int) -> RequestError | None:
     try:
-        if counts[topic, asked.partition_index] > 1:
+        await wait_for_commit(partition, call.broker.clock, timeout_ms)
+    except RequestError as error:
+        return error
+    return None
+
+
+def _behind(call: Call) -> dict[TopicPartition, Partition]:
+    """The partitions whose newest offsets are asked for, and do not show yet what was acknowledged."""
+    find = call.broker.partitions.get
+    found = {
+        TopicPartition(topic.name, each.partition_index): find(topic.name, each.partition_index)
+        for topic in call.request.topics
+        for each in topic.partitions
+        if each.timestamp in (LATEST, NEWEST_TIMESTAMP) or each.timestamp >= 0
+    }
+    return {place: partition for place, partition in found.items() if partition is not None and is_behind(partition)}
+
+
+def _answer(call: Call, late: Mapping[TopicPartition, RequestError]) -> None:
+    topics = call.request.topics
+    counts = Counter(TopicPartition(topic.name, each.partition_index) for topic in topics for each in topic.partitions)
+    found = [
+        {"name": topic.name, "partitions": [_find(call, topic.name, each, counts, late) for each in topic.partitions]}
+        for topic in topics
+    ]
+    call.answer({"topics": found})
+
+
+def _find(
+    call: Call, topic: str, asked: Any, counts: Counter[TopicPartition], late: Mapping[TopicPartition, RequestError]
+) -> dict[str, Any]:
+    place, error = TopicPartition(topic, asked.partition_index), None
+    offset, timestamp_ms, epoch = NO_OFFSET, NO_TIMESTAMP, -1
+    try:
+        if counts[place] > 1:
             raise RequestError(ErrorKind.INVALID_REQUEST, "a partition is named twice in one request")
         _check_timestamp(call, asked.timestamp)
-        offset, timestamp_ms, epoch = find_offset(
-            call.broker.partitions,
-            topic,
-            asked.partition_index,
-            asked.timestamp,
-            getattr(asked, "current_leader_epoch", -1),
-        )
+        found = find_offset(call.broker.partitions, *place, asked.timestamp, getattr(asked, "current_leader_epoch", -1))
+        if place in late:
+            raise late[place]
+        offset, timestamp_ms, epoch = found
     except RequestError as failure:
         error = failure
     return {

@@ -64,6 +64,8 @@ class Partition:
         self.opened_offset = Offset(log.flushed_offset)
         """Where the log ended when it was opened."""
         self.high_watermark = self.opened_offset
+        self.acknowledged_offset: int = self.opened_offset
+        """The end of what acks=1 has promised: ahead of the high watermark until that is flushed."""
         self.offline_reason: str | None = None
         self._wants_write = wants_write
         self._wants_flush = wants_flush
@@ -129,6 +131,8 @@ class Partition:
 
     def when_written(self, offset: int, waiter: Waiter) -> None:
         """Call back when everything below an offset is in the page cache (acks=1)."""
+        if offset > self.acknowledged_offset:
+            self.acknowledged_offset = offset
         self._wait(self._written_waiters, offset, self.log.written_offset, waiter)
 
     def when_committed(self, offset: int, waiter: Waiter) -> None:
@@ -204,9 +208,11 @@ class Partition:
             self.go_offline(failure)
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> FileSlice | None:
-        """What consumers may see from an offset on. Raises RequestError."""
+        """What consumers may see from an offset on; None for nothing yet. Raises RequestError."""
         if self.offline_reason is not None:
             raise self._offline_error()
+        if self.high_watermark < offset <= self.acknowledged_offset:
+            return None
         try:
             return self.log.read(offset, max_bytes, self.high_watermark, at_least_one=at_least_one)
         except StorageFailure as failure:

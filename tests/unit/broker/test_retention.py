@@ -38,7 +38,7 @@ async def test_deleted_records_stay_deleted_after_a_restart(storage: Storage) ->
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
         await publish(broker, ("t", 0), ("t", 0), ("t", 0))
-        assert await broker.retention.delete_records("t", 0, 2) == 2
+        assert await broker.retention.delete_records("t", 0, 2, 1000) == 2
     async with running_parts(storage=storage) as broker:
         assert broker.partitions.find("t", 0).log.log_start_offset == 2
 
@@ -54,7 +54,7 @@ async def test_deleted_records_stay_deleted_after_a_restart(storage: Storage) ->
 )
 async def test_delete_records_refuses(broker: Broker, topic: str, offset: int, kind: ErrorKind) -> None:
     with pytest.raises(RequestError) as refused:
-        await broker.retention.delete_records(topic, 0, offset)
+        await broker.retention.delete_records(topic, 0, offset, 1000)
     assert refused.value.kind is kind
 
 
@@ -64,7 +64,7 @@ async def test_delete_records_that_cannot_be_made_durable_takes_the_partition_of
     await publish(broker, ("t", 0))
     storage.disk.fail("write_atomic")
     with pytest.raises(RequestError) as refused:
-        await broker.retention.delete_records("t", 0, 1)
+        await broker.retention.delete_records("t", 0, 1, 1000)
     assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
     assert broker.partitions.offline_reason("t", 0) is not None
     storage.disk.heal()

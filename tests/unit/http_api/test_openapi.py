@@ -49,7 +49,7 @@ def test_query_is_taken_apart_into_parameters() -> None:
 
 def test_failures_are_problem_documents() -> None:
     responses = operation("POST /subscriptions/{subscription}/ack")["responses"]
-    assert responses.keys() == {"200", "400", "401", "403", "404", "409", "413", "415", "503"}
+    assert responses.keys() == {"200", "400", "401", "403", "404", "409", "413", "415", "503", "504"}
     assert responses["409"]["content"].keys() == {"application/problem+json"}
 
 
