@@ -1,7 +1,6 @@
 """Conveyor as a user has it: its wheel in a virtual environment of its own, with what it needs to run and nothing else.
 
-A developer's environment would start it more slowly: the checkout is found by a path file, and kio, where it finds
-Hypothesis, imports it.
+A developer's environment would start it more slowly: the checkout is found by a path file.
 """
 
 import os

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from benchmarks.embedded import start_embedded
 from benchmarks.figures import Figure, Kind
 from benchmarks.kafka.performance_tools import PerformanceTools
 from benchmarks.kafka.release import Release
@@ -85,6 +86,15 @@ def start_and_memory(trial: Trial) -> Iterator[Figure]:
     )
     time.sleep(_IDLE_S)
     yield Figure(name="resident at idle", kind=Kind.IDLE_MEMORY, value=trial.resident(), unit="MiB", own_target=80)
+
+
+def embedded(trial: Trial) -> Iterator[Figure]:
+    """`Broker()` in a test's process, where Hypothesis is installed. The trial's own server is not asked."""
+    started = start_embedded()
+    name = "with Hypothesis installed"
+    yield Figure(name=f"Broker() ready, {name}", kind=Kind.WAIT, value=started.ready_ms, unit="ms", own_target=400)
+    peak_mib = started.peak_bytes / _MEBIBYTE
+    yield Figure(name=f"peak with Broker(), {name}", kind=Kind.LOADED_MEMORY, value=peak_mib, unit="MiB", own_target=80)
 
 
 def streams(trial: Trial) -> Iterator[Figure]:
@@ -246,6 +256,7 @@ def _server_seconds_a_batch(trial: Trial) -> float:
 
 GROUPS: dict[str, Group] = {
     "start": Group(measure=start_and_memory),
+    "embedded": Group(measure=embedded, every_policy=False, beside=""),
     "streams": Group(measure=streams, warm_up=lambda trial: _server_seconds(trial, _stream_a_little)),
     "latency": Group(measure=latency, warm_up=lambda trial: _server_seconds(trial, _send_and_receive)),
     "requests": Group(measure=requests, warm_up=_server_seconds_a_request),

@@ -1,0 +1,40 @@
+"""The first import of `kio`, without Hypothesis: `conveyor.kafka_api` runs it before any module of this package.
+
+Where `kio` finds Hypothesis it imports it and registers strategies for its types. In the test environment of a user
+that would cost each start of a broker up to two seconds and 200 MB, and leave a `.hypothesis` directory behind. The
+import is hidden from the thread that loads `kio`, and from this thread only, until `kio` has looked for it once.
+A program that has imported Hypothesis itself before keeps it, and `kio` then registers its strategies there.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from threading import get_ident
+from types import ModuleType
+
+_HIDDEN = "hypothesis"
+
+
+class HidingFinder(MetaPathFinder):
+    """Finds nothing, and lets no other finder find Hypothesis for the thread that made this one."""
+
+    def __init__(self) -> None:
+        self._thread = get_ident()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == _HIDDEN and get_ident() == self._thread:
+            raise ModuleNotFoundError(f"{_HIDDEN} is hidden from kio", name=_HIDDEN)
+        return None
+
+
+def load_kio() -> None:
+    """Import the part of `kio` that looks for Hypothesis; later imports of other parts do not look again."""
+    finder = HidingFinder()
+    sys.meta_path.insert(0, finder)
+    try:
+        import kio.static.primitive  # noqa: F401
+    finally:
+        sys.meta_path.remove(finder)
