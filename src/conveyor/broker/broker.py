@@ -68,7 +68,7 @@ class Broker:
         self.settings = settings
         self.clock = ports.clock
         self.log_probe = LogProbe()
-        self.turn = Turn(loop.call_soon)
+        self.turn = Turn(loop.call_soon, ports.failed)
         self.tasks = Tasks(ports.failed)
         self.flusher = Flusher(loop, ports.threads, settings.broker.flush_threads)
         self.partitions = self._partition_table(ports)
