@@ -61,9 +61,18 @@ class Machine:
     def now_ms(self) -> int:
         return self.clock.now_ms()
 
+    def steady_ms(self) -> int:
+        return self.clock.steady_ms()
+
     def call_at(self, when_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
         """As the clock does it; what has crashed hears nothing any more."""
         return self.clock.call_at(when_ms, lambda: None if self.is_down else callback())
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        return self.clock.call_later(delay_ms, lambda: None if self.is_down else callback())
+
+    def when_set(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        return self.clock.when_set(lambda by_ms: None if self.is_down else callback(by_ms))
 
     def _open(self, name: str, settings: TopicSettings) -> Partition:
         log = open_log(self.disk, f"logs/{name}-0", settings, ProducerSettings(), LogProbe(), self.clock.now_ms())
@@ -117,7 +126,9 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
         self.promised: dict[bytes, int] = {}
         self.cancelled: set[bytes] = set()
         self.perhaps_cancelled: set[bytes] = set()
-        self.crashes = 0
+        self.out: set[bytes] = set()
+        self.latest_ms = self.clock.now_ms()
+        """The latest time that the wall clock has shown."""
 
     @initialize(
         segment_bytes=st.sampled_from([300, 1 << 20]), direct=st.integers(0, 2), at_once=st.sampled_from([1, 3, 1000])
@@ -165,7 +176,8 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
         try:
             self.machine.forwarder.cancel(self.promised[value], safe)
         except RequestError:
-            assert self.due[value] <= now_ms or value in self.cancelled, "it could have been cancelled"
+            latest_ms = max(self.latest_ms, now_ms)
+            assert self.due[value] <= latest_ms or value in self.cancelled, "it could have been cancelled"
         else:
             assert self.due[value] > now_ms, "it could not be cancelled any more"
             self.perhaps_cancelled.add(value)
@@ -189,6 +201,11 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
     @rule(ms=st.integers(0, 40))
     def wait(self, ms: int) -> None:
         self.clock.advance(ms=ms)
+
+    @rule(by_ms=st.integers(-200, 200))
+    def set_wall_clock(self, by_ms: int) -> None:
+        self.latest_ms = max(self.latest_ms, self.clock.now_ms())
+        self.clock.set_wall_clock(by_seconds=by_ms / 1000)
 
     @rule()
     def settle(self) -> None:
@@ -225,15 +242,16 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
         now_ms = self.clock.now_ms()
         for value in values:
             assert value is not None
-            assert self.due[value] <= now_ms, "a record was forwarded before its time"
+            assert value in self.out or self.due[value] <= now_ms, "a record was forwarded before its time"
             assert value not in self.cancelled
+            self.out.add(value)
 
     def teardown(self) -> None:
         if not hasattr(self, "machine"):
             return
         self.machine.settle()
         before = len(self.machine.records())
-        self.clock.advance(ms=1_000)
+        self.clock.advance(ms=1_000 + max(0, self.latest_ms - self.clock.now_ms()))
         self.machine.settle()
         found = self.machine.records()[self.direct :]
         out = [record.value for record in found]

@@ -1,18 +1,106 @@
-"""The machine's clock, with the event loop's timers."""
+"""The machine's clocks, with the event loop's timers.
+
+The wall-clock time of the broker is the monotonic clock plus an offset. Once a second the offset is compared with the
+system's wall clock; where that was set, the broker takes the new offset, tells the listeners, and arms its alarms anew.
+So all code of the broker sees the change in the same moment, at most a second late. The system slews both of its clocks
+alike: unless the wall clock is set, the offset stays.
+"""
 
 import asyncio
-import time
+import logging
 from collections.abc import Callable
+from time import monotonic_ns, time_ns
+
+log = logging.getLogger(__name__)
+
+_CHECKED_EVERY_S = 1.0
+_SMALLEST_STEP_NS = 10_000_000
+_LONGEST_READING_NS = 1_000_000
+"""A reading of both clocks that took longer was interrupted between the two, and says nothing."""
+
+_NS_PER_MS = 1_000_000
 
 
 class SystemClock:
-    """See `conveyor.kernel.ports.Clock`."""
+    """See `conveyor.kernel.ports.Clock`. wall_ns: the system's wall clock, in ns. `close` it at the end."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, wall_ns: Callable[[], int] = time_ns) -> None:
         self._loop = loop
+        self._wall_ns = wall_ns
+        self._offset_ns = wall_ns() - monotonic_ns()
+        self._alarms: set[_Alarm] = set()
+        self._listeners: dict[object, Callable[[int], None]] = {}
+        self._next_check = loop.call_later(_CHECKED_EVERY_S, self._check_again)
 
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return (monotonic_ns() + self._offset_ns) // _NS_PER_MS
+
+    def steady_ms(self) -> int:
+        return monotonic_ns() // _NS_PER_MS
 
     def call_at(self, when_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
-        return self._loop.call_later(max(0, when_ms - self.now_ms()) / 1000, callback).cancel
+        alarm = _Alarm(when_ms, callback)
+        self._alarms.add(alarm)
+        self._arm(alarm)
+
+        def cancel() -> None:
+            self._alarms.discard(alarm)
+            alarm.timer.cancel()
+
+        return cancel
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        return self._loop.call_later(max(0, delay_ms) / 1000, callback).cancel
+
+    def when_set(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        handle = object()
+        self._listeners[handle] = callback
+
+        def end() -> None:
+            self._listeners.pop(handle, None)
+
+        return end
+
+    def check(self) -> None:
+        """Compare with the system's wall clock now, instead of within the next second."""
+        before_ns = monotonic_ns()
+        offset_ns = self._wall_ns() - before_ns
+        step_ns = offset_ns - self._offset_ns
+        if abs(step_ns) < _SMALLEST_STEP_NS or monotonic_ns() - before_ns > _LONGEST_READING_NS:
+            return
+        by_ms = round(step_ns / _NS_PER_MS)
+        log.warning("wall clock set by_ms=%d", by_ms)
+        self._offset_ns += by_ms * _NS_PER_MS
+        for listener in list(self._listeners.values()):
+            listener(by_ms)
+        for alarm in self._alarms:
+            alarm.timer.cancel()
+            self._arm(alarm)
+
+    def close(self) -> None:
+        """Check no more."""
+        self._next_check.cancel()
+
+    def _check_again(self) -> None:
+        self._next_check = self._loop.call_later(_CHECKED_EVERY_S, self._check_again)
+        self.check()
+
+    def _arm(self, alarm: "_Alarm") -> None:
+        delay_ms = max(0, alarm.when_ms - self.now_ms())
+        alarm.timer = self._loop.call_later(delay_ms / 1000, self._ring, alarm)
+
+    def _ring(self, alarm: "_Alarm") -> None:
+        self._alarms.discard(alarm)
+        alarm.callback()
+
+
+class _Alarm:
+    """One callback at a wall-clock time, and the timer of the event loop that stands for it."""
+
+    __slots__ = ("callback", "timer", "when_ms")
+
+    timer: asyncio.TimerHandle
+
+    def __init__(self, when_ms: int, callback: Callable[[], None]) -> None:
+        self.when_ms = when_ms
+        self.callback = callback

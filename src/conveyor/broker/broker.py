@@ -226,4 +226,4 @@ class Broker:
         now_ms = self.clock.now_ms()
         for partition in self.partitions:
             partition.log.producers.expire(now_ms)
-        self._cancel_housekeeping = self.clock.call_at(now_ms + _HOUSEKEEPING_MS, self._housekeep)
+        self._cancel_housekeeping = self.clock.call_later(_HOUSEKEEPING_MS, self._housekeep)

@@ -106,9 +106,7 @@ class Burials:
 
     async def _pause(self, wait_ms: int) -> None:
         over = asyncio.get_running_loop().create_future()
-        cancel = self._clock.call_at(
-            self._clock.now_ms() + wait_ms, lambda: None if over.done() else over.set_result(None)
-        )
+        cancel = self._clock.call_later(wait_ms, lambda: None if over.done() else over.set_result(None))
         try:
             await over
         finally:

@@ -37,7 +37,7 @@ class Compactor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pause:
-    """How long a log is left alone after a failure, and until when."""
+    """How long a log is left alone after a failure, and until when, in steady time."""
 
     length_ms: int
     until_ms: int
@@ -70,8 +70,8 @@ class Compaction:
 
     def start(self) -> None:
         """Look for work from now on, every now and then."""
-        due_ms = self._clock.now_ms() + self._settings.compaction_check_ms
-        self._cancel_alarm = self._clock.call_at(due_ms, lambda: self._tasks.start(self._look_over()))
+        interval_ms = self._settings.compaction_check_ms
+        self._cancel_alarm = self._clock.call_later(interval_ms, lambda: self._tasks.start(self._look_over()))
 
     def stop(self) -> None:
         if self._cancel_alarm is not None:
@@ -79,10 +79,10 @@ class Compaction:
 
     async def compact_all(self) -> None:
         """Compact every log that is due."""
-        now_ms, max_keys = self._clock.now_ms(), self._settings.compaction_max_keys
+        now_ms, steady_ms, max_keys = self._clock.now_ms(), self._clock.steady_ms(), self._settings.compaction_max_keys
         present = list(self._partitions)
         self._pauses = {each: self._pauses[each] for each in present if each in self._pauses}
-        rested = [each for each in present if each not in self._pauses or self._pauses[each].until_ms <= now_ms]
+        rested = [each for each in present if each not in self._pauses or self._pauses[each].until_ms <= steady_ms]
         plans = [(each, each.plan_compaction(now_ms, max_keys)) for each in rested]
         due = [(partition, plan) for partition, plan in plans if plan is not None]
         for partition, plan in sorted(due, key=lambda each: -_dirty_bytes(each[1])):
@@ -110,7 +110,7 @@ class Compaction:
     def _pause(self, partition: Partition, failure: StorageFailure) -> None:
         last = self._pauses.get(partition)
         length_ms = min(_LONGEST_PAUSE_MS, 2 * last.length_ms if last else self._settings.compaction_check_ms)
-        self._pauses[partition] = _Pause(length_ms=length_ms, until_ms=self._clock.now_ms() + length_ms)
+        self._pauses[partition] = _Pause(length_ms=length_ms, until_ms=self._clock.steady_ms() + length_ms)
         self.failures += 1
         log.error("compaction failed partition=%s retry_in_ms=%d reason=%s", partition.identity, length_ms, failure)
 

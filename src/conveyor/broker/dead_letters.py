@@ -166,7 +166,7 @@ class DeadLetters:
         subscription = self._subscriptions.existing(name)
         total, done = await self.count(name), 0
         portion = _AT_ONCE if rate is None else max(1, min(_AT_ONCE, int(rate * _PORTION_SECONDS)))
-        started_ms = self._clock.now_ms()
+        started_ms = self._clock.steady_ms()
         async for redriven in self._redriven(subscription, filter, message_ids, portion):
             done += redriven
             if progress is not None:
@@ -276,10 +276,11 @@ class DeadLetters:
                     yield letter
 
     async def _sleep_until(self, time_ms: int) -> None:
-        if time_ms <= self._clock.now_ms():
+        left_ms = time_ms - self._clock.steady_ms()
+        if left_ms <= 0:
             return
         over = asyncio.get_running_loop().create_future()
-        cancel = self._clock.call_at(time_ms, lambda: None if over.done() else over.set_result(None))
+        cancel = self._clock.call_later(left_ms, lambda: None if over.done() else over.set_result(None))
         try:
             await over
         finally:

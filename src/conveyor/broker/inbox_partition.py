@@ -114,7 +114,7 @@ class InboxPartition:
         if message is None:
             return None
         due_ms = read_attributes(message.headers, message.timestamp_ms).due_ms
-        return message if self.machine.is_waiting(offset, due_ms) else None
+        return message if self.machine.is_waiting(offset, due_ms, self._clock.now_ms()) else None
 
     def find(self, offset: int) -> Message | None:
         """A record that was put into the inbox, whatever has become of it."""

@@ -40,10 +40,10 @@ class LeaseRequests:
 
     async def lease(self, subscription: Subscription, count: int, wait_ms: int, visibility_ms: int) -> list[Leased]:
         """Up to `count` messages; none if none has come within wait_ms. Raises RequestError."""
-        deadline_ms = self._clock.now_ms() + wait_ms
+        deadline_ms = self._clock.steady_ms() + wait_ms
         while True:
             leased = await self._take(subscription, count, visibility_ms)
-            if leased or self._is_stopped or self._clock.now_ms() >= deadline_ms:
+            if leased or self._is_stopped or self._clock.steady_ms() >= deadline_ms:
                 return leased
             await self._wait(subscription, deadline_ms)
 
@@ -143,7 +143,8 @@ class LeaseRequests:
         waiters = waiting.setdefault(subscription.id, deque())
         waiter: Waiter = asyncio.get_running_loop().create_future()
         waiters.append(waiter)
-        cancel = self._clock.call_at(deadline_ms, lambda: None if waiter.done() else waiter.set_result(None))
+        left_ms = deadline_ms - self._clock.steady_ms()
+        cancel = self._clock.call_later(left_ms, lambda: None if waiter.done() else waiter.set_result(None))
         try:
             await waiter
         except asyncio.CancelledError:

@@ -19,7 +19,7 @@ class QueueRates:
 
     def follow(self, subscription: UUID) -> None:
         """Sample its counters from now on."""
-        self._rates[subscription] = Rates(self._clock.now_ms(), *self._counts(subscription))
+        self._rates[subscription] = Rates(self._clock.steady_ms(), *self._counts(subscription))
         if self._cancel_alarm is None:
             self._set_alarm()
 
@@ -32,7 +32,7 @@ class QueueRates:
     def measure(self, subscription: UUID) -> tuple[float, ...]:
         """Acknowledgements and retries a second; none for a subscription that is not followed any more."""
         rates = self._rates.get(subscription)
-        return (0.0, 0.0) if rates is None else rates.measure(self._clock.now_ms(), *self._counts(subscription))
+        return (0.0, 0.0) if rates is None else rates.measure(self._clock.steady_ms(), *self._counts(subscription))
 
     def stop(self) -> None:
         if self._cancel_alarm is not None:
@@ -44,10 +44,10 @@ class QueueRates:
         return probe.acknowledged, probe.retried + probe.expired
 
     def _set_alarm(self) -> None:
-        self._cancel_alarm = self._clock.call_at(self._clock.now_ms() + SAMPLED_EVERY_MS, self._sample)
+        self._cancel_alarm = self._clock.call_later(SAMPLED_EVERY_MS, self._sample)
 
     def _sample(self) -> None:
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.steady_ms()
         for subscription, rates in self._rates.items():
             rates.sample(now_ms, *self._counts(subscription))
         self._set_alarm()

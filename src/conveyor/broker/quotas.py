@@ -146,7 +146,7 @@ class Quotas:
         if not self.in_force:
             return True
         limit = self.quotas.connection_limit(address)
-        return limit is None or self.record_within(limit, 1, self._clock.now_ms()) == 0
+        return limit is None or self.record_within(limit, 1, self._clock.steady_ms()) == 0
 
     def limit(self, key: str, client_id: str) -> Limit | None:
         """What holds for a client."""
@@ -259,7 +259,7 @@ class RequestMeter:
         """The request brings records. What follows it on its connection waits from now on, if it has to."""
         limit = self._quotas.limit(PRODUCER_BYTE_RATE, self._client_id)
         if limit is not None:
-            self._throttle(self._quotas.record(limit, self._request_bytes, self._clock.now_ms()))
+            self._throttle(self._quotas.record(limit, self._request_bytes, self._clock.steady_ms()))
 
     def max_fetch_bytes(self, wanted: int) -> int:
         """How much of what is wanted may be read: more than the windows allow would only be thrown away."""
@@ -271,7 +271,7 @@ class RequestMeter:
         self.answered()
         limit = self._quotas.limit(CONSUMER_BYTE_RATE, self._client_id)
         if limit is not None and self.throttle_ms == 0:
-            self._throttle(self._quotas.record_within(limit, size, self._clock.now_ms()))
+            self._throttle(self._quotas.record_within(limit, size, self._clock.steady_ms()))
         return self.throttle_ms == 0
 
     def mutated(self, partitions: int, *, strict: bool) -> None:
@@ -283,7 +283,7 @@ class RequestMeter:
         limit = self._quotas.limit(CONTROLLER_MUTATION_RATE, self._client_id)
         if limit is not None:
             try:
-                throttle_ms = self._quotas.take_tokens(limit, partitions, self._clock.now_ms(), strict=strict)
+                throttle_ms = self._quotas.take_tokens(limit, partitions, self._clock.steady_ms(), strict=strict)
             except RequestError:
                 self._throttle(self._quotas.token_debt_ms(limit))
                 raise
@@ -293,14 +293,14 @@ class RequestMeter:
         """An answer is about to be made: it says what the time of the client's requests has come to."""
         limit = self._quotas.limit(REQUEST_PERCENTAGE, self._client_id)
         if limit is not None:
-            throttle_ms = self._quotas.excess_ms(limit, self._clock.now_ms())
+            throttle_ms = self._quotas.excess_ms(limit, self._clock.steady_ms())
             self._throttle(min(throttle_ms, self._quotas.window_ms))
 
     def worked(self, seconds: float) -> None:
         """The request took this much of the event loop's time. Its own answer is made by now: the next one says."""
         limit = self._quotas.limit(REQUEST_PERCENTAGE, self._client_id)
         if limit is not None:
-            self._quotas.record_only(limit, seconds * 100, self._clock.now_ms())
+            self._quotas.record_only(limit, seconds * 100, self._clock.steady_ms())
 
     def _throttle(self, throttle_ms: int) -> None:
         if throttle_ms:

@@ -39,7 +39,7 @@ class Retention:
 
     def start(self) -> None:
         """Look partitions over from now on, every now and then."""
-        self._cancel_alarm = self._clock.call_at(self._clock.now_ms() + self._interval_ms, self._on_alarm)
+        self._cancel_alarm = self._clock.call_later(self._interval_ms, self._on_alarm)
 
     def stop(self) -> None:
         if self._cancel_alarm is not None:

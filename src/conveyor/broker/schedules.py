@@ -13,6 +13,10 @@ good after a start.
 
 A schedule ends with its topic, which it knows by its id, so that none goes on with another topic of the name. It never
 makes a topic: a firing that finds none is left out.
+
+Schedules follow the wall clock when it is set. Forward: of what falls due in between only the last firing is made good.
+Back by up to three hours: no firing is repeated. Back by more: the clock was wrong before, so firings go on from now.
+Source: cron(8) of Debian.
 """
 
 import asyncio
@@ -42,7 +46,7 @@ from conveyor.queues.policy import Retry, Start
 log = logging.getLogger(__name__)
 
 _RETRY = Retry()
-_LONGEST_SLEEP_MS = 3_600_000  # The wall clock may be set meanwhile.
+_NOT_REPEATED_MS = 3 * 3_600_000
 _LOOKED_AT_MESSAGES = 1_000
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 
@@ -93,6 +97,7 @@ class Schedules:
         self._active: dict[str, _Active] = {}
         self._one_change = asyncio.Lock()
         self._stopped = False
+        self._unfollow_clock = clock.when_set(self._clock_set)
         topics.when_deleted(self._topic_deleted)
 
     async def load(self) -> None:
@@ -114,6 +119,7 @@ class Schedules:
     def stop(self) -> None:
         """Let nothing fall due any more."""
         self._stopped = True
+        self._unfollow_clock()
         for active in self._active.values():
             active.sleep_no_more()
 
@@ -214,16 +220,28 @@ class Schedules:
         now_ms = self._clock.now_ms()
         due_ms = self.next_ms(active.schedule, max(active.fired_ms, now_ms))
         if due_ms is not None:
-            self._wake_at(active, min(due_ms, now_ms + _LONGEST_SLEEP_MS))
+            self._wake_at(active, due_ms)
 
     def _wake_at(self, active: _Active, when_ms: int) -> None:
-        if not self._stopped and not active.schedule.paused and self._is_active(active):
+        if self._may_fire(active):
             active.cancel = self._clock.call_at(when_ms, partial(self._wake, active))
+
+    def _may_fire(self, active: _Active) -> bool:
+        return not self._stopped and not active.schedule.paused and self._is_active(active)
+
+    def _clock_set(self, by_ms: int) -> None:
+        """Every schedule that sleeps looks at the clock again."""
+        for active in list(self._active.values()):
+            if active.cancel is not None:
+                active.cancel()
+                self._wake(active)
 
     def _wake(self, active: _Active) -> None:
         active.cancel = None
-        schedule = active.schedule
-        due_ms = last_firing_ms(schedule.cron, schedule.time_zone, active.fired_ms, self._clock.now_ms())
+        schedule, now_ms = active.schedule, self._clock.now_ms()
+        if active.fired_ms > now_ms + _NOT_REPEATED_MS:
+            active.fired_ms = now_ms
+        due_ms = last_firing_ms(schedule.cron, schedule.time_zone, active.fired_ms, now_ms)
         if due_ms is None:
             self._sleep(active)
         else:
@@ -239,7 +257,10 @@ class Schedules:
             if self._has_topic(active):
                 log.warning("schedule failed name=%s due_ms=%d reason=%s: tried again", schedule.name, due_ms, error)
                 active.is_sure, active.failures = False, active.failures + 1
-                return self._wake_at(active, self._clock.now_ms() + retry_delay_ms(_RETRY, active.failures, 1.0))
+                if self._may_fire(active):
+                    pause_ms = retry_delay_ms(_RETRY, active.failures, 1.0)
+                    active.cancel = self._clock.call_later(pause_ms, partial(self._wake, active))
+                return
             log.warning("schedule failed name=%s due_ms=%d reason=%s: left out", schedule.name, due_ms, error)
         active.fired_ms, active.is_sure, active.failures = due_ms, True, 0
         await self._write_down(active)

@@ -81,6 +81,17 @@ class ClassicGroup:
             deadlines.append(self.rebalance_deadline_ms)
         return min(deadlines, default=None)
 
+    def clock_set(self, by_ms: int) -> None:
+        """The wall clock was set: move all deadlines along."""
+        for member in self.members.values():
+            member.session_deadline_ms += by_ms
+        for member_id in self.pending_members:
+            self.pending_members[member_id] += by_ms
+        if self.rebalance_deadline_ms is not None:
+            self.rebalance_deadline_ms += by_ms
+        if self.initial_delay is not None:
+            self.initial_delay.latest_ms += by_ms
+
     def check_protocols(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...], besides: str) -> None:
         """Whether a member can share a protocol with all others. Raises RequestError (INCONSISTENT_GROUP_PROTOCOL)."""
         if not self.members:

@@ -45,6 +45,11 @@ class ClassicGroups:
         for group_id, value in self._values.items():
             self._groups[group_id] = restored_group(group_id, value, now_ms)
 
+    def clock_set(self, by_ms: int) -> None:
+        """The wall clock was set: no session or rebalance becomes shorter or longer by it."""
+        for group in self._groups.values():
+            group.clock_set(by_ms)
+
     def group_ids(self) -> set[str]:
         return set(self._groups)
 

@@ -60,6 +60,10 @@ class ConsumerGroups:
         for group in self._groups.values():
             self.watch_all(group, now_ms)
 
+    def clock_set(self, by_ms: int) -> None:
+        """The wall clock was set: no session becomes shorter or longer by it."""
+        self._sessions.clock_set(by_ms)
+
     def group_ids(self) -> set[str]:
         return set(self._groups)
 

@@ -21,6 +21,12 @@ class ConsumerSessions:
     def owes_step(self, group_id: str, member_id: str) -> bool:
         return member_id in self._steps.get(group_id, {})
 
+    def clock_set(self, by_ms: int) -> None:
+        """The wall clock was set: move all deadlines along."""
+        for deadlines in (*self._sessions.values(), *self._steps.values()):
+            for member_id in deadlines:
+                deadlines[member_id] += by_ms
+
     def forget(self, group_id: str, member_id: str) -> None:
         for deadlines in (self._sessions, self._steps):
             if group_id in deadlines:

@@ -75,8 +75,14 @@ class GroupMachine:
         self._is_loaded = True
         self._classic.loaded(now_ms)
         self._consumers.loaded(now_ms)
-        for group_id in self._classic.group_ids() | self._consumers.group_ids() | self._offsets.group_ids():
-            self._requeue(group_id)
+        self._requeue_all()
+
+    def clock_set(self, by_ms: int) -> None:
+        """See `StateMachine.clock_set`: sessions and rebalances move, the age of offsets is of the wall clock."""
+        self._classic.clock_set(by_ms)
+        self._consumers.clock_set(by_ms)
+        self._deadlines = Deadlines()
+        self._requeue_all()
 
     def next_deadline_ms(self) -> int | None:
         return self._deadlines.next_ms()
@@ -221,6 +227,10 @@ class GroupMachine:
         """Note when a group must be looked at next; one of living consumers has its deadline already."""
         consumers = self._consumers.find(group_id)
         if consumers is None or not consumers.subscriptions:
+            self._requeue(group_id)
+
+    def _requeue_all(self) -> None:
+        for group_id in self._classic.group_ids() | self._consumers.group_ids() | self._offsets.group_ids():
             self._requeue(group_id)
 
     def _requeue(self, group_id: str, not_before_ms: int = 0) -> None:

@@ -122,12 +122,12 @@ class KafkaConnection:
     def _mute(self, throttle_ms: int) -> None:
         """Take no requests for a time. What was received already waits as well."""
         clock = self._broker.clock
-        until_ms = clock.now_ms() + throttle_ms
+        until_ms = clock.steady_ms() + throttle_ms
         if not self.is_muted or until_ms > self._muted_until_ms:
             self._muted_until_ms = until_ms
             if self._cancel_unmute is not None:
                 self._cancel_unmute()
-            self._cancel_unmute = clock.call_at(until_ms, self._unmute)
+            self._cancel_unmute = clock.call_later(throttle_ms, self._unmute)
             self.is_muted = True
             self._mute_changed()
 

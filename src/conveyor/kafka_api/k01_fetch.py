@@ -107,7 +107,7 @@ def _go_on(call: Call, positions: Sequence[FetchPosition]) -> FetchSession | Non
         _session_partitions(call, positions),
         forgotten,
         by_id=call.api_version >= _TOPIC_IDS,
-        now_ms=call.broker.clock.now_ms(),
+        now_ms=call.broker.clock.steady_ms(),
     )
 
 
@@ -139,7 +139,7 @@ def _open_session(call: Call, positions: Sequence[FetchPosition], results: Seque
     for each, fetched in zip(told, results, strict=True):
         each.tell(fetched)
     by_id = call.api_version >= _TOPIC_IDS
-    return call.broker.fetch_sessions.open(told, by_id=by_id, now_ms=call.broker.clock.now_ms())
+    return call.broker.fetch_sessions.open(told, by_id=by_id, now_ms=call.broker.clock.steady_ms())
 
 
 def _answer_changes(call: Call, session: FetchSession, results: Sequence[Fetched]) -> None:

@@ -7,6 +7,9 @@
 A machine is driven by one runner, which appends an outcome's records, applies them in the same turn, and holds the
 replies back until those records are safe. After a failed append the runner throws the machine away and replays.
 Soft state (who waits for a rebalance, when a session ends) is the machine's own and is lost with it.
+
+All times are wall-clock time, as stored times are. When the wall clock is set, `clock_set` moves those deadlines that
+end a duration, so that the duration stays what it was.
 """
 
 from dataclasses import dataclass
@@ -67,6 +70,13 @@ class StateMachine(Protocol[Command]):
 
     def loaded(self, now_ms: int) -> None:
         """All records of the log are applied; called once, before the first `handle`."""
+        ...
+
+    def clock_set(self, by_ms: int) -> None:
+        """The wall clock was set, forward or (negative) back: move the ends of sessions, leases and other durations.
+
+        Times of day stay: when a delayed message is due, until when a record is kept.
+        """
         ...
 
     def next_deadline_ms(self) -> int | None:

@@ -1,4 +1,4 @@
-"""The ports of the core: disk and metadata. What is behind them is passed in (`adapters`, or memory in tests)."""
+"""The ports of the core: disk, metadata and time. What is behind them is passed in (`adapters`, or memory in tests)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -163,10 +163,31 @@ class MetadataStore(Protocol):
 
 
 class Clock(Protocol):
-    """Time, passed in: milliseconds since the epoch. A manual clock stands still until it is moved."""
+    """Time, passed in: two clocks that advance together, until the first is set.
+
+    now_ms      wall-clock time, milliseconds since the epoch: what is stored and shown, and when schedules and delayed
+                messages are due. An administrator or NTP may set it forward or back at any moment.
+    steady_ms   milliseconds since some moment before the start of this process: sessions, leases, long polls, throttles
+                and every other duration. It is never set.
+
+    A manual clock stands still until it is moved.
+    """
 
     def now_ms(self) -> int: ...
 
+    def steady_ms(self) -> int: ...
+
     def call_at(self, when_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back once, at or after a time. Returns what cancels it."""
+        """Call back once, at or after a wall-clock time, also when the clock is set. Returns what cancels it."""
+        ...
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back once, when a duration has passed, whatever the wall clock is set to. Returns what cancels it."""
+        ...
+
+    def when_set(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        """Call back with the difference in ms (negative: back) each time the wall clock was set. Returns what ends it.
+
+        The callbacks run before any other code of the broker sees the new time.
+        """
         ...

@@ -27,6 +27,7 @@ MAX_INDEXED = 20_000_000
 _OFFSET_BITS = 56
 _PRIORITY_BITS = 4
 _FORGOTTEN_ENDS = 1_000
+_DUE_SHIFT = _OFFSET_BITS + _PRIORITY_BITS
 _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 _PRIORITY_MASK = (1 << _PRIORITY_BITS) - 1
 
@@ -166,7 +167,7 @@ class Deliveries:
             if offset in self._cancelled:
                 self._cancelled.discard(offset)
             else:
-                yield offset, timer & _PRIORITY_MASK, timer >> (_OFFSET_BITS + _PRIORITY_BITS)
+                yield offset, timer & _PRIORITY_MASK, timer >> _DUE_SHIFT
 
     def expire_at(self, offset: int, time_ms: int) -> None:
         """Look at a message again when its time to live is over, wherever it is then."""
@@ -190,7 +191,7 @@ class Deliveries:
 
     def next_due_ms(self) -> int:
         """When the first withheld message is due; there must be one."""
-        return self._timers[0] >> (_OFFSET_BITS + _PRIORITY_BITS)
+        return self._timers[0] >> _DUE_SHIFT
 
     def first_withheld_offset(self) -> int | None:
         """The lowest offset of all that is withheld."""
@@ -226,6 +227,20 @@ class Deliveries:
                 return end_ms
             heapq.heappop(ends)
         return None
+
+    def clock_set(self, by_ms: int) -> None:
+        """The wall clock was set: move the ends of leases and of backoffs along, here and in `progress`."""
+        for offset, lease in self.leases.items():
+            self.leases[offset] = lease._replace(ends_ms=lease.ends_ms + by_ms)
+        self._lease_ends = [lease.ends_ms << _OFFSET_BITS | offset for offset, lease in self.leases.items()]
+        heapq.heapify(self._lease_ends)
+        backoffs = {offset: each.due_ms for offset, each in self.progress.attempts.items() if each.doomed is None}
+        self._timers = [
+            timer + (by_ms << _DUE_SHIFT if timer >> _DUE_SHIFT == backoffs.get(_offset_of(timer)) else 0)
+            for timer in self._timers
+        ]
+        heapq.heapify(self._timers)
+        self.progress.clock_set(by_ms)
 
     def next_deadline_ms(self) -> int | None:
         """When the first thing happens by itself."""

@@ -88,7 +88,7 @@ class Forwarding:
     def expire(self, now_ms: int, topic_offset: int) -> Intent | None:
         """What goes on now, to lie in the topic from an offset on; None if nothing is due."""
         self._fired_ms = max(self._fired_ms, now_ms)
-        self._fire()
+        self._fire(now_ms)
         ranges: list[Range] = []
         count = 0
         while self._ready and count < self._at_once:
@@ -102,7 +102,7 @@ class Forwarding:
 
     def handle(self, command: Cancelled, due_ms: int, now_ms: int) -> Note:
         """Decide whether a record shall never be forwarded. due_ms: when it is due. Raises RequestError."""
-        if due_ms <= max(now_ms, self._fired_ms) or command.offset in self._early or self._is_ready(command.offset):
+        if due_ms <= now_ms or not self._is_withheld(command.offset, due_ms, now_ms):
             raise RequestError(ErrorKind.MESSAGE_NOT_DELAYED, "the message is due: it cannot be cancelled any more")
         return command
 
@@ -114,13 +114,13 @@ class Forwarding:
             for start, end in note.ranges:
                 self._early.add(start, end)
 
-    def is_waiting(self, offset: int, due_ms: int) -> bool:
+    def is_waiting(self, offset: int, due_ms: int, now_ms: int) -> bool:
         """Whether a record of the inbox is still to be forwarded."""
         if offset in self._cancelled:
             return False
         if offset >= self.scanned_offset or self._is_ready(offset):
             return True
-        return due_ms > self._fired_ms and offset not in self._early
+        return self._is_withheld(offset, due_ms, now_ms)
 
     def release(self, intent: Intent) -> None:
         """An intent was carried out, and what it has brought into the topic is safe."""
@@ -134,12 +134,12 @@ class Forwarding:
     def next_deadline_ms(self) -> int | None:
         """When `expire` must next be called."""
         if self._ready:
-            return self._fired_ms
+            return 0
         return self._timers[0] >> _OFFSET_BITS if self._timers else None
 
-    def _fire(self) -> None:
+    def _fire(self, now_ms: int) -> None:
         """Records that are due by now are ready, in the order of their times."""
-        timers, end = self._timers, (self._fired_ms + 1) << _OFFSET_BITS
+        timers, end = self._timers, (now_ms + 1) << _OFFSET_BITS
         while timers and timers[0] < end and not self.is_full:
             offset = heapq.heappop(timers) & _OFFSET_MASK
             if offset in self._cancelled:
@@ -147,6 +147,12 @@ class Forwarding:
                 self._hold(offset, offset + 1, -1)
             else:
                 self._ready.append((offset, offset + 1))
+
+    def _is_withheld(self, offset: int, due_ms: int, now_ms: int) -> bool:
+        """Whether a record waits for its time; one that is due by `_fired_ms` only does if the clock was set back."""
+        if due_ms > self._fired_ms:
+            return offset not in self._early and not self._is_ready(offset)
+        return due_ms > now_ms and due_ms << _OFFSET_BITS | offset in self._timers
 
     def _is_ready(self, offset: int) -> bool:
         return any(start <= offset < end for start, end in self._ready)

@@ -5,7 +5,8 @@ value  INTENT     topic_offset int64, fired_ms int64, is_early int8, then (start
        CANCELLED  offset int64
 
 INTENT: the records at these offsets of the inbox go to the topic's partition, one after the other from `topic_offset`
-on. `fired_ms`: everything that was due until then is among those forwarded by now. `is_early`: some of it was not due.
+on. `fired_ms`: everything that was due until then is among those forwarded by now, unless the wall clock was set
+back since. `is_early`: some of it was not due.
 CANCELLED: the record at this offset is never forwarded.
 """
 

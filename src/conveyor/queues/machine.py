@@ -136,6 +136,11 @@ class QueueMachine:
             records += progress.records(subscription)
         return records
 
+    def clock_set(self, by_ms: int) -> None:
+        """See `StateMachine.clock_set`: leases and backoffs move; times that messages ask for are of the wall clock."""
+        for queue in self._queues.values():
+            queue.deliveries.clock_set(by_ms)
+
     def next_deadline_ms(self) -> int | None:
         return self._timetable.first_ms()
 

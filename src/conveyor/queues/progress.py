@@ -10,6 +10,7 @@ is unsettled, whether it was written yet or not.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from uuid import UUID
 
 from conveyor.kernel.machine import LogRecord
@@ -88,6 +89,11 @@ class Progress:
         for offset, attempt in self.attempts.items():
             if attempt.doomed is not None:
                 yield doomed(subscription, offset, attempt)
+
+    def clock_set(self, by_ms: int) -> None:
+        """The wall clock was set: backoffs end when they would have. What the log says of them stays as it was."""
+        for offset, attempt in self.attempts.items():
+            self.attempts[offset] = replace(attempt, due_ms=attempt.due_ms + by_ms)
 
     def cut(self, offset: int) -> None:
         """The log has lost what lay from an offset on: other messages will lie there."""

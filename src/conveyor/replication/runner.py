@@ -45,6 +45,7 @@ class MachineRunner(Generic[Command]):
         self._waiting: dict[Token, Respond] = {}
         self._alarm_ms: int | None = None
         self._cancel_alarm: Callable[[], None] | None = None
+        self._unfollow_clock = clock.when_set(self._clock_set)
         self._set_alarm()
 
     def submit(self, command: Command, respond: Respond) -> Token:
@@ -75,6 +76,7 @@ class MachineRunner(Generic[Command]):
 
     def stop(self) -> None:
         """Answer everybody who waits, and set no more alarms."""
+        self._unfollow_clock()
         if self._cancel_alarm is not None:
             self._cancel_alarm()
         self._fail_all()
@@ -129,6 +131,10 @@ class MachineRunner(Generic[Command]):
             self._cancel_alarm()
         self._alarm_ms = deadline
         self._cancel_alarm = None if deadline is None else self._clock.call_at(deadline, self._on_alarm)
+
+    def _clock_set(self, by_ms: int) -> None:
+        self._machine.clock_set(by_ms)
+        self._set_alarm()
 
     def _on_alarm(self) -> None:
         self._alarm_ms = self._cancel_alarm = None

@@ -63,7 +63,9 @@ class Server:
         async with contextlib.AsyncExitStack() as stack:
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(self._on_loop_error)
-            await self._start(stack, clock or SystemClock(loop))
+            if clock is None:
+                clock = stack.enter_context(contextlib.closing(SystemClock(loop)))
+            await self._start(stack, clock)
             self._stack = stack.pop_all()
 
     async def stop(self) -> None:

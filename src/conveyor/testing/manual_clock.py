@@ -6,34 +6,130 @@ from itertools import count
 
 DEFAULT_START_MS = 1_700_000_000_000
 
+_MOST_AT_ONE_INSTANT = 1_000
+
 
 class ManualClock:
     """See `conveyor.kernel.ports.Clock`. Not safe to share between threads; `Broker.clock` is."""
 
     def __init__(self, start_ms: int = DEFAULT_START_MS) -> None:
-        self._now_ms = start_ms
-        self._order = count()
-        self._alarms: list[tuple[int, int, Callable[[], None]]] = []
-        self._cancelled: set[int] = set()
+        self._steady_ms = 0
+        self._offset_ms = start_ms
+        self._numbers = count()
+        self._timers: list[_Callback] = []
+        self._alarms: list[_Callback] = []
+        self._listeners: dict[object, Callable[[int], None]] = {}
+        self._first_number = 0
+        self._count_at_instant = 0
 
     def now_ms(self) -> int:
-        return self._now_ms
+        return self._steady_ms + self._offset_ms
+
+    def steady_ms(self) -> int:
+        return self._steady_ms
 
     def call_at(self, when_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
-        number = next(self._order)
-        heappush(self._alarms, (when_ms, number, callback))
-        return lambda: self._cancelled.add(number)
+        return self._put(self._alarms, when_ms, callback)
+
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        return self._put(self._timers, self._steady_ms + delay_ms, callback)
+
+    def when_set(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        handle = object()
+        self._listeners[handle] = callback
+
+        def end() -> None:
+            self._listeners.pop(handle, None)
+
+        return end
+
+    def set_wall_clock(self, *, by_seconds: float) -> None:
+        """Set the wall clock forward or (negative) back, as NTP may do. No duration becomes shorter or longer."""
+        by_ms = round(by_seconds * 1000)
+        self._offset_ms += by_ms
+        for listener in list(self._listeners.values()):
+            listener(by_ms)
 
     def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
-        """Move on, calling back what falls due on the way, each at its own time."""
-        end_ms = self._now_ms + round(seconds * 1000) + ms
-        if end_ms < self._now_ms:
+        """Move on, calling back what is due on the way, each callback at its own time.
+
+        Raises ValueError for a move back, RuntimeError if callbacks set others for the same instant without an end.
+        """
+        end_ms = self.begin(seconds=seconds, ms=ms)
+        while self.step(end_ms):
+            pass
+
+    def begin(self, *, seconds: float = 0, ms: int = 0) -> int:
+        """Begin to move on. Returns the end of the move, for `step`. Raises ValueError for a move back."""
+        duration_ms = round(seconds * 1000) + ms
+        if duration_ms < 0:
             raise ValueError("time only moves on: advance by 0 or more")
-        while self._alarms and self._alarms[0][0] <= end_ms:
-            when_ms, number, callback = heappop(self._alarms)
-            if number in self._cancelled:
-                self._cancelled.discard(number)
-                continue
-            self._now_ms = max(self._now_ms, when_ms)
-            callback()
-        self._now_ms = end_ms
+        self._begin_instant()
+        return self._steady_ms + duration_ms
+
+    def step(self, end_ms: int) -> bool:
+        """Move on to the next callback that is due by the end of the move, and call it.
+
+        Returns False, with the clock at the end, if there is none. Raises RuntimeError, as `advance` does.
+        """
+        queue = self._next_queue()
+        due_ms = self._due_ms(queue) if queue else end_ms + 1
+        if due_ms > end_ms:
+            self._steady_ms = max(self._steady_ms, end_ms)
+            return False
+        if due_ms > self._steady_ms:
+            self._steady_ms = due_ms
+            self._begin_instant()
+        entry = heappop(queue)
+        self._check_progress(entry)
+        entry.call()
+        return True
+
+    def _put(self, queue: "list[_Callback]", when_ms: int, call: Callable[[], None]) -> Callable[[], None]:
+        entry = _Callback(when_ms, next(self._numbers), call)
+        heappush(queue, entry)
+        return entry.cancel
+
+    def _next_queue(self) -> "list[_Callback]":
+        """The queue whose first callback is the next; an empty one if there is no callback."""
+        for queue in (self._timers, self._alarms):
+            while queue and queue[0].is_cancelled:
+                heappop(queue)
+        if not self._timers or not self._alarms:
+            return self._timers or self._alarms
+        return min(self._timers, self._alarms, key=lambda queue: (self._due_ms(queue), queue[0].number))
+
+    def _due_ms(self, queue: "list[_Callback]") -> int:
+        """When the first callback of a queue is due, in steady time."""
+        return queue[0].when_ms - (self._offset_ms if queue is self._alarms else 0)
+
+    def _begin_instant(self) -> None:
+        self._first_number, self._count_at_instant = next(self._numbers), 0
+
+    def _check_progress(self, entry: "_Callback") -> None:
+        """Callbacks that were set at this instant for this instant have a limit: else time would never move on."""
+        if entry.number > self._first_number:
+            self._count_at_instant += 1
+            if self._count_at_instant > _MOST_AT_ONE_INSTANT:
+                raise RuntimeError(
+                    f"time does not move on from {self.now_ms()}: {entry.call} and others are set again and again for"
+                    " the instant at which they are called"
+                )
+
+
+class _Callback:
+    """One callback in a queue, ordered by its time and then by when it was set."""
+
+    __slots__ = ("call", "is_cancelled", "number", "when_ms")
+
+    def __init__(self, when_ms: int, number: int, call: Callable[[], None]) -> None:
+        self.when_ms = when_ms
+        self.number = number
+        self.call = call
+        self.is_cancelled = False
+
+    def __lt__(self, other: "_Callback") -> bool:
+        return (self.when_ms, self.number) < (other.when_ms, other.number)
+
+    def cancel(self) -> None:
+        self.is_cancelled = True

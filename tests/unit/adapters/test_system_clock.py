@@ -1,6 +1,10 @@
-"""The machine's clock: its time goes on, and its alarms ring once, late ones at once, cancelled ones never."""
+"""The machine's clocks: alarms ring once, late ones at once, cancelled ones never, also when the wall clock is set."""
 
 import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
 
 from conveyor.adapters.system_clock import SystemClock
 from conveyor.kernel.ports import Clock
@@ -24,3 +28,78 @@ async def test_system_clock_calls_back_in_order() -> None:
     clock.call_at(clock.now_ms() + 2, soon)
     await done.wait()
     assert rang == ["overdue", "soon"]
+
+
+class WallClock:
+    """The system's wall clock, as it would be after an administrator has set it."""
+
+    def __init__(self) -> None:
+        self.set_by_ms = 0
+
+    def __call__(self) -> int:
+        return time.time_ns() + self.set_by_ms * 1_000_000
+
+
+@pytest.fixture
+def wall() -> WallClock:
+    return WallClock()
+
+
+@pytest.fixture
+async def clock(wall: WallClock) -> AsyncIterator[SystemClock]:
+    made = SystemClock(asyncio.get_running_loop(), wall)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("by_ms", [3_600_000, -3_600_000, 20, -20])
+async def test_a_wall_clock_that_was_set_is_followed(clock: SystemClock, wall: WallClock, by_ms: int) -> None:
+    told: list[int] = []
+    clock.when_set(told.append)
+    clock.when_set(told.append)()
+    before_ms, steady_ms = clock.now_ms(), clock.steady_ms()
+    wall.set_by_ms = by_ms
+    clock.check()
+    passed_ms = clock.steady_ms() - steady_ms
+    assert abs(clock.now_ms() - before_ms - passed_ms - by_ms) <= 1
+    assert len(told) == 1
+    assert abs(told[0] - by_ms) <= 1
+
+
+async def test_a_clock_that_was_not_set_is_left_alone(clock: SystemClock, wall: WallClock) -> None:
+    told: list[int] = []
+    clock.when_set(told.append)
+    wall.set_by_ms = 5
+    clock.check()
+    assert told == []
+
+
+async def test_the_wall_clock_is_looked_at_without_being_asked(clock: SystemClock, wall: WallClock) -> None:
+    told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    clock.when_set(told.set_result)
+    wall.set_by_ms = 3_600_000
+    assert abs(await told - 3_600_000) <= 1
+
+
+async def test_alarms_follow_the_wall_clock(clock: SystemClock, wall: WallClock) -> None:
+    rang = asyncio.Event()
+    clock.call_at(clock.now_ms() + 3_600_000, rang.set)
+    never: list[str] = []
+    clock.call_at(clock.now_ms() + 3_600_000, lambda: never.append("cancelled"))()
+    clock.call_at(clock.now_ms() + 7_200_000, lambda: never.append("too early"))
+    clock.call_later(3_600_000, lambda: never.append("a duration"))
+    wall.set_by_ms = 3_600_000
+    clock.check()
+    await rang.wait()
+    assert never == []
+
+
+async def test_an_alarm_waits_for_a_wall_clock_that_was_set_back(clock: SystemClock, wall: WallClock) -> None:
+    rang: list[str] = []
+    clock.call_at(clock.now_ms(), lambda: rang.append("alarm"))
+    wall.set_by_ms = -3_600_000
+    clock.check()
+    over = asyncio.Event()
+    clock.call_later(1, over.set)
+    await over.wait()
+    assert rang == []

@@ -65,6 +65,11 @@ class Coordinator:
             self._carry_out(self.machine.expire(self.now_ms))
         self.now_ms = end
 
+    def set_clock(self, by_ms: int) -> None:
+        """Set the wall clock, forward or back."""
+        self.now_ms += by_ms
+        self.machine.clock_set(by_ms)
+
     def crash(self) -> None:
         """Lose everything but the log; who waited is told nothing."""
         self.waiting.clear()

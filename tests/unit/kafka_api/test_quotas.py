@@ -45,12 +45,16 @@ async def throttled_ms(client: MemoryClient, api_key: int, version: int) -> int:
     return int(body.throttle_time / MILLISECOND)
 
 
-async def test_a_producer_is_muted_for_as_long_as_it_is_told(client: MemoryClient, storage: Storage) -> None:
+@pytest.mark.parametrize("clock_set_by_s", [0, 3600, -3600])
+async def test_a_producer_is_muted_for_as_long_as_it_is_told(
+    client: MemoryClient, storage: Storage, clock_set_by_s: int
+) -> None:
     await limit(client, producer_byte_rate=1)
     client.send(produce(1, BATCH), ping(2))
     assert client.connection.is_muted
     told_ms = await throttled_ms(client, PRODUCE, 9)
     assert told_ms > 10_000
+    storage.clock.set_wall_clock(by_seconds=clock_set_by_s)
     storage.clock.advance(ms=told_ms - 1)
     assert await client.answered_ids() == []
     storage.clock.advance(ms=1)

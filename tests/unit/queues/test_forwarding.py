@@ -48,16 +48,32 @@ def test_a_clock_that_goes_back_takes_nothing_back() -> None:
     forwarding = machine()
     take(forwarding, (0, 1, 50), (1, 2, 60))
     assert ranges(forwarding, 50) == ((0, 1),)
-    take(forwarding, (2, 3, 45), now_ms=40)
-    assert ranges(forwarding, 41) == ((2, 3),)
+    assert ranges(forwarding, 41) == ()
+    assert not forwarding.is_waiting(0, 50, 41)
+    with pytest.raises(RequestError):
+        forwarding.handle(Cancelled(0), 50, 41)
+
+
+def test_a_record_is_not_forwarded_before_its_time_by_a_clock_that_was_set_back() -> None:
+    forwarding = machine()
+    take(forwarding, (0, 1, 50), (1, 2, 60))
+    assert ranges(forwarding, 50) == ((0, 1),)
+    take(forwarding, (2, 3, 45), (3, 4, 46), now_ms=40)
+    assert forwarding.next_deadline_ms() == 45
+    assert ranges(forwarding, 41) == ()
+    assert forwarding.is_waiting(3, 46, 41)
+    forwarding.apply(forwarding.handle(Cancelled(3), 46, 41))
+    assert not forwarding.is_waiting(3, 46, 41)
+    assert ranges(forwarding, 46) == ((2, 3),)
+    assert not forwarding.is_waiting(2, 45, 46)
 
 
 def test_a_record_is_cancelled_until_it_is_due() -> None:
     forwarding = machine()
     take(forwarding, (0, 1, 50), (1, 2, 60))
     forwarding.apply(forwarding.handle(Cancelled(0), 50, 49))
-    assert not forwarding.is_waiting(0, 50)
-    assert forwarding.is_waiting(1, 60)
+    assert not forwarding.is_waiting(0, 50, 49)
+    assert forwarding.is_waiting(1, 60, 49)
     assert ranges(forwarding, 60) == ((1, 2),)
     with pytest.raises(RequestError) as refused:
         forwarding.handle(Cancelled(1), 60, 10)
@@ -67,13 +83,13 @@ def test_a_record_is_cancelled_until_it_is_due() -> None:
 def test_what_goes_before_its_time_cannot_be_cancelled_any_more() -> None:
     forwarding = machine()
     take(forwarding, (0, 1, 50), honours_delay=False)
-    assert forwarding.is_waiting(0, 50)
+    assert forwarding.is_waiting(0, 50, 0)
     with pytest.raises(RequestError):
         forwarding.handle(Cancelled(0), 50, 10)
     intent = forwarding.expire(10, 100)
     assert intent == Intent(100, 10, ((0, 1),), is_early=True)
     forwarding.apply(intent)
-    assert not forwarding.is_waiting(0, 50)
+    assert not forwarding.is_waiting(0, 50, 10)
     with pytest.raises(RequestError):
         forwarding.handle(Cancelled(0), 50, 10)
     with pytest.raises(RequestError):

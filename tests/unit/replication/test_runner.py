@@ -55,6 +55,9 @@ class Counter:
     def loaded(self, now_ms: int) -> None:
         """Nothing to do."""
 
+    def clock_set(self, by_ms: int) -> None:
+        self.waiting = {token: (name, deadline_ms + by_ms) for token, (name, deadline_ms) in self.waiting.items()}
+
     def next_deadline_ms(self) -> int | None:
         return min((deadline_ms for _, deadline_ms in self.waiting.values()), default=None)
 
@@ -130,6 +133,26 @@ def test_alarm_rings_at_the_deadline() -> None:
     stage.clock.advance(ms=1)
     assert stage.answers == [("wait a", "gave up")]
     assert stage.machine.waiting == {}
+
+
+@pytest.mark.parametrize("by_seconds", [3600, -3600])
+def test_alarm_rings_when_it_would_have_if_the_wall_clock_was_not_set(by_seconds: int) -> None:
+    stage = Stage()
+    stage.submit("wait a")
+    stage.clock.set_wall_clock(by_seconds=by_seconds)
+    stage.clock.advance(ms=WAIT_MS - 1)
+    assert stage.answers == []
+    stage.clock.advance(ms=1)
+    assert stage.answers == [("wait a", "gave up")]
+
+
+def test_runner_that_was_stopped_does_not_follow_the_clock() -> None:
+    stage = Stage()
+    stage.submit("wait a")
+    waiting = stage.machine.waiting
+    stage.runner.stop()
+    stage.clock.set_wall_clock(by_seconds=3600)
+    assert stage.machine.waiting is waiting
 
 
 def test_alarms_follow_the_next_deadline() -> None:

@@ -57,3 +57,61 @@ def test_a_callback_may_ask_for_the_next_one(clock: ManualClock) -> None:
     tick()
     clock.advance(ms=35)
     assert called == [1000, 1010, 1020, 1030]
+
+
+def test_durations_and_times_of_day_are_called_in_one_order(clock: ManualClock) -> None:
+    called: list[tuple[str, int]] = []
+    clock.call_later(10, lambda: called.append(("duration", clock.now_ms())))
+    clock.call_at(1005, lambda: called.append(("time", clock.now_ms())))
+    clock.call_at(1010, lambda: called.append(("same time", clock.now_ms())))
+    clock.advance(ms=10)
+    assert called == [("time", 1005), ("duration", 1010), ("same time", 1010)]
+
+
+def test_durations_do_not_notice_that_the_wall_clock_is_set(clock: ManualClock) -> None:
+    called: list[str] = []
+    clock.call_later(10, lambda: called.append("duration"))
+    clock.call_at(1010, lambda: called.append("time"))
+    before_ms = clock.steady_ms()
+    clock.set_wall_clock(by_seconds=-0.005)
+    clock.advance(ms=10)
+    assert (called, clock.now_ms(), clock.steady_ms() - before_ms) == (["duration"], 1005, 10)
+    clock.set_wall_clock(by_seconds=1)
+    assert called == ["duration"]
+    clock.advance()
+    assert called == ["duration", "time"]
+
+
+def test_listeners_are_told_by_how_much_the_wall_clock_was_set(clock: ManualClock) -> None:
+    told: list[int] = []
+    end = clock.when_set(told.append)
+    clock.set_wall_clock(by_seconds=-3600)
+    end()
+    clock.set_wall_clock(by_seconds=3600)
+    assert told == [-3_600_000]
+
+
+@pytest.mark.parametrize("again", ["call_at", "call_later"])
+def test_a_callback_that_is_set_for_its_own_instant_again_and_again_is_an_error(clock: ManualClock, again: str) -> None:
+    def tick() -> None:
+        if again == "call_at":
+            clock.call_at(clock.now_ms(), tick)
+        else:
+            clock.call_later(0, tick)
+
+    clock.call_at(1010, tick)
+    with pytest.raises(RuntimeError, match=r"time does not move on from 1010.*tick"):
+        clock.advance(seconds=1)
+
+
+def test_many_callbacks_at_one_instant_are_no_error(clock: ManualClock) -> None:
+    called: list[int] = []
+    for _ in range(5_000):
+        clock.call_at(1010, lambda: called.append(1))
+    clock.advance(ms=10)
+    assert len(called) == 5_000
+
+
+def test_time_does_not_go_back(clock: ManualClock) -> None:
+    with pytest.raises(ValueError, match="time only moves on"):
+        clock.advance(ms=-1)

@@ -1,0 +1,136 @@
+"""The wall clock of a broker is set by an hour: durations stay as long as they were, times of day follow it."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from conveyor.broker.broker import Broker
+from conveyor.broker.fetch import Fetched, FetchPosition, FetchWait
+from conveyor.broker.messages import OutgoingMessage
+from conveyor.broker.schedules import Schedule
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.queues.attributes import DELAY_MS
+from conveyor.queues.message import Message
+from conveyor.queues.policy import Start
+from conveyor.replication.partition import Partition
+from tests.unit.broker.parts import NOW_MS, Storage
+
+HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
+FIRST_MS = NOW_MS - NOW_MS % MINUTE_MS + MINUTE_MS
+EVERY_MINUTE = Schedule(name="s", topic="t", cron="* * * * *", payload=b"go")
+by_an_hour = pytest.mark.parametrize("by_s", [3600, -3600])
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def fired(broker: Broker, count: int) -> list[int]:
+    """The times of the messages of the topic, once there are so many."""
+    while True:
+        changed = asyncio.Event()
+        for number in range(2):
+            broker.partitions.find("t", number).watch(changed.set)
+        found: list[Message] = await broker.messages.browse("t", None, Start(kind="earliest"), 100)
+        if len(found) >= count:
+            return sorted(each.timestamp_ms for each in found)
+        await changed.wait()
+
+
+async def asleep(broker: Broker) -> None:
+    """Wait until the schedule has written down what it did, and sleeps."""
+    for _ in range(10_000):
+        if broker.schedules._active["s"].cancel is not None:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the schedule does not come to rest")
+
+
+async def reaches(partition: Partition, count: int) -> None:
+    while partition.high_watermark < count:
+        risen = asyncio.Event()
+        partition.watch(risen.set)
+        await risen.wait()
+
+
+@by_an_hour
+async def test_fetch_waits_as_long_as_before(broker: Broker, storage: Storage, by_s: int) -> None:
+    done: asyncio.Future[Sequence[Fetched]] = asyncio.get_running_loop().create_future()
+    broker.fetcher.fetch([FetchPosition("t", 0, 0, 1000)], FetchWait(500, 1, 1000), done.set_result)
+    storage.clock.advance(ms=1)
+    storage.clock.set_wall_clock(by_seconds=by_s)
+    storage.clock.advance(ms=498)
+    assert not done.done()
+    storage.clock.advance(ms=1)
+    assert done.done()
+
+
+@by_an_hour
+async def test_lease_request_waits_as_long_as_before(broker: Broker, storage: Storage, by_s: int) -> None:
+    await broker.queues.create("t", "s", Start(kind="earliest"), {})
+    waiting = asyncio.ensure_future(broker.queues.lease("s", 1, 500, 1000))
+    await turns()
+    storage.clock.set_wall_clock(by_seconds=by_s)
+    storage.clock.advance(ms=499)
+    await turns()
+    assert not waiting.done()
+    storage.clock.advance(ms=1)
+    assert await waiting == []
+
+
+async def test_schedule_follows_the_wall_clock_forward(broker: Broker, storage: Storage) -> None:
+    """Of what falls due in between only the last firing is made good."""
+    await broker.schedules.add(EVERY_MINUTE)
+    storage.clock.set_wall_clock(by_seconds=3600)
+    assert await fired(broker, 1) == [NOW_MS + HOUR_MS]
+    await asleep(broker)
+    storage.clock.advance(ms=FIRST_MS - NOW_MS)
+    assert await fired(broker, 2) == [NOW_MS + HOUR_MS, FIRST_MS + HOUR_MS]
+
+
+async def test_schedule_repeats_nothing_when_the_clock_is_set_back_by_an_hour(broker: Broker, storage: Storage) -> None:
+    await broker.schedules.add(EVERY_MINUTE)
+    storage.clock.advance(ms=FIRST_MS - NOW_MS)
+    await fired(broker, 1)
+    await asleep(broker)
+    storage.clock.set_wall_clock(by_seconds=-3600)
+    storage.clock.advance(ms=HOUR_MS)
+    await turns()
+    assert await fired(broker, 1) == [FIRST_MS]
+    storage.clock.advance(ms=MINUTE_MS)
+    assert await fired(broker, 2) == [FIRST_MS, FIRST_MS + MINUTE_MS]
+
+
+async def test_schedule_goes_on_from_now_when_the_clock_was_wrong_by_a_year(broker: Broker, storage: Storage) -> None:
+    year_s = 365 * 24 * 3600
+    storage.clock.set_wall_clock(by_seconds=year_s)
+    await broker.schedules.add(EVERY_MINUTE)
+    storage.clock.advance(ms=MINUTE_MS)
+    [wrong_ms] = await fired(broker, 1)
+    await asleep(broker)
+    storage.clock.set_wall_clock(by_seconds=-year_s)
+    await asleep(broker)
+    storage.clock.advance(ms=MINUTE_MS)
+    first_ms, last_ms = await fired(broker, 2)
+    assert first_ms <= NOW_MS + 2 * MINUTE_MS
+    assert last_ms == wrong_ms
+
+
+async def test_delayed_record_follows_the_wall_clock_into_its_topic(broker: Broker, storage: Storage) -> None:
+    await broker.topics.create(TopicRequest(name="d", partitions=1, config={"delay.enable": "true"}))
+    topic = broker.partitions.find("d", 0)
+    for hours in (1, 2):
+        headers = ((DELAY_MS, b"%d" % (hours * HOUR_MS)),)
+        await broker.messages.publish("d", [OutgoingMessage(value=b"%d" % hours, headers=headers)])
+    storage.clock.set_wall_clock(by_seconds=3600)
+    storage.clock.advance()
+    await reaches(topic, 1)
+    storage.clock.set_wall_clock(by_seconds=-3600)
+    storage.clock.advance(ms=2 * HOUR_MS - 1)
+    await turns()
+    assert topic.log.log_end_offset == 1
+    storage.clock.advance(ms=1)
+    await reaches(topic, 2)
