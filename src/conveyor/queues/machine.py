@@ -140,6 +140,7 @@ class QueueMachine:
         """See `StateMachine.clock_set`: leases and backoffs move; times that messages ask for are of the wall clock."""
         for queue in self._queues.values():
             queue.deliveries.clock_set(by_ms)
+            self._look_at(queue)
 
     def next_deadline_ms(self) -> int | None:
         return self._timetable.first_ms()

@@ -227,13 +227,13 @@ async def test_inbox_that_is_made_again_while_the_first_loads_is_loaded(
 
 
 class CountingClock(ManualClock):
-    """Counts the alarms that are set."""
+    """Counts the timers that are set."""
 
     alarms_count = 0
 
-    def call_at(self, when_ms: int, callback: Any) -> Any:
+    def call_later(self, delay_ms: int, callback: Any) -> Any:
         self.alarms_count += 1
-        return super().call_at(when_ms, callback)
+        return super().call_later(delay_ms, callback)
 
 
 async def test_sampling_of_rates_ends_with_the_last_subscription(broker: Broker) -> None:
