@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench serve lock format clean
+.PHONY: help setup demo test check sim bench serve lock format clean
 
 help: ## List these targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -37,6 +37,9 @@ check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo >.venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 	@$(BIN)/python -m pytest -q -n 2 tests/unit tests/vectors tests/tidy
+
+sim: setup ## Play simulated crashes, power cuts and disk failures: SEED=7 for one story, SEEDS=1000 for many.
+	@$(BIN)/python -m conveyor.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(if $(KEEP),--keep $(KEEP))
 
 bench: setup ## Measure this machine, with Apache Kafka beside it: throughput, latency, start-up, memory.
 	@$(BIN)/python -m benchmarks

@@ -5,11 +5,14 @@ were made or removed, and those that a `sync_directory` has made durable. Everyt
 `random.Random` that is passed in.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Bytes, Volume
+
+_PAGE_BYTES = 512
+"""A disk writes pages in any order: one that was lost reads as zeros before one that was kept."""
 
 
 class MemoryFile:
@@ -66,6 +69,7 @@ class MemoryDisk:
         self._files: dict[str, MemoryFile] = {}
         self._durable_names: set[str] = set()
         self._failing: set[str] = set()
+        self._countdown: tuple[int, Callable[[], None]] | None = None
 
     def fail(self, operation: str) -> None:
         self._failing.add(operation)
@@ -74,9 +78,36 @@ class MemoryDisk:
         self._failing.clear()
         self.free_bytes = None
 
+    def call_after(self, operations: int, callback: Callable[[], None]) -> None:
+        """Call back once so many operations from now have been carried out, and fail all that follow."""
+        self._countdown = (operations, callback)
+
     def check(self, operation: str, path: str) -> None:
+        if self._countdown is not None:
+            self._count_down(path)
         if operation in self._failing:
             raise StorageFailure(f"{path}: {operation} failed")
+
+    def _count_down(self, path: str) -> None:
+        assert self._countdown is not None
+        left, callback = self._countdown
+        if left == 0:
+            callback()
+        self._countdown = (left - 1, callback)
+        if left <= 0:
+            raise StorageFailure(f"{path}: the machine has no power")
+
+    def process_crash(self) -> "MemoryDisk":
+        """The disk as the next process finds it: everything that was written, synced or not."""
+        survivor = MemoryDisk(self.free_bytes)
+        survivor._failing = set(self._failing)
+        for path, file in self._files.items():
+            kept = MemoryFile(path, survivor)
+            kept.written += file.written
+            kept.synced_bytes = file.synced_bytes
+            survivor._files[path] = kept
+        survivor._durable_names = set(self._durable_names)
+        return survivor
 
     def take_room(self, size: int, path: str) -> None:
         if self.free_bytes is not None:
@@ -91,8 +122,8 @@ class MemoryDisk:
             if path not in self._durable_names and chance.random() < 0.5:
                 continue
             kept = MemoryFile(path, survivor)
-            unsynced = len(file.written) - file.synced_bytes
-            kept.written += file.written[: file.synced_bytes + chance.randint(0, unsynced)]
+            kept.written += file.written[: file.synced_bytes]
+            kept.written += _survivors(file.written[file.synced_bytes :], chance)
             kept.synced_bytes = len(kept.written)
             survivor._files[path] = kept
             survivor._durable_names.add(path)
@@ -150,3 +181,12 @@ class MemoryDisk:
     def sync_directory(self, path: str) -> None:
         self.check("sync_directory", path)
         self._durable_names |= {each for each in self._files if each.startswith(f"{path}/")}
+
+
+def _survivors(unsynced: bytearray, chance: Random) -> bytearray:
+    """What a power cut leaves of bytes that were not synced: a part, torn anywhere, in which pages may be lost."""
+    kept = unsynced[: chance.randint(0, len(unsynced))] if chance.random() < 0.5 else bytearray()
+    for start in range(0, len(kept) - _PAGE_BYTES, _PAGE_BYTES):
+        if chance.random() < 0.2:
+            kept[start : start + _PAGE_BYTES] = bytes(_PAGE_BYTES)
+    return kept

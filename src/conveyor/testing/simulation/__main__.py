@@ -1,0 +1,83 @@
+"""`python -m conveyor.testing.simulation`: play one seed, many seeds, or a kept schedule; shrink what fails."""
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from rich.progress import track
+
+from conveyor.testing.simulation.schedule import Schedule, decode_schedule, make_schedule
+from conveyor.testing.simulation.shrink import shrink
+from conveyor.testing.simulation.story import Outcome, play
+
+
+def main() -> None:
+    """Exit code 0: every invariant held. 1: one did not; its schedule is printed or written."""
+    parser = argparse.ArgumentParser(prog="conveyor.testing.simulation", description=__doc__)
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--seed", type=int, help="play this seed, and say what happened")
+    chosen.add_argument("--seeds", type=int, help="play so many seeds, from --first on")
+    chosen.add_argument("--schedule", type=Path, help="play a schedule that was kept as JSON")
+    parser.add_argument("--first", type=int, default=0, help="the first of --seeds (default: 0)")
+    parser.add_argument("--keep", type=Path, help="write the shrunk schedule of a failure to this file")
+    options = parser.parse_args()
+    logging.getLogger("conveyor").setLevel(logging.CRITICAL)  # A crash a second is what a simulation is for.
+    if options.seeds is not None:
+        failing = _play_all(range(options.first, options.first + options.seeds))
+    else:
+        failing = _play_one(
+            decode_schedule(options.schedule.read_text()) if options.schedule else make_schedule(options.seed)
+        )
+    if failing is not None:
+        _explain(failing, options.keep)
+        sys.exit(1)
+
+
+def _play_all(seeds: range) -> Schedule | None:
+    happened: dict[str, int] = {}
+    for seed in track(seeds, description="seeds", disable=not sys.stderr.isatty()):
+        schedule = make_schedule(seed)
+        outcome = play(schedule)
+        happened = {
+            name: happened.get(name, 0) + outcome.happened.get(name, 0) for name in {*happened, *outcome.happened}
+        }
+        if outcome.failure is not None:
+            print(f"seed {seed}: {outcome.failure!r}", file=sys.stderr)
+            return schedule
+    print(f"{len(seeds)} seeds, every invariant held; faults and housekeeping: {_counts(happened)}")
+    return None
+
+
+def _play_one(schedule: Schedule) -> Schedule | None:
+    outcome = play(schedule)
+    if outcome.failure is None:
+        print(f"seed {schedule.seed}: every invariant held; {_counts(outcome.happened)}; digest {outcome.digest[:16]}")
+        return None
+    print(f"seed {schedule.seed}: {outcome.failure!r}", file=sys.stderr)
+    return schedule
+
+
+def _explain(schedule: Schedule, keep: Path | None) -> None:
+    expected = _kind(play(schedule))
+    print("shrinking the schedule", file=sys.stderr)
+    shortest = shrink(schedule, lambda shorter: _kind(play(shorter)) == expected)
+    print(f"{len(shortest.steps)} of {len(schedule.steps)} steps are enough:", file=sys.stderr)
+    for step in shortest.steps:
+        print(f"  {step.at_ms:>6} ms  {step.actor:<22} {step.action} {step.number}", file=sys.stderr)
+    if keep is not None:
+        keep.write_text(shortest.encode() + "\n")
+        print(f"kept as {keep}: play it with --schedule {keep}", file=sys.stderr)
+
+
+def _kind(outcome: Outcome) -> str:
+    """What failed: a shorter schedule has to fail in the same way."""
+    return "" if outcome.failure is None else str(getattr(outcome.failure, "invariant", type(outcome.failure).__name__))
+
+
+def _counts(happened: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(happened.items())) or "none"
+
+
+if __name__ == "__main__":
+    main()

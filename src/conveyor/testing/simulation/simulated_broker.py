@@ -1,0 +1,212 @@
+"""A broker as a process that can be killed, on a machine whose power can be cut; and how its clients reach it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from contextvars import copy_context
+from random import Random
+from typing import TypeVar
+from uuid import UUID
+
+from conveyor.broker.broker import Broker, BrokerPorts
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.settings import from_sources
+from conveyor.log.compaction import CompactionResult, compact
+from conveyor.log.compaction_plan import CompactionPlan
+from conveyor.testing.memory_disk import MemoryDisk
+from conveyor.testing.memory_store import MemoryStore
+from conveyor.testing.simulation.simulated_clock import SimulatedClock
+from conveyor.testing.simulation.simulated_threads import SimulatedThreads
+from conveyor.testing.simulation.virtual_loop import Process, VirtualLoop
+
+Reply = TypeVar("Reply")
+
+_LONGEST_HOP_S = 0.005
+_REQUEST_TIMEOUT_S = 10.0
+_START_RETRY_S = 1.0
+
+
+class Disconnected(Exception):  # noqa: N818 - named for what it is
+    """No reply came: whether the request was carried out is not known."""
+
+
+class SimulatedBroker:
+    """See the module's docstring. `bugs`: exceptions that nobody expected, each of which stops a real broker."""
+
+    def __init__(self, loop: VirtualLoop, seed: int, settings: dict[str, object]) -> None:
+        self.clock = SimulatedClock(loop)
+        self.disk = MemoryDisk()
+        self.bugs: list[BaseException] = []
+        self.starts = 0
+        self._loop = loop
+        self._settings = from_sources(settings)
+        self._ids, self._threads, self._hops, self._power = (
+            Random(f"{seed} {concern}") for concern in ("ids", "threads", "network", "power")
+        )
+        self._store = MemoryStore()
+        self._process: Process | None = None
+        self._broker: Broker | None = None
+        self._ready = asyncio.Event()
+        self._context = copy_context()
+
+    @property
+    def is_ready(self) -> bool:
+        return self._ready.is_set()
+
+    async def start(self) -> None:
+        """Returns when the broker serves; tries again while the disk does not let it."""
+        has_started = await self._try_to_start()
+        while not has_started:
+            await asyncio.sleep(_START_RETRY_S)
+            has_started = await self._try_to_start()
+
+    def set_wall_clock(self, by_ms: int) -> None:
+        """Set the machine's wall clock forward or (negative) back."""
+        context = copy_context() if self._process is None else self._process.context.copy()
+        context.run(self.clock.set_wall_clock, by_ms)
+
+    def crash(self) -> None:
+        """SIGKILL: what was written stays, synced or not."""
+        self._die(self.disk.process_crash())
+
+    def cut_power(self) -> None:
+        """What was synced stays, and by chance some of the rest."""
+        self._die(self.disk.power_cut(self._power))
+
+    def cut_power_after(self, operations: int, died: Callable[[], None]) -> None:
+        """Cut the power in the middle of what the broker does to its disk, after so many operations."""
+        disk = self.disk
+
+        def cut() -> None:
+            if self.disk is disk:
+                self.cut_power()
+                self._loop.call_soon(died, context=self._context)
+
+        disk.call_after(operations, cut)
+
+    async def stop(self) -> None:
+        """A clean stop: the doors take no more requests, those that wait are answered, the logs are sealed."""
+        self._ready.clear()
+        assert self._broker is not None
+        await self._in_process(_stopped, self._broker)
+        self.crash()
+
+    async def ask(self, request: Callable[[Broker], Awaitable[Reply]]) -> Reply:
+        """Carry out a request inside the broker, a network hop away.
+
+        Raises RequestError as the broker does, and Disconnected if no reply comes.
+        """
+        await self._hop()
+        process, broker = self._process, self._broker
+        if process is None or broker is None or not self.is_ready:
+            raise Disconnected("the connection is refused")
+        reply: asyncio.Future[Reply] = self._loop.create_future()
+        forget = process.at_death(lambda: _fail(reply))
+        task = self._loop.create_task(_awaited(request(broker)), context=process.context.copy())
+        task.add_done_callback(lambda done: _deliver(done, reply), context=copy_context())
+        try:
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+                result = await reply
+        except TimeoutError as error:
+            task.cancel()
+            raise Disconnected("no reply in time") from error
+        finally:
+            forget()
+        await self._hop()
+        return result
+
+    def _die(self, disk: MemoryDisk) -> None:
+        self.disk, self.clock = disk, self.clock.next_process()
+        self._ready.clear()
+        process, self._process, self._broker = self._process, None, None
+        if process is not None:
+            process.kill()
+
+    async def _hop(self) -> None:
+        await asyncio.sleep(self._hops.uniform(0, _LONGEST_HOP_S))
+
+    async def _try_to_start(self) -> bool:
+        self.starts += 1
+        process = self._process = Process(f"broker {self.starts}")
+        started: asyncio.Future[bool] = self._loop.create_future()
+        process.at_death(lambda: _settle(started, False))
+        task = self._loop.create_task(self._started(), context=process.context.copy())
+        task.add_done_callback(lambda done: _settle(started, _succeeded(done)), context=copy_context())
+        if await started:
+            self._ready.set()
+            return True
+        if self._process is process:
+            self._die(self.disk)
+        return False
+
+    async def _started(self) -> bool:
+        threads = SimulatedThreads(self._loop, self._threads)
+        ports = BrokerPorts(
+            disk=self.disk,
+            store=self._store,
+            clock=self.clock,
+            threads=threads,
+            new_id=lambda: UUID(int=self._ids.getrandbits(128), version=4),
+            failed=self.bugs.append,
+            compactor=_ExecutorCompactor(self.disk, threads),
+        )
+        self._broker = Broker(self._settings, ports)
+        try:
+            await self._broker.start("broker.example", 9092)
+        except StorageFailure:
+            return False
+        return True
+
+    async def _in_process(self, work: Callable[[Broker], Awaitable[None]], broker: Broker) -> None:
+        assert self._process is not None
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._process.at_death(lambda: _settle(done, None))
+        task = self._loop.create_task(_awaited(work(broker)), context=self._process.context.copy())
+        task.add_done_callback(lambda ended: _deliver(ended, done), context=copy_context())
+        await done
+
+
+class _ExecutorCompactor:
+    """Compaction as a job of the simulated threads."""
+
+    def __init__(self, disk: MemoryDisk, threads: Executor) -> None:
+        self._disk = disk
+        self._threads = threads
+
+    async def compact(self, plan: CompactionPlan) -> CompactionResult:
+        """Raises StorageFailure."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, compact, self._disk, plan)
+
+
+async def _awaited(work: Awaitable[Reply]) -> Reply:
+    return await work
+
+
+async def _stopped(broker: Broker) -> None:
+    await broker.finish_requests()
+    await broker.stop()
+
+
+def _settle(future: "asyncio.Future[Reply]", value: Reply) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _fail(reply: "asyncio.Future[Reply]") -> None:
+    if not reply.done():
+        reply.set_exception(Disconnected("the broker is gone"))
+
+
+def _succeeded(task: "asyncio.Task[bool]") -> bool:
+    return not task.cancelled() and task.result()
+
+
+def _deliver(task: "asyncio.Task[Reply]", reply: "asyncio.Future[Reply]") -> None:
+    if reply.done():
+        return
+    if task.cancelled():
+        reply.set_exception(RequestError(ErrorKind.REQUEST_TIMED_OUT, "the broker gave the request up"))
+    elif (error := task.exception()) is not None:
+        reply.set_exception(error)
+    else:
+        reply.set_result(task.result())

@@ -1,0 +1,41 @@
+"""Threads of a simulated process: a job runs on the loop, after a delay that the seed decides."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from random import Random
+from typing import ParamSpec, TypeVar
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+_USUAL_DELAY_S = 0.002
+_LONG_DELAY_S = 0.5
+_LONG_SHARE = 0.03
+
+
+class SimulatedThreads(Executor):
+    """An executor whose jobs take virtual time and may overtake each other, as those of a pool of threads do."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, chance: Random) -> None:
+        self._loop = loop
+        self._chance = chance
+
+    def submit(
+        self, work: Callable[Parameters, Result], /, *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> "Future[Result]":
+        future: Future[Result] = Future()
+        longest_s = _LONG_DELAY_S if self._chance.random() < _LONG_SHARE else _USUAL_DELAY_S
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = work(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - handed to whoever waits for the job, as an executor does
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._loop.call_later(self._chance.uniform(0, longest_s), run)
+        return future

@@ -1,0 +1,131 @@
+"""An event loop with virtual time, on which processes can be killed.
+
+Time stands still while a callback runs, and jumps to the next timer when nothing is ready. A process is a context
+variable: every callback, timer and task that code of a process makes belongs to it, and after `kill` none of them runs.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, Generic, TypeVarTuple, Unpack
+
+Arguments = TypeVarTuple("Arguments")
+
+_RESOLUTION_S = 1e-6
+"""Timers closer together than this are due at the same time, whatever floating point makes of their sum."""
+
+PROCESS: ContextVar["Process | None"] = ContextVar("process", default=None)
+
+
+class Stalled(Exception):  # noqa: N818 - named for what it is
+    """Nothing is ready and no timer is set: somebody waits for an event that cannot happen."""
+
+
+class Process:
+    """What is killed together. `context` is the context to run its code in."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_alive = True
+        self.context = copy_context()
+        self.context.run(PROCESS.set, self)
+        self._at_death: list[Callable[[], None]] = []
+
+    def kill(self) -> None:
+        """From now on none of its callbacks runs. Calls what `at_death` was given, in order."""
+        self.is_alive = False
+        callbacks, self._at_death = self._at_death, []
+        for callback in callbacks:
+            callback()
+
+    def at_death(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back when the process is killed. Returns what forgets the callback."""
+        self._at_death.append(callback)
+
+        def forget() -> None:
+            if callback in self._at_death:
+                self._at_death.remove(callback)
+
+        return forget
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """See the module's docstring. Has no sockets, no signals and no threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._selector = self
+        self._clock_resolution = _RESOLUTION_S
+        self._now_s = 0.0
+        self._tasks: list[asyncio.Task[Any]] = []
+        self.set_task_factory(self._new_task)
+
+    def time(self) -> float:
+        return self._now_s
+
+    def select(self, timeout_s: float | None) -> list[Any]:
+        """Called by the loop when nothing is ready: moves time to the next timer. Raises Stalled."""
+        if timeout_s is None:
+            raise Stalled("no callback is ready and no timer is set")
+        self._now_s += max(0.0, timeout_s)
+        return []
+
+    def call_soon(
+        self, callback: Callable[[Unpack[Arguments]], object], *args: *Arguments, context: Context | None = None
+    ) -> asyncio.Handle:
+        return super().call_soon(_Guarded(_owner(context), callback), *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return super().call_at(when, _Guarded(_owner(context), callback), *args, context=context)
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[Unpack[Arguments]], object], *args: *Arguments, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def end(self) -> None:
+        """Close the loop. Tasks of killed processes are abandoned without a word: they were killed."""
+        for task in self._tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            work = task.get_coro()
+            if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()
+        self.close()
+
+    def _new_task(
+        self, loop: asyncio.AbstractEventLoop, work: Any, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
+        self._tasks.append(task)  # Kept: a collected task would run its `finally` blocks after its process was killed.
+        return task
+
+    def _process_events(self, events: list[Any]) -> None:
+        """There are no sockets."""
+
+    def _write_to_self(self) -> None:
+        """There is no selector to wake."""
+
+
+def _owner(context: Context | None) -> Process | None:
+    return PROCESS.get() if context is None else context.get(PROCESS)
+
+
+class _Guarded(Generic[*Arguments]):
+    """A callback that runs only while its process is alive."""
+
+    __slots__ = ("_callback", "_owner")
+
+    def __init__(self, owner: Process | None, callback: Callable[[Unpack[Arguments]], object]) -> None:
+        self._owner = owner
+        self._callback = callback
+
+    def __call__(self, *args: *Arguments) -> None:
+        if self._owner is None or self._owner.is_alive:
+            self._callback(*args)
