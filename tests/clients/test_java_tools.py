@@ -162,6 +162,20 @@ def test_the_sizes_of_logs_are_told(tools: Tools, topic: str) -> None:
     assert partition["offsetLag"] == 0
 
 
+def test_settings_are_changed_at_run_time(tools: Tools, topic: str) -> None:
+    brokers, name = ("--entity-type", "brokers"), "log.index.interval.bytes"
+    group = ("--entity-type", "groups", "--entity-name", topic)
+    tools.configs("--alter", *brokers, "--entity-default", "--add-config", f"{name}=8192")
+    tools.configs("--alter", *brokers, "--entity-name", "1", "--add-config", f"{name}=4097")
+    tools.configs("--alter", *group, "--add-config", "consumer.session.timeout.ms=50000")
+    page = tools.configs("--describe", *brokers, "--entity-name", "1")
+    synonyms = (
+        f"DYNAMIC_BROKER_CONFIG:{name}=4097, DYNAMIC_DEFAULT_BROKER_CONFIG:{name}=8192, DEFAULT_CONFIG:{name}=4096"
+    )
+    assert synonyms in page
+    assert "DYNAMIC_GROUP_CONFIG:consumer.session.timeout.ms=50000" in tools.configs("--describe", *group)
+
+
 def test_no_partition_is_being_reassigned(tools: Tools) -> None:
     assert tools.reassign("--list").strip() == "No partition reassignments found."
 

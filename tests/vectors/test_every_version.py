@@ -82,6 +82,7 @@ def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
         | {"instance_id": None, "rack_id": None, "subscribed_topic_names": (TOPIC,), "subscribed_topic_regex": None}
         | {"server_assignor": None},
         69: {"group_ids": ("g",), "include_authorized_operations": True},
+        74: {"resource_types": ()},
         75: {"topics": [named], "response_partition_limit": 1, "cursor": None},
     }
 

@@ -11,9 +11,11 @@ from uuid import UUID
 
 from conveyor.broker.compaction import Compaction, Compactor
 from conveyor.broker.deduplication import Deduplication
+from conveyor.broker.dynamic_settings import DynamicSettings
 from conveyor.broker.fetch import Fetcher
 from conveyor.broker.fetch_sessions import FetchSessions
 from conveyor.broker.flusher import Flusher
+from conveyor.broker.log_levels import LogLevels
 from conveyor.broker.partitions import PartitionServices, PartitionTable
 from conveyor.broker.producer_ids import ProducerIds
 from conveyor.broker.publish import Publisher
@@ -23,6 +25,7 @@ from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics import Topics
 from conveyor.broker.turn import Turn
 from conveyor.cluster.cluster_id import new_cluster_id
+from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import SCHEDULES_PATH, SUBSCRIPTIONS_PATH, BrokerImage, ClusterImage
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import ABSENT, Clock, Disk, MetadataStore
@@ -66,6 +69,9 @@ class Broker:
     def __init__(self, settings: Settings, ports: BrokerPorts) -> None:
         loop = asyncio.get_running_loop()
         self.settings = settings
+        """Those in force: they change at run time."""
+        self.dynamic_settings = DynamicSettings(settings, ports.store, self._prepare, self._apply)
+        self.log_levels = LogLevels()
         self.clock = ports.clock
         self.log_probe = LogProbe()
         self.turn = Turn(loop.call_soon, ports.failed)
@@ -116,6 +122,7 @@ class Broker:
             topics=self.topics,
             partitions=self.partitions,
             settings=self.settings.groups,
+            own_settings=self.dynamic_settings.layers.group_settings,
             clock=self.clock,
             threads=self._ports.threads,
             tasks=self.tasks,
@@ -162,6 +169,7 @@ class Broker:
         image = ClusterImage(cluster_id=cluster_id, controller_id=node_id)
         self.topics.image = image.with_broker(BrokerImage(node_id=node_id, host=host, port=port, rack=rack))
         self.partitions.when_linked(lambda partition: self.inboxes.add(partition))
+        await self.dynamic_settings.load()
         await self.topics.load()
         await self.topics.ensure_inboxes()
         await self.quotas.load()
@@ -196,6 +204,7 @@ class Broker:
         self.compaction.stop()
         await asyncio.get_running_loop().run_in_executor(self._ports.threads, self.partitions.close)
         await self._ports.store.close()
+        self.log_levels.reset()
 
     def _partition_table(self, ports: BrokerPorts) -> PartitionTable:
         services = PartitionServices(
@@ -207,6 +216,22 @@ class Broker:
             wants_flush=self.flusher.want,
         )
         return PartitionTable(services)
+
+    async def _prepare(self, settings: Settings) -> None:
+        """Before settings change at run time. Raises RequestError."""
+        await self.topics.prepare(settings)
+
+    def _apply(self, layers: LayeredSettings) -> None:
+        """Settings have changed at run time: every part that can takes them."""
+        settings = self.settings = layers.in_force
+        self.topics.use(settings)
+        self.retention.use(settings.broker.retention_check_ms)
+        self.compaction.use(settings.broker)
+        self.quotas.use(settings.clients)
+        is_changed = settings.broker.log_level != layers.given.broker.log_level
+        self.log_levels.use(settings.broker.log_level if is_changed else None)
+        if "groups" in self.__dict__:
+            self.groups.use(settings.groups, layers.group_settings)
 
     async def _has_queues(self) -> bool:
         """Whether something in the metadata has to be looked after from the start."""

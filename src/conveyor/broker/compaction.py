@@ -71,7 +71,15 @@ class Compaction:
     def start(self) -> None:
         """Look for work from now on, every now and then."""
         interval_ms = self._settings.compaction_check_ms
-        self._cancel_alarm = self._clock.call_later(interval_ms, lambda: self._tasks.start(self._look_over()))
+        self._cancel_alarm = self._clock.call_later(interval_ms, self._on_alarm)
+
+    def use(self, settings: BrokerSettings) -> None:
+        """Let these settings of the broker hold from now on."""
+        is_as_often = settings.compaction_check_ms == self._settings.compaction_check_ms
+        self._settings = settings
+        if self._cancel_alarm is not None and not is_as_often:
+            self._cancel_alarm()
+            self.start()
 
     def stop(self) -> None:
         if self._cancel_alarm is not None:
@@ -87,6 +95,10 @@ class Compaction:
         due = [(partition, plan) for partition, plan in plans if plan is not None]
         for partition, plan in sorted(due, key=lambda each: -_dirty_bytes(each[1])):
             await self._compact(partition, plan)
+
+    def _on_alarm(self) -> None:
+        self._cancel_alarm = None
+        self._tasks.start(self._look_over())
 
     async def _look_over(self) -> None:
         await self.compact_all()

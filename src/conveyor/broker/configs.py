@@ -1,57 +1,14 @@
-"""Settings as clients see them: of a topic, of this broker, of a group. What a topic sets is changed through `Topics`.
+"""Settings as clients see them: of a topic, of this broker, of a group, of a logger."""
 
-A setting has Kafka's name wherever Kafka has the setting. What a broker gives to topics that do not say has another
-name than what a topic says: `log.retention.ms` and `retention.ms`.
-"""
-
-from collections.abc import Iterator
-from dataclasses import Field, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import Field, dataclass
 from enum import Enum, auto
 from typing import Any
 
+from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import TopicImage
-from conveyor.kernel.settings import GroupsSettings, Settings, TopicSettings, topic_setting_fields, topic_settings
-
-BROKER_NAMES = {
-    "cleanup.policy": "log.cleanup.policy",
-    "delete.retention.ms": "log.cleaner.delete.retention.ms",
-    "file.delete.delay.ms": "log.segment.delete.delay.ms",
-    "flush.messages": "log.flush.interval.messages",
-    "flush.ms": "log.flush.interval.ms",
-    "index.interval.bytes": "log.index.interval.bytes",
-    "local.retention.bytes": "log.local.retention.bytes",
-    "local.retention.ms": "log.local.retention.ms",
-    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
-    "max.message.bytes": "message.max.bytes",
-    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
-    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
-    "message.timestamp.type": "log.message.timestamp.type",
-    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
-    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
-    "preallocate": "log.preallocate",
-    "retention.bytes": "log.retention.bytes",
-    "retention.ms": "log.retention.ms",
-    "segment.bytes": "log.segment.bytes",
-    "segment.index.bytes": "log.index.size.max.bytes",
-    "segment.jitter.ms": "log.roll.jitter.ms",
-    "segment.ms": "log.roll.ms",
-}
-"""Kafka's names of a broker's defaults for topics, where they differ. Source: ServerTopicConfigSynonyms."""
-
-_SAME_NAMES = (
-    "compression.gzip.level",
-    "compression.lz4.level",
-    "compression.type",
-    "compression.zstd.level",
-    "min.insync.replicas",
-    "unclean.leader.election.enable",
-)
-
-_GROUP_SETTINGS = {
-    "consumer.heartbeat.interval.ms": "consumer_heartbeat_interval_ms",
-    "consumer.session.timeout.ms": "consumer_session_timeout_ms",
-}
-"""Kafka's names of what a group may have of its own; here each group has what the broker gives to all."""
+from conveyor.cluster.setting_names import broker_settings, group_settings, topic_default_name
+from conveyor.kernel.settings import Settings, topic_setting_fields, topic_settings
 
 _MINUTE_MS = 60_000
 
@@ -60,8 +17,16 @@ class ConfigSource(Enum):
     """Where a value comes from."""
 
     TOPIC = auto()
+    BROKER_AT_RUN_TIME = auto()
+    ALL_BROKERS_AT_RUN_TIME = auto()
     BROKER = auto()
     DEFAULT = auto()
+    LOGGER = auto()
+    GROUP = auto()
+
+
+Synonym = tuple[str, str, ConfigSource]
+"""Name, value as text, source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,58 +40,74 @@ class ConfigEntry:
     several: bool
     doc: str
     read_only: bool
-    synonyms: tuple[tuple[str, str, ConfigSource], ...]
+    synonyms: tuple[Synonym, ...]
 
 
-def topic_configs(topic: TopicImage, settings: Settings) -> list[ConfigEntry]:
+def topic_configs(topic: TopicImage, layers: LayeredSettings) -> list[ConfigEntry]:
     """Every setting of a topic."""
-    in_force = topic_settings(settings.topics, topic.config)
-    return [
-        _entry(name, each, getattr(in_force, each.name), list(_topic_synonyms(name, each, topic.config, settings)))
-        for name, each in topic_setting_fields().items()
-    ]
-
-
-def broker_configs(settings: Settings) -> list[ConfigEntry]:
-    """Every setting of this broker, by Kafka's name, else `section.name`. They are given at its start.
-
-    And some that Kafka has as settings, which here are as they are.
-    """
-    given = [
-        _entry(name, each, value, [(name, as_text(value), _broker_source(each, value))], read_only=True)
-        for name, each, value in _broker_fields(settings)
-    ]
-    return given + _fixed_entries(settings)
-
-
-def group_configs(settings: Settings) -> list[ConfigEntry]:
-    """Every setting that a group may have in Kafka: it has the broker's."""
-    declared = {each.name: each for each in fields(GroupsSettings)}
+    in_force = topic_settings(layers.in_force.topics, topic.config)
     entries = []
-    for name, ours in _GROUP_SETTINGS.items():
-        each, value = declared[ours], getattr(settings.groups, ours)
-        synonym = (each.metadata["kafka"], as_text(value), _broker_source(each, value))
-        entries.append(_entry(name, each, value, [synonym], read_only=True))
+    for name, declared in topic_setting_fields().items():
+        own = [(name, topic.config[name], ConfigSource.TOPIC)] if name in topic.config else []
+        inherited = _broker_synonyms(topic_default_name(declared), layers)
+        built_in = (topic_default_name(declared), as_text(declared.default), ConfigSource.DEFAULT)
+        synonyms = [*own, *inherited] if built_in in inherited else [*own, *inherited, built_in]
+        entries.append(_entry(name, declared, getattr(in_force, declared.name), synonyms))
     return entries
+
+
+def broker_configs(layers: LayeredSettings) -> list[ConfigEntry]:
+    """Every setting of this broker, and some that Kafka has as settings, which here are as they are."""
+    entries = []
+    for name, setting in broker_settings().items():
+        value = getattr(getattr(layers.in_force, setting.section), setting.declared.name)
+        synonyms = _broker_synonyms(name, layers)
+        entries.append(_entry(name, setting.declared, value, synonyms, read_only=not setting.is_live))
+    return entries + _fixed_entries(layers.in_force)
+
+
+def all_brokers_configs(layers: LayeredSettings) -> list[ConfigEntry]:
+    """What was changed at run time for all brokers, and nothing else, as in Kafka."""
+    source = ConfigSource.ALL_BROKERS_AT_RUN_TIME
+    return [
+        _entry(name, broker_settings()[name].declared, text, [(name, text, source)])
+        for name, text in layers.of_all.items()
+    ]
+
+
+def group_configs(group_id: str, layers: LayeredSettings) -> list[ConfigEntry]:
+    """Every setting that a group may have: its own, else the broker's."""
+    names = {setting.path: name for name, setting in broker_settings().items()}
+    own, in_force = layers.of_groups.get(group_id, {}), layers.group_settings.get(group_id, layers.in_force.groups)
+    entries = []
+    for name, setting in group_settings().items():
+        given = [(name, own[name], ConfigSource.GROUP)] if name in own else []
+        synonyms = [*given, *_broker_synonyms(names[setting.path], layers)]
+        entries.append(_entry(name, setting.declared, getattr(in_force, setting.declared.name), synonyms))
+    return entries
+
+
+def logger_configs(levels: Mapping[str, str]) -> list[ConfigEntry]:
+    """The levels of the loggers, by name."""
+    source = ConfigSource.LOGGER
+    return [
+        ConfigEntry(
+            name=name,
+            value=level,
+            source=source,
+            kind=str,
+            several=False,
+            doc="How much this logger writes, until the broker stops.",
+            read_only=False,
+            synonyms=((name, level, source),),
+        )
+        for name, level in levels.items()
+    ]
 
 
 def as_text(value: Any) -> str:
     """A setting's value as Kafka writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _broker_fields(settings: Settings) -> "Iterator[tuple[str, Field[Any], Any]]":
-    for section in fields(Settings):
-        values = getattr(settings, section.name)
-        for each in fields(values):
-            name = _topic_default_name(each) if isinstance(values, TopicSettings) else each.metadata["kafka"]
-            yield name or f"{section.name}.{each.name}", each, getattr(values, each.name)
-
-
-def _topic_default_name(declared: "Field[Any]") -> str:
-    """What the default of a topic's setting is called: Kafka's name, if Kafka has such a default."""
-    name = declared.metadata["kafka"]
-    return name if name in _SAME_NAMES else BROKER_NAMES.get(name, f"topics.{declared.name}")
 
 
 def _fixed_entries(settings: Settings) -> list[ConfigEntry]:
@@ -157,27 +138,27 @@ def _fixed(name: str, value: bool | int, doc: str) -> ConfigEntry:
     )
 
 
-def _topic_synonyms(
-    name: str, declared: "Field[Any]", config: Any, settings: Settings
-) -> Iterator[tuple[str, str, ConfigSource]]:
-    if name in config:
-        yield name, config[name], ConfigSource.TOPIC
-    value = getattr(settings.topics, declared.name)
-    default_name = _topic_default_name(declared)
-    if _broker_source(declared, value) is ConfigSource.BROKER:
-        yield default_name, as_text(value), ConfigSource.BROKER
-    yield default_name, as_text(declared.default), ConfigSource.DEFAULT
-
-
-def _broker_source(declared: "Field[Any]", value: Any) -> ConfigSource:
-    return ConfigSource.DEFAULT if value == declared.default else ConfigSource.BROKER
+def _broker_synonyms(name: str, layers: LayeredSettings) -> list[Synonym]:
+    """Every value that a broker's setting was given, the one in force first; its default if it was given none."""
+    setting = broker_settings()[name]
+    at_run_time = [
+        (name, texts[name], source)
+        for texts, source in (
+            (layers.of_broker, ConfigSource.BROKER_AT_RUN_TIME),
+            (layers.of_all, ConfigSource.ALL_BROKERS_AT_RUN_TIME),
+        )
+        if name in texts
+    ]
+    value, default = getattr(getattr(layers.given, setting.section), setting.declared.name), setting.declared.default
+    source = ConfigSource.DEFAULT if value == default else ConfigSource.BROKER
+    return [*at_run_time, (name, as_text(value), source)]
 
 
 def _entry(
     name: str,
     declared: "Field[Any]",
     value: Any,
-    synonyms: list[tuple[str, str, ConfigSource]],
+    synonyms: list[Synonym],
     *,
     read_only: bool = False,
 ) -> ConfigEntry:

@@ -5,7 +5,7 @@ the first command that comes after a change of the cluster's topics, the machine
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics import Topics
 from conveyor.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage
-from conveyor.groups.commands import GroupCommand, ListGroups, OneGroupCommand, UpdateTopics
+from conveyor.groups.commands import GroupCommand, ListGroups, OneGroupCommand, UpdateSettings, UpdateTopics
 from conveyor.groups.coordinator_partition import partition_for_group
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
 from conveyor.groups.machine import GroupMachine
@@ -33,12 +33,13 @@ class Groups:
     """See the module's docstring."""
 
     def __init__(
-        self, *, topics: Topics, partitions: PartitionTable, settings: GroupsSettings, clock: Clock, threads: Executor,
+        self, *, topics: Topics, partitions: PartitionTable, settings: GroupsSettings,
+        own_settings: Mapping[str, GroupsSettings], clock: Clock, threads: Executor,
         tasks: Tasks, new_id: Callable[[], UUID],
     ) -> None:  # fmt: skip
         self._topics = topics
         self._partitions = partitions
-        self._settings = settings
+        self._settings = (settings, own_settings)
         self._clock = clock
         self._threads = threads
         self._tasks = tasks
@@ -88,6 +89,13 @@ class Groups:
             found += (await _ask(runner, command)).groups
         return sorted(found, key=lambda each: each.group_id)
 
+    def use(self, settings: GroupsSettings, own: Mapping[str, GroupsSettings]) -> None:
+        """Let these settings hold from now on. own: all that holds for a group with something of its own, by group."""
+        if (settings, own) != self._settings:
+            self._settings = (settings, own)
+            for runner in self._runners.values():
+                self._tell_settings(runner)
+
     def stop(self) -> None:
         """Answer everybody who waits."""
         for runner in self._runners.values():
@@ -106,6 +114,10 @@ class Groups:
         if self._told.get(number) is not self._known[1]:
             self._told[number] = self._known[1]
             runner.submit(UpdateTopics(topics=self._known[1]), _ignore)
+
+    def _tell_settings(self, runner: GroupRunner) -> None:
+        defaults, own = self._settings
+        runner.submit(UpdateSettings(defaults=defaults, own=own), _ignore)
 
     async def _submit_when_loaded(self, command: OneGroupCommand, respond: Respond) -> None:
         try:
@@ -128,11 +140,14 @@ class Groups:
 
     async def _load(self, number: int) -> GroupRunner:
         partition = self._partitions.find(OFFSETS_TOPIC, number)
-        machine = GroupMachine(self._settings)
+        settings = self._settings
+        machine = GroupMachine(*settings)
         await asyncio.get_running_loop().run_in_executor(self._threads, _replay, partition, machine)
         machine.loaded(self._clock.now_ms())
-        self._runners[number] = MachineRunner(partition, machine, self._clock)
-        return self._runners[number]
+        runner = self._runners[number] = MachineRunner(partition, machine, self._clock)
+        if settings is not self._settings:
+            self._tell_settings(runner)
+        return runner
 
 
 def _known_topics(image: ClusterImage) -> KnownTopics:

@@ -15,7 +15,6 @@ from conveyor.broker.topics import Topics
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Bytes, Clock, FileSlice
-from conveyor.kernel.settings import Settings
 from conveyor.log.batch import CONTROL, iterate_batches
 from conveyor.log.records import Header, Record, decode_records, encode_batch
 from conveyor.queues.attributes import DEDUP_ID, LAST_TIME_MS, last_header
@@ -80,7 +79,6 @@ class Messages:
         inboxes: Inboxes,
         clock: Clock,
         threads: Executor,
-        settings: Settings,
     ) -> None:
         self._topics = topics
         self._partitions = partitions
@@ -88,7 +86,6 @@ class Messages:
         self._inboxes = inboxes
         self._clock = clock
         self._threads = threads
-        self._creates_topics = settings.broker.auto_create_topics
         self._turn = 0
 
     async def publish(
@@ -194,7 +191,7 @@ class Messages:
 
     async def _partition_count(self, topic: str) -> int:
         known = self._topics.image.topics.get(topic)
-        if known is None and self._creates_topics:
+        if known is None and self._topics.settings.broker.auto_create_topics:
             known = await self._topics.ensure(TopicRequest(name=topic))
         return len((known or self._topics.existing(topic)).partitions)
 

@@ -5,7 +5,7 @@
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from conveyor.cluster.image import INBOX, TopicImage, companion, companion_of
@@ -41,6 +41,7 @@ class PartitionTable:
 
     def __init__(self, services: PartitionServices) -> None:
         self._services = services
+        self._defaults = services.settings.topics
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._broken: dict[tuple[str, int], str] = {}
         self._linked: list[Callable[[Partition], None]] = []
@@ -93,12 +94,18 @@ class PartitionTable:
 
     def configure(self, topic: TopicImage) -> None:
         """Let a topic's settings hold from now on."""
-        wanted = topic_settings(self._services.settings.topics, topic.config)
+        wanted = topic_settings(self._defaults, topic.config)
         for number in range(len(topic.partitions)):
             partition = self._partitions.get((topic.name, number))
             if partition is not None:
                 partition.log.topic = wanted
         self._link_inboxes(topic)
+
+    def use(self, defaults: TopicSettings, topics: Iterable[TopicImage]) -> None:
+        """Let other settings hold from now on for what the topics do not say themselves."""
+        self._defaults = defaults
+        for topic in topics:
+            self.configure(topic)
 
     def when_linked(self, linked: Callable[[Partition], None]) -> None:
         """Call back when a partition has got an inbox: it has one from its beginning, or from now on."""
@@ -176,7 +183,7 @@ class PartitionTable:
     def _open_log(self, topic: TopicImage, number: int) -> Log | StorageFailure:
         services = self._services
         directory = f"{LOGS}/{topic.name}-{number}"
-        wanted = topic_settings(services.settings.topics, topic.config)
+        wanted = topic_settings(self._defaults, topic.config)
         try:
             return open_log(
                 services.disk, directory, wanted, services.settings.producers, services.probe, services.clock.now_ms()

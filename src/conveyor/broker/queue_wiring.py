@@ -35,7 +35,6 @@ def make_queueing(broker: Broker, ports: BrokerPorts) -> Queueing:
         inboxes=broker.inboxes,
         clock=clock,
         threads=ports.threads,
-        settings=broker.settings,
     )
     subscriptions = Subscriptions(ports.store, topics, ports.new_id)
     burials = Burials(topics=topics, subscriptions=subscriptions, messages=messages, clock=clock, tasks=tasks)

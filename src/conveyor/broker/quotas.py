@@ -137,6 +137,12 @@ class Quotas:
             self._hold(self.quotas.with_entity(entity, values))
             log.info("quotas changed entity=%s values=%s", entity_path(entity), values)
 
+    def use(self, settings: ClientSettings) -> None:
+        """Measure over other windows from now on; what was counted in the old ones is forgotten."""
+        if settings != self._settings:
+            self._settings = settings
+            self._rates.clear()
+
     def meter(self, client_id: str, request_bytes: int, mute: Callable[[int], None]) -> "RequestMeter":
         """What measures one request of a client. `mute` takes no more requests from its connection for some ms."""
         return RequestMeter(self, self._clock, client_id, request_bytes, mute)

@@ -41,6 +41,14 @@ class Retention:
         """Look partitions over from now on, every now and then."""
         self._cancel_alarm = self._clock.call_later(self._interval_ms, self._on_alarm)
 
+    def use(self, interval_ms: int) -> None:
+        """Look partitions over that often from now on."""
+        if interval_ms != self._interval_ms:
+            self._interval_ms = interval_ms
+            if self._cancel_alarm is not None:
+                self._cancel_alarm()
+                self.start()
+
     def stop(self) -> None:
         if self._cancel_alarm is not None:
             self._cancel_alarm()
@@ -78,6 +86,7 @@ class Retention:
                 await self._carry_out(partition, job)
 
     def _on_alarm(self) -> None:
+        self._cancel_alarm = None
         self._tasks.start(self._look_over())
 
     async def _look_over(self) -> None:

@@ -61,7 +61,7 @@ class Topics:
         self._store = store
         self._partitions = partitions
         self._disk = disk
-        self._settings = settings
+        self.settings = settings
         self._threads = threads
         self._new_id = new_id
         self._one_change = asyncio.Lock()
@@ -96,7 +96,7 @@ class Topics:
 
         Later the number must stay: it decides which partition holds a group.
         """
-        topic, wanted = self.image.topics.get(OFFSETS_TOPIC), self._settings.groups.offsets_partitions
+        topic, wanted = self.image.topics.get(OFFSETS_TOPIC), self.settings.groups.offsets_partitions
         if topic is None or len(topic.partitions) == wanted:
             return
         reason = "groups would lose their committed offsets"
@@ -128,7 +128,7 @@ class Topics:
 
     def check(self, request: TopicRequest) -> TopicImage:
         """The topic that `create` would make. Raises RequestError."""
-        return plan_topic(self.image, request, self._settings, TopicId(self._new_id()))
+        return plan_topic(self.image, request, self.settings, TopicId(self._new_id()))
 
     async def create(self, request: TopicRequest) -> TopicImage:
         """Make a topic; it is durable and served when this returns. Raises RequestError."""
@@ -166,15 +166,28 @@ class Topics:
             except RequestError as error:
                 raise StorageFailure(f"topic '{topic.name}' has delay.enable, and no inbox: {error}") from error
 
+    async def prepare(self, settings: Settings) -> None:
+        """Make the inboxes of topics that get `delay.enable` with these settings of the broker. Raises RequestError."""
+        for topic in list(self.image.topics.values()):
+            if _delays(topic, settings) and not self._delays(topic):
+                await self._ensure_companion(INBOX, topic)
+
+    def use(self, settings: Settings) -> None:
+        """Let these settings of the broker hold from now on; `prepare` has run."""
+        has_changed = settings.topics != self.settings.topics
+        self.settings = settings
+        if has_changed:
+            self._partitions.use(settings.topics, self.image.topics.values())
+
     async def change_config(self, name: str, changes: Sequence[ConfigChange], *, check_only: bool = False) -> None:
         """Change some settings of a topic, at once and durably. Raises RequestError."""
         _refuse_companion(name)
-        await self._configure(name, lambda topic: changed_config(topic, changes, self._settings), check_only)
+        await self._configure(name, lambda topic: changed_config(topic, changes, self.settings), check_only)
 
     async def replace_config(self, name: str, config: Mapping[str, str], *, check_only: bool = False) -> None:
         """Give a topic these settings, and the defaults for all others. Raises RequestError."""
         _refuse_companion(name)
-        await self._configure(name, lambda topic: replaced_config(topic, config, self._settings), check_only)
+        await self._configure(name, lambda topic: replaced_config(topic, config, self.settings), check_only)
 
     async def add_partitions(
         self, name: str, count: int, assignment: Sequence[Sequence[int]] | None, *, check_only: bool = False
@@ -231,7 +244,7 @@ class Topics:
         return self.existing(name)
 
     def _delays(self, topic: TopicImage) -> bool:
-        return not topic.is_internal and topic_settings(self._settings.topics, topic.config).delay_enable
+        return _delays(topic, self.settings)
 
     async def _configure(self, name: str, change: Callable[[TopicImage], TopicImage], check_only: bool) -> None:
         """A topic that shall have an inbox has it before the change is seen."""
@@ -249,7 +262,7 @@ class Topics:
         self, name: str, count: int, assignment: Sequence[Sequence[int]] | None = None, check_only: bool = False
     ) -> None:
         await self._change(
-            name, lambda topic: more_partitions(self.image, topic, count, assignment, self._settings), check_only
+            name, lambda topic: more_partitions(self.image, topic, count, assignment, self.settings), check_only
         )
 
     async def _make(self, topic: TopicImage) -> TopicImage:
@@ -293,6 +306,10 @@ class Topics:
 
     async def _off_loop(self, work: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+
+def _delays(topic: TopicImage, settings: Settings) -> bool:
+    return not topic.is_internal and topic_settings(settings.topics, topic.config).delay_enable
 
 
 def _refuse_companion(name: str) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from conveyor.cluster.setting_names import BrokerSetting
 from conveyor.kernel.setting import type_names
 from conveyor.kernel.settings import Settings, topic_setting_name
 
@@ -22,6 +23,10 @@ A setting is given, first wins, by a flag (`conveyor serve --set topics.segment_
 [topics]
 segment_bytes = 1048576
 ```
+
+Settings marked *live* can also be changed while the broker runs, for one broker or for all, by clients such as
+`kafka-configs --alter --entity-type brokers --entity-default --add-config log.retention.ms=60000`. The change takes
+effect at once and is kept in the metadata store, where it has precedence over all of these.
 
 An unknown name, a wrong type, a value out of range, or two settings that contradict each other stop the start with a
 line that says what to change.
@@ -58,7 +63,8 @@ def _sections() -> Iterator[str]:
 
 
 def _names(section: str, each: Any) -> str:
-    names = f"`{section}.{each.name}`"
+    setting = BrokerSetting(section=section, declared=each)
+    names = f"`{setting.path}`" + (" *live*" if setting.is_live else "")
     if section == "topics":
         return f"{names}; of a topic: `{topic_setting_name(each)}`"
     kafka = each.metadata["kafka"]

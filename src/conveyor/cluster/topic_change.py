@@ -1,8 +1,9 @@
 """Deciding on a change of a topic: its settings, or more partitions. Pure: nothing is stored here."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import Field, dataclass, replace
 from enum import Enum, auto
+from typing import Any
 
 from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
 from conveyor.cluster.internal_topics import with_own_config
@@ -90,15 +91,16 @@ def raised_epochs(topic: TopicImage, numbers: Collection[int]) -> TopicImage:
     return replace(topic, partitions=tuple(partitions))
 
 
-def _change(config: dict[str, str], change: ConfigChange, settings: Settings) -> None:
-    declared = topic_setting_fields().get(change.name)
-    if declared is None:
-        raise RequestError(ErrorKind.INVALID_CONFIG, f"unknown topic setting '{change.name}'")
+def change_text(config: dict[str, str], change: ConfigChange, declared: "Field[Any]", default: object) -> None:
+    """Carry out one change. default: what a list without a value of its own begins with.
+
+    Raises RequestError (INVALID_CONFIG).
+    """
     if change.operation is Operation.DELETE:
         config.pop(change.name, None)
         return
     if change.value is None:
-        raise RequestError(ErrorKind.INVALID_CONFIG, f"topic setting '{change.name}' has no value")
+        raise RequestError(ErrorKind.INVALID_CONFIG, f"setting '{change.name}' has no value")
     if change.operation is Operation.SET:
         config[change.name] = change.value
         return
@@ -107,10 +109,17 @@ def _change(config: dict[str, str], change: ConfigChange, settings: Settings) ->
             ErrorKind.INVALID_CONFIG,
             f"'{change.name}' is not a list: it can be set, not appended to or subtracted from",
         )
-    present = [each for each in words(config.get(change.name, getattr(settings.topics, declared.name))) if each]
+    present = [each for each in words(config.get(change.name, str(default))) if each]
     named = words(change.value)
     if change.operation is Operation.APPEND:
         present += [each for each in named if each not in present]
     else:
         present = [each for each in present if each not in named]
     config[change.name] = ",".join(present)
+
+
+def _change(config: dict[str, str], change: ConfigChange, settings: Settings) -> None:
+    declared = topic_setting_fields().get(change.name)
+    if declared is None:
+        raise RequestError(ErrorKind.INVALID_CONFIG, f"unknown topic setting '{change.name}'")
+    change_text(config, change, declared, getattr(settings.topics, declared.name))

@@ -17,19 +17,19 @@ from conveyor.groups.commands import (
     SyncGroup,
 )
 from conveyor.groups.decision import Decision
+from conveyor.groups.group_settings import SettingsByGroup
 from conveyor.groups.joining import check_join, check_member, join
 from conveyor.groups.member import Member
 from conveyor.groups.records import GroupKey, GroupValue, group_record
 from conveyor.groups.replies import Alive, Left
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.machine import LogRecord, Token
-from conveyor.kernel.settings import GroupsSettings
 
 
 class ClassicGroups:
     """See the module's docstring."""
 
-    def __init__(self, settings: GroupsSettings) -> None:
+    def __init__(self, settings: SettingsByGroup) -> None:
         self._settings = settings
         self._values: dict[str, GroupValue] = {}
         self._groups: dict[str, ClassicGroup] = {}
@@ -61,8 +61,9 @@ class ClassicGroups:
         return self._values.get(group_id)
 
     def join(self, command: JoinGroup, token: Token, now_ms: int, decision: Decision) -> None:
-        check_join(command, self._settings)
-        join(self._group_to_join(command), command, token, now_ms, self._settings, decision)
+        settings = self._settings.of(command.group_id)
+        check_join(command, settings)
+        join(self._group_to_join(command), command, token, now_ms, settings, decision)
 
     def sync(self, command: SyncGroup, token: Token, now_ms: int, decision: Decision) -> None:
         group, member = self._member(command)

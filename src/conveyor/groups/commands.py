@@ -1,8 +1,10 @@
 """What a coordinator can be asked. Times are in ms; `generation_id` -1 and `member_id` "" mean: not a member."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from conveyor.groups.known_topics import Assigned, KnownTopics
+from conveyor.kernel.settings import GroupsSettings
 
 NO_GENERATION = -1
 NO_MEMBER = ""
@@ -176,6 +178,14 @@ class UpdateTopics:
     topics: KnownTopics
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateSettings:
+    """Take other settings. `own`: all that holds for a group with something of its own, by group id."""
+
+    defaults: GroupsSettings
+    own: Mapping[str, GroupsSettings]
+
+
 OneGroupCommand = (
     JoinGroup
     | SyncGroup
@@ -189,4 +199,4 @@ OneGroupCommand = (
     | DeleteGroup
     | DeleteOffsets
 )
-GroupCommand = OneGroupCommand | ListGroups | UpdateTopics
+GroupCommand = OneGroupCommand | ListGroups | UpdateTopics | UpdateSettings

@@ -23,21 +23,21 @@ from conveyor.groups.consumer_records import ConsumerKey, ConsumerKeyKind
 from conveyor.groups.consumer_sessions import ConsumerSessions
 from conveyor.groups.decision import Decision
 from conveyor.groups.group_draft import GroupDraft, end_of_group
+from conveyor.groups.group_settings import SettingsByGroup
 from conveyor.groups.known_topics import Assigned, KnownTopics
 from conveyor.groups.reconciliation import reconciled
 from conveyor.groups.replies import HeartbeatAnswer
 from conveyor.groups.target_assignment import refresh, retarget
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.machine import LogRecord, Token
-from conveyor.kernel.settings import GroupsSettings
 
 
 class ConsumerGroups:
     """See the module's docstring."""
 
-    def __init__(self, settings: GroupsSettings) -> None:
+    def __init__(self, settings: SettingsByGroup, assignors: tuple[str, ...]) -> None:
         self.topics = KnownTopics()
-        self.choice = AssignorChoice(tuple(settings.consumer_assignors.split(",")))
+        self.choice = AssignorChoice(assignors)
         self._settings = settings
         self._groups: dict[str, ConsumerGroup] = {}
         self._sessions = ConsumerSessions()
@@ -97,7 +97,7 @@ class ConsumerGroups:
             HeartbeatAnswer(
                 member_id=member_id,
                 member_epoch=current.epoch,
-                heartbeat_interval_ms=self._settings.consumer_heartbeat_interval_ms,
+                heartbeat_interval_ms=self._settings.of(group.group_id).consumer_heartbeat_interval_ms,
                 assignment=current.assigned if is_told else None,
             ),
         )
@@ -105,7 +105,7 @@ class ConsumerGroups:
 
     def check_size(self, group: ConsumerGroup, member_id: str) -> None:
         """Raises RequestError (GROUP_MAX_SIZE_REACHED)."""
-        max_size = self._settings.consumer_max_size
+        max_size = self._settings.of(group.group_id).consumer_max_size
         if member_id not in group.subscriptions and len(group.subscriptions) >= max_size:
             raise RequestError(
                 ErrorKind.GROUP_MAX_SIZE_REACHED,
@@ -159,7 +159,7 @@ class ConsumerGroups:
 
     def watch(self, group_id: str, member_id: str, subscription: Subscription, now_ms: int) -> int:
         """A member has been heard. Returns when its session ends."""
-        timeout_ms = self._settings.consumer_session_timeout_ms
+        timeout_ms = self._settings.of(group_id).consumer_session_timeout_ms
         if subscription.classic is not None:
             timeout_ms = subscription.classic.session_timeout_ms
         self._sessions.touch(group_id, member_id, now_ms + timeout_ms)

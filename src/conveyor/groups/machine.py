@@ -5,6 +5,9 @@ sessions end, and which topics there are; it is made from the hard state by `loa
 `handle` changes is soft, and is as the records that it decides on. See `conveyor.kernel.machine` for the contract.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from conveyor.groups.administration import Administration
 from conveyor.groups.classic_groups import ClassicGroups
 from conveyor.groups.classic_in_consumers import ClassicInConsumers
@@ -23,6 +26,7 @@ from conveyor.groups.commands import (
     ListGroups,
     OneGroupCommand,
     SyncGroup,
+    UpdateSettings,
     UpdateTopics,
 )
 from conveyor.groups.consumer_group import ConsumerGroup
@@ -32,11 +36,12 @@ from conveyor.groups.consumer_member import LEAVING_EPOCH
 from conveyor.groups.consumer_records import ConsumerKey
 from conveyor.groups.deadlines import Deadlines
 from conveyor.groups.decision import Decision
+from conveyor.groups.group_settings import SettingsByGroup
 from conveyor.groups.joining import check_join
 from conveyor.groups.offsets import CommittedOffsets, commit_records
 from conveyor.groups.protocol_change import ProtocolChange
 from conveyor.groups.records import OffsetKey, decode_group, decode_key, decode_offset
-from conveyor.groups.replies import JoinRefused, TopicsUpdated
+from conveyor.groups.replies import JoinRefused, SettingsUpdated, TopicsUpdated
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.machine import LogRecord, Outcome, Token
 from conveyor.kernel.settings import GroupsSettings
@@ -45,11 +50,12 @@ from conveyor.kernel.settings import GroupsSettings
 class GroupMachine:
     """See the module's docstring."""
 
-    def __init__(self, settings: GroupsSettings) -> None:
-        self._settings = settings
+    def __init__(self, defaults: GroupsSettings, own: Mapping[str, GroupsSettings] = MappingProxyType({})) -> None:
+        """own: all that holds for a group with something of its own, by group id."""
+        settings = self._settings = SettingsByGroup(defaults, own)
         self._offsets = CommittedOffsets()
         self._classic = ClassicGroups(settings)
-        self._consumers = ConsumerGroups(settings)
+        self._consumers = ConsumerGroups(settings, tuple(defaults.consumer_assignors.split(",")))
         self._change = ProtocolChange(settings, self._classic, self._consumers)
         self._classic_in_consumers = ClassicInConsumers(self._consumers)
         self._administration = Administration(self._classic, self._consumers, self._offsets)
@@ -96,6 +102,10 @@ class GroupMachine:
                 decision.records += self._offsets.tombstones_of_deleted(self._consumers.topics, command.topics)
                 self._consumers.topics = command.topics
                 decision.reply(token, TopicsUpdated())
+            case UpdateSettings():
+                self._settings.update(command.defaults, command.own)
+                self._requeue_all()
+                decision.reply(token, SettingsUpdated())
             case _:
                 self._handle_one_group(command, token, now_ms, decision)
         return decision.outcome()
@@ -163,7 +173,7 @@ class GroupMachine:
     ) -> None:  # fmt: skip
         match command:
             case JoinGroup():
-                check_join(command, self._settings)
+                check_join(command, self._settings.of(command.group_id))
                 self._classic_in_consumers.join(group, command, token, now_ms, decision)
             case SyncGroup():
                 self._classic_in_consumers.sync(group, command, token, now_ms, decision)
@@ -191,7 +201,7 @@ class GroupMachine:
             self._classic.check_commit(command, now_ms)
         else:
             self._consumers.check_commit(group, command)
-        records, reply = commit_records(command, now_ms, self._settings.offset_metadata_max_bytes)
+        records, reply = commit_records(command, now_ms, self._settings.of(command.group_id).offset_metadata_max_bytes)
         decision.records += records
         decision.reply(token, reply)
 
@@ -211,7 +221,7 @@ class GroupMachine:
 
     def _expire_empty(self, group_id: str, now_ms: int, decision: Decision) -> None:
         """Forget the offsets of a group without members once they are old enough, and then the group."""
-        oldest_ms = now_ms - self._settings.offsets_retention_ms
+        oldest_ms = now_ms - self._settings.of(group_id).offsets_retention_ms
         consumers, value = self._consumers.find(group_id), self._classic.value(group_id)
         if value is not None:
             if value.state_timestamp_ms > oldest_ms or value.members:
@@ -245,7 +255,7 @@ class GroupMachine:
         alive = None if group is None else group.next_deadline_ms()
         if alive is not None or (group is not None and group.members):
             return alive
-        retention_ms = self._settings.offsets_retention_ms
+        retention_ms = self._settings.of(group_id).offsets_retention_ms
         value = self._classic.value(group_id)
         if value is not None:
             return value.state_timestamp_ms + retention_ms

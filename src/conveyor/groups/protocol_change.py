@@ -22,10 +22,10 @@ from conveyor.groups.consumer_protocol import (
 from conveyor.groups.consumer_records import ConsumerKey
 from conveyor.groups.decision import Decision
 from conveyor.groups.group_draft import GroupDraft, end_of_group
+from conveyor.groups.group_settings import SettingsByGroup
 from conveyor.groups.member import Member
 from conveyor.groups.records import decode_key
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.settings import GroupsSettings
 
 _PLAIN_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 """What these put into an assignment besides partitions (librdkafka's sticky ones do) may be lost; not so of others."""
@@ -36,7 +36,7 @@ _UPGRADES, _DOWNGRADES = ("bidirectional", "upgrade"), ("bidirectional", "downgr
 class ProtocolChange:
     """See the module's docstring."""
 
-    def __init__(self, settings: GroupsSettings, classic: ClassicGroups, consumers: ConsumerGroups) -> None:
+    def __init__(self, settings: SettingsByGroup, classic: ClassicGroups, consumers: ConsumerGroups) -> None:
         self._settings = settings
         self._classic = classic
         self._consumers = consumers
@@ -69,8 +69,9 @@ class ProtocolChange:
         """After members have gone: a group in which all speak the classic protocol uses it. Returns whether it does."""
         members = {name: each for name, each in group.subscriptions.items() if name not in gone}
         is_classic = bool(gone) and bool(members) and all(each.classic is not None for each in members.values())
-        is_allowed = self._settings.consumer_migration_policy in _DOWNGRADES
-        if not is_classic or not is_allowed or len(members) > self._settings.max_size:
+        settings = self._settings.of(group.group_id)
+        is_allowed = settings.consumer_migration_policy in _DOWNGRADES
+        if not is_classic or not is_allowed or len(members) > settings.max_size:
             return False
         classic = ClassicGroup(group.group_id, group.epoch)
         classic.protocol_type = PROTOCOL_TYPE
@@ -87,8 +88,9 @@ class ProtocolChange:
 
     def _upgraded(self, group: ClassicGroup) -> GroupDraft:
         """The records of a consumer group that goes on where a classic group is. Raises RequestError."""
-        is_allowed = self._settings.consumer_migration_policy in _UPGRADES
-        if not is_allowed or not group.is_of_consumers or len(group.members) >= self._settings.consumer_max_size:
+        settings = self._settings.of(group.group_id)
+        is_allowed = settings.consumer_migration_policy in _UPGRADES
+        if not is_allowed or not group.is_of_consumers or len(group.members) >= settings.consumer_max_size:
             raise _not_a_consumer_group(group)
         draft = GroupDraft(ConsumerGroup(group.group_id))
         draft.begin_at(group.generation_id)

@@ -168,3 +168,8 @@ class DescribedConsumerGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsUpdated:
     """The topics are known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsUpdated:
+    """The settings are in force."""

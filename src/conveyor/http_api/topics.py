@@ -99,7 +99,7 @@ async def show_topic(call: Call[NoQuery, None]) -> TopicDetails:
         partitions=len(topic.partitions),
         internal=topic.is_internal,
         config=dict(topic.config),
-        effective_config={each.name: each.value for each in topic_configs(topic, call.broker.settings)},
+        effective_config={each.name: each.value for each in topic_configs(topic, call.broker.dynamic_settings.layers)},
         subscriptions=[each.name for each in call.broker.queues.all(topic.name)],
         partition_states=await _partitions(call, topic),
     )

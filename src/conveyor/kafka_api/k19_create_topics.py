@@ -73,7 +73,7 @@ def _created(broker: Broker, topic: TopicImage) -> dict[str, Any]:
 
 
 def _configs(broker: Broker, topic: TopicImage) -> list[dict[str, Any]]:
-    return [configs.encoded(each) for each in topic_configs(topic, broker.settings)]
+    return [configs.encoded(each) for each in topic_configs(topic, broker.dynamic_settings.layers)]
 
 
 def _failed(name: str, error: RequestError) -> dict[str, Any]:

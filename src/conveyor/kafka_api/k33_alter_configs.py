@@ -1,7 +1,8 @@
-"""AlterConfigs (key 33): replace all settings of a topic; what is not named goes back to its default. v2 flexible."""
+"""AlterConfigs (key 33): replace all settings of a resource; any other goes back to its default. v2 flexible."""
 
 from typing import Any
 
+from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kafka_api import configs
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import RequestError
@@ -16,10 +17,9 @@ async def _alter_all(call: Call) -> None:
 
 
 async def _alter(call: Call, resource: Any) -> dict[str, Any]:
+    changes = [ConfigChange(name=each.name, operation=Operation.SET, value=each.value) for each in resource.configs]
     try:
-        configs.check_changeable(call, resource)
-        config = {each.name: each.value for each in resource.configs}
-        await call.broker.topics.replace_config(resource.resource_name, config, check_only=call.request.validate_only)
+        await configs.change(call, resource, changes, replaces=True)
     except RequestError as error:
         return configs.result(resource, error)
     return configs.result(resource, None)

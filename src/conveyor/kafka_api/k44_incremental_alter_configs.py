@@ -24,16 +24,16 @@ async def _alter_all(call: Call) -> None:
 
 async def _alter(call: Call, resource: Any) -> dict[str, Any]:
     try:
-        configs.check_changeable(call, resource)
-        changes = [_change(each) for each in resource.configs if not _deletes_nothing(each)]
-        await call.broker.topics.change_config(resource.resource_name, changes, check_only=call.request.validate_only)
+        changes = [_change(each) for each in resource.configs if not _deletes_nothing(resource, each)]
+        await configs.change(call, resource, changes, replaces=False)
     except RequestError as error:
         return configs.result(resource, error)
     return configs.result(resource, None)
 
 
-def _deletes_nothing(asked: Any) -> bool:
-    return asked.config_operation == configs.DELETE_OPERATION and asked.name not in topic_setting_fields()
+def _deletes_nothing(resource: Any, asked: Any) -> bool:
+    is_deletion = asked.config_operation == configs.DELETE_OPERATION
+    return is_deletion and resource.resource_type == configs.TOPIC and asked.name not in topic_setting_fields()
 
 
 def _change(asked: Any) -> ConfigChange:

@@ -21,15 +21,17 @@ def setting(
     choices: tuple[str, ...] = (),
     several: bool = False,
     pattern: str = "",
+    live: bool = False,
 ) -> Any:
     """Declare one setting: what it is by default, what it means, and what it may be.
 
     choices: every value that it takes, as text. several: it is a list, of its choices if it has any, with commas
-    between them. pattern: what the whole of a text has to match; `unit` says that in words.
+    between them. pattern: what the whole of a text has to match; `unit` says that in words. live: a change at run time
+    takes effect at once; any other setting is read at the start only.
     """
     metadata = {
         "doc": doc, "unit": unit, "kafka": kafka, "low": low, "high": high, "choices": choices, "several": several,
-        "pattern": pattern,
+        "pattern": pattern, "live": live,
     }  # fmt: skip
     return field(default=default, metadata=metadata)
 

@@ -25,6 +25,7 @@ __all__ = [
     "topic_setting_fields",
     "topic_setting_name",
     "topic_settings",
+    "with_values",
 ]
 
 
@@ -34,18 +35,24 @@ class BrokerSettings:
 
     data_dir: str = setting("./conveyor-data", "Where records and metadata are kept.", kafka="log.dirs")
     log_level: str = setting(
-        "info", "What is written to standard error.", choices=("debug", "info", "warning", "error")
+        "info", "What is written to standard error.", choices=("debug", "info", "warning", "error"), live=True
     )
     node_id: int = setting(1, "This broker's number, unique in its cluster.", kafka="node.id", low=0)
     rack: str = setting("", "Where this broker stands, for replica placement.", kafka="broker.rack")
     auto_create_topics: bool = setting(
-        True, "Make a topic when a client asks for one that is not there.", kafka="auto.create.topics.enable"
+        True, "Make a topic when a client asks for one that is not there.", kafka="auto.create.topics.enable", live=True
     )
     num_partitions: int = setting(
-        1, "Partitions of a topic that does not say.", unit="partitions", kafka="num.partitions", low=1, high=100_000
+        1,
+        "Partitions of a topic that does not say.",
+        unit="partitions",
+        kafka="num.partitions",
+        low=1,
+        high=100_000,
+        live=True,
     )
     max_partitions: int = setting(
-        20_000, "Partitions that this broker holds at most, all topics together.", unit="partitions", low=1
+        20_000, "Partitions that this broker holds at most, all topics together.", unit="partitions", low=1, live=True
     )
     flush_threads: int = setting(
         4, "Threads for fsyncs that the kernel does not queue.", unit="threads", low=1, high=64
@@ -56,6 +63,7 @@ class BrokerSettings:
         unit="ms",
         kafka="log.retention.check.interval.ms",
         low=1,
+        live=True,
     )
     compaction_check_ms: int = setting(
         15_000,
@@ -63,6 +71,7 @@ class BrokerSettings:
         unit="ms",
         kafka="log.cleaner.backoff.ms",
         low=1,
+        live=True,
     )
     compaction_max_keys: int = setting(
         1_000_000,
@@ -70,6 +79,7 @@ class BrokerSettings:
         " waits for the next.",
         unit="keys",
         low=1,
+        live=True,
     )
     dedup_max_ids: int = setting(
         1_000_000,
@@ -160,6 +170,7 @@ class GroupsSettings:
         unit="ms",
         kafka="group.initial.rebalance.delay.ms",
         low=0,
+        live=True,
     )
     min_session_timeout_ms: int = setting(
         6_000,
@@ -167,6 +178,7 @@ class GroupsSettings:
         unit="ms",
         kafka="group.min.session.timeout.ms",
         low=1,
+        live=True,
     )
     max_session_timeout_ms: int = setting(
         1_800_000,
@@ -174,9 +186,15 @@ class GroupsSettings:
         unit="ms",
         kafka="group.max.session.timeout.ms",
         low=1,
+        live=True,
     )
     max_size: int = setting(
-        10_000, "Members of one group of the classic protocol.", unit="members", kafka="group.max.size", low=1
+        10_000,
+        "Members of one group of the classic protocol.",
+        unit="members",
+        kafka="group.max.size",
+        low=1,
+        live=True,
     )
     consumer_session_timeout_ms: int = setting(
         45_000,
@@ -184,6 +202,7 @@ class GroupsSettings:
         unit="ms",
         kafka="group.consumer.session.timeout.ms",
         low=1,
+        live=True,
     )
     consumer_heartbeat_interval_ms: int = setting(
         5_000,
@@ -191,6 +210,7 @@ class GroupsSettings:
         unit="ms",
         kafka="group.consumer.heartbeat.interval.ms",
         low=1,
+        live=True,
     )
     consumer_max_size: int = setting(
         10_000,
@@ -198,6 +218,7 @@ class GroupsSettings:
         unit="members",
         kafka="group.consumer.max.size",
         low=1,
+        live=True,
     )
     consumer_assignors: str = setting(
         "uniform,range",
@@ -211,12 +232,14 @@ class GroupsSettings:
         "Whether living groups may go from the classic to the consumer protocol (`upgrade`), back, or both.",
         kafka="group.consumer.migration.policy",
         choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+        live=True,
     )
     member_metadata_max_bytes: int = setting(
         4_194_304,
         "What a member of the classic protocol may say of its subscriptions, all its assignors together.",
         unit="bytes",
         low=1024,
+        live=True,
     )
     offset_metadata_max_bytes: int = setting(
         4096,
@@ -224,12 +247,10 @@ class GroupsSettings:
         unit="bytes",
         kafka="offset.metadata.max.bytes",
         low=0,
+        live=True,
     )
     offsets_retention_ms: int = setting(
-        7 * 24 * 3_600_000,
-        "Committed offsets of an empty group are forgotten after this.",
-        unit="ms",
-        low=1,
+        7 * 24 * 3_600_000, "Committed offsets of an empty group are forgotten after this.", unit="ms", low=1, live=True
     )
 
 
@@ -254,10 +275,10 @@ class ClientSettings:
     """How the rates of clients are measured for their quotas."""
 
     quota_window_count: int = setting(
-        11, "Windows that a client's rate is measured over.", unit="windows", kafka="quota.window.num", low=2
+        11, "Windows that a client's rate is measured over.", unit="windows", kafka="quota.window.num", low=2, live=True
     )
     quota_window_seconds: int = setting(
-        1, "How long one of these windows is.", unit="seconds", kafka="quota.window.size.seconds", low=1
+        1, "How long one of these windows is.", unit="seconds", kafka="quota.window.size.seconds", low=1, live=True
     )
 
 
@@ -281,11 +302,15 @@ def from_sources(*sources: Mapping[str, object]) -> Settings:
     merged: dict[str, object] = {}
     for source in reversed(sources):
         merged.update(source)
+    return with_values(Settings(), merged)
+
+
+def with_values(settings: Settings, given: Mapping[str, object]) -> Settings:
+    """The tree with some values, by `section.name`, in place of its own. Raises SettingsError, as `from_sources`."""
     sections: dict[str, dict[str, object]] = {}
-    for name, value in merged.items():
+    for name, value in given.items():
         section, _, key = name.partition(".")
         sections.setdefault(section, {})[key] = value
-    settings = Settings()
     for section, values in sections.items():
         if section not in {each.name for each in fields(Settings)}:
             raise SettingsError(f"unknown setting '{_joined(section, values)}': {_known_names(section)}")

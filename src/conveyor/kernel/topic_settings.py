@@ -219,6 +219,18 @@ class TopicSettings:
     remote_storage_enable: bool = setting(
         False, "Without effect here, as there is no remote storage.", kafka="remote.storage.enable", choices=("false",)
     )
+    remote_log_copy_disable: bool = setting(
+        False,
+        "Without effect here, as there is no remote storage.",
+        kafka="remote.log.copy.disable",
+        choices=("false",),
+    )
+    remote_log_delete_on_disable: bool = setting(
+        False,
+        "Without effect here, as there is no remote storage.",
+        kafka="remote.log.delete.on.disable",
+        choices=("false",),
+    )
     local_retention_ms: int = setting(
         -2,
         "Without effect here, as all of a log is local: -2, what retention.ms says.",

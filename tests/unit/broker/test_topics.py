@@ -101,7 +101,7 @@ async def test_a_topic_can_be_made_again_after_its_deletion(broker: Broker) -> N
 async def test_kafkas_settings_without_effect_are_stored_and_described(broker: Broker) -> None:
     given = {"unclean.leader.election.enable": "true", "flush.messages": "1", "compression.zstd.level": "7"}
     topic = await broker.topics.create(TopicRequest(name="from-kafka", config=given))
-    described = {each.name: each.value for each in topic_configs(topic, broker.settings)}
+    described = {each.name: each.value for each in topic_configs(topic, broker.dynamic_settings.layers)}
     assert {name: described[name] for name in given} == given
     assert described["file.delete.delay.ms"] == "60000"
     assert described["preallocate"] == "false"

@@ -103,6 +103,24 @@ def changes(*configs: Values) -> Values:
     return resource(2, "t", *configs)
 
 
+AT_RUN_TIME = [
+    (resource(32, "g", setting("no.such")), "an unknown setting of a group", E.invalid_config),
+    (resource(32, "g", setting("consumer.session.timeout.ms", "soon")), "a group's wrong value", E.invalid_config),
+    (resource(32, "g", setting("consumer.session.timeout.ms", "1")), "a session below heartbeats", E.invalid_config),
+    (resource(32, "", setting("consumer.session.timeout.ms")), "a setting of no group", E.invalid_request),
+    (resource(4, "1", setting("no.such")), "an unknown setting of a broker", E.invalid_request),
+    (resource(4, "", setting("no.such")), "an unknown setting of all brokers", E.invalid_request),
+    (resource(4, "1", setting("node.id", "2")), "what needs a restart", E.invalid_request),
+    (resource(4, "1", setting("log.segment.bytes", "many")), "a broker's wrong value", E.invalid_request),
+    (resource(4, "1", setting("message.max.bytes", "999999999")), "a contradiction", E.invalid_request),
+]
+LOG_LEVELS = [
+    (setting("no.such", "INFO"), "an unknown logger", E.invalid_config),
+    (setting("conveyor", "LOUD"), "an unknown level", E.invalid_config),
+    (setting("root", None, 1), "deleting the root's level", E.invalid_request),
+    (setting("conveyor", "INFO", 2), "appending to a level", E.invalid_request),
+]
+
 OFFSETS_DELETED = resource(2, "__consumer_offsets", setting("cleanup.policy", "delete"))
 TWICE: Values = {"resources": resource()["resources"] * 2}
 
@@ -121,8 +139,14 @@ CONFIGS = [
         for kind, name, wrong, code in RESOURCES
     ),
     Row(32, (1, 4), "a group without a name", resource(32, ""), E.invalid_request),
-    Row(33, (0, 2), "a group's setting", resource(32, "g", setting("consumer.session.timeout.ms")), E.invalid_request),
-    Row(44, (0, 1), "a group's setting", resource(32, "g", setting("consumer.session.timeout.ms")), E.invalid_request),
+    Row(32, (1, 4), "loggers of no broker", resource(8, ""), E.invalid_request),
+    Row(33, (0, 2), "all levels of loggers", resource(8, "1", setting("root", "INFO")), E.invalid_request),
+    *(
+        Row(key, (low, high), wrong, values, code)
+        for key, low, high in ((33, 0, 2), (44, 0, 1))
+        for values, wrong, code in AT_RUN_TIME
+    ),
+    *(Row(44, (0, 1), wrong, resource(8, "1", change), code) for change, wrong, code in LOG_LEVELS),
     Row(32, (1, 4), "a name with spaces", resource(2, "no spaces"), E.invalid_topic_exception),
     Row(32, (1, 4), "an empty name", resource(2, ""), E.invalid_topic_exception),
     Row(33, (0, 2), "a resource named twice", resource() | TWICE, E.invalid_request),
@@ -166,6 +190,10 @@ REASSIGNED: Values = {"timeout": 1000, "topics": [{"name": "nothing", "partition
 
 LIST_PARTITION_REASSIGNMENTS = [
     Row(46, (0,), "an unknown topic: it is left out", REASSIGNED, E.none),
+]
+
+LIST_CONFIG_RESOURCES = [
+    Row(74, (1,), "a type that is none", {"resource_types": (2, 3)}, E.unsupported_version),
 ]
 
 DESCRIBE_LOG_DIRS = [
@@ -297,6 +325,7 @@ ROWS = [
     *CREATE_TOPICS,
     *DELETE_TOPICS,
     *CONFIGS,
+    *LIST_CONFIG_RESOURCES,
     *ACLS,
     *LIST_PARTITION_REASSIGNMENTS,
     *DESCRIBE_LOG_DIRS,

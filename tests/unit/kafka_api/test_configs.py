@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from conveyor.broker.configs import broker_configs, topic_configs
+from conveyor.cluster.dynamic_config import as_given
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.settings import Settings, topic_setting_fields
 from tests.unit.broker.parts import Storage, running_parts
@@ -14,6 +15,8 @@ CREATE, DESCRIBE, ALTER = 19, 32, 44
 TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5
+FIXED = ("default.replication.factor", "delete.topic.enable", "offsets.retention.minutes")
+"""What cannot be changed at run time."""
 
 
 async def answered(client: MemoryClient, kind: int, name: str) -> Any:
@@ -50,7 +53,8 @@ def synonyms(entry: Any) -> list[tuple[str, str, int]]:
 )
 async def test_a_brokers_settings_have_kafkas_names(client: MemoryClient, name: str, value: str) -> None:
     entry = (await described(client, BROKER, "1"))[name]
-    assert (entry.value, entry.read_only, int(entry.config_source)) == (value, True, DEFAULT)
+    assert (entry.value, int(entry.config_source)) == (value, DEFAULT)
+    assert entry.read_only == (name in FIXED)
 
 
 async def test_a_topics_synonyms_lead_to_the_brokers_default() -> None:
@@ -65,15 +69,15 @@ async def test_a_topics_synonyms_lead_to_the_brokers_default() -> None:
 
 
 async def test_every_synonym_of_a_topics_setting_is_a_setting_of_the_broker(client: MemoryClient) -> None:
-    settings = client.broker.settings
-    of_broker = {each.name for each in broker_configs(settings)}
-    of_topic = topic_configs(client.broker.topics.existing("t"), settings)
+    layers = client.broker.dynamic_settings.layers
+    of_broker = {each.name for each in broker_configs(layers)}
+    of_topic = topic_configs(client.broker.topics.existing("t"), layers)
     assert {name for each in of_topic for name, _, _ in each.synonyms} <= of_broker
     assert len(of_topic) == len(topic_setting_fields())
 
 
 def test_no_two_settings_of_a_broker_have_one_name() -> None:
-    names = [each.name for each in broker_configs(Settings())]
+    names = [each.name for each in broker_configs(as_given(Settings()))]
     assert len(set(names)) == len(names)
 
 
@@ -82,6 +86,7 @@ async def test_a_group_has_the_brokers_settings(client: MemoryClient) -> None:
     assert {name: synonyms(each) for name, each in told.items()} == {
         "consumer.heartbeat.interval.ms": [("group.consumer.heartbeat.interval.ms", "5000", DEFAULT)],
         "consumer.session.timeout.ms": [("group.consumer.session.timeout.ms", "45000", DEFAULT)],
+        "offsets.retention.ms": [("groups.offsets_retention_ms", "604800000", DEFAULT)],
     }
 
 
@@ -112,10 +117,3 @@ async def test_an_internal_topic_is_made_as_the_broker_needs_it(client: MemoryCl
 async def test_a_list_is_described_without_blanks(client: MemoryClient) -> None:
     assert await altered(client, SET, "cleanup.policy", "delete, compact") == 0
     assert (await described(client, TOPIC, "t"))["cleanup.policy"].value == "delete,compact"
-
-
-async def test_a_group_cannot_be_given_settings_of_its_own(client: MemoryClient) -> None:
-    config = {"name": "consumer.session.timeout.ms", "value": "1000", "config_operation": 0}
-    asked = {"resource_type": GROUP, "resource_name": "any", "configs": [config]}
-    [result] = (await client.ask(ALTER, 1, resources=[asked], validate_only=False)).responses
-    assert (int(result.error_code), "hold for all of them" in result.error_message) == (42, True)

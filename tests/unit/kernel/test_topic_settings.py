@@ -108,5 +108,5 @@ def test_value_that_cannot_be_is_refused(name: str, value: str, says: str) -> No
 def test_settings_without_effect_say_why() -> None:
     docs = [each.metadata["doc"] for each in fields(TopicSettings)]
     without = [each for each in docs if "ithout effect" in each]
-    assert len(without) == 12
+    assert len(without) == 14
     assert all(each.startswith("Without effect here, as ") for each in without)

@@ -1,0 +1,89 @@
+"""How much the broker's loggers write, changed while it runs. The loggers are the process's, and outlive a broker.
+
+A logger without a level of its own has that of the one above it: `conveyor.log` that of `conveyor`. `broker.log_level`
+changes `conveyor`. Levels have Kafka's names; Python has no TRACE.
+"""
+
+import logging
+
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+ROOT = "root"
+_TOP = "conveyor"
+_LEVELS = {
+    "TRACE": logging.DEBUG,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+}
+_NAMES = {level: name for name, level in _LEVELS.items() if name != "TRACE"}
+
+
+class LogLevels:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, int] = {}
+
+    def use(self, level: str | None) -> None:
+        """Let `broker.log_level`, as in conveyor.toml, hold; None: as it was when the broker was started."""
+        if level is not None:
+            self._set(_TOP, logging.getLevelNamesMapping()[level.upper()])
+        elif _TOP in self._before:
+            self._restore(_TOP)
+
+    def all(self) -> dict[str, str]:
+        """The level in force of every logger, by name."""
+        return {name: _name_of(_logger(name).getEffectiveLevel()) for name in (ROOT, *sorted(_known()))}
+
+    def set(self, name: str, level: str, *, check_only: bool = False) -> None:
+        """Change a logger's level. Raises RequestError (INVALID_CONFIG)."""
+        self._check_name(name)
+        if level not in _LEVELS:
+            raise RequestError(
+                ErrorKind.INVALID_CONFIG, f"log level '{level}' of '{name}': it is one of {', '.join(_LEVELS)}"
+            )
+        if not check_only:
+            self._set(name, _LEVELS[level])
+
+    def clear(self, name: str, *, check_only: bool = False) -> None:
+        """Let a logger have the level of the one above it. Raises RequestError (INVALID_CONFIG, INVALID_REQUEST)."""
+        self._check_name(name)
+        if name == ROOT:
+            raise RequestError(ErrorKind.INVALID_REQUEST, "the root logger has no other above it: set its level")
+        if not check_only:
+            self._set(name, logging.NOTSET)
+
+    def reset(self) -> None:
+        """As it was when the broker was started."""
+        for name in list(self._before):
+            self._restore(name)
+
+    def _check_name(self, name: str) -> None:
+        if name != ROOT and name not in _known():
+            raise RequestError(ErrorKind.INVALID_CONFIG, f"there is no logger '{name}'")
+
+    def _set(self, name: str, level: int) -> None:
+        logger = _logger(name)
+        self._before.setdefault(name, logger.level)
+        logger.setLevel(level)
+
+    def _restore(self, name: str) -> None:
+        _logger(name).setLevel(self._before.pop(name))
+
+
+def _known() -> set[str]:
+    """The loggers that the broker has made, and those above them."""
+    names = logging.getLogger().manager.loggerDict
+    return {name for name in names if name == _TOP or name.startswith(f"{_TOP}.")}
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.getLogger(None if name == ROOT else name)
+
+
+def _name_of(level: int) -> str:
+    """Kafka's name for a level, or for the next above it."""
+    return next((name for bound, name in sorted(_NAMES.items()) if level <= bound), "FATAL")

@@ -1,0 +1,65 @@
+"""Settings changed at run time, without a broker: how they lie over each other, and in the metadata tree."""
+
+import pytest
+
+from conveyor.cluster.dynamic_config import (
+    as_given,
+    changed_texts,
+    decode_texts,
+    encode_texts,
+    group_of,
+    group_path,
+    sound_texts,
+    with_broker_texts,
+    with_group_texts,
+)
+from conveyor.cluster.setting_names import broker_settings, group_settings
+from conveyor.cluster.topic_change import ConfigChange, Operation
+from conveyor.kernel.errors import SettingsError
+from conveyor.kernel.settings import Settings, from_sources
+
+GIVEN = from_sources({"broker.num_partitions": 2})
+NAME = "num.partitions"
+
+
+def test_the_broker_has_precedence_over_all_brokers_and_both_over_what_was_given() -> None:
+    of_all = with_broker_texts(as_given(GIVEN), None, {NAME: "3"})
+    of_broker = with_broker_texts(of_all, 1, {NAME: "4"})
+    again = with_broker_texts(of_broker, 1, {})
+    found = [each.in_force.broker.num_partitions for each in (as_given(GIVEN), of_all, of_broker, again)]
+    assert found == [2, 3, 4, 3]
+
+
+def test_group_has_its_own_and_the_rest_from_the_broker() -> None:
+    layers = with_group_texts(as_given(Settings()), "g", {"consumer.session.timeout.ms": "50000"})
+    layers = with_broker_texts(layers, 1, {"group.consumer.heartbeat.interval.ms": "7000"})
+    own = layers.group_settings["g"]
+    assert (own.consumer_session_timeout_ms, own.consumer_heartbeat_interval_ms) == (50_000, 7_000)
+    assert with_group_texts(layers, "g", {}).group_settings == {}
+
+
+def test_contradictions_are_refused_wherever_the_values_come_from() -> None:
+    layers = with_group_texts(as_given(Settings()), "g", {"consumer.heartbeat.interval.ms": "40000"})
+    with pytest.raises(SettingsError, match="group 'g'"):
+        with_broker_texts(layers, None, {"group.consumer.session.timeout.ms": "30000"})
+
+
+def test_only_settings_that_are_live_change() -> None:
+    known, unknown = sound_texts({NAME: "3", "node.id": "4", "no.such": "5"}, broker_settings())
+    assert (known, unknown) == ({NAME: "3"}, ["no.such", "node.id"])
+    with pytest.raises(SettingsError, match=r"'node\.id' needs a restart: set broker\.node_id"):
+        changed_texts({}, [ConfigChange(name="node.id", operation=Operation.SET, value="4")], broker_settings(), GIVEN)
+
+
+def test_every_setting_of_a_group_is_live() -> None:
+    assert all(each.is_live for each in group_settings().values())
+
+
+@pytest.mark.parametrize("name", ["g", "a/b", "../x", "ü %", "."])
+def test_group_is_found_again_by_its_path(name: str) -> None:
+    assert group_of(group_path(name)) == name
+    assert group_path(name).count("/") == 3
+
+
+def test_texts_are_read_as_they_were_written() -> None:
+    assert decode_texts(encode_texts({NAME: "3"})) == {NAME: "3"}
