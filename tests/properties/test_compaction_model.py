@@ -172,8 +172,8 @@ class CompactedLogIsADict(RuleBasedStateMachine):
         job = self.log.begin_swap(result)
         if job is None:
             return discard(self.disk, DIRECTORY, result)
-        job.run()
-        self.log.complete_swap(result)
+        new = job.run()
+        self.log.complete_swap(result, new)
         assert result.cleaned_offset > plan.first_dirty_offset, "each compaction gets on"
         keys = [record.key for record in self.readable() if record.offset < result.cleaned_offset]
         assert len(keys) == len(set(keys)), "of each key one record is left"

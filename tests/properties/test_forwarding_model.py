@@ -7,6 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from random import Random
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from conveyor.broker.inbox_partition import InboxPartition, load_inbox
 from conveyor.kernel.errors import RequestError, StorageFailure
-from conveyor.kernel.ids import LeaderEpoch, TopicPartition
+from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
 from conveyor.kernel.settings import ProducerSettings, TopicSettings
 from conveyor.log.batch import CONTROL, iterate_batches
 from conveyor.log.flush import FlushJob
@@ -32,6 +33,7 @@ pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
 DELAYS_MS = st.lists(st.sampled_from([0, 0, -5, 1, 20, 20, 300]), min_size=1, max_size=4)
 SIDES = st.sampled_from(["t", "__inbox.t"])
 AT_ONCE = 0
+TOPIC_ID = TopicId(UUID(int=1))
 
 
 class Machine:
@@ -75,7 +77,8 @@ class Machine:
         return self.clock.when_set(lambda by_ms: None if self.is_down else callback(by_ms))
 
     def _open(self, name: str, settings: TopicSettings) -> Partition:
-        log = open_log(self.disk, f"logs/{name}-0", settings, ProducerSettings(), LogProbe(), self.clock.now_ms())
+        now_ms = self.clock.now_ms()
+        log = open_log(self.disk, f"logs/{name}-0", TOPIC_ID, settings, ProducerSettings(), LogProbe(), now_ms)
         return Partition(TopicPartition(name, 0), log, LeaderEpoch(0), _ignore, _ignore)
 
     def begin_flush(self, name: str) -> None:

@@ -95,7 +95,7 @@ def milliseconds(time: datetime | None) -> int:
 
 @pytest.mark.parametrize("golden", plain(FETCH), ids=str)
 def test_packed_fetch_response_is_what_the_client_writes(golden: Golden) -> None:
-    file = MemoryDisk().open("log")
+    file = MemoryDisk().open("log", create=True)
     topics, results = [], []
     aborted = None
     for topic in topics_of(golden):

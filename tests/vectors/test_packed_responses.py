@@ -66,7 +66,7 @@ def from_ms(milliseconds: int) -> datetime | None:
 @settings(max_examples=15)
 def test_fetch_response(version: int, data: st.DataObject) -> None:
     disk = MemoryDisk()
-    file = disk.open("log")
+    file = disk.open("log", create=True)
     isolation = data.draw(st.sampled_from([0, 1]))
     topics, results = [], []
     expected: list[dict[str, Any]] = []

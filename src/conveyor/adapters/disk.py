@@ -16,6 +16,9 @@ _MAX_BUFFERS = 1024
 _SMALL_WRITE_BYTES = 1 << 18
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE)
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_CACHED_ONLY = getattr(os, "RWF_NOWAIT", None)
+"""Linux reads what is in its page cache, and says so where it would have to wait for the disk."""
 
 
 class Descriptor:
@@ -31,21 +34,59 @@ class Descriptor:
         os.close(self.number)
 
 
+class OpenFiles:
+    """The files that have a descriptor; the longest idle gives its own where there are too many. Any thread may call.
+
+    max_open_files: descriptors kept, unless more files than that have unflushed writes.
+    """
+
+    def __init__(self, max_open_files: int) -> None:
+        self._max_open_files = max_open_files
+        self._open: OrderedDict[RealFile, None] = OrderedDict()
+        self._lock = Lock()
+
+    def descriptor(self, path: str | Path, flags: int, dir_fd: int | None = None) -> Descriptor:
+        """A new descriptor; where the process may have no more, the idle files give theirs. Raises OSError."""
+        try:
+            return Descriptor(os.open(path, flags, 0o644, dir_fd=dir_fd))
+        except OSError as error:
+            with self._lock:
+                idle = [each for each in self._open if each.evictable]
+            if error.errno not in _NONE_LEFT or not idle:
+                raise
+            for each in idle:
+                each.close()
+            return Descriptor(os.open(path, flags, 0o644, dir_fd=dir_fd))
+
+    def add(self, file: "RealFile") -> None:
+        """Count a file's descriptor, and close another one where there are too many."""
+        oldest = None
+        with self._lock:
+            self._open[file] = None
+            if len(self._open) > self._max_open_files:
+                oldest = next((each for each in self._open if each.evictable and each is not file), None)
+        if oldest is not None:
+            oldest.close()
+
+    def remove(self, file: "RealFile") -> None:
+        with self._lock:
+            self._open.pop(file, None)
+
+
 class RealFile:
     """One append-only file of a `RealDisk`. A file with unflushed writes keeps its descriptor.
 
     One thread at a time appends; any thread may read, or sync.
     """
 
-    def __init__(self, path: Path, disk: "RealDisk") -> None:
+    def __init__(self, path: Path, open_files: OpenFiles, descriptor: Descriptor) -> None:
         self._path = path
-        self._disk = disk
+        self._open_files = open_files
         self._is_released = False
         self._changes = 0
         self._synced_changes = 0
-        descriptor = disk.descriptor(path, _FLAGS | os.O_CREAT)
         self._descriptor: Descriptor | None = descriptor
-        disk.opened(self)
+        open_files.add(self)
         self._size = os.fstat(descriptor.number).st_size
 
     @property
@@ -60,6 +101,21 @@ class RealFile:
         with _storage_failure(self._path):
             descriptor = self._opened()
             return os.pread(descriptor.number, length, position)
+
+    def read_cached(self, position: int, length: int) -> Bytes:
+        if _CACHED_ONLY is None:
+            return self.read(position, length)
+        content = bytearray(length)
+        with _storage_failure(self._path):
+            try:
+                count = os.preadv(self._opened().number, [content], position, _CACHED_ONLY)
+            except BlockingIOError:
+                return b""
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+                return self.read(position, length)
+        return content if count == length else memoryview(content)[:count]
 
     def append(self, buffers: Sequence[Bytes]) -> None:
         with _storage_failure(self._path), self._changing() as descriptor:
@@ -98,16 +154,16 @@ class RealFile:
     def detach(self) -> None:
         with _storage_failure(self._path):
             descriptor = self._opened()
-        self._disk.closed(self)
+        self._open_files.remove(self)
         self._descriptor = descriptor  # Another thread may have needed room in between.
 
     def release(self) -> None:
         self._is_released = True
-        self._disk.closed(self)
+        self._open_files.remove(self)
 
     def close(self) -> None:
         self._descriptor = None
-        self._disk.closed(self)
+        self._open_files.remove(self)
 
     def _opened(self) -> Descriptor:
         """To be held for as long as its number is used. Raises OSError."""
@@ -115,8 +171,8 @@ class RealFile:
         if descriptor is None:
             if self._is_released:
                 raise FileNotFoundError(errno.ENOENT, "it is not this log's any more")
-            descriptor = self._descriptor = self._disk.descriptor(self._path, _FLAGS)
-            self._disk.opened(self)
+            descriptor = self._descriptor = self._open_files.descriptor(self._path, _FLAGS)
+            self._open_files.add(self)
         return descriptor
 
     @contextlib.contextmanager
@@ -130,105 +186,107 @@ class RealFile:
             self._changes += 1
 
 
-class RealDisk:
-    """A directory of the machine's file system. See `conveyor.kernel.ports.Disk`. Any thread may use it."""
+class RealDirectory:
+    """Files by their paths below a root; or those of one directory that is held open, whatever its name is given to.
 
-    def __init__(self, root: Path, max_open_files: int) -> None:
+    held: that directory, and its path below the root. See `conveyor.kernel.ports.Directory`. Any thread may use it.
+    """
+
+    def __init__(self, root: Path, open_files: OpenFiles, held: tuple[str, Descriptor] | None = None) -> None:
         self._root = root
-        self._max_open_files = max_open_files
-        self._open: OrderedDict[RealFile, None] = OrderedDict()
-        self._lock = Lock()
+        self._open_files = open_files
+        self._held = held
+        self._dir_fd = None if held is None else held[1].number
 
-    def open(self, path: str) -> RealFile:
+    def open(self, path: str, *, create: bool = False) -> RealFile:
         with _storage_failure(self._root / path):
-            return RealFile(self._root / path, self)
-
-    def descriptor(self, path: Path, flags: int) -> Descriptor:
-        """A new descriptor; where the process may have no more, the idle files give theirs. Raises OSError."""
-        try:
-            return Descriptor(os.open(path, flags, 0o644))
-        except OSError as error:
-            with self._lock:
-                idle = [each for each in self._open if each.evictable]
-            if error.errno not in _NONE_LEFT or not idle:
-                raise
-            for each in idle:
-                each.close()
-            return Descriptor(os.open(path, flags, 0o644))
-
-    def opened(self, file: RealFile) -> None:
-        """Count a file's descriptor, and close another one where there are too many."""
-        oldest = None
-        with self._lock:
-            self._open[file] = None
-            if len(self._open) > self._max_open_files:
-                oldest = next((each for each in self._open if each.evictable and each is not file), None)
-        if oldest is not None:
-            oldest.close()
-
-    def closed(self, file: RealFile) -> None:
-        with self._lock:
-            self._open.pop(file, None)
+            flags = _FLAGS | os.O_CREAT if create else _FLAGS
+            descriptor = self._open_files.descriptor(self._name(path), flags, self._dir_fd)
+            return RealFile(self._root / path, self._open_files, descriptor)
 
     def exists(self, path: str) -> bool:
-        return (self._root / path).exists()
+        return os.access(self._name(path), os.F_OK, dir_fd=self._dir_fd)
 
     def list(self, directory: str) -> list[str]:
         with _storage_failure(self._root / directory):
             try:
-                return sorted(os.listdir(self._root / directory))
+                return sorted(os.listdir(self._root / directory if self._dir_fd is None else self._dir_fd))
             except FileNotFoundError:
                 return []
 
-    def make_directory(self, path: str) -> None:
-        with _storage_failure(self._root / path):
-            (self._root / path).mkdir(parents=True, exist_ok=True)
-
     def read(self, path: str) -> bytes:
-        with _storage_failure(self._root / path):
-            return (self._root / path).read_bytes()
+        with _storage_failure(self._root / path), os.fdopen(self._opened(path, os.O_RDONLY), "rb") as file:
+            return file.read()
 
     def write_atomic(self, path: str, content: bytes) -> None:
-        target = self._root / path
-        with _storage_failure(target):
-            replacement = target.with_name(target.name + ".new")
-            descriptor = os.open(replacement, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        with _storage_failure(self._root / path):
+            replacement = f"{path}.new"
+            descriptor = self._opened(replacement, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
                 _write_all(descriptor, [content])
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            replacement.replace(target)
-            self._sync_directory(target.parent)
+            self._rename(replacement, path)
+            self._sync(path.rpartition("/")[0])
 
     def remove(self, path: str) -> None:
+        with _storage_failure(self._root / path), contextlib.suppress(FileNotFoundError):
+            os.unlink(self._name(path), dir_fd=self._dir_fd)
+
+    def rename(self, old: str, new: str) -> None:
+        with _storage_failure(self._root / old):
+            self._rename(old, new)
+
+    def sync_directory(self, path: str) -> None:
         with _storage_failure(self._root / path):
-            (self._root / path).unlink(missing_ok=True)
+            self._sync(path)
+            self._sync(f"{path}/..")
+
+    def _name(self, path: str) -> str | Path:
+        if self._held is None:
+            return self._root / path
+        directory = self._held[0]
+        assert path == directory or path.startswith(f"{directory}/"), f"{path} is not in {directory}"
+        return path[len(directory) + 1 :] or "."
+
+    def _opened(self, path: str, flags: int) -> int:
+        return os.open(self._name(path), flags | os.O_CLOEXEC, 0o644, dir_fd=self._dir_fd)
+
+    def _rename(self, old: str, new: str) -> None:
+        os.replace(self._name(old), self._name(new), src_dir_fd=self._dir_fd, dst_dir_fd=self._dir_fd)
+
+    def _sync(self, path: str) -> None:
+        descriptor = self._opened(path, _DIRECTORY_FLAGS)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class RealDisk(RealDirectory):
+    """A directory of the machine's file system. See `conveyor.kernel.ports.Disk`. Any thread may use it."""
+
+    def __init__(self, root: Path, max_open_files: int) -> None:
+        super().__init__(root, OpenFiles(max_open_files))
+
+    def hold(self, directory: str) -> RealDirectory:
+        with _storage_failure(self._root / directory):
+            descriptor = self._open_files.descriptor(self._root / directory, _DIRECTORY_FLAGS)
+        return RealDirectory(self._root, self._open_files, (directory, descriptor))
+
+    def make_directory(self, path: str) -> None:
+        with _storage_failure(self._root / path):
+            (self._root / path).mkdir(parents=True, exist_ok=True)
 
     def remove_tree(self, path: str) -> None:
         with _storage_failure(self._root / path), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self._root / path)
 
-    def rename(self, old: str, new: str) -> None:
-        with _storage_failure(self._root / old):
-            (self._root / old).replace(self._root / new)
-
     def volume(self, path: str) -> Volume:
         with _storage_failure(self._root / path):
             usage = shutil.disk_usage(self._root)
             return Volume(str((self._root / path).resolve()), usage.total, usage.free)
-
-    def sync_directory(self, path: str) -> None:
-        with _storage_failure(self._root / path):
-            self._sync_directory(self._root / path)
-            self._sync_directory((self._root / path).parent)
-
-    def _sync_directory(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _write_all(descriptor: int, buffers: Sequence[Bytes]) -> int:

@@ -24,13 +24,12 @@ def active_producers(partitions: PartitionTable, topic: str, number: int) -> Ite
     partition = partitions.find(topic, number)
     if partition.offline_reason is not None:
         raise RequestError(ErrorKind.PARTITION_OFFLINE, f"{partition.identity} is offline: {partition.offline_reason}")
-    newest = {
-        producer_id: ActiveProducer(
+    return [
+        ActiveProducer(
             producer_id=producer_id,
-            producer_epoch=epoch,
-            last_sequence=batch.last_sequence,
-            last_append_timestamp_ms=batch.append_timestamp_ms,
+            producer_epoch=producer.epoch,
+            last_sequence=producer.batches[-1].last_sequence,
+            last_append_timestamp_ms=producer.last_timestamp_ms,
         )
-        for producer_id, epoch, batch in partition.log.producers.entries()
-    }
-    return newest.values()
+        for producer_id, producer in partition.log.producers.entries()
+    ]

@@ -104,7 +104,6 @@ class Broker:
         self.compaction = Compaction(
             partitions=self.partitions,
             compactor=ports.compactor,
-            disk=ports.disk,
             clock=ports.clock,
             threads=ports.threads,
             tasks=self.tasks,

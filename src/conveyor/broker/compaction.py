@@ -9,17 +9,15 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import StorageFailure
-from conveyor.kernel.ports import Clock, Disk
+from conveyor.kernel.ports import Clock
 from conveyor.kernel.settings import BrokerSettings
 from conveyor.log.compaction import CompactionResult
 from conveyor.log.compaction_plan import CompactionPlan
-from conveyor.log.swap import discard
 from conveyor.replication.partition import Partition
 
 log = logging.getLogger(__name__)
@@ -44,14 +42,17 @@ class _Pause:
 
 
 class Compaction:
-    """See the module's docstring. `failures`: compactions that have failed, since the start."""
+    """See the module's docstring.
+
+    failures: compactions that have failed, since the start. unreadable_batches: kept in place of being cleaned, because
+    their records cannot be read; each compaction that meets one counts it.
+    """
 
     def __init__(
         self,
         *,
         partitions: PartitionTable,
         compactor: Compactor,
-        disk: Disk,
         clock: Clock,
         threads: Executor,
         tasks: Tasks,
@@ -59,13 +60,13 @@ class Compaction:
     ) -> None:
         self._partitions = partitions
         self._compactor = compactor
-        self._disk = disk
         self._clock = clock
         self._threads = threads
         self._tasks = tasks
         self._settings = settings
         self._pauses: dict[Partition, _Pause] = {}
         self.failures = 0
+        self.unreadable_batches = 0
         self._cancel_alarm: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -108,8 +109,13 @@ class Compaction:
         try:
             result = await self._compactor.compact(plan)
         except StorageFailure as failure:
-            return self._pause(partition, failure)
+            if partition.offline_reason is None:  # Else its topic may be deleted, and another be in its directory.
+                self._pause(partition, failure)
+            return
         self._pauses.pop(partition, None)
+        if partition.offline_reason is not None:
+            return
+        self._count_unreadable(partition, result)
         try:
             await self._swap(partition, result)
         except StorageFailure as failure:
@@ -126,15 +132,21 @@ class Compaction:
         self.failures += 1
         log.error("compaction failed partition=%s retry_in_ms=%d reason=%s", partition.identity, length_ms, failure)
 
+    def _count_unreadable(self, partition: Partition, result: CompactionResult) -> None:
+        if result.unreadable_batches:
+            self.unreadable_batches += result.unreadable_batches
+            log.warning(
+                "batches kept uncompacted partition=%s count=%d first_offset=%d: their records cannot be read",
+                partition.identity, result.unreadable_batches, result.first_unreadable_offset,
+            )  # fmt: skip
+
     async def _swap(self, partition: Partition, result: CompactionResult) -> None:
         loop = asyncio.get_running_loop()
         job = partition.begin_swap(result)
         if job is None:
-            directory = partition.log.directory
-            await loop.run_in_executor(self._threads, partial(discard, self._disk, directory, result))
-            return
-        await loop.run_in_executor(self._threads, job.run)
-        partition.complete_swap(result)
+            return await loop.run_in_executor(self._threads, partition.log.discard, result)
+        new = await loop.run_in_executor(self._threads, job.run)
+        partition.complete_swap(result, new)
 
 
 def _dirty_bytes(plan: CompactionPlan) -> int:

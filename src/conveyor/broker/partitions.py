@@ -1,19 +1,21 @@
 """The partitions that this broker leads: opened from the disk, found by name, closed.
 
 <data-dir>/logs/<topic>-<partition>/         a partition
-<data-dir>/logs/<topic>-<partition>.stray    not in the metadata; kept for whoever knows why, never deleted here
+<data-dir>/logs/<topic>-<partition>.stray    of no topic in the metadata; kept for people, never deleted here
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, count
 
 from conveyor.cluster.image import INBOX, TopicImage, companion, companion_of
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.ids import TopicPartition
+from conveyor.kernel.ids import TopicId, TopicPartition
 from conveyor.kernel.ports import Clock, Disk, Volume
 from conveyor.kernel.settings import Settings, TopicSettings, topic_settings
 from conveyor.log.log import Log
+from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.probe import LogProbe
 from conveyor.log.recovery import open_log
 from conveyor.replication.partition import Partition
@@ -136,8 +138,9 @@ class PartitionTable:
             if partition is not None:
                 partition.end("its topic was deleted")
             name, gone = f"{LOGS}/{identity}", f"{LOGS}/{identity}.{topic.topic_id.hex}.deleted"
-            if self._services.disk.exists(name):
-                self._services.disk.rename(name, gone)
+            disk = self._services.disk
+            if disk.exists(name) and not _is_anothers(disk, name, topic.topic_id):
+                disk.rename(name, gone)
                 doomed.append(gone)
         return doomed
 
@@ -146,15 +149,26 @@ class PartitionTable:
         return self._services.disk.volume(LOGS)
 
     def set_strays_aside(self, topics: dict[str, TopicImage]) -> None:
-        """Before the first open: rename directories that no topic of the metadata owns, and finish deletions."""
+        """Before the first open: rename directories that no topic of the metadata owns, and finish deletions.
+
+        A topic owns a directory by its id: a power cut may leave that of a deleted topic under its successor's name.
+        """
         disk = self._services.disk
-        owned = {f"{topic.name}-{number}" for topic in topics.values() for number in range(len(topic.partitions))}
-        for name in disk.list(LOGS):
+        owners = {
+            f"{each.name}-{number}": each.topic_id for each in topics.values() for number in range(len(each.partitions))
+        }
+        names = set(disk.list(LOGS))
+        for name in sorted(names):
+            owner = owners.get(name)
             if name.endswith(".deleted"):
                 disk.remove_tree(f"{LOGS}/{name}")
-            elif name not in owned and not name.endswith(STRAY_SUFFIX):
-                log.warning("stray directory name=%s: no topic owns it, kept as %s%s", name, name, STRAY_SUFFIX)
-                disk.rename(f"{LOGS}/{name}", f"{LOGS}/{name}{STRAY_SUFFIX}")
+            elif name.endswith(STRAY_SUFFIX):
+                continue
+            elif owner is None or _is_anothers(disk, f"{LOGS}/{name}", owner):
+                kept = _free_name(name, names)
+                log.warning("stray directory name=%s: no topic owns it, kept as %s", name, kept)
+                disk.rename(f"{LOGS}/{name}", f"{LOGS}/{kept}")
+                names.add(kept)
 
     def close(self) -> None:
         """Flush and seal every log. Blocks."""
@@ -186,7 +200,13 @@ class PartitionTable:
         wanted = topic_settings(self._defaults, topic.config)
         try:
             return open_log(
-                services.disk, directory, wanted, services.settings.producers, services.probe, services.clock.now_ms()
+                services.disk,
+                directory,
+                topic.topic_id,
+                wanted,
+                services.settings.producers,
+                services.probe,
+                services.clock.now_ms(),
             )
         except StorageFailure as failure:
             return failure
@@ -196,6 +216,20 @@ class PartitionTable:
         if reason is not None:
             return RequestError(ErrorKind.PARTITION_OFFLINE, f"{topic}-{number} is offline: {reason}")
         return RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic}' has no partition {number} here")
+
+
+def _is_anothers(disk: Disk, directory: str, owner: TopicId) -> bool:
+    """False also if that cannot be read: the partition is offline then, and says why."""
+    try:
+        return PartitionDirectory(disk, directory, owner).is_anothers
+    except StorageFailure:
+        return False
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    """What a stray directory is called."""
+    numbered = chain([name], (f"{name}.{number}" for number in count(2)))
+    return next(f"{each}{STRAY_SUFFIX}" for each in numbered if f"{each}{STRAY_SUFFIX}" not in taken)
 
 
 def _inbox_settings(topic: TopicSettings, inbox: TopicSettings) -> TopicSettings:

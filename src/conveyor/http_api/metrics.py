@@ -18,6 +18,11 @@ COUNTERS = {
     "conveyor_log_recovered_segments": ("log", "recovered_segments", "Segments checked batch by batch at a start."),
     "conveyor_log_truncated_bytes": ("log", "truncated_bytes", "Bytes cut off logs at recovery."),
     "conveyor_compaction_failures": ("compaction", "failures", "Compactions that failed, and are tried again."),
+    "conveyor_compaction_unreadable_batches": (
+        "compaction",
+        "unreadable_batches",
+        "Batches that a compaction kept, as their records cannot be read.",
+    ),
     "conveyor_network_connections_opened": ("network", "connections_opened", "Connections taken."),
     "conveyor_network_connections_refused": ("network", "connections_refused", "Connections closed by the broker."),
     "conveyor_network_received_bytes": ("network", "received_bytes", "Bytes received from Kafka clients."),

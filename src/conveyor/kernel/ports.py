@@ -1,7 +1,7 @@
 """The ports of the core: disk, metadata and time. What is behind them is passed in (`adapters`, or memory in tests)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from conveyor.kernel.errors import StorageFailure
@@ -19,7 +19,7 @@ class Volume:
 
 
 class File(Protocol):
-    """One append-only file. All methods but `sync` are called from the owner's thread and do not wait for the disk."""
+    """One append-only file. Its owner's thread calls all methods; any thread may call `read` and `sync`."""
 
     @property
     def size(self) -> int:
@@ -27,7 +27,14 @@ class File(Protocol):
         ...
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer only at the end. Raises StorageFailure."""
+        """Up to `length` bytes from `position`; fewer only at the end. May wait for the disk. Raises StorageFailure."""
+        ...
+
+    def read_cached(self, position: int, length: int) -> Bytes:
+        """What is in memory of these bytes, from the first on; nothing where a read has to wait, or the file ends.
+
+        Raises StorageFailure.
+        """
         ...
 
     def append(self, buffers: Sequence[Bytes]) -> None:
@@ -53,21 +60,17 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
-class Disk(Protocol):
-    """A tree of directories and append-only files; paths are relative, with `/`. Everything raises StorageFailure."""
+class Directory(Protocol):
+    """The files of a directory; paths have `/` and begin with the directory's own. Everything raises StorageFailure."""
 
-    def open(self, path: str) -> File:
-        """Open for reading and appending; made if it is not there. Its directory must exist."""
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open a file that is there, for reading and appending. create: make it if it is not there."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def list(self, directory: str) -> list[str]:
         """Sorted names in a directory; empty if it is not there."""
-        ...
-
-    def make_directory(self, path: str) -> None:
-        """With its parents; nothing happens if it is there."""
         ...
 
     def read(self, path: str) -> bytes: ...
@@ -80,18 +83,33 @@ class Disk(Protocol):
         """Remove a file; nothing happens if it is not there."""
         ...
 
+    def rename(self, old: str, new: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in a directory durable."""
+        ...
+
+
+class Disk(Directory, Protocol):
+    """A tree of directories and append-only files; paths are relative to its root."""
+
+    def hold(self, directory: str) -> Directory:
+        """The directory that has this name now: what is done through it happens there, whatever the name is given to.
+
+        Raises StorageFailure, also if it is not there.
+        """
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """With its parents; nothing happens if it is there."""
+        ...
+
     def remove_tree(self, path: str) -> None:
         """Remove a directory and all in it; nothing happens if it is not there."""
         ...
 
-    def rename(self, old: str, new: str) -> None: ...
-
     def volume(self, path: str) -> Volume:
         """What a directory is on."""
-        ...
-
-    def sync_directory(self, path: str) -> None:
-        """Make creations, renames and removals in a directory durable."""
         ...
 
 
@@ -108,11 +126,15 @@ class FileSyncs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """A range of a file that is sent as it is. The file stays readable, even after its name is gone."""
+    """A range of a file that is sent as it is. The file stays readable, even after its name is gone.
+
+    failed: called when a read of it has failed; None where the reader itself finds out.
+    """
 
     file: File
     position: int
     length: int
+    failed: Callable[[StorageFailure], object] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,21 @@
 
 A batch keeps its offsets, its producer's fields and its compression; records only go missing from it. A tombstone
 stays for `delete.retention.ms` after the compaction that first saw it as the last record of its key: the batch's base
-timestamp then says until when, and attribute bit 6 that it does. Records without a key go. Source: KIP-280, KIP-534.
+timestamp then says until when, and attribute bit 6 that it does. Records without a key go. A batch whose records cannot
+be read, though its CRC is right, stays as its producer sent it, and is counted. Source: KIP-280, KIP-534.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
+from uuid import UUID
 
-from conveyor.kernel.ports import Disk
+from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ids import TopicId
+from conveyor.kernel.ports import Directory, Disk
 from conveyor.log.batch import DELETE_HORIZON, BatchHeader, read_header
 from conveyor.log.compaction_plan import CompactionPlan, SegmentBounds
+from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.reading import headers
 from conveyor.log.records import Record, decode_records, rebuild_batch
 from conveyor.log.segment import MAX_BYTES, Segment
@@ -36,23 +41,33 @@ class CleanedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionResult:
-    """Which segments (by base offset) are replaced by which. cleaned_offset: everything below has been gone over."""
+    """Which segments (by base offset) are replaced by which. cleaned_offset: everything below has been gone over.
+
+    unreadable_batches: below it, kept because their records cannot be read; and the base offset of the first, or -1.
+    """
 
     replaced: tuple[int, ...]
     cleaned: tuple[CleanedSegment, ...]
     cleaned_offset: int
     bytes_before: int
     bytes_after: int
+    unreadable_batches: int
+    first_unreadable_offset: int
 
 
 def compact(disk: Disk, plan: CompactionPlan) -> CompactionResult:
-    """Carry out a plan. Blocks, for long. Raises StorageFailure."""
+    """Carry out a plan. Blocks, for long. Raises StorageFailure, also if the directory is another topic's by now."""
+    return _compact(PartitionDirectory(disk, plan.directory, TopicId(UUID(plan.topic_id))), plan)
+
+
+def _compact(disk: Directory, plan: CompactionPlan) -> CompactionResult:
     latest, cleaned_offset = _latest_offsets(disk, plan)
+    passage = _Passage(latest=latest, cleaned_offset=cleaned_offset)
     replaced: list[int] = []
     cleaned: list[CleanedSegment] = []
     bytes_after = 0
     for group in _groups(plan):
-        new, changed = _rewrite(disk, plan, group, latest, cleaned_offset)
+        new, changed = _rewrite(disk, plan, group, passage)
         if changed or len(group) > 1:
             replaced += [each.base_offset for each in group]
             cleaned.append(
@@ -71,10 +86,22 @@ def compact(disk: Disk, plan: CompactionPlan) -> CompactionResult:
         cleaned_offset=cleaned_offset,
         bytes_before=sum(each.size for each in plan.segments),
         bytes_after=bytes_after,
+        unreadable_batches=len(passage.unreadable),
+        first_unreadable_offset=min(passage.unreadable, default=-1),
     )
 
 
-def _latest_offsets(disk: Disk, plan: CompactionPlan) -> tuple[dict[bytes, int], int]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Passage:
+    """What goes over the segments: the last offset of each key below `cleaned_offset`; and what comes of it: the base
+    offsets of batches that cannot be read."""
+
+    latest: dict[bytes, int]
+    cleaned_offset: int
+    unreadable: list[int] = field(default_factory=list)
+
+
+def _latest_offsets(disk: Directory, plan: CompactionPlan) -> tuple[dict[bytes, int], int]:
     """The last offset of each key from the first dirty offset on, and how far that goes: to where memory was full."""
     latest: dict[bytes, int] = {}
     reached = plan.first_dirty_offset
@@ -86,7 +113,7 @@ def _latest_offsets(disk: Disk, plan: CompactionPlan) -> tuple[dict[bytes, int],
                 continue
             if latest and len(latest) + header.records_count > plan.max_keys:
                 return latest, reached
-            for record in decode_records(batch):
+            for record in _records(batch) or ():
                 if record.key is not None:
                     latest[_short(record.key)] = record.offset
             reached = header.next_offset
@@ -108,19 +135,19 @@ def _groups(plan: CompactionPlan) -> Iterator[list[SegmentBounds]]:
 
 
 def _rewrite(
-    disk: Disk, plan: CompactionPlan, group: list[SegmentBounds], latest: dict[bytes, int], cleaned_offset: int
+    disk: Directory, plan: CompactionPlan, group: list[SegmentBounds], passage: _Passage
 ) -> tuple[Segment, bool]:
     """One new segment with what stays of a group; whether anything went or changed. From an offset on, all stays."""
     for path in Segment.paths_of(plan.directory, group[0].base_offset, CLEANED):
         disk.remove(path)
-    new = Segment(disk, plan.directory, group[0].base_offset, CLEANED)
+    new = Segment(disk, plan.directory, group[0].base_offset, CLEANED, create=True)
     new.last_append_ms = max(each.last_append_ms for each in group)
     changed = False
     pending: list[bytes] = []
     position = size = 0
     for bounds in group:
         for header, batch in _batches(Segment(disk, plan.directory, bounds.base_offset)):
-            kept = batch if header.base_offset >= cleaned_offset else _cleaned(header, batch, latest, plan)
+            kept = batch if header.base_offset >= passage.cleaned_offset else _cleaned(header, batch, passage, plan)
             changed = changed or kept is not batch
             if kept is None:
                 continue
@@ -136,16 +163,20 @@ def _rewrite(
                 pending, size = [], 0
     new.append(pending)
     new.file.sync()
+    new.finish()
     new.write_indexes(new.encoded_indexes())
     return new, changed
 
 
-def _cleaned(header: BatchHeader, batch: bytes, latest: dict[bytes, int], plan: CompactionPlan) -> bytes | None:
+def _cleaned(header: BatchHeader, batch: bytes, passage: _Passage, plan: CompactionPlan) -> bytes | None:
     """The batch itself if all of it stays as it is, a smaller one, or None if nothing stays."""
-    records = list(decode_records(batch))
+    records = _records(batch)
+    if records is None:
+        passage.unreadable.append(header.base_offset)
+        return batch
     has_horizon = bool(header.attributes & DELETE_HORIZON)
     horizon_ms = header.base_timestamp if has_horizon else plan.now_ms + plan.delete_retention_ms
-    kept = [each for each in records if _stays(each, latest, plan, has_horizon and horizon_ms <= plan.now_ms)]
+    kept = [each for each in records if _stays(each, passage.latest, plan, has_horizon and horizon_ms <= plan.now_ms)]
     if not kept:
         return None
     has_tombstone = any(each.value is None for each in kept)
@@ -169,6 +200,14 @@ def _stays(record: Record, latest: dict[bytes, int], plan: CompactionPlan, tombs
 def _batches(segment: Segment) -> Iterable[tuple[BatchHeader, bytes]]:
     for position, header in headers(segment, 0):
         yield header, segment.file.read(position, header.size)
+
+
+def _records(batch: bytes) -> list[Record] | None:
+    """None if the batch holds something else: a plain topic takes what its producers send."""
+    try:
+        return list(decode_records(batch))
+    except RequestError:
+        return None
 
 
 def _short(key: bytes) -> bytes:

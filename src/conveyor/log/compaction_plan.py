@@ -8,6 +8,7 @@ younger than `min.compaction.lag.ms`. It is due when the part it has not been ov
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from conveyor.kernel.ids import TopicId
 from conveyor.kernel.settings import TopicSettings
 from conveyor.log.segment import Segment
 
@@ -26,10 +27,12 @@ class SegmentBounds:
 class CompactionPlan:
     """What one compaction of a log does; plain values, so that another process can do it.
 
-    first_dirty_offset: earlier compactions have been over everything below. max_keys: distinct keys remembered at once.
+    topic_id: whose directory it is, as hexadecimal digits. first_dirty_offset: earlier compactions have been over
+    everything below. max_keys: distinct keys remembered at once.
     """
 
     directory: str
+    topic_id: str
     segments: tuple[SegmentBounds, ...]
     first_dirty_offset: int
     now_ms: int
@@ -41,6 +44,7 @@ class CompactionPlan:
 
 def plan_compaction(
     directory: str,
+    topic_id: TopicId,
     segments: Sequence[Segment],
     topic: TopicSettings,
     *,
@@ -56,6 +60,7 @@ def plan_compaction(
         return None
     return CompactionPlan(
         directory=directory,
+        topic_id=topic_id.hex,
         segments=tuple(
             SegmentBounds(
                 base_offset=each.base_offset,

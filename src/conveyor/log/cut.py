@@ -28,7 +28,7 @@ class Cut:
     def keep_tail(self, segment: Segment, position: int) -> str:
         """Copy what a segment holds from a position on; it is on the disk when this returns. Returns where."""
         path = self._path(segment.next_offset)
-        kept = self.disk.open(path)
+        kept = self.disk.open(path, create=True)
         kept.truncate(0)
         for start in range(position, segment.size, _COPY_BYTES):
             kept.append([segment.file.read(start, _COPY_BYTES)])
@@ -55,7 +55,7 @@ class Cut:
         return segment_path(self._folder, offset, "log")
 
     def _finish(self) -> None:
-        """Make the names durable, and let go of what the oldest starts have cut."""
+        """Make the names durable, and remove what the oldest starts have cut."""
         self.disk.sync_directory(self._folder)
         self.disk.sync_directory(self.directory)
         for name in [each for each in self.disk.list(self.directory) if each.startswith(_PREFIX)][:-KEPT_CUTS]:

@@ -1,12 +1,14 @@
 """What one flush of a log has to do, as a value that a thread can run while the owner goes on appending."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from conveyor.kernel.ids import Offset
-from conveyor.kernel.ports import Disk
+from conveyor.kernel.ports import Directory
 from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
-from conveyor.log.segment import EncodedIndexes, Segment, segment_path
-from conveyor.log.snapshot import SUFFIX, remove_snapshots
+from conveyor.log.producer_state import ProducerEntries
+from conveyor.log.seal import Seal
+from conveyor.log.segment import Segment, segment_path
+from conveyor.log.snapshot import SUFFIX, encode_snapshot, remove_snapshots
 
 _KEPT_SNAPSHOTS = 2
 
@@ -16,18 +18,20 @@ class FlushJob:
     """Flush the active segment, and finish those that were closed since the last flush, with their indexes.
 
     offset: everything below it is on the disk when `run` has returned.
-    snapshot: the offset and content of a producer snapshot to write, if segments were closed.
+    snapshot: the offset of a producer snapshot to write, and the producers, if segments were closed.
     leader_epochs: the content of their file, if there is a new one.
+    seals: of the closed segments, in their order, when `run` has returned.
     """
 
-    disk: Disk
+    disk: Directory
     directory: str
     active: Segment
-    closed: tuple[tuple[Segment, EncodedIndexes], ...]
-    snapshot: tuple[int, bytes] | None
+    closed: tuple[Segment, ...]
+    snapshot: tuple[int, ProducerEntries] | None
     leader_epochs: bytes | None
     directory_changed: bool
     offset: Offset
+    seals: list[Seal] = field(default_factory=list)
 
     @property
     def is_only_a_sync(self) -> bool:
@@ -42,10 +46,13 @@ class FlushJob:
             self.disk.sync_directory(self.directory)
         if self.leader_epochs is not None:
             self.disk.write_atomic(f"{self.directory}/{LEADER_EPOCHS}", self.leader_epochs)
-        for segment, encoded in self.closed:
+        for segment in self.closed:
             segment.file.sync()
+            encoded = segment.encoded_indexes(ends_log=segment is self.active)
             segment.write_indexes(encoded)
+            self.seals.append(encoded.seal)
         self.active.file.sync()
         if self.snapshot is not None:
-            self.disk.write_atomic(segment_path(self.directory, self.snapshot[0], SUFFIX), self.snapshot[1])
+            offset, producers = self.snapshot
+            self.disk.write_atomic(segment_path(self.directory, offset, SUFFIX), encode_snapshot(producers))
             remove_snapshots(self.disk, self.directory, keep=_KEPT_SNAPSHOTS)

@@ -4,10 +4,12 @@
     <base>.timeindex  largest timestamp so far int64, (offset of its batch's last record - base offset) uint32
 
 Both rise strictly in their first column. A segment that is being written has its indexes in memory; they are written
-when it is sealed, whole and after the segment itself was flushed. So an index file on disk says: this segment is on
-disk, complete. A sealed index is searched in its file, a few reads a look-up, and takes no memory.
+when it is sealed, whole and after the segment itself was flushed. A sealed index is searched in its file, a few reads a
+look-up, and takes no memory. A segment that is written again after a clean stop goes on from its files: only what comes
+to them is in memory.
 """
 
+import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from struct import Struct
@@ -18,6 +20,7 @@ from conveyor.kernel.ports import File
 OFFSET_ENTRY = Struct(">II")
 TIME_ENTRY = Struct(">qI")
 Entry = tuple[int, int]
+_WORD_BYTES = 4
 
 
 class Entries(Protocol):
@@ -29,7 +32,7 @@ class Entries(Protocol):
 
 
 class MemoryEntries:
-    """The entries of a segment that is being written: 12 bytes each."""
+    """The entries of a segment that is being written: 8 bytes each, or 12 if `first_typecode` is `q`."""
 
     def __init__(self, first_typecode: str = "I") -> None:
         self._first = array(first_typecode)
@@ -45,8 +48,23 @@ class MemoryEntries:
         self._first.append(first)
         self._second.append(second)
 
-    def encode(self, layout: Struct) -> bytes:
-        return b"".join(map(layout.pack, self._first, self._second))
+    def encode(self) -> bytes:
+        """The content of the index file. A million entries take some milliseconds: no step of it is one entry's."""
+        columns = [*_words(self._first), self._second]
+        out = array("I", bytes(_WORD_BYTES * len(columns) * len(self)))
+        for number, column in enumerate(columns):
+            out[number :: len(columns)] = column
+        if sys.byteorder == "little":
+            out.byteswap()
+        return out.tobytes()
+
+
+def _words(column: "array[int]") -> "list[array[int]]":
+    """A column of 32 or 64 bits as columns of 32 bits, the most significant first."""
+    if column.itemsize == _WORD_BYTES:
+        return [column]
+    words = array("I", column.tobytes())
+    return [words[1::2], words[::2]] if sys.byteorder == "little" else [words[::2], words[1::2]]
 
 
 class FileEntries:
@@ -66,6 +84,32 @@ class FileEntries:
         size = self._layout.size
         first, second = self._layout.unpack(self.file.read(number * size, size))
         return first, second
+
+    def encode(self) -> bytes:
+        """What the file holds. Raises StorageFailure."""
+        return self.file.read(0, self._count * self._layout.size)
+
+
+class GrowingEntries:
+    """The entries of a segment that is written again: those of its index file, and those that came to them."""
+
+    def __init__(self, stored: FileEntries, added: MemoryEntries) -> None:
+        self.stored = stored
+        self._added = added
+
+    def __len__(self) -> int:
+        return len(self.stored) + len(self._added)
+
+    def __getitem__(self, number: int, /) -> Entry:
+        count = len(self.stored)
+        return self.stored[number] if number < count else self._added[number - count]
+
+    def append(self, first: int, second: int) -> None:
+        self._added.append(first, second)
+
+    def encode(self) -> bytes:
+        """The content of the new index file. Raises StorageFailure."""
+        return self.stored.encode() + self._added.encode()
 
 
 def _first_column(entry: Entry) -> int:

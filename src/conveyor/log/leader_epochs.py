@@ -5,12 +5,13 @@
     0 0               epoch, first offset of it
     3 1042
 
-Epochs and offsets rise from line to line. A follower, or a consumer that knows an epoch, asks where that epoch ended
-here, and learns from it whether its own log went another way. Source: KIP-101, KIP-279, KIP-320.
+Epochs and offsets rise from line to line: a leader notes its epoch when it begins, and an epoch that has ended without
+a record leaves no line. A follower, or a consumer that knows an epoch, asks here where that epoch ended, and finds out
+whether its own log went another way. Source: KIP-101, KIP-279, KIP-320.
 """
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.kernel.ports import Disk
+from conveyor.kernel.ports import Directory
 
 NAME = "leader-epoch-checkpoint"
 _VERSION = "0"
@@ -36,8 +37,13 @@ class LeaderEpochs:
         return self._entries[-1][0] if self._entries else NO_EPOCH
 
     def assign(self, epoch: int, offset: int) -> None:
-        """Note the epoch of a batch that begins at an offset; only a new one changes anything."""
+        """Note that an epoch begins at an offset; only a new one changes anything.
+
+        Earlier epochs that began there, or later, have no record.
+        """
         if epoch > self.latest:
+            while self._entries and self._entries[-1][1] >= offset:
+                self._entries.pop()
             self._entries.append((epoch, offset))
             self.is_dirty = True
 
@@ -78,7 +84,7 @@ class LeaderEpochs:
             self.is_dirty = True
 
 
-def load_leader_epochs(disk: Disk, directory: str) -> LeaderEpochs | None:
+def load_leader_epochs(disk: Directory, directory: str) -> LeaderEpochs | None:
     """What the file says; None where there is none, or one that does not check out."""
     path = f"{directory}/{NAME}"
     if not disk.exists(path):

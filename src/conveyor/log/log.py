@@ -14,6 +14,7 @@ the log must not be used any more: what is true is on the disk, and `open_log` f
 
 import logging
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,21 +22,21 @@ from crc32c import crc32c
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import Offset
-from conveyor.kernel.ports import Bytes, Disk, FileSlice
+from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.kernel.settings import TopicSettings
 from conveyor.log import reading
 from conveyor.log.batch import BatchHeader, check_batch, placed_prefix, read_header, with_append_time
-from conveyor.log.compaction import CleanedSegment, CompactionResult
+from conveyor.log.compaction import CompactionResult
 from conveyor.log.compaction_plan import CompactionPlan, plan_compaction
 from conveyor.log.flush import FlushJob
 from conveyor.log.leader_epochs import LeaderEpochs
+from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.probe import LogProbe
-from conveyor.log.producer_state import ProducerState
+from conveyor.log.producer_state import ProducerEntries, ProducerState
 from conveyor.log.records import check_keys
 from conveyor.log.retention import is_too_old
 from conveyor.log.segment import MAX_BYTES, Segment
-from conveyor.log.snapshot import encode_snapshot
-from conveyor.log.swap import SwapJob
+from conveyor.log.swap import SwapJob, discard
 from conveyor.log.timestamps import check_times
 from conveyor.log.trim import TrimJob
 
@@ -72,7 +73,9 @@ class LogParts:
 class Log:
     """See the module's docstring."""
 
-    def __init__(self, disk: Disk, directory: str, topic: TopicSettings, parts: LogParts, probe: LogProbe) -> None:
+    def __init__(
+        self, disk: PartitionDirectory, directory: str, topic: TopicSettings, parts: LogParts, probe: LogProbe
+    ) -> None:
         self.directory = directory
         self.topic = topic
         self.producers = parts.producers
@@ -89,7 +92,7 @@ class Log:
         self._pending: list[Bytes] = []
         self._end_position = self._active.size
         self._unsynced: list[Segment] = []
-        self._snapshot = b""
+        self._snapshot: ProducerEntries = ()
         self._directory_changed = parts.fresh
         self._is_swapping = False
         self._positions: OrderedDict[int, int] = OrderedDict()
@@ -109,6 +112,10 @@ class Log:
     @property
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self.segments)
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """A leader begins at the log's end; it may be long before it has a record. Source: KIP-101."""
+        self.leader_epochs.assign(leader_epoch, self.log_end_offset)
 
     def append(self, batch: Bytes, leader_epoch: int, now_ms: int, *, may_have_gaps: bool = False) -> AppendInfo:
         """Take one record batch and assign its offsets; `write` puts it into the file.
@@ -167,15 +174,24 @@ class Log:
 
     def complete_flush(self, job: FlushJob) -> None:
         """Take the result of a job that ran without failure."""
-        for segment, encoded in job.closed:
-            segment.seal(encoded.seal)
+        for segment, seal in zip(job.closed, job.seals, strict=True):
+            segment.seal(seal)
         self.flushed_offset = Offset(max(self.flushed_offset, job.offset))
 
-    def read(self, offset: int, max_bytes: int, limit_offset: int, *, at_least_one: bool) -> FileSlice | None:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        limit_offset: int,
+        *,
+        at_least_one: bool,
+        failed: Callable[[StorageFailure], object] | None = None,
+    ) -> FileSlice | None:
         """The stored bytes from the batch that holds an offset on, up to a limit; None where there is nothing yet.
 
         limit_offset: no record at or above it is read; a batch boundary. max_bytes: the slice ends on a batch boundary
-        at or below it, except that `at_least_one` batch is taken whole, however large it is (KIP-74).
+        at or below it, except that `at_least_one` batch is taken whole, however large it is (KIP-74). failed: see
+        `FileSlice`.
         Raises RequestError (OFFSET_OUT_OF_RANGE), StorageFailure.
         """
         if not self.log_start_offset <= offset <= limit_offset:
@@ -198,7 +214,7 @@ class Log:
             return None
         if end < limit:
             self._remember_position(segment.header_at(end).base_offset, end)
-        return FileSlice(segment.file, start, end - start)
+        return FileSlice(segment.file, start, end - start, failed)
 
     def roll_if_too_old(self, now_ms: int) -> None:
         """Close the active segment if every record in it is older than `retention.ms`. Raises StorageFailure."""
@@ -206,7 +222,7 @@ class Log:
             self._roll(now_ms)
 
     def trim(self, offset: int) -> TrimJob:
-        """Let go of everything below an offset; run the job off the event loop. Whoever reads a slice of it, still can.
+        """Delete everything below an offset; run the job off the event loop. Slices of it stay readable.
 
         Segments that are not wholly below it stay, and so does the active one; no reader sees what is below it.
         """
@@ -233,6 +249,7 @@ class Log:
             return None
         return plan_compaction(
             self.directory,
+            self._disk.topic_id,
             self.segments,
             self.topic,
             cleaned_offset=self.cleaned_offset,
@@ -244,23 +261,25 @@ class Log:
     def begin_swap(self, result: CompactionResult) -> SwapJob | None:
         """Decide to put compacted segments in place; run the job off the event loop, then `complete_swap`.
 
-        None if the log has let go of some of them meanwhile: discard the result then.
+        None if the log has dropped some of them meanwhile: discard the result then.
         """
         present = {segment.base_offset: segment for segment in self.segments[:-1] if segment.sealed}
         if not set(result.replaced) <= present.keys():
             return None
-        for base in result.replaced:
-            present[base].detach()
+        replaced = tuple(present[base] for base in result.replaced)
         self._is_swapping = True
-        return SwapJob(disk=self._disk, directory=self.directory, result=result)
+        return SwapJob(disk=self._disk, directory=self.directory, result=result, replaced=replaced)
 
-    def complete_swap(self, result: CompactionResult) -> None:
-        """The new segments have the old ones' names: read them from now on. Raises StorageFailure."""
+    def discard(self, result: CompactionResult) -> None:
+        """Remove the files of a compaction that came too late. Blocks. Raises StorageFailure."""
+        discard(self._disk, self.directory, result)
+
+    def complete_swap(self, result: CompactionResult, new: Sequence[Segment]) -> None:
+        """The new segments, which the job has opened, have the old ones' names: read them from now on."""
         self._is_swapping = False
         self.cleaned_offset = max(self.cleaned_offset, result.cleaned_offset)
-        new = [self._swapped_in(each) for each in result.cleaned]
         kept = [segment for segment in self.segments if segment.base_offset not in result.replaced]
-        self.segments = sorted(new + kept, key=reading.base_offset)
+        self.segments = sorted([*new, *kept], key=reading.base_offset)
         self._positions.clear()
 
     def close(self) -> None:
@@ -268,7 +287,7 @@ class Log:
         self.write()
         if not self._active.sealed:
             self._unsynced.append(self._active)
-            self._flush_job((self.log_end_offset, encode_snapshot(self.producers))).run()
+            self._flush_job((self.log_end_offset, self.producers.entries())).run()
         self._close_files()
 
     def abandon(self) -> None:
@@ -286,18 +305,14 @@ class Log:
             return False
         return kept[0].sealed and kept[1].base_offset <= self.log_start_offset
 
-    def _swapped_in(self, cleaned: CleanedSegment) -> Segment:
-        segment = Segment(self._disk, self.directory, cleaned.base_offset)
-        if not segment.load_seal():
-            raise StorageFailure(f"{segment.path('seal')} does not check out")
-        return segment
-
-    def _flush_job(self, snapshot: tuple[int, bytes] | None) -> FlushJob:
+    def _flush_job(self, snapshot: tuple[int, ProducerEntries] | None) -> FlushJob:
+        for segment in self._unsynced:
+            segment.finish()
         job = FlushJob(
             disk=self._disk,
             directory=self.directory,
             active=self._active,
-            closed=tuple((each, each.encoded_indexes(ends_log=each is self._active)) for each in self._unsynced),
+            closed=tuple(self._unsynced),
             snapshot=snapshot,
             leader_epochs=self.leader_epochs.encode() if self.leader_epochs.is_dirty else None,
             directory_changed=self._directory_changed,
@@ -354,8 +369,8 @@ class Log:
     def _roll(self, now_ms: int) -> None:
         self.write()
         closed = self._active
-        self._snapshot = encode_snapshot(self.producers)
-        segment = Segment(self._disk, self.directory, self.log_end_offset)
+        self._snapshot = self.producers.entries()
+        segment = Segment(self._disk, self.directory, self.log_end_offset, create=True)
         segment.first_append_ms = now_ms
         self.segments.append(segment)
         self._unsynced.append(closed)
@@ -367,9 +382,8 @@ class Log:
         )
 
     def _reopen(self, segment: Segment) -> None:
-        """Go on writing a segment that a clean stop has sealed: its index files must be gone before it grows."""
-        segment.load_indexes()
-        segment.remove_index_files()
+        """Go on writing a segment that a clean stop has sealed."""
+        segment.reopen()
         self._directory_changed = True
 
     def _position_of(self, segment: Segment, offset: int) -> int:

@@ -5,18 +5,18 @@ cleaned-offset     compaction has been over everything below it; only there may 
 """
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.kernel.ports import Disk
+from conveyor.kernel.ports import Directory
 
 LOG_START = "log-start-offset"
 CLEANED = "cleaned-offset"
 
 
-def write_offset(disk: Disk, directory: str, name: str, offset: int) -> None:
+def write_offset(disk: Directory, directory: str, name: str, offset: int) -> None:
     """Blocks. Raises StorageFailure."""
     disk.write_atomic(f"{directory}/{name}", b"%d\n" % offset)
 
 
-def read_offset(disk: Disk, directory: str, name: str) -> int:
+def read_offset(disk: Directory, directory: str, name: str) -> int:
     """The offset, or 0 where no file is. Raises StorageFailure."""
     path = f"{directory}/{name}"
     if not disk.exists(path):

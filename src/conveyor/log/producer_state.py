@@ -10,8 +10,7 @@ Everything here is rebuilt from the log; nothing here decides on its own when to
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -32,11 +31,19 @@ class RememberedBatch(NamedTuple):
     append_timestamp_ms: int
 
 
-@dataclass(slots=True)
-class _Producer:
+class RememberedProducer(NamedTuple):
+    """What is known of one producer: its newest epoch, when it last appended, and its last batches, oldest first.
+
+    It is replaced, never changed: a snapshot of many producers needs no copy of each.
+    """
+
     epoch: int
     last_timestamp_ms: int
-    batches: list[RememberedBatch] = field(default_factory=list)
+    batches: tuple[RememberedBatch, ...]
+
+
+ProducerEntries = Sequence[tuple[int, RememberedProducer]]
+"""(producer id, producer), least recently heard first."""
 
 
 class ProducerState:
@@ -45,7 +52,7 @@ class ProducerState:
     def __init__(self, max_producers: int, expiration_ms: int) -> None:
         self._max_producers = max_producers
         self._expiration_ms = expiration_ms
-        self._producers: OrderedDict[int, _Producer] = OrderedDict()
+        self._producers: OrderedDict[int, RememberedProducer] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -79,43 +86,34 @@ class ProducerState:
 
     def record(self, header: BatchHeader, base_offset: Offset, append_timestamp_ms: int) -> None:
         """Remember a batch that is in the log; called at append and at recovery alike."""
-        producer = self._producers.get(header.producer_id)
-        if producer is None or producer.epoch != header.producer_epoch:
-            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch, append_timestamp_ms)
-            self._make_room()
-        self._producers.move_to_end(header.producer_id)
-        producer.last_timestamp_ms = append_timestamp_ms
-        producer.batches.append(
-            RememberedBatch(
-                header.base_sequence,
-                _last_sequence(header),
-                base_offset,
-                base_offset + header.last_offset_delta,
-                append_timestamp_ms,
-            )
+        known = self._producers.get(header.producer_id)
+        earlier = known.batches if known is not None and known.epoch == header.producer_epoch else ()
+        batch = RememberedBatch(
+            header.base_sequence,
+            _last_sequence(header),
+            base_offset,
+            base_offset + header.last_offset_delta,
+            append_timestamp_ms,
         )
-        if len(producer.batches) > REMEMBERED_BATCHES:
-            del producer.batches[0]
+        batches = (*earlier[1 - REMEMBERED_BATCHES :], batch)
+        self._producers[header.producer_id] = RememberedProducer(header.producer_epoch, append_timestamp_ms, batches)
+        self._producers.move_to_end(header.producer_id)
+        if known is None:
+            self._make_room()
 
-    def entries(self) -> Iterator[tuple[int, int, RememberedBatch]]:
-        """(producer id, epoch, batch) for every remembered batch, for a snapshot."""
-        for producer_id, producer in self._producers.items():
-            for batch in producer.batches:
-                yield producer_id, producer.epoch, batch
+    def entries(self) -> ProducerEntries:
+        """All that is remembered now."""
+        return list(self._producers.items())
 
-    def restore(self, entries: Iterable[tuple[int, int, RememberedBatch]]) -> None:
-        """Start from a snapshot's entries, in the order of `entries`."""
-        self.clear()
-        for producer_id, epoch, batch in entries:
-            producer = self._producers.setdefault(producer_id, _Producer(epoch, batch.append_timestamp_ms))
-            producer.last_timestamp_ms = batch.append_timestamp_ms
-            producer.batches.append(batch)
+    def restore(self, entries: ProducerEntries) -> None:
+        """Start from what `entries` has returned."""
+        self._producers = OrderedDict(entries)
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers that were silent for the expiration time."""
+        """Forget producers that were silent for the expiration time. It costs what it forgets."""
         oldest = now_ms - self._expiration_ms
-        for producer_id in [key for key, each in self._producers.items() if each.last_timestamp_ms < oldest]:
-            del self._producers[producer_id]
+        while self._producers and next(iter(self._producers.values())).last_timestamp_ms < oldest:
+            self._producers.popitem(last=False)
 
     def clear(self) -> None:
         self._producers.clear()
@@ -129,7 +127,7 @@ def _last_sequence(header: BatchHeader) -> int:
     return (header.base_sequence + header.last_offset_delta) % _SEQUENCES
 
 
-def _earlier(producer: _Producer, header: BatchHeader) -> RememberedBatch | None:
+def _earlier(producer: RememberedProducer, header: BatchHeader) -> RememberedBatch | None:
     last_sequence = _last_sequence(header)
     for batch in producer.batches:
         if batch.base_sequence == header.base_sequence and batch.last_sequence == last_sequence:
@@ -137,7 +135,7 @@ def _earlier(producer: _Producer, header: BatchHeader) -> RememberedBatch | None
     return None
 
 
-def _check_new_epoch(producer: _Producer, header: BatchHeader) -> None:
+def _check_new_epoch(producer: RememberedProducer, header: BatchHeader) -> None:
     if header.producer_epoch < producer.epoch:
         raise RequestError(
             ErrorKind.INVALID_PRODUCER_EPOCH,
@@ -150,7 +148,7 @@ def _check_new_epoch(producer: _Producer, header: BatchHeader) -> None:
         )
 
 
-def _check_next_sequence(producer: _Producer, header: BatchHeader) -> None:
+def _check_next_sequence(producer: RememberedProducer, header: BatchHeader) -> None:
     expected = (producer.batches[-1].last_sequence + 1) % _SEQUENCES
     if header.base_sequence != expected:
         raise RequestError(

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.kernel.ids import Offset
-from conveyor.kernel.ports import Disk
+from conveyor.kernel.ids import Offset, TopicId
+from conveyor.kernel.ports import Directory, Disk
 from conveyor.kernel.settings import ProducerSettings, TopicSettings
 from conveyor.log.batch import HEADER_BYTES, BatchHeader, batch_is_intact, read_header
 from conveyor.log.cut import KEPT_CUTS, Cut
@@ -26,11 +26,13 @@ from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
 from conveyor.log.leader_epochs import LeaderEpochs, load_leader_epochs
 from conveyor.log.log import Log, LogParts
 from conveyor.log.offset_file import CLEANED, LOG_START, read_offset
+from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.probe import LogProbe
 from conveyor.log.producer_state import ProducerState
 from conveyor.log.reading import headers
 from conveyor.log.segment import OFFSET_DIGITS, Segment, segment_path
-from conveyor.log.snapshot import load_newest_snapshot, remove_snapshots
+from conveyor.log.snapshot import SUFFIX as SNAPSHOT
+from conveyor.log.snapshot import encode_snapshot, load_newest_snapshot, remove_snapshots
 from conveyor.log.swap import finish_swap
 
 log = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ _READ_BYTES = 1 << 20
 class _Opening:
     """What all steps of opening one log need."""
 
-    disk: Disk
+    disk: PartitionDirectory
     directory: str
     topic: TopicSettings
     probe: LogProbe
@@ -54,18 +56,26 @@ class _Opening:
 
 
 def open_log(
-    disk: Disk, directory: str, topic: TopicSettings, producers: ProducerSettings, probe: LogProbe, now_ms: int
+    root: Disk,
+    directory: str,
+    topic_id: TopicId,
+    topic: TopicSettings,
+    producers: ProducerSettings,
+    probe: LogProbe,
+    now_ms: int,
 ) -> Log:
     """Open the log in a directory, or start an empty one. Reads files: call it off the event loop.
 
-    Raises StorageFailure: a hole in the middle, or files that cannot be read.
+    Raises StorageFailure: a hole in the middle, files that cannot be read, or those of another topic.
     """
-    disk.make_directory(directory)
+    root.make_directory(directory)
+    disk = PartitionDirectory(root, directory, topic_id)
+    disk.claim()
     finish_swap(disk, directory)
     names = disk.list(directory)
     start_offset = read_offset(disk, directory, LOG_START)
     cleaned_offset = read_offset(disk, directory, CLEANED)
-    cut = Cut(disk=disk, directory=directory, now_ms=now_ms)
+    cut = Cut(disk=root, directory=directory, now_ms=now_ms)
     opening = _Opening(disk=disk, directory=directory, topic=topic, probe=probe, cleaned_offset=cleaned_offset, cut=cut)
     _tell_of_strangers(directory, names)
     bases = _offsets(names, ".log")
@@ -82,7 +92,7 @@ def open_log(
         disk.sync_directory(directory)
     fresh = not segments
     if fresh:
-        segments = [Segment(disk, directory, start_offset)]
+        segments = [Segment(disk, directory, start_offset, create=True)]
     state, epochs = _recover_state(disk, directory, segments, producers, now_ms)
     start_offset = max(start_offset, segments[0].base_offset)
     epochs.cut_start(start_offset)
@@ -119,7 +129,7 @@ def _check_nothing_is_missing(
         raise StorageFailure(f"the segment files of {directory} are gone, and other files of it are there")
 
 
-def _without_trimmed(disk: Disk, directory: str, bases: list[int], start_offset: int) -> list[int]:
+def _without_trimmed(disk: Directory, directory: str, bases: list[int], start_offset: int) -> list[int]:
     """Remove the files of segments that end before the log does start; returns the others."""
     kept = bisect_right(bases, start_offset) - 1
     if kept <= 0:
@@ -169,6 +179,7 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
             _cut_off(opening, segments[number:])
             return segments[:number]
         if not segment.sealed:
+            segment.finish()
             encoded = segment.encoded_indexes()
             segment.write_indexes(encoded)
             segment.seal(encoded.seal)
@@ -272,9 +283,12 @@ def _intact_batch(segment: Segment, position: int) -> BatchHeader | None:
 
 
 def _recover_state(
-    disk: Disk, directory: str, segments: list[Segment], settings: ProducerSettings, now_ms: int
+    disk: Directory, directory: str, segments: list[Segment], settings: ProducerSettings, now_ms: int
 ) -> tuple[ProducerState, LeaderEpochs]:
-    """Producers and leader epochs: from their files, and from the headers of the batches that came after those."""
+    """Producers and leader epochs: from their files, and from the headers of the batches that came after those.
+
+    What is known of producers before the last segment is on the disk then: the segments that say it may be deleted.
+    """
     producers = ProducerState(settings.max_producers_per_partition, settings.producer_id_expiration_ms)
     end = segments[-1].next_offset
     remove_snapshots(disk, directory, above=end)
@@ -284,6 +298,9 @@ def _recover_state(
     epochs = epochs or LeaderEpochs()
     epochs.cut_end(end)
     for segment in segments:
+        if segment is segments[-1] and known < segment.base_offset and len(producers):
+            path = segment_path(directory, segment.base_offset, SNAPSHOT)
+            disk.write_atomic(path, encode_snapshot(producers.entries()))
         if segment.next_offset > read_from:
             for _, header in headers(segment, segment.position_before(read_from)):
                 epochs.assign(header.leader_epoch, header.base_offset)

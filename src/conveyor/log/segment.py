@@ -1,7 +1,7 @@
 """One segment: a file of record batches, and its two sparse indexes.
 
 A segment is written (active), then sealing (closed, not yet flushed), then sealed (flushed, index files and seal on
-disk).
+disk); written again, if a clean stop has sealed it.
 Only the last segment of a log is written. Who may call: `Log` and recovery.
 """
 
@@ -13,13 +13,14 @@ from crc32c import crc32c
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NO_TIMESTAMP
-from conveyor.kernel.ports import Bytes, Disk, File
+from conveyor.kernel.ports import Bytes, Directory, File
 from conveyor.log.batch import HEADER_BYTES, BatchHeader, read_header
 from conveyor.log.index import (
     OFFSET_ENTRY,
     TIME_ENTRY,
     Entries,
     FileEntries,
+    GrowingEntries,
     MemoryEntries,
     below_by_first,
     floor_by_first,
@@ -45,8 +46,13 @@ def segment_path(directory: str, base_offset: int, suffix: str) -> str:
 class Segment:
     """A segment's file, its size, its bounds and its indexes."""
 
-    def __init__(self, disk: Disk, directory: str, base_offset: int, ending: str = "") -> None:
-        """`ending` is put behind its files' names: for a segment that is not in the log yet."""
+    def __init__(
+        self, disk: Directory, directory: str, base_offset: int, ending: str = "", *, create: bool = False
+    ) -> None:
+        """A segment that is there; create: a new one. Raises StorageFailure.
+
+        `ending` is put behind its files' names: for a segment that is not in the log yet.
+        """
         self.base_offset = base_offset
         self.next_offset = base_offset
         self.max_timestamp = NO_TIMESTAMP
@@ -55,11 +61,13 @@ class Segment:
         self._disk = disk
         self._directory = directory
         self._ending = ending
-        self.file: File = disk.open(self.path("log"))
-        self._offsets = MemoryEntries()
-        self._times = MemoryEntries("q")
+        self.file: File = disk.open(self.path("log"), create=create)
+        self._offsets: MemoryEntries | GrowingEntries = MemoryEntries()
+        self._times: MemoryEntries | GrowingEntries = MemoryEntries("q")
         self._seal: Seal | None = None
-        self._sealed_entries: tuple[FileEntries, FileEntries] | None = None
+        self._indexes: dict[str, FileEntries] = {}
+        """The sealed ones, by their suffix, once they were used."""
+        self._is_released = False
         self._max_timestamp_offset = base_offset
         self._bytes_since_entry = 0
 
@@ -87,11 +95,11 @@ class Segment:
 
     @property
     def offset_entries(self) -> Entries:
-        return self._offsets if self._seal is None else self._open_indexes()[0]
+        return self._offsets if self._seal is None else self._open_index("index")
 
     @property
     def time_entries(self) -> Entries:
-        return self._times if self._seal is None else self._open_indexes()[1]
+        return self._times if self._seal is None else self._open_index("timeindex")
 
     def append(self, buffers: Sequence[Bytes]) -> None:
         """Write batches whose index entries were made by `note`. Raises StorageFailure."""
@@ -136,13 +144,16 @@ class Segment:
             raise StorageFailure(f"{self.path('log')} ends within a batch, at {position}")
         return read_header(raw)
 
-    def encoded_indexes(self, *, ends_log: bool = False) -> "EncodedIndexes":
-        """What the index files and the seal hold, once nothing is written to the segment any more.
-
-        ends_log: at a clean stop, of the last segment.
-        """
+    def finish(self) -> None:
+        """Nothing is written to the segment any more: its indexes get their last entry."""
         self._note_time()
-        offsets, times = self._offsets.encode(OFFSET_ENTRY), self._times.encode(TIME_ENTRY)
+
+    def encoded_indexes(self, *, ends_log: bool = False) -> "EncodedIndexes":
+        """What the index files and the seal of a finished segment hold. Raises StorageFailure.
+
+        It takes milliseconds: call it off the event loop. ends_log: at a clean stop, of the last segment.
+        """
+        offsets, times = self._offsets.encode(), self._times.encode()
         seal = Seal(
             size=self.size,
             next_offset=self.next_offset,
@@ -161,13 +172,13 @@ class Segment:
         self._disk.write_atomic(self.path("seal"), encode_seal(encoded.seal))
 
     def seal(self, seal: Seal) -> None:
-        """Let go of the indexes in memory: they are on disk now."""
+        """Drop the indexes in memory: they are on disk now."""
         self._seal = seal
         self._offsets, self._times = MemoryEntries(), MemoryEntries("q")
-        self._sealed_entries = None
+        self._indexes = {}
 
     def load_seal(self) -> bool:
-        """Take the bounds from the seal's file; False if it does not check out, or speaks of another size."""
+        """Take the bounds from the seal's file; False if it does not check out, or is of another size."""
         seal = decode_seal(self._disk.read(self.path("seal")))
         if seal is None or seal.size != self.size:
             return False
@@ -176,15 +187,19 @@ class Segment:
         self.last_append_ms = seal.last_append_ms
         return True
 
-    def load_indexes(self) -> None:
-        """Take the index files back into memory, to go on writing a segment that was sealed by a clean stop."""
-        offsets, times = self.offset_entries, self.time_entries
-        for number in range(len(offsets)):
-            self._offsets.append(*offsets[number])
-        for number in range(len(times)):
-            self._times.append(*times[number])
-            self._max_timestamp_offset = self.base_offset + self._times[number][1]
-        self._close_indexes()
+    def reopen(self) -> None:
+        """Go on writing a segment that a clean stop has sealed. The seal goes before it grows.
+
+        The index files stay, and are not read: without the seal they say nothing to the next start, and what comes to
+        them is in memory until they are written anew. Raises StorageFailure.
+        """
+        offsets, times = self._open_index("index"), self._open_index("timeindex")
+        self._disk.remove(self.path("seal"))
+        if len(times):
+            self._max_timestamp_offset = self.base_offset + times[len(times) - 1][1]
+        self._offsets = GrowingEntries(offsets, MemoryEntries())
+        self._times = GrowingEntries(times, MemoryEntries("q"))
+        self._indexes = {}
         self._seal = None
 
     def forget_indexes(self) -> None:
@@ -199,15 +214,20 @@ class Segment:
         return self.paths_of(self._directory, self.base_offset, self._ending)
 
     def detach(self) -> None:
-        """The files of a sealed segment are about to lose their names: whoever holds this segment can still read it."""
+        """The files of a sealed segment are about to lose their names: its readers can still read it.
+
+        Reads index files: call it off the event loop. Raises StorageFailure.
+        """
         self.file.detach()
-        for entries in self._open_indexes():
-            entries.file.detach()
+        for suffix in ("index", "timeindex"):
+            self._open_index(suffix).file.detach()
 
     def release(self) -> None:
         """Open none of its files any more; see `File.release`."""
+        self._is_released = True
         self.file.release()
-        self._close_indexes()
+        for file in self._index_files():
+            file.release()
 
     def remove(self) -> None:
         self.close()
@@ -224,29 +244,31 @@ class Segment:
             self._disk.remove(self.path(suffix))
 
     def _close_indexes(self) -> None:
-        if self._sealed_entries is not None:
-            for entries in self._sealed_entries:
-                entries.file.close()
-        self._sealed_entries = None
+        for file in self._index_files():
+            file.close()
+        self._indexes = {}
 
-    def _open_indexes(self) -> tuple[FileEntries, FileEntries]:
-        """The sealed indexes, checked when they are first used, and made anew if they are wrong."""
-        if self._sealed_entries is None:
-            assert self._seal is not None, "only a sealed segment has its indexes in files"
-            if not self._indexes_are_sound(self._seal):
-                self._rebuild_indexes(self._seal)
-            self._sealed_entries = (
-                FileEntries(self._disk.open(self.path("index")), OFFSET_ENTRY),
-                FileEntries(self._disk.open(self.path("timeindex")), TIME_ENTRY),
-            )
-        return self._sealed_entries
+    def _index_files(self) -> list[File]:
+        """Those that are in use."""
+        grown = [each.stored for each in (self._offsets, self._times) if isinstance(each, GrowingEntries)]
+        return [entries.file for entries in (*self._indexes.values(), *grown)]
 
-    def _indexes_are_sound(self, seal: Seal) -> bool:
-        checks = (("index", seal.offset_index_crc), ("timeindex", seal.time_index_crc))
-        return all(
-            self._disk.exists(self.path(suffix)) and crc32c(self._disk.read(self.path(suffix))) == checksum
-            for suffix, checksum in checks
-        )
+    def _open_index(self, suffix: str) -> FileEntries:
+        """A sealed index, checked when it is first used, and made anew if it is wrong. Any thread may be the first."""
+        opened = self._indexes.get(suffix)
+        if opened is not None:
+            return opened
+        if self._is_released:
+            raise StorageFailure(f"{self.path(suffix)} is not this log's any more")
+        assert self._seal is not None, "only a sealed segment has its indexes in files"
+        if not self._index_is_sound(suffix, self._seal):
+            self._rebuild_indexes(self._seal)
+        layout = OFFSET_ENTRY if suffix == "index" else TIME_ENTRY
+        return self._indexes.setdefault(suffix, FileEntries(self._disk.open(self.path(suffix)), layout))
+
+    def _index_is_sound(self, suffix: str, seal: Seal) -> bool:
+        checksum = seal.offset_index_crc if suffix == "index" else seal.time_index_crc
+        return self._disk.exists(self.path(suffix)) and crc32c(self._disk.read(self.path(suffix))) == checksum
 
     def _rebuild_indexes(self, bounds: Seal) -> None:
         """Go over the segment's batches, and write index files again; a failure leaves this segment as it was."""
@@ -259,6 +281,7 @@ class Segment:
             again.note(header.next_offset - 1, header.max_timestamp, position, header.size, _REBUILT_INTERVAL_BYTES)
             position += header.size
         again.close()
+        again.finish()
         again.last_append_ms = bounds.last_append_ms
         encoded = again.encoded_indexes(ends_log=bounds.ends_log)
         if (encoded.seal.next_offset, encoded.seal.size) != (bounds.next_offset, bounds.size):

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conveyor.kernel.ports import Disk
-from conveyor.log.compaction import CLEANED, CompactionResult
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ports import Directory
+from conveyor.log.compaction import CLEANED, CleanedSegment, CompactionResult
 from conveyor.log.offset_file import CLEANED as CLEANED_OFFSET
 from conveyor.log.offset_file import write_offset
 from conveyor.log.segment import Segment
@@ -24,17 +25,21 @@ _MANIFEST = "compaction-swap"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapJob:
-    """What `Log.begin_swap` has decided."""
+    """What `Log.begin_swap` has decided. replaced: the log's segments that go."""
 
-    disk: Disk
+    disk: Directory
     directory: str
     result: CompactionResult
+    replaced: tuple[Segment, ...]
 
-    def run(self) -> None:
-        """Blocks. Raises StorageFailure; then the next start finishes it, or none of it has happened."""
+    def run(self) -> list[Segment]:
+        """The new segments. Blocks. Raises StorageFailure; then the next start finishes it, or nothing has happened."""
         result = self.result
         if not result.replaced:
-            return write_offset(self.disk, self.directory, CLEANED_OFFSET, result.cleaned_offset)
+            write_offset(self.disk, self.directory, CLEANED_OFFSET, result.cleaned_offset)
+            return []
+        for segment in self.replaced:
+            segment.detach()
         cleaned = [each.base_offset for each in result.cleaned]
         decision: dict[str, Any] = {
             "replaced": result.replaced,
@@ -43,9 +48,16 @@ class SwapJob:
         }
         self.disk.write_atomic(f"{self.directory}/{_MANIFEST}", json.dumps(decision).encode())
         _finish(self.disk, self.directory, **decision)
+        return [self._swapped_in(each) for each in result.cleaned]
+
+    def _swapped_in(self, cleaned: CleanedSegment) -> Segment:
+        segment = Segment(self.disk, self.directory, cleaned.base_offset)
+        if not segment.load_seal():
+            raise StorageFailure(f"{segment.path('seal')} does not check out")
+        return segment
 
 
-def finish_swap(disk: Disk, directory: str) -> None:
+def finish_swap(disk: Directory, directory: str) -> None:
     """At a start, before segments are opened: finish a swap that was decided, and forget one that was not."""
     path = f"{directory}/{_MANIFEST}"
     if disk.exists(path):
@@ -55,7 +67,7 @@ def finish_swap(disk: Disk, directory: str) -> None:
             disk.remove(f"{directory}/{name}")
 
 
-def discard(disk: Disk, directory: str, result: CompactionResult) -> None:
+def discard(disk: Directory, directory: str, result: CompactionResult) -> None:
     """Remove the files of a compaction that is not wanted any more. Raises StorageFailure."""
     for each in result.cleaned:
         for path in Segment.paths_of(directory, each.base_offset, CLEANED):
@@ -63,7 +75,7 @@ def discard(disk: Disk, directory: str, result: CompactionResult) -> None:
 
 
 def _finish(
-    disk: Disk, directory: str, *, replaced: Sequence[int], cleaned: Sequence[int], cleaned_offset: int
+    disk: Directory, directory: str, *, replaced: Sequence[int], cleaned: Sequence[int], cleaned_offset: int
 ) -> None:
     write_offset(disk, directory, CLEANED_OFFSET, cleaned_offset)
     for base in replaced:

@@ -1,8 +1,8 @@
-"""Letting go of the start of a log, as a value that a thread can run while the owner goes on."""
+"""Removing the start of a log, as a value that a thread can run while the owner goes on."""
 
 from dataclasses import dataclass
 
-from conveyor.kernel.ports import Disk
+from conveyor.kernel.ports import Directory
 from conveyor.log.offset_file import LOG_START, write_offset
 
 
@@ -10,13 +10,13 @@ from conveyor.log.offset_file import LOG_START, write_offset
 class TrimJob:
     """Make a new log start offset durable, then remove the files that the log no longer has."""
 
-    disk: Disk
+    disk: Directory
     directory: str
     log_start_offset: int
     doomed_paths: tuple[str, ...]
 
     def run(self) -> None:
-        """Blocks. A crash in the middle is made good by the next start. Raises StorageFailure."""
+        """Blocks. The next start finishes what a crash interrupts. Raises StorageFailure."""
         write_offset(self.disk, self.directory, LOG_START, self.log_start_offset)
         for path in self.doomed_paths:
             self.disk.remove(path)

@@ -11,7 +11,7 @@ after a StorageFailure nothing is appended or acknowledged any more. Who may cal
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
@@ -22,6 +22,7 @@ from conveyor.log.compaction_plan import CompactionPlan
 from conveyor.log.flush import FlushJob
 from conveyor.log.log import AppendInfo, Log
 from conveyor.log.retention import retained_from
+from conveyor.log.segment import Segment
 from conveyor.log.swap import SwapJob
 from conveyor.log.trim import TrimJob
 
@@ -76,6 +77,7 @@ class Partition:
         """Where what is published goes instead, until it is due; then only the forwarder appends here."""
         self._watchers: dict[Callable[[], None], None] = {}
         self._flushing = False
+        log.begin_epoch(leader_epoch)
 
     def append(self, batch: Bytes, now_ms: int, *, may_have_gaps: bool = False, is_own: bool = False) -> AppendInfo:
         """Append one record batch; see `Log.append`. Raises RequestError, also if the partition is or goes offline.
@@ -198,14 +200,10 @@ class Partition:
         """See `Log.begin_swap`; None also if the partition is not served any more."""
         return None if self.offline_reason is not None else self.log.begin_swap(result)
 
-    def complete_swap(self, result: CompactionResult) -> None:
+    def complete_swap(self, result: CompactionResult, new: Sequence[Segment]) -> None:
         """See `Log.complete_swap`."""
-        if self.offline_reason is not None:
-            return
-        try:
-            self.log.complete_swap(result)
-        except StorageFailure as failure:
-            self.go_offline(failure)
+        if self.offline_reason is None:
+            self.log.complete_swap(result, new)
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> FileSlice | None:
         """What consumers may see from an offset on; None for nothing yet. Raises RequestError."""
@@ -214,7 +212,9 @@ class Partition:
         if self.high_watermark < offset <= self.acknowledged_offset:
             return None
         try:
-            return self.log.read(offset, max_bytes, self.high_watermark, at_least_one=at_least_one)
+            return self.log.read(
+                offset, max_bytes, self.high_watermark, at_least_one=at_least_one, failed=self.failed_read
+            )
         except StorageFailure as failure:
             raise self.failed_read(failure) from failure
 

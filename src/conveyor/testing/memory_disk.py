@@ -7,6 +7,8 @@ were made or removed, and those that a `sync_directory` has made durable. Everyt
 
 from collections.abc import Callable, Sequence
 from random import Random
+from threading import RLock
+from weakref import WeakSet
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Bytes, Volume
@@ -31,6 +33,9 @@ class MemoryFile:
     def read(self, position: int, length: int) -> bytes:
         self._disk.check("read", self.path)
         return bytes(self.written[position : position + length])
+
+    def read_cached(self, position: int, length: int) -> bytes:
+        return self.read(position, length)
 
     def append(self, buffers: Sequence[Bytes]) -> None:
         self._disk.check("append", self.path)
@@ -57,6 +62,53 @@ class MemoryFile:
         """Nothing is held."""
 
 
+class HeldMemory:
+    """A directory of a `MemoryDisk`, whatever its name is given to. See `conveyor.kernel.ports.Directory`."""
+
+    def __init__(self, disk: "MemoryDisk", directory: str) -> None:
+        self.directory: str | None = directory
+        """Its name now; None once it was removed."""
+        self._disk = disk
+        self._first_name = directory
+
+    def open(self, path: str, *, create: bool = False) -> MemoryFile:
+        with self._disk.lock:
+            return self._disk.open(self._now(path), create=create)
+
+    def exists(self, path: str) -> bool:
+        with self._disk.lock:
+            return self._disk.exists(self._now(path))
+
+    def list(self, directory: str) -> list[str]:
+        with self._disk.lock:
+            return self._disk.list(self._now(directory))
+
+    def read(self, path: str) -> bytes:
+        with self._disk.lock:
+            return self._disk.read(self._now(path))
+
+    def write_atomic(self, path: str, content: bytes) -> None:
+        with self._disk.lock:
+            self._disk.write_atomic(self._now(path), content)
+
+    def remove(self, path: str) -> None:
+        with self._disk.lock:
+            self._disk.remove(self._now(path))
+
+    def rename(self, old: str, new: str) -> None:
+        with self._disk.lock:
+            self._disk.rename(self._now(old), self._now(new))
+
+    def sync_directory(self, path: str) -> None:
+        with self._disk.lock:
+            self._disk.sync_directory(self._now(path))
+
+    def _now(self, path: str) -> str:
+        if self.directory is None:
+            raise StorageFailure(f"{path}: No such file or directory")
+        return self.directory + path.removeprefix(self._first_name)
+
+
 class MemoryDisk:
     """See `conveyor.kernel.ports.Disk`.
 
@@ -70,6 +122,8 @@ class MemoryDisk:
         self._durable_names: set[str] = set()
         self._failing: set[str] = set()
         self._countdown: tuple[int, Callable[[], None]] | None = None
+        self._held: WeakSet[HeldMemory] = WeakSet()
+        self.lock = RLock()
 
     def fail(self, operation: str) -> None:
         self._failing.add(operation)
@@ -129,14 +183,24 @@ class MemoryDisk:
             survivor._durable_names.add(path)
         return survivor
 
-    def open(self, path: str) -> MemoryFile:
+    def open(self, path: str, *, create: bool = False) -> MemoryFile:
+        if not create and path not in self._files:
+            raise StorageFailure(f"{path}: No such file or directory")
         return self._files.setdefault(path, MemoryFile(path, self))
 
+    def hold(self, directory: str) -> HeldMemory:
+        with self.lock:
+            if not self.exists(directory):
+                raise StorageFailure(f"{directory}: No such file or directory")
+            held = HeldMemory(self, directory)
+            self._held.add(held)
+            return held
+
     def exists(self, path: str) -> bool:
-        return path in self._files or any(each.startswith(f"{path}/") for each in self._files)
+        return path in self._files or any(each.startswith(f"{path}/") for each in list(self._files))
 
     def list(self, directory: str) -> list[str]:
-        below = [path.removeprefix(f"{directory}/") for path in self._files if path.startswith(f"{directory}/")]
+        below = [path.removeprefix(f"{directory}/") for path in list(self._files) if path.startswith(f"{directory}/")]
         return sorted({name.partition("/")[0] for name in below})
 
     def make_directory(self, path: str) -> None:
@@ -162,17 +226,23 @@ class MemoryDisk:
         self._durable_names.discard(path)
 
     def remove_tree(self, path: str) -> None:
-        for each in [name for name in self._files if name.startswith(f"{path}/")]:
-            self.remove(each)
+        with self.lock:
+            for each in [name for name in list(self._files) if name.startswith(f"{path}/")]:
+                self.remove(each)
+            for held in [held for held in self._held if held.directory == path]:
+                held.directory = None
 
     def rename(self, old: str, new: str) -> None:
         self.check("rename", old)
-        for path in [each for each in self._files if each == old or each.startswith(f"{old}/")]:
-            file = self._files.pop(path)
-            file.path = new + path.removeprefix(old)
-            self._files[file.path] = file
-            self._durable_names.discard(path)
-            self._durable_names.add(file.path)
+        with self.lock:
+            for path in [each for each in list(self._files) if each == old or each.startswith(f"{old}/")]:
+                file = self._files.pop(path)
+                file.path = new + path.removeprefix(old)
+                self._files[file.path] = file
+                self._durable_names.discard(path)
+                self._durable_names.add(file.path)
+            for held in [held for held in self._held if held.directory == old]:
+                held.directory = new
 
     def volume(self, path: str) -> Volume:
         self.check("volume", path)
@@ -180,7 +250,7 @@ class MemoryDisk:
 
     def sync_directory(self, path: str) -> None:
         self.check("sync_directory", path)
-        self._durable_names |= {each for each in self._files if each.startswith(f"{path}/")}
+        self._durable_names |= {each for each in list(self._files) if each.startswith(f"{path}/")}
 
 
 def _survivors(unsynced: bytearray, chance: Random) -> bytearray:

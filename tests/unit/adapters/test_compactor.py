@@ -1,17 +1,25 @@
 """A compaction whose process does not start, or dies, is a failure of that compaction and of nothing else."""
 
+import json
+import os
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
+from subprocess import PIPE, Popen
+from uuid import uuid4
 
 import pytest
 
 from conveyor.adapters.compactor import ProcessCompactor
+from conveyor.adapters.disk import RealDisk
 from conveyor.kernel.errors import StorageFailure
-from conveyor.log.compaction_plan import CompactionPlan
+from conveyor.kernel.ids import TopicId
+from conveyor.log.compaction_plan import CompactionPlan, SegmentBounds
+from conveyor.log.partition_directory import PartitionDirectory
 
 PLAN = CompactionPlan(
-    directory="logs/c-0", segments=(), first_dirty_offset=0, now_ms=0, delete_retention_ms=0, segment_bytes=1024,
-    index_interval_bytes=0, max_keys=1,
+    directory="logs/c-0", topic_id=uuid4().hex, segments=(), first_dirty_offset=0, now_ms=0, delete_retention_ms=0,
+    segment_bytes=1024, index_interval_bytes=0, max_keys=1,
 )  # fmt: skip
 
 
@@ -25,3 +33,25 @@ async def test_process_that_fails_is_a_storage_failure(
     monkeypatch.setattr(sys, "executable", executable)
     with pytest.raises(StorageFailure, match=says):
         await ProcessCompactor(tmp_path).compact(PLAN)
+
+
+async def test_process_leaves_the_directory_of_another_topic_alone(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path, 100)
+    disk.make_directory("logs/c-0")
+    PartitionDirectory(disk, "logs/c-0", TopicId(uuid4())).claim()
+    segments = (SegmentBounds(base_offset=5, next_offset=9, size=100, last_append_ms=0),)
+    with pytest.raises(StorageFailure, match="logs/c-0"):
+        await ProcessCompactor(tmp_path).compact(replace(PLAN, segments=segments))
+    assert disk.list("logs/c-0") == ["partition.metadata"]
+
+
+def test_process_ends_with_its_broker(tmp_path: Path) -> None:
+    """It would wait for the marker's content for ever."""
+    (tmp_path / "logs" / "c-0").mkdir(parents=True)
+    os.mkfifo(tmp_path / "logs" / "c-0" / "partition.metadata")
+    command = [sys.executable, "-m", "conveyor.adapters.compactor", str(tmp_path)]
+    with Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(asdict(PLAN)).encode() + b"\n")
+        process.stdin.close()
+        assert process.wait(60) == 1

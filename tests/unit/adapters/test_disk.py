@@ -36,7 +36,7 @@ def test_real_disk_is_a_disk(disk: RealDisk) -> None:
 
 
 def test_file_appends_and_reads(disk: RealDisk) -> None:
-    file = disk.open("a.log")
+    file = disk.open("a.log", create=True)
     file.append([b"abc", memoryview(b"def"), bytearray(b"g")])
     file.append([b"h"])
     assert file.size == 8
@@ -44,15 +44,15 @@ def test_file_appends_and_reads(disk: RealDisk) -> None:
 
 
 def test_file_opened_again_goes_on_at_its_end(disk: RealDisk) -> None:
-    disk.open("a.log").append([b"abc"])
-    again = disk.open("a.log")
+    disk.open("a.log", create=True).append([b"abc"])
+    again = disk.open("a.log", create=True)
     assert again.size == 3
     again.append([b"d"])
     assert disk.read("a.log") == b"abcd"
 
 
 def test_file_truncate_cuts_and_goes_on_there(disk: RealDisk) -> None:
-    file = disk.open("a.log")
+    file = disk.open("a.log", create=True)
     file.append([b"abcdef"])
     file.truncate(2)
     file.append([b"X"])
@@ -64,7 +64,7 @@ def test_file_truncate_cuts_and_goes_on_there(disk: RealDisk) -> None:
     "buffers", [[b"x"] * 3000, [b"y" * 1000] * 2100, [b"z" * (1 << 19)] * 3, []], ids=["many", "more", "large", "none"]
 )
 def test_file_writes_everything_however_much(disk: RealDisk, buffers: Sequence[Bytes]) -> None:
-    file = disk.open("a.log")
+    file = disk.open("a.log", create=True)
     file.append(buffers)
     assert disk.read("a.log") == b"".join(buffers)
     assert file.size == sum(map(len, buffers))
@@ -75,14 +75,14 @@ def test_file_finishes_a_short_write(disk: RealDisk, monkeypatch: pytest.MonkeyP
     write, writev = os.write, os.writev
     monkeypatch.setattr(os, "write", lambda descriptor, content: write(descriptor, content[:7]))
     monkeypatch.setattr(os, "writev", lambda descriptor, buffers: writev(descriptor, [buffers[0][:5]]))
-    file = disk.open("a.log")
+    file = disk.open("a.log", create=True)
     file.append([b"short", b"writes"])
     file.append([bytes([number]) * 20_000 for number in range(20)])
     assert disk.read("a.log") == b"shortwrites" + b"".join(bytes([number]) * 20_000 for number in range(20))
 
 
 def test_file_that_cannot_be_written_is_as_before(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = disk.open("a.log")
+    file = disk.open("a.log", create=True)
     file.append([b"abc"])
     write, left = os.write, [4]
 
@@ -109,7 +109,7 @@ def test_disk_tells_where_it_is_and_how_large(disk: RealDisk, tmp_path: Path) ->
 
 def test_disk_keeps_only_so_many_descriptors(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path, max_open_files=3)
-    files = [disk.open(f"{number}.log") for number in range(10)]
+    files = [disk.open(f"{number}.log", create=True) for number in range(10)]
     assert open_descriptors(tmp_path) == 3
     for number, file in enumerate(files):
         file.append([b"%d" % number])
@@ -124,10 +124,10 @@ def test_disk_keeps_only_so_many_descriptors(tmp_path: Path) -> None:
 def test_file_with_unflushed_writes_keeps_its_descriptor(tmp_path: Path) -> None:
     """Its failure to reach the disk must be seen by its own sync, not lost with a close."""
     disk = RealDisk(tmp_path, max_open_files=1)
-    first = disk.open("first.log")
+    first = disk.open("first.log", create=True)
     first.append([b"abc"])
     descriptor, _ = first.begin_sync()
-    others = [disk.open(f"{number}.log") for number in range(3)]
+    others = [disk.open(f"{number}.log", create=True) for number in range(3)]
     assert (first.evictable, first.begin_sync()[0]) == (False, descriptor)
     first.sync()
     assert first.evictable
@@ -136,7 +136,7 @@ def test_file_with_unflushed_writes_keeps_its_descriptor(tmp_path: Path) -> None
 
 
 def test_file_written_during_its_sync_stays_unflushed(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = disk.open("a.log")
+    file = disk.open("a.log", create=True)
     file.append([b"abc"])
     monkeypatch.setattr(os, "fdatasync", lambda _: file.append([b"d"]))
     file.sync()
@@ -145,7 +145,7 @@ def test_file_written_during_its_sync_stays_unflushed(disk: RealDisk, monkeypatc
 
 def test_sync_that_began_during_a_write_leaves_the_file_unflushed(disk: RealDisk) -> None:
     """The write itself is what the monkey does here: a thread syncs while the loop is in the system."""
-    file, begun = disk.open("a.log"), []
+    file, begun = disk.open("a.log", create=True), []
 
     class Buffer(bytes):
         def __len__(self) -> int:
@@ -161,9 +161,9 @@ def test_sync_that_began_during_a_write_leaves_the_file_unflushed(disk: RealDisk
 
 def test_descriptor_stays_open_while_somebody_holds_it(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path, max_open_files=1)
-    first = disk.open("first.log")
+    first = disk.open("first.log", create=True)
     held, _ = first.begin_sync()
-    other = disk.open("other.log")
+    other = disk.open("other.log", create=True)
     assert other.read(0, 1) == b""
     assert open_descriptors(tmp_path) == 2
     assert os.fstat(held.number).st_ino == (tmp_path / "first.log").stat().st_ino
@@ -174,7 +174,7 @@ def test_descriptor_stays_open_while_somebody_holds_it(tmp_path: Path) -> None:
 def test_threads_that_sync_and_read_take_no_file_from_another(tmp_path: Path) -> None:
     """Each opens what it needs, so that others have to be closed."""
     disk = RealDisk(tmp_path, max_open_files=3)
-    files = [disk.open(f"{number}.log") for number in range(24)]
+    files = [disk.open(f"{number}.log", create=True) for number in range(24)]
     is_over = Event()
 
     def keep_syncing(mine: Sequence[RealFile]) -> None:
@@ -197,7 +197,7 @@ def test_threads_that_sync_and_read_take_no_file_from_another(tmp_path: Path) ->
 
 
 def test_file_stays_readable_after_its_name_is_gone(disk: RealDisk) -> None:
-    file = disk.open("a.log")
+    file = disk.open("a.log", create=True)
     file.append([b"abc"])
     disk.remove("a.log")
     assert file.read(0, 3) == b"abc"
@@ -206,7 +206,7 @@ def test_file_stays_readable_after_its_name_is_gone(disk: RealDisk) -> None:
 def test_disk_lists_sorted_names(disk: RealDisk) -> None:
     disk.make_directory("logs/t-0")
     for name in ("b", "a", "c"):
-        disk.open(f"logs/t-0/{name}")
+        disk.open(f"logs/t-0/{name}", create=True)
     assert (disk.list("logs/t-0"), disk.list("logs"), disk.list("nowhere")) == (["a", "b", "c"], ["t-0"], [])
     assert disk.exists("logs/t-0")
     assert not disk.exists("logs/t-1")
@@ -231,7 +231,7 @@ def test_disk_write_atomic_that_fails_leaves_the_old(disk: RealDisk, monkeypatch
 
 def test_disk_removes_and_renames(disk: RealDisk) -> None:
     disk.make_directory("logs/t-0")
-    disk.open("logs/t-0/a").append([b"abc"])
+    disk.open("logs/t-0/a", create=True).append([b"abc"])
     disk.rename("logs/t-0", "logs/t-0.deleted")
     disk.sync_directory("logs")
     assert disk.read("logs/t-0.deleted/a") == b"abc"
@@ -245,7 +245,7 @@ def test_disk_removes_and_renames(disk: RealDisk) -> None:
 def test_disk_failure_names_the_file(disk: RealDisk, tmp_path: Path, operation: str) -> None:
     (tmp_path / "plain").write_bytes(b"")
     operations: dict[str, Callable[[], object]] = {
-        "open": lambda: disk.open("plain/a"),
+        "open": lambda: disk.open("plain/a", create=True),
         "read": lambda: disk.read("plain/a"),
         "rename": lambda: disk.rename("plain/a", "b"),
         "sync_directory": lambda: disk.sync_directory("plain"),
@@ -257,6 +257,6 @@ def test_disk_failure_names_the_file(disk: RealDisk, tmp_path: Path, operation: 
 
 
 def test_file_failure_names_the_file(disk: RealDisk) -> None:
-    file: RealFile = disk.open("a.log")
+    file: RealFile = disk.open("a.log", create=True)
     with pytest.raises(StorageFailure, match=r"a\.log: Invalid argument"):
         file.truncate(-1)

@@ -10,20 +10,20 @@ from conveyor.kernel.errors import StorageFailure
 
 def test_detached_file_is_read_after_its_name_is_given_to_another(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path, max_open_files=1)
-    old = disk.open("a")
+    old = disk.open("a", create=True)
     old.append([b"old"])
     old.sync()
     old.detach()
     disk.write_atomic("a", b"new!")
-    others = [disk.open(name) for name in ("b", "c", "d")]
+    others = [disk.open(name, create=True) for name in ("b", "c", "d")]
     assert old.read(0, 10) == b"old"
-    assert disk.open("a").read(0, 10) == b"new!"
+    assert disk.open("a", create=True).read(0, 10) == b"new!"
     assert len(others) == 3
 
 
 def test_file_whose_name_is_gone_is_not_made_anew(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path, max_open_files=100)
-    file = disk.open("a")
+    file = disk.open("a", create=True)
     file.detach()
     disk.remove("a")
     assert file.read(0, 1) == b""
@@ -32,12 +32,12 @@ def test_file_whose_name_is_gone_is_not_made_anew(tmp_path: Path) -> None:
 
 def test_released_file_is_read_while_it_is_open_and_never_opened_again(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path, max_open_files=100)
-    file = disk.open("a")
+    file = disk.open("a", create=True)
     file.append([b"old"])
     file.release()
     disk.write_atomic("a", b"another's")
     assert file.read(0, 10) == b"old"
-    closed = disk.open("a")
+    closed = disk.open("a", create=True)
     closed.close()
     closed.release()
     with pytest.raises(StorageFailure, match="not this log's"):

@@ -34,7 +34,7 @@ def no_more_files() -> Iterator[None]:
 
 def test_idle_files_make_room(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path, max_open_files=100)
-    idle, wanted = disk.open("idle"), disk.open("wanted")
+    idle, wanted = disk.open("idle", create=True), disk.open("wanted", create=True)
     wanted.append([b"here"])
     wanted.sync()
     wanted.close()
@@ -46,7 +46,7 @@ def test_idle_files_make_room(tmp_path: Path) -> None:
 
 def test_file_that_cannot_be_opened_now_can_be_later(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path, max_open_files=100)
-    wanted = disk.open("wanted")
+    wanted = disk.open("wanted", create=True)
     wanted.close()
     with no_more_files(), pytest.raises(OutOfFiles, match="wanted: Too many open files"):
         wanted.read(0, 1)
@@ -56,8 +56,8 @@ def test_file_that_cannot_be_opened_now_can_be_later(tmp_path: Path) -> None:
 def test_file_with_unflushed_writes_makes_no_room(tmp_path: Path) -> None:
     """Its descriptor is what will tell that the flush has failed."""
     disk = RealDisk(tmp_path, max_open_files=100)
-    dirty = disk.open("dirty")
+    dirty = disk.open("dirty", create=True)
     dirty.append([b"x"])
     with no_more_files(), pytest.raises(OutOfFiles):
-        disk.open("another")
+        disk.open("another", create=True)
     dirty.sync()

@@ -42,7 +42,7 @@ class Ends:
 
 
 def written(disk: RealDisk, name: str) -> RealFile:
-    file = disk.open(name)
+    file = disk.open(name, create=True)
     file.append([b"something"])
     return file
 

@@ -1,5 +1,6 @@
 """Compactions that fail are counted, and tried again after pauses that grow."""
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -9,9 +10,11 @@ from conveyor.broker.broker import Broker
 from conveyor.broker.compaction import Compaction
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import StorageFailure
+from conveyor.log import compression
 from conveyor.log.compaction import CompactionResult
 from conveyor.log.compaction_plan import CompactionPlan
 from tests.unit.broker.parts import Storage, publish
+from tests.unit.log.test_compaction import poisoned
 
 CHECK_MS = 15_000
 HOUR_MS = 3_600_000
@@ -50,7 +53,6 @@ def compaction_of(
     return Compaction(
         partitions=broker.partitions,
         compactor=compactor,
-        disk=storage.disk,
         clock=storage.clock,
         threads=threads,
         tasks=broker.tasks,
@@ -84,3 +86,22 @@ async def test_pauses_between_attempts_are_an_hour_at_most(compacted: Broker, st
             await compaction.compact_all()
             assert compactor.attempts == compaction.failures == attempt
             storage.clock.advance(ms=HOUR_MS)
+
+
+async def test_batch_that_cannot_be_read_is_kept_and_counted_and_the_broker_goes_on(
+    storage: Storage, broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its topic was a plain one when it came: the broker does not look inside what it stores."""
+    await broker.topics.create(TopicRequest(name="c", config=COMPACTED | {"cleanup.policy": "delete"}))
+    partition = broker.partitions.find("c", 0)
+    partition.append(poisoned(compression.ZSTD), storage.clock.now_ms())
+    for _ in range(40):
+        await publish(broker, ("c", 0))
+    await broker.flusher.drain()
+    await broker.topics.replace_config("c", COMPACTED)
+    size_before = partition.log.size_bytes
+    with caplog.at_level(logging.WARNING):
+        await broker.compaction.compact_all()
+    assert (broker.compaction.failures, broker.compaction.unreadable_batches) == (0, 1)
+    assert "batches kept uncompacted partition=c-0 count=1 first_offset=0" in caplog.text
+    assert partition.log.size_bytes < size_before

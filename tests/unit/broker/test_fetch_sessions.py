@@ -24,7 +24,7 @@ from conveyor.testing import MemoryDisk
 NOW_MS = 1_700_000_000_000
 LARGEST_EPOCH = 2**31 - 1
 ID = UUID("f81d4fae-7dec-11d0-a765-00a0c91e6bf6")
-RECORDS = FileSlice(MemoryDisk().open("log"), 0, 100)
+RECORDS = FileSlice(MemoryDisk().open("log", create=True), 0, 100)
 FAILED = Fetched(RequestError(ErrorKind.UNKNOWN_TOPIC, "gone"))
 
 

@@ -139,7 +139,7 @@ async def test_who_needs_a_topic_that_is_being_made_waits_for_it(broker: Broker,
 
 
 async def test_a_directory_of_no_topic_is_set_aside(storage: Storage, caplog: pytest.LogCaptureFixture) -> None:
-    storage.disk.open("logs/lost-0/00000000000000000000.log").append([b"kept"])
+    storage.disk.open("logs/lost-0/00000000000000000000.log", create=True).append([b"kept"])
     with caplog.at_level(logging.WARNING):
         async with running_parts(storage=storage):
             assert storage.disk.list("logs") == ["lost-0.stray"]
@@ -147,7 +147,7 @@ async def test_a_directory_of_no_topic_is_set_aside(storage: Storage, caplog: py
 
 
 async def test_a_deletion_that_was_cut_off_is_finished_at_the_start(storage: Storage) -> None:
-    storage.disk.open("logs/t-0.0123.deleted/00000000000000000000.log").append([b"gone"])
+    storage.disk.open("logs/t-0.0123.deleted/00000000000000000000.log", create=True).append([b"gone"])
     async with running_parts(storage=storage):
         assert storage.disk.list("logs") == []
 

@@ -1,7 +1,9 @@
 """Small logs for tests: batches as producers send them, a log on a disk, and what can be read from it."""
 
 from collections.abc import Sequence
+from uuid import UUID
 
+from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Disk
 from conveyor.kernel.settings import ProducerSettings, TopicSettings
 from conveyor.log import compression
@@ -15,6 +17,7 @@ from conveyor.testing.manual_clock import DEFAULT_START_MS
 DIRECTORY = "logs/t-0"
 NOW_MS = DEFAULT_START_MS
 PRODUCER = 7
+TOPIC_ID = TopicId(UUID(int=1))
 
 
 def batch(*values: bytes, at_ms: int = NOW_MS, codec: int = compression.NONE) -> bytes:
@@ -32,7 +35,9 @@ def open_topic_log(
     disk: Disk, topic: TopicSettings | None = None, probe: LogProbe | None = None, now_ms: int = NOW_MS
 ) -> Log:
     """Open the one log that these tests use."""
-    return open_log(disk, DIRECTORY, topic or TopicSettings(), ProducerSettings(), probe or LogProbe(), now_ms)
+    return open_log(
+        disk, DIRECTORY, TOPIC_ID, topic or TopicSettings(), ProducerSettings(), probe or LogProbe(), now_ms
+    )
 
 
 def append(log: Log, content: bytes, now_ms: int = NOW_MS) -> AppendInfo:

@@ -1,8 +1,24 @@
 """What compaction keeps, and how a smaller batch looks."""
 
+from dataclasses import replace
+
+import pytest
+from crc32c import crc32c
+
+from conveyor.kernel.ports import Disk
 from conveyor.kernel.settings import TopicSettings
 from conveyor.log import compression
-from conveyor.log.batch import DELETE_HORIZON, batch_is_intact, iterate_batches, read_header
+from conveyor.log.batch import (
+    CRC_START,
+    DELETE_HORIZON,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    MAGIC_END,
+    batch_is_intact,
+    iterate_batches,
+    read_header,
+)
 from conveyor.log.compaction import compact
 from conveyor.log.log import Log
 from conveyor.log.records import Record, decode_records, encode_batch
@@ -28,23 +44,43 @@ def compacted(disk: MemoryDisk, log: Log, now_ms: int = NOW_MS) -> None:
     result = compact(disk, plan)
     job = log.begin_swap(result)
     assert job is not None
-    job.run()
-    log.complete_swap(result)
+    new = job.run()
+    log.complete_swap(result, new)
 
 
-def filled(disk: MemoryDisk, *batches: bytes) -> Log:
+def filled(disk: Disk, *batches: bytes) -> Log:
     """The batches, sealed: an active segment with one record follows."""
     log = open_topic_log(disk, TOPIC)
     for each in batches:
+        log.topic = replace(TOPIC, cleanup_policy="delete")
         append(log, each)
+        log.topic = TOPIC
     append(log, keyed((b"last", bytes(1000))))
     flush(log)
     return log
 
 
-def everything(log: Log) -> list[Record]:
+def poisoned(codec: int, count: int = 1) -> bytes:
+    """A batch with a right CRC whose records do not unpack. A plain topic takes it, and may be compacted later."""
+    header = read_header(keyed((b"a", b"x")))
+    content = b"not packed at all"
+    batch = bytearray(
+        HEADER.pack(
+            *header._replace(
+                batch_length=HEADER_BYTES - LENGTH_PREFIX_BYTES + len(content),
+                attributes=codec,
+                last_offset_delta=count - 1,
+                records_count=count,
+            )
+        )
+    )
+    batch += content
+    batch[MAGIC_END:CRC_START] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
+    return bytes(batch)
+
+
+def everything(log: Log, offset: int = 0) -> list[Record]:
     records: list[Record] = []
-    offset = 0
     while content := read_bytes(log, offset):
         for position, header in iterate_batches(content):
             records += decode_records(content[position : position + header.size])
@@ -153,3 +189,35 @@ def test_batches_beyond_the_keys_that_were_remembered_stay_as_they_are() -> None
     result = compact(disk, plan)
     assert (result.cleaned_offset, result.replaced) == (1, ())
     assert read_bytes(log, 1) == before
+
+
+@pytest.mark.parametrize("codec", [compression.GZIP, compression.SNAPPY, compression.LZ4, compression.ZSTD])
+def test_a_batch_that_cannot_be_read_stays_as_it_is_and_is_counted(codec: int) -> None:
+    disk = MemoryDisk()
+    poison = poisoned(codec)
+    log = filled(disk, keyed((b"a", b"1")), poison, keyed((b"a", b"2"), (b"b", FILLING)), keyed((b"c", FILLING)))
+    plan = log.plan_compaction(log.flushed_offset, NOW_MS, 1000)
+    assert plan is not None
+    result = compact(disk, plan)
+    assert (result.unreadable_batches, result.first_unreadable_offset, result.cleaned_offset) == (1, 1, 5)
+    job = log.begin_swap(result)
+    assert job is not None
+    log.complete_swap(result, job.run())
+    stored = read_bytes(log, 1)
+    assert stored[17 : len(poison)] == poison[17:]
+    assert [each.key for each in everything(log, 2)] == [b"a", b"b", b"c", b"last"]
+
+
+def test_unreadable_batches_do_not_end_compaction_whatever_they_claim() -> None:
+    """More records than any compaction may remember keys: each round gets on all the same."""
+    disk = MemoryDisk()
+    log = filled(disk, keyed((b"a", b"1")), poisoned(compression.GZIP, count=2**30), keyed((b"a", b"2")))
+    cleaned = [log.cleaned_offset]
+    while (plan := log.plan_compaction(log.flushed_offset, NOW_MS, 1000)) is not None:
+        result = compact(disk, plan)
+        job = log.begin_swap(result)
+        assert job is not None
+        log.complete_swap(result, job.run())
+        cleaned.append(log.cleaned_offset)
+    assert cleaned == sorted(set(cleaned))
+    assert cleaned[-1] == 1 + 2**30 + 1

@@ -37,6 +37,7 @@ def test_flush_job_order_lets_a_seal_say_that_its_segment_is_on_disk() -> None:
     disk = RecordingDisk()
     flush(rolled(disk, 2))
     assert disk.steps == [
+        ("sync", f"{DIRECTORY}/partition.metadata"),
         ("sync_directory", DIRECTORY),
         ("write_atomic", f"{DIRECTORY}/leader-epoch-checkpoint"),
         ("sync", segment_file(0)),

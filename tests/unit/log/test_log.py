@@ -216,7 +216,7 @@ def test_reopened_log_that_grows_is_no_longer_sealed() -> None:
     append(first := open_topic_log(disk), batch(b"a"))
     first.close()
     append(open_topic_log(disk), batch(b"b"))
-    assert [name for name in disk.list(DIRECTORY) if name.endswith("index")] == []
+    assert [name for name in disk.list(DIRECTORY) if name.endswith("seal")] == []
     assert values(open_topic_log(disk)) == [b"a", b"b"]
 
 

@@ -355,3 +355,15 @@ def test_files_with_other_names_are_told_and_let_be(caplog: pytest.LogCaptureFix
         for name, each in zip(("2.log", "copy.log"), told, strict=True)
     ] == [True, True]
     assert disk.read(f"{DIRECTORY}/copy.log") == b"another's"
+
+
+def test_producers_of_segments_that_a_start_has_sealed_are_known_after_those_are_deleted() -> None:
+    disk, topic = MemoryDisk(), TopicSettings(segment_bytes=SIZE)
+    log = open_topic_log(disk, topic)
+    append(log, idempotent_batch(0, b"a"))
+    append(log, idempotent_batch(0, b"b", producer_id=8))
+    log.abandon()
+    open_topic_log(disk, topic).trim(1).run()
+    log = open_topic_log(disk.power_cut(Random(1)), topic)
+    assert log.log_start_offset == 1
+    assert append(log, idempotent_batch(0, b"a")).duplicate

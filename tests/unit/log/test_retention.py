@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from random import Random
+from uuid import UUID
 
-from conveyor.kernel.ids import NO_TIMESTAMP
+from conveyor.kernel.ids import NO_TIMESTAMP, TopicId
 from conveyor.kernel.settings import ProducerSettings, TopicSettings, topic_settings
 from conveyor.log.log import Log
 from conveyor.log.offset_file import LOG_START, read_offset, write_offset
@@ -14,6 +15,7 @@ from conveyor.log.retention import retained_from
 from conveyor.testing import MemoryDisk
 
 DIRECTORY = "logs/t-0"
+TOPIC_ID = TopicId(UUID(int=1))
 ONE_BATCH_A_SEGMENT = {"segment.bytes": "1024", "retention.ms": "1000"}
 BATCH_BYTES = len(encode_batch([(0, None, bytes(900), ())]))
 
@@ -21,7 +23,7 @@ BATCH_BYTES = len(encode_batch([(0, None, bytes(900), ())]))
 def opened(disk: MemoryDisk, **more: str) -> Log:
     config = ONE_BATCH_A_SEGMENT | {name.replace("_", "."): value for name, value in more.items()}
     topic = topic_settings(TopicSettings(), config)
-    return open_log(disk, DIRECTORY, topic, ProducerSettings(), LogProbe(), 0)
+    return open_log(disk, DIRECTORY, TOPIC_ID, topic, ProducerSettings(), LogProbe(), 0)
 
 
 def filled(log: Log, times_ms: Sequence[int]) -> Log:

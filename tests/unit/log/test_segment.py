@@ -16,7 +16,7 @@ SIZE = len(CONTENT)
 
 def filled(disk: MemoryDisk, count: int, *, times: list[int] | None = None, interval_bytes: int = SIZE) -> Segment:
     """A segment of batches of two records, with about every other one in the index."""
-    segment = Segment(disk, DIRECTORY, BASE)
+    segment = Segment(disk, DIRECTORY, BASE, create=True)
     for number in range(count):
         segment.append([CONTENT])
         at_ms = times[number] if times else number
@@ -26,6 +26,7 @@ def filled(disk: MemoryDisk, count: int, *, times: list[int] | None = None, inte
 
 def sealed(disk: MemoryDisk, count: int) -> Segment:
     segment = filled(disk, count)
+    segment.finish()
     encoded = segment.encoded_indexes()
     segment.write_indexes(encoded)
     segment.seal(encoded.seal)
@@ -41,7 +42,7 @@ def test_segment_path_has_twenty_digits() -> None:
 
 
 def test_new_segment_is_empty() -> None:
-    segment = Segment(MemoryDisk(), DIRECTORY, BASE)
+    segment = Segment(MemoryDisk(), DIRECTORY, BASE, create=True)
     assert (segment.size, segment.next_offset, segment.max_timestamp, segment.sealed) == (0, BASE, NO_TIMESTAMP, False)
     assert segment.position_before(BASE) == 0
 
@@ -74,7 +75,7 @@ def test_sealed_segment_finds_what_the_open_one_found() -> None:
 def test_loaded_indexes_go_on_where_they_were() -> None:
     segment = sealed(MemoryDisk(), 9)
     before = positions(segment)
-    segment.load_indexes()
+    segment.reopen()
     assert not segment.sealed
     assert positions(segment) == before
     segment.append([CONTENT])
@@ -100,7 +101,7 @@ def test_position_before_time_skips_only_older_batches() -> None:
 
 def test_time_index_holds_the_newest_when_sealed() -> None:
     segment = filled(MemoryDisk(), 4, times=[1, 2, 3, 99])
-    segment.encoded_indexes()
+    segment.finish()
     entries = segment.time_entries
     assert entries[len(entries) - 1] == (99, 7)
 

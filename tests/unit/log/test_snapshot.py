@@ -34,40 +34,42 @@ def disk_with(**contents: bytes) -> MemoryDisk:
 
 def test_snapshot_round_trips() -> None:
     state, loaded = state_of(5, 4, 5), empty_state()
-    disk = disk_with(at_20=encode_snapshot(state))
+    disk = disk_with(at_20=encode_snapshot(state.entries()))
     assert load_newest_snapshot(disk, DIRECTORY, loaded, 20) == 20
     assert list(loaded.entries()) == list(state.entries())
 
 
 def test_snapshot_of_nobody_counts() -> None:
     loaded = empty_state()
-    assert load_newest_snapshot(disk_with(at_20=encode_snapshot(empty_state())), DIRECTORY, loaded, 20) == 20
+    assert load_newest_snapshot(disk_with(at_20=encode_snapshot(empty_state().entries())), DIRECTORY, loaded, 20) == 20
     assert len(loaded) == 0
 
 
 def test_load_takes_the_newest_at_or_below_the_limit() -> None:
     disk = disk_with(
-        at_5=encode_snapshot(state_of(5)), at_10=encode_snapshot(state_of(10)), at_15=encode_snapshot(state_of(15))
+        at_5=encode_snapshot(state_of(5).entries()),
+        at_10=encode_snapshot(state_of(10).entries()),
+        at_15=encode_snapshot(state_of(15).entries()),
     )
     loaded = empty_state()
     assert load_newest_snapshot(disk, DIRECTORY, loaded, 14) == 10
-    assert [producer_id for producer_id, _, _ in loaded.entries()] == [10]
+    assert [producer_id for producer_id, _ in loaded.entries()] == [10]
 
 
 @pytest.mark.parametrize("position", [0, 4, 5, 6, -1])
 def test_damaged_snapshot_is_passed_over(position: int) -> None:
-    damaged = bytearray(encode_snapshot(state_of(10)))
+    damaged = bytearray(encode_snapshot(state_of(10).entries()))
     damaged[position] ^= 1
-    disk = disk_with(at_5=encode_snapshot(state_of(5)), at_10=bytes(damaged))
+    disk = disk_with(at_5=encode_snapshot(state_of(5).entries()), at_10=bytes(damaged))
     loaded = empty_state()
     assert load_newest_snapshot(disk, DIRECTORY, loaded, 10) == 5
-    assert [producer_id for producer_id, _, _ in loaded.entries()] == [5]
+    assert [producer_id for producer_id, _ in loaded.entries()] == [5]
 
 
 @pytest.mark.parametrize("size", [0, 3, 5, 6, 30])
 def test_cut_snapshot_is_as_good_as_none(size: int) -> None:
     loaded = empty_state()
-    disk = disk_with(at_10=encode_snapshot(state_of(10))[:size])
+    disk = disk_with(at_10=encode_snapshot(state_of(10).entries())[:size])
     assert load_newest_snapshot(disk, DIRECTORY, loaded, 10) == 0
     assert len(loaded) == 0
 

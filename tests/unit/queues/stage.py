@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from uuid import UUID
 
-from conveyor.kernel.ids import LeaderEpoch, TopicPartition
+from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
 from conveyor.kernel.machine import Outcome, Token
 from conveyor.kernel.settings import ProducerSettings, TopicSettings
 from conveyor.log import compression
@@ -41,6 +41,7 @@ from conveyor.testing import ManualClock, MemoryDisk
 TOPIC = "t"
 STATE = "__queue_state.t"
 SUBSCRIPTION = UUID(int=7 << 96)
+TOPIC_ID = TopicId(UUID(int=1))
 VISIBILITY_MS = 30_000
 
 
@@ -51,7 +52,7 @@ def subscription(identity: UUID = SUBSCRIPTION, **document: object) -> Subscript
         id=identity,
         name=f"s{identity.int >> 96}",
         topic=TOPIC,
-        topic_id=UUID(int=1),
+        topic_id=TOPIC_ID,
         start=Start(kind="earliest"),
         partition_count=1,
         policy=policy,
@@ -243,7 +244,7 @@ class Stage:
         self.runner = MachineRunner[QueueCommand](self.state, self.machine, self.clock)
 
     def _log(self, name: str, topic: TopicSettings) -> Log:
-        return open_log(self.disk, f"logs/{name}-0", topic, ProducerSettings(), LogProbe(), self.now_ms)
+        return open_log(self.disk, f"logs/{name}-0", TOPIC_ID, topic, ProducerSettings(), LogProbe(), self.now_ms)
 
 
 def target(leased: LeasedMessage) -> Target:

@@ -10,13 +10,13 @@ from conveyor.testing import MemoryDisk
 
 
 def written(disk: MemoryDisk, path: str, *contents: bytes) -> None:
-    disk.open(path).append(contents)
+    disk.open(path, create=True).append(contents)
 
 
 def test_a_file_keeps_what_is_appended() -> None:
     disk = MemoryDisk()
     written(disk, "d/file", b"ab", b"cd")
-    file = disk.open("d/file")
+    file = disk.open("d/file", create=True)
     assert (file.size, file.read(1, 2), file.read(3, 10), file.read(9, 1)) == (4, b"bc", b"d", b"")
     file.truncate(1)
     assert disk.read("d/file") == b"a"
@@ -34,7 +34,7 @@ def test_names_are_listed_one_level_deep() -> None:
 def test_a_directory_is_renamed_and_removed_with_all_in_it() -> None:
     disk = MemoryDisk()
     written(disk, "a/b/file", b"x")
-    kept = disk.open("a/b/file")
+    kept = disk.open("a/b/file", create=True)
     disk.rename("a", "new")
     assert disk.read("new/b/file") == kept.read(0, 1) == b"x"
     disk.remove_tree("new")
@@ -45,10 +45,10 @@ def test_a_directory_is_renamed_and_removed_with_all_in_it() -> None:
 
 
 OPERATIONS: dict[str, Callable[[MemoryDisk], object]] = {
-    "read": lambda disk: disk.open("d/f").read(0, 1),
-    "append": lambda disk: disk.open("d/f").append([b"x"]),
-    "truncate": lambda disk: disk.open("d/f").truncate(0),
-    "sync": lambda disk: disk.open("d/f").sync(),
+    "read": lambda disk: disk.open("d/f", create=True).read(0, 1),
+    "append": lambda disk: disk.open("d/f", create=True).append([b"x"]),
+    "truncate": lambda disk: disk.open("d/f", create=True).truncate(0),
+    "sync": lambda disk: disk.open("d/f", create=True).sync(),
     "rename": lambda disk: disk.rename("d/f", "d/g"),
     "write_atomic": lambda disk: disk.write_atomic("d/f", b"x"),
     "sync_directory": lambda disk: disk.sync_directory("d"),
@@ -62,7 +62,7 @@ def test_an_operation_fails_until_the_disk_is_healed(operation: str) -> None:
     disk.fail(operation)
     with pytest.raises(StorageFailure, match=f"{operation} failed"):
         OPERATIONS[operation](disk)
-    assert disk.open("d/f").size == 3
+    assert disk.open("d/f", create=True).size == 3
     disk.heal()
     OPERATIONS[operation](disk)
 
@@ -84,7 +84,7 @@ def test_a_full_disk_takes_nothing_of_what_does_not_fit() -> None:
 def test_a_power_cut_keeps_what_was_synced_and_tears_the_rest(seed: int) -> None:
     disk = MemoryDisk()
     written(disk, "d/f", b"synced")
-    disk.open("d/f").sync()
+    disk.open("d/f", create=True).sync()
     disk.sync_directory("d")
     written(disk, "d/f", b"-torn-anywhere")
     found = disk.power_cut(Random(seed)).read("d/f")

@@ -1,0 +1,116 @@
+"""The directory of one partition, which belongs to one topic id: `partition.metadata` in it says so, as in Kafka.
+
+    version: 0
+    topic_id: <the id's 16 bytes in base64, URL-safe, without padding>
+
+A topic may be deleted and made again while work on the first one's files goes on in a thread or another process; the
+second one's directory has the same name. So whatever changes files goes through `PartitionDirectory`, which reaches for
+the directory, looks whose it is, and works in that one, under whatever name it has by then.
+
+A broker older than this file has left directories without it: `claim` gives them theirs.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from uuid import UUID
+
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import TopicId
+from conveyor.kernel.ports import Directory, Disk, File
+from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
+
+MARKER = "partition.metadata"
+_ID_BYTES = 16
+
+
+class PartitionDirectory:
+    """See the module's docstring, and `conveyor.kernel.ports.Directory`. What only reads goes by the name."""
+
+    def __init__(self, disk: Disk, directory: str, topic_id: TopicId) -> None:
+        self.topic_id = topic_id
+        self._disk = disk
+        self._directory = directory
+        self._marker = f"{directory}/{MARKER}"
+
+    def claim(self) -> None:
+        """Mark a directory that has no mark yet. Raises StorageFailure if it is another topic's.
+
+        The first flush makes a new log's mark durable: what a power cut has torn before is marked again.
+        """
+        if self._disk.exists(self._marker) and (self._owner(self._disk) is not None or self._was_flushed()):
+            self._check(self._disk)
+        elif self._disk.list(self._directory):
+            self._disk.write_atomic(self._marker, encode_owner(self.topic_id))
+        else:
+            self._disk.open(self._marker, create=True).append([encode_owner(self.topic_id)])
+
+    @property
+    def is_anothers(self) -> bool:
+        """Whether the directory has the mark of another topic. Raises StorageFailure if that cannot be read."""
+        owner = self._owner(self._disk) if self._disk.exists(self._marker) else None
+        return owner is not None and owner != self.topic_id
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        return self._held().open(path, create=True) if create else self._disk.open(path)
+
+    def exists(self, path: str) -> bool:
+        return self._disk.exists(path)
+
+    def list(self, directory: str) -> list[str]:
+        return self._disk.list(directory)
+
+    def read(self, path: str) -> bytes:
+        return self._disk.read(path)
+
+    def write_atomic(self, path: str, content: bytes) -> None:
+        self._held().write_atomic(path, content)
+
+    def remove(self, path: str) -> None:
+        self._held().remove(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self._held().rename(old, new)
+
+    def sync_directory(self, path: str) -> None:
+        """The mark, too, is durable then."""
+        held = self._held()
+        held.open(self._marker).sync()
+        held.sync_directory(path)
+
+    def _held(self) -> Directory:
+        """The directory itself: from now on its name may change. Raises StorageFailure if it is not this topic's."""
+        held = self._disk.hold(self._directory)
+        self._check(held)
+        return held
+
+    def _check(self, directory: Directory) -> None:
+        owner = self._owner(directory)
+        if owner is None:
+            raise StorageFailure(
+                f"{self._marker} is damaged: if its records are those of topic id {self.topic_id}, stop the broker and"
+                " remove this file, else move the directory elsewhere"
+            )
+        if owner != self.topic_id:
+            raise StorageFailure(f"{self._directory} belongs to topic id {owner}, not to {self.topic_id}")
+
+    def _owner(self, directory: Directory) -> TopicId | None:
+        return decode_owner(directory.read(self._marker))
+
+    def _was_flushed(self) -> bool:
+        names = self._disk.list(self._directory)
+        return LEADER_EPOCHS in names or any(name.endswith(".seal") for name in names)
+
+
+def encode_owner(topic_id: TopicId) -> bytes:
+    """The file's content."""
+    return f"version: 0\ntopic_id: {urlsafe_b64encode(topic_id.bytes).decode().rstrip('=')}\n".encode()
+
+
+def decode_owner(content: bytes) -> TopicId | None:
+    """The topic id, or None for a file that does not check out."""
+    fields = dict(line.split(b": ", 1) for line in content.splitlines() if b": " in line)
+    try:
+        raw = urlsafe_b64decode(fields.get(b"topic_id", b"") + b"==")
+    except Base64Error:
+        return None
+    return TopicId(UUID(bytes=raw)) if fields.get(b"version") == b"0" and len(raw) == _ID_BYTES else None

@@ -1,0 +1,92 @@
+"""A topic that is deleted and made again has nothing of the first one, whatever was still under way on its files."""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
+
+import pytest
+
+from conveyor.adapters.compactor import ThreadCompactor
+from conveyor.broker.broker import Broker
+from conveyor.broker.compaction import Compaction
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import TopicId
+from conveyor.log.compaction import CompactionResult
+from conveyor.log.compaction_plan import CompactionPlan
+from conveyor.log.partition_directory import MARKER, decode_owner, encode_owner
+from conveyor.testing import MemoryDisk
+from tests.unit.broker.parts import Storage, publish, running_parts
+
+COMPACTED = TopicRequest(
+    name="c", config={"cleanup.policy": "compact", "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0"}
+)
+MARK = f"logs/c-0/{MARKER}"
+
+
+class LateCompactor:
+    """A compactor whose process comes to its work once the topic was deleted, and made again."""
+
+    def __init__(self, broker: Broker, disk: MemoryDisk) -> None:
+        self._broker = broker
+        self._compactor = ThreadCompactor(disk)
+        self.has_failed = False
+
+    async def compact(self, plan: CompactionPlan) -> CompactionResult:
+        await self._broker.topics.delete("c")
+        await self._broker.topics.create(COMPACTED)
+        await publish(self._broker, ("c", 0))
+        try:
+            return await self._compactor.compact(plan)
+        except StorageFailure:
+            self.has_failed = True
+            raise
+
+
+async def test_compaction_of_a_deleted_topic_leaves_its_successor_alone(
+    storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_parts(storage=storage) as broker:
+        broker.compaction.stop()
+        await broker.topics.create(COMPACTED)
+        for _ in range(40):
+            await publish(broker, ("c", 0))
+        await broker.flusher.drain()
+        compactor = LateCompactor(broker, storage.disk)
+        with ThreadPoolExecutor(1) as threads, caplog.at_level(logging.ERROR):
+            compaction = Compaction(
+                partitions=broker.partitions,
+                compactor=compactor,
+                clock=storage.clock,
+                threads=threads,
+                tasks=broker.tasks,
+                settings=broker.settings.broker,
+            )
+            await compaction.compact_all()
+        assert compactor.has_failed
+        assert (compaction.failures, caplog.text) == (0, ""), "that is no failure"
+        names = [name for name in storage.disk.list("logs/c-0") if name.endswith(".log")]
+        assert names == ["00000000000000000000.log"]
+    async with running_parts(storage=storage) as again:
+        assert again.partitions.offline() == {}
+        assert again.partitions.find("c", 0).high_watermark == 1
+
+
+async def test_directory_of_a_deleted_topic_that_is_back_is_set_aside(
+    storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A power cut may take back that it was renamed, and that its successor's was made."""
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(COMPACTED)
+        await publish(broker, ("c", 0))
+    owner = decode_owner(storage.disk.read(MARK))
+    assert owner is not None
+    for number in (1, 2):
+        storage.disk.write_atomic(MARK, encode_owner(TopicId(UUID(int=number))))
+        with caplog.at_level(logging.WARNING):
+            async with running_parts(storage=storage) as broker:
+                assert broker.partitions.find("c", 0).high_watermark == 0
+                await publish(broker, ("c", 0))
+        assert decode_owner(storage.disk.read(MARK)) == owner
+    assert storage.disk.list("logs") == ["c-0", "c-0.2.stray", "c-0.stray"]
+    assert "stray directory name=c-0" in caplog.text

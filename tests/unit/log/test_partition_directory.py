@@ -1,0 +1,138 @@
+"""A partition's directory belongs to one topic id, and work on one topic's files never touches another's."""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from conveyor.adapters.disk import RealDisk
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import TopicId
+from conveyor.kernel.ports import Disk
+from conveyor.kernel.settings import ProducerSettings
+from conveyor.log.compaction import CompactionResult, compact
+from conveyor.log.log import Log
+from conveyor.log.partition_directory import MARKER, decode_owner, encode_owner
+from conveyor.log.probe import LogProbe
+from conveyor.log.recovery import open_log
+from conveyor.testing import MemoryDisk
+from tests.unit.log.logs import DIRECTORY, NOW_MS, TOPIC_ID, append, flush, open_topic_log
+from tests.unit.log.test_compaction import FILLING, TOPIC, everything, filled, keyed
+
+OTHER_ID = TopicId(UUID("78eccf1f-c0cc-4b13-b1b4-3db4b0b80d3b"))
+MARK = f"{DIRECTORY}/{MARKER}"
+PLACE = "logs/t-0.deleted"
+NOTHING = CompactionResult(
+    replaced=(), cleaned=(), cleaned_offset=1, bytes_before=0, bytes_after=0, unreadable_batches=0,
+    first_unreadable_offset=-1,
+)  # fmt: skip
+
+
+def open_other(disk: Disk) -> Log:
+    return open_log(disk, DIRECTORY, OTHER_ID, TOPIC, ProducerSettings(), LogProbe(), NOW_MS)
+
+
+def test_mark_is_as_kafka_writes_it() -> None:
+    assert encode_owner(OTHER_ID) == b"version: 0\ntopic_id: eOzPH8DMSxOxtD20sLgNOw\n"
+    assert decode_owner(b"version: 0\ntopic_id: eOzPH8DMSxOxtD20sLgNOw\n") == OTHER_ID
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"version: 0\n", b"version: 1\ntopic_id: eOzPH8DMSxOxtD20sLgNOw\n", b"version: 0\ntopic_id: eOzPH8\n",
+     b"version: 0\ntopic_id: e\n", b"\xff\xfe: \n", b"version: 0\ntopic_id: eOzPH8DMSxOxtD20sLgNOwAA\n"],
+)  # fmt: skip
+def test_mark_that_does_not_check_out_names_nobody(content: bytes) -> None:
+    assert decode_owner(content) is None
+
+
+def test_directory_of_another_topic_is_not_opened() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, keyed((b"a", FILLING)))
+    with pytest.raises(StorageFailure, match=f"belongs to topic id {TOPIC_ID}, not to {OTHER_ID}"):
+        open_other(disk)
+    assert [each.key for each in everything(log)] == [b"a", b"last"]
+
+
+def test_directory_without_a_mark_is_taken_over_for_good() -> None:
+    """Brokers before the mark have left such directories."""
+    disk = MemoryDisk()
+    filled(disk, keyed((b"a", FILLING))).close()
+    disk.remove(MARK)
+    open_topic_log(disk, TOPIC)
+    survivor = disk.power_cut(Random(1))
+    assert decode_owner(survivor.read(MARK)) == TOPIC_ID
+    assert [each.key for each in everything(open_topic_log(survivor, TOPIC))] == [b"a", b"last"]
+
+
+def test_mark_is_durable_with_the_first_flush() -> None:
+    disk = MemoryDisk()
+    filled(disk, keyed((b"a", FILLING)))
+    assert all(decode_owner(disk.power_cut(Random(seed)).read(MARK)) == TOPIC_ID for seed in range(20))
+
+
+def test_torn_mark_is_made_again_before_the_first_flush_and_is_a_failure_after_it() -> None:
+    disk = MemoryDisk()
+    log = open_topic_log(disk, TOPIC)
+    append(log, keyed((b"a", b"1")))
+    disk.open(MARK).truncate(5)
+    assert [each.key for each in everything(open_topic_log(disk, TOPIC))] == [b"a"]
+    assert decode_owner(disk.read(MARK)) == TOPIC_ID
+    flush(log)
+    disk.open(MARK).truncate(5)
+    with pytest.raises(StorageFailure, match="is damaged"):
+        open_topic_log(disk, TOPIC)
+
+
+Work = Callable[[], object]
+
+
+def flush_of(log: Log, _: Disk) -> Work:
+    append(log, keyed((b"more", bytes(1000))))
+    return log.begin_flush().run
+
+
+def trim_of(log: Log, _: Disk) -> Work:
+    return log.trim(log.flushed_offset).run
+
+
+def swap_of(log: Log, _: Disk) -> Work:
+    job = log.begin_swap(NOTHING)
+    assert job is not None
+    return job.run
+
+
+def discard_of(log: Log, disk: Disk) -> Work:
+    plan = log.plan_compaction(log.flushed_offset, NOW_MS, 1000)
+    assert plan is not None
+    result = compact(disk, plan)
+    return lambda: log.discard(result)
+
+
+def compaction_of(log: Log, disk: Disk) -> Work:
+    plan = log.plan_compaction(log.flushed_offset, NOW_MS, 1000)
+    assert plan is not None
+    return lambda: compact(disk, plan)
+
+
+@pytest.mark.parametrize("kind", ["real", "memory"])
+@pytest.mark.parametrize("work_of", [flush_of, trim_of, swap_of, discard_of, compaction_of])
+def test_work_on_a_deleted_topic_leaves_its_successor_alone(
+    kind: str, work_of: Callable[[Log, Disk], Work], tmp_path: Path
+) -> None:
+    """It was begun before the deletion, on a thread or in a process that comes to it after the topic was made again."""
+    disk = RealDisk(tmp_path, 100) if kind == "real" else MemoryDisk()
+    log = filled(disk, keyed((b"a", FILLING)), keyed((b"a", FILLING)), keyed((b"b", FILLING)), keyed((b"b", FILLING)))
+    work = work_of(log, disk)
+    log.abandon()
+    disk.rename(DIRECTORY, PLACE)
+    successor = open_other(disk)
+    append(successor, keyed((b"new", b"1")))
+    flush(successor)
+    before = {name: disk.read(f"{DIRECTORY}/{name}") for name in disk.list(DIRECTORY)}
+    with pytest.raises(StorageFailure):
+        work()
+    assert {name: disk.read(f"{DIRECTORY}/{name}") for name in disk.list(DIRECTORY)} == before
+    assert [each.key for each in everything(open_other(disk))] == [b"new"]
