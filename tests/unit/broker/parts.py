@@ -29,6 +29,16 @@ class LosesAll(Random):
         return 0
 
 
+class LosesNothing(Random):
+    """All that was written survives, as after a kill of the process."""
+
+    def random(self) -> float:
+        return 1.0
+
+    def randint(self, a: int, b: int) -> int:
+        return b
+
+
 class Storage:
     """What outlives a broker."""
 

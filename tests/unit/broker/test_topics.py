@@ -9,13 +9,13 @@ import pytest
 
 from conveyor.broker.broker import CLUSTER_ID_PATH, Broker
 from conveyor.broker.configs import topic_configs
-from conveyor.broker.list_offsets import find_epoch_end
+from conveyor.broker.list_offsets import LATEST, find_epoch_end, find_offset
 from conveyor.cluster.image import QUEUE_STATE, TopicImage, encode_topic, topic_path
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import ABSENT
-from tests.unit.broker.parts import LosesAll, Storage, publish, running_parts
+from tests.unit.broker.parts import LosesAll, LosesNothing, Storage, publish, running_parts
 
 
 async def test_a_new_topic_is_served_and_stored(broker: Broker, storage: Storage) -> None:
@@ -60,6 +60,27 @@ async def test_partition_that_was_not_stopped_cleanly_begins_a_new_epoch(storage
             assert find_epoch_end(broker.partitions, "t", 0, 0, -1) == (0, 1)
             await publish(broker, ("t", 0))
             assert find_epoch_end(broker.partitions, "t", 0, 0, -1) == (0, 1)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+async def test_epochs_in_which_nothing_was_written_are_no_truncation(storage: Storage, count: int) -> None:
+    """A consumer at the end of a quiet partition has its epoch from ListOffsets, and asks about it after each start."""
+    handed_out: list[int] = []
+    for number in range(4):
+        async with running_parts(storage=storage) as broker:
+            if number == 0:
+                await broker.topics.create(TopicRequest(name="t"))
+                for _ in range(count):
+                    await publish(broker, ("t", 0))
+            offset, _, epoch = find_offset(broker.partitions, "t", 0, LATEST, -1)
+            handed_out.append(epoch)
+            for earlier in handed_out:
+                known, end_offset = find_epoch_end(broker.partitions, "t", 0, earlier, -1)
+                assert 0 <= known <= earlier
+                assert end_offset == offset == count
+            killed = storage.disk.power_cut(LosesNothing())
+        storage.disk = killed
+    assert handed_out == [0, 1, 2, 3]
 
 
 async def test_topics_whose_names_collide_are_loaded(storage: Storage) -> None:

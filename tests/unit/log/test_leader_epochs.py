@@ -37,6 +37,25 @@ def test_assign_takes_only_newer_epochs() -> None:
     assert epochs.is_dirty
 
 
+def test_assign_forgets_epochs_that_have_no_record() -> None:
+    epochs = known()
+    epochs.assign(5, 25)
+    assert epochs.entries == ((1, 0), (3, 10), (5, 25))
+    assert epochs.end_of(4, 99) == (3, 25)
+
+
+def test_epoch_that_began_without_a_record_is_known_to_a_log_of_an_older_broker() -> None:
+    """Its file has only epochs with records."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk)
+    log.append(batch(b"a"), 0, NOW_MS)
+    log.close()
+    assert disk.read(PATH) == b"0\n1\n0 0\n"
+    reopened = open_topic_log(disk)
+    reopened.begin_epoch(3)
+    assert [reopened.leader_epochs.end_of(epoch, 1) for epoch in range(5)] == [(0, 1), (0, 1), (0, 1), (3, 1), (-1, -1)]
+
+
 def test_cut_end_forgets_epochs_that_began_later() -> None:
     epochs = known()
     epochs.cut_end(25)
