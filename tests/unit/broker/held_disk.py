@@ -6,14 +6,14 @@ from conveyor.testing import MemoryDisk
 
 
 class HeldDisk(MemoryDisk):
-    """While `hold` is in force, whoever syncs waits for `release`."""
+    """While `hold_syncs` is in force, a sync waits for `release`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._released = Event()
         self._released.set()
 
-    def hold(self) -> None:
+    def hold_syncs(self) -> None:
         self._released.clear()
 
     def release(self) -> None:

@@ -44,7 +44,7 @@ async def broker(storage: Storage, disk: HeldDisk) -> AsyncIterator[Broker]:
 @pytest.fixture
 async def behind(broker: Broker, disk: HeldDisk) -> Partition:
     """Three records are acknowledged, and none is committed."""
-    disk.hold()
+    disk.hold_syncs()
     await publish(broker, ("t", 0), ("t", 0), ("t", 0), acks=ACKS_LEADER)
     partition = broker.partitions.find("t", 0)
     assert is_behind(partition)
@@ -131,7 +131,7 @@ async def test_wait_ends_with_the_partition(broker: Broker, behind: Partition) -
 
 async def test_nothing_waits_for_what_nobody_was_promised(broker: Broker, disk: HeldDisk) -> None:
     """acks=all is answered later, and acks=0 never: their records may be missing from a reader's answer."""
-    disk.hold()
+    disk.hold_syncs()
     await publish(broker, ("t", 0), acks=0)
     publishing = asyncio.ensure_future(publish(broker, ("t", 0)))
     await broker.turn.end()

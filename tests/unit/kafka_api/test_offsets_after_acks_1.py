@@ -32,7 +32,7 @@ def storage(disk: HeldDisk) -> Storage:
 @pytest.fixture
 async def behind(client: MemoryClient, disk: HeldDisk) -> Any:
     """A client of a broker that has acknowledged three records of `t`, and committed none."""
-    disk.hold()
+    disk.hold_syncs()
     await publish(client.broker, ("t", 0), ("t", 0), ("t", 0), acks=ACKS_LEADER)
     yield client
     disk.release()
