@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from conveyor.testing import Broker
-from tests.clients.stages import Stage
+from tests.clients.applications import Processes
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +22,8 @@ def topic() -> str:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def processes(tmp_path: Path) -> Iterator[Processes]:
     """Brokers and applications of one test."""
-    stage = Stage(tmp_path)
-    yield stage
-    stage.clear()
+    processes = Processes(tmp_path)
+    yield processes
+    processes.clear()

@@ -10,14 +10,16 @@ from urllib.request import Request, urlopen
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from tests.clients.applications import Processes, until
 from tests.clients.scenarios import make_topic
-from tests.clients.stages import Stage, until
 from tests.clients.toolchains import connect_command
 
 TOPIC = "lines"
 SOURCE = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
 COUNT = 50_000
+# The worker itself gives up after 90 s.
+REQUEST_SECONDS = 100
 UNREADY = (404, 409, 500, 503)
 INTERNAL = {"config": "connect-configs", "offset": "connect-offsets", "status": "connect-status"}
 SETTINGS = {
@@ -39,10 +41,10 @@ SETTINGS = {
 class Worker:
     """A worker and its REST API, which tells what has become of its connectors."""
 
-    def __init__(self, stage: Stage, bootstrap: str) -> None:
-        settings = stage.properties("worker", SETTINGS | {"bootstrap.servers": bootstrap})
+    def __init__(self, processes: Processes, bootstrap: str) -> None:
+        settings = processes.properties("worker", SETTINGS | {"bootstrap.servers": bootstrap})
         command = connect_command("org.apache.kafka.connect.cli.ConnectDistributed")
-        self._application = stage.application("worker", [*command, settings])
+        self._application = processes.application("worker", [*command, settings])
         self._await_requests()
 
     def restart(self) -> None:
@@ -79,7 +81,7 @@ class Worker:
         headers = {"Content-Type": "application/json"}
         request = Request(f"{self._address}{path}", body and json.dumps(body).encode(), headers, method=method)
         try:
-            with urlopen(request, timeout=60) as answer:
+            with urlopen(request, timeout=REQUEST_SECONDS) as answer:
                 return json.load(answer)
         except HTTPError as error:
             error.close()
@@ -139,12 +141,12 @@ def policies(bootstrap: str) -> list[str]:
     return [str(each.result(20)["cleanup.policy"].value) for each in admin.describe_configs(resources).values()]
 
 
-def test_each_line_is_copied_over_kills_of_the_broker_and_of_the_worker(stage: Stage) -> None:
-    broker = stage.broker()
-    source, target = stage.folder / "source.txt", stage.folder / "target.txt"
+def test_each_line_is_copied_over_kills_of_the_broker_and_of_the_worker(processes: Processes) -> None:
+    broker = processes.broker()
+    source, target = processes.folder / "source.txt", processes.folder / "target.txt"
     expected = numbered(range(3 * COUNT))
     topic = Topic(broker.kafka)
-    worker = Worker(stage, broker.kafka)
+    worker = Worker(processes, broker.kafka)
     assert policies(broker.kafka) == ["compact"] * 3
 
     append(source, expected[:COUNT])

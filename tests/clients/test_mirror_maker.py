@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from tests.clients.applications import Processes, until
 from tests.clients.records import Sent, number_of, sent
 from tests.clients.scenarios import make_topic
-from tests.clients.stages import Stage, until
 from tests.clients.toolchains import connect_command
 
 TOPIC = "orders"
@@ -149,15 +149,17 @@ def errors(log: str) -> list[str]:
 
 
 @pytest.mark.parametrize("killed", ["source", "target"])
-def test_a_topic_and_its_group_are_mirrored_over_a_kill_of_a_broker(stage: Stage, killed: str) -> None:
-    brokers = {name: stage.broker(name) for name in ("source", "target")}
+def test_a_topic_and_its_group_are_mirrored_over_a_kill_of_a_broker(processes: Processes, killed: str) -> None:
+    brokers = {name: processes.broker(name) for name in ("source", "target")}
     addresses = {f"{name}.bootstrap.servers": broker.kafka for name, broker in brokers.items()}
     make_topic(brokers["source"].kafka, TOPIC, PARTITIONS, {"retention.ms": "-1"})
     source, target = Side(brokers["source"].kafka, TOPIC), Side(brokers["target"].kafka, COPY)
     source.send(range(COUNT))
     source.flush()
-    settings = stage.properties("mirror", SETTINGS | addresses)
-    mirror = stage.application("mirror", [*connect_command("org.apache.kafka.connect.mirror.MirrorMaker"), settings])
+    settings = processes.properties("mirror", SETTINGS | addresses)
+    mirror = processes.application(
+        "mirror", [*connect_command("org.apache.kafka.connect.mirror.MirrorMaker"), settings]
+    )
 
     until(lambda: target.is_there() and any(target.ends()), "records are mirrored")
     assert errors(mirror.log()) == []

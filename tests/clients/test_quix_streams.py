@@ -8,8 +8,8 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from tests.clients.applications import Application, Processes, until
 from tests.clients.scenarios import make_topic
-from tests.clients.stages import Application, Stage, until
 from tests.clients.toolchains import quix_python
 
 GROUP = "word-count"
@@ -76,18 +76,18 @@ class Words:
         return {each.name: future.result(60)["cleanup.policy"].value for each, future in described.items()}
 
 
-def word_count(stage: Stage, bootstrap: str, name: str) -> Application:
+def word_count(processes: Processes, bootstrap: str, name: str) -> Application:
     """Start the application with state of its own."""
-    arguments = [bootstrap, INPUT, OUTPUT, GROUP, str(stage.folder / f"{name}-state")]
-    return stage.application(name, [str(quix_python()), str(PROGRAM), *arguments])
+    arguments = [bootstrap, INPUT, OUTPUT, GROUP, str(processes.folder / f"{name}-state")]
+    return processes.application(name, [str(quix_python()), str(PROGRAM), *arguments])
 
 
-def test_words_are_counted_over_kills_of_the_broker_and_of_the_application(stage: Stage) -> None:
-    broker = stage.broker()
+def test_words_are_counted_over_kills_of_the_broker_and_of_the_application(processes: Processes) -> None:
+    broker = processes.broker()
     words = Words(broker.kafka)
     words.send()
     words.flush()
-    first = word_count(stage, broker.kafka, "first")
+    first = word_count(processes, broker.kafka, "first")
     until(words.read, "words are counted")
     words.send()
     broker.kill()
@@ -101,7 +101,7 @@ def test_words_are_counted_over_kills_of_the_broker_and_of_the_application(stage
     words.flush()
     until(words.read, "more words are counted")
     first.kill()
-    second = word_count(stage, broker.kafka, "without-state")
+    second = word_count(processes, broker.kafka, "without-state")
     until(words.are_counted, "words are counted after a kill of the application")
     assert second.is_running()
     assert broker.stop() == 0

@@ -1,4 +1,4 @@
-"""Brokers and applications of others, side by side, each a process that a test may kill."""
+"""Brokers, and applications of others that work with them: each is a process that a test may kill."""
 
 import re
 import subprocess
@@ -22,11 +22,11 @@ class Application:
     def __init__(self, command: list[str], log: Path) -> None:
         self._command = command
         self._log = log
-        self._printed_before = 0
+        self._bytes_before = 0
 
     def start(self) -> None:
         with self._log.open("a") as log:
-            self._printed_before = log.tell()
+            self._bytes_before = log.tell()
             self._process = subprocess.Popen(self._command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
 
     def kill(self) -> None:
@@ -39,14 +39,14 @@ class Application:
 
     def log(self) -> str:
         """What it has printed since its last start."""
-        return self._log.read_text()[self._printed_before :]
+        return self._log.read_bytes()[self._bytes_before :].decode(errors="replace")
 
     def await_line(self, pattern: str) -> re.Match[str]:
         """Wait until it has printed a line that matches."""
         return until(lambda: re.search(pattern, self.log(), re.MULTILINE), pattern)
 
 
-class Stage:
+class Processes:
     """The processes of one test, and the folder of their files."""
 
     def __init__(self, folder: Path) -> None:
@@ -82,7 +82,7 @@ class Stage:
         for process in reversed(self._processes):
             process.kill()
         for log in self._logs:
-            print(f"--- {log.relative_to(self.folder)}\n{log.read_text()[-SHOWN_CHARACTERS:]}")
+            print(f"--- {log.relative_to(self.folder)}\n{log.read_text(errors='replace')[-SHOWN_CHARACTERS:]}")
 
 
 def until(look: Callable[[], Found | None], wanted: str, seconds: float = WAIT_SECONDS) -> Found:
