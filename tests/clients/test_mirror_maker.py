@@ -30,7 +30,6 @@ SETTINGS = {
     "sync.group.offsets.enabled": "true",
     # Each record's place is translated, not that of each hundredth.
     "offset.lag.max": "0",
-    "sync.topic.acls.enabled": "false",
     "plugin.discovery": "service_load",
     "replication.factor": "1",
     **{f"{each}.replication.factor": "1" for each in INTERNAL + STORAGES},
@@ -162,6 +161,7 @@ def test_a_topic_and_its_group_are_mirrored_over_a_kill_of_a_broker(processes: P
     )
 
     until(lambda: target.is_there() and any(target.ends()), "records are mirrored")
+    mirror.await_line("No ACL authorizer is configured on the source Kafka cluster")
     assert errors(mirror.log()) == []
     source.send(range(COUNT, 2 * COUNT))
     brokers[killed].kill()
