@@ -27,13 +27,22 @@ class Program:
 
     def print(self, *arguments: object, given: str = "") -> str:
         """As `run`, for a program that knows nothing of JSON."""
-        command = [*self._command, *map(str, arguments)]
-        ended = subprocess.run(command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=RUN_SECONDS)
+        ended = self._ended(arguments, given)
         assert ended.returncode == 0, f"{arguments} exited {ended.returncode}\n{ended.stdout[-2000:]}\n{ended.stderr}"
         return ended.stdout
 
+    def fail(self, *arguments: object) -> str:
+        """Run a program that is to fail. Returns everything that it printed."""
+        ended = self._ended(arguments, given="")
+        assert ended.returncode != 0, f"{arguments} succeeded\n{ended.stdout[-2000:]}"
+        return ended.stdout + ended.stderr
+
     def start(self, *arguments: object) -> "Running":
         return Running([*self._command, *map(str, arguments)])
+
+    def _ended(self, arguments: tuple[object, ...], given: str) -> "subprocess.CompletedProcess[str]":
+        command = [*self._command, *map(str, arguments)]
+        return subprocess.run(command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=RUN_SECONDS)
 
 
 class Running:
