@@ -52,9 +52,8 @@ class Confluent:
         assert producer.flush(30) == 0
 
     def read(self, broker: Broker, topic: str) -> list[Record]:
-        at_once = {"enable.partition.eof": True, "fetch.wait.max.ms": 0}  # A fetch that waits, waits for the clock.
         consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": broker.bootstrap_servers, "group.id": "replay", **at_once}
+            {"bootstrap.servers": broker.bootstrap_servers, "group.id": "replay", "enable.partition.eof": True}
         )
         partitions = consumer.list_topics(topic, 10).topics[topic].partitions
         consumer.assign([confluent_kafka.TopicPartition(topic, each, 0) for each in partitions])
@@ -107,8 +106,8 @@ class KafkaPython:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    """Time stands still, and is moved on by the tests."""
-    with Broker(manual_clock=True) as running:
+    """Time stands still, and is moved on by the tests. Records keep their producers' timestamps."""
+    with Broker(manual_clock=True, settings={"topics.message_timestamp_type": "CreateTime"}) as running:
         yield running
 
 

@@ -73,6 +73,9 @@ class Machine:
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
         return self.clock.call_later(delay_ms, lambda: None if self.is_down else callback())
 
+    def time_out(self, wait_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        return self.call_later(wait_ms, callback)
+
     def when_set(self, callback: Callable[[int], None]) -> Callable[[], None]:
         return self.clock.when_set(lambda by_ms: None if self.is_down else callback(by_ms))
 

@@ -52,6 +52,9 @@ class SystemClock:
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
         return self._loop.call_later(max(0, delay_ms) / 1000, callback).cancel
 
+    def time_out(self, wait_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        return self.call_later(wait_ms, callback)
+
     def when_set(self, callback: Callable[[int], None]) -> Callable[[], None]:
         handle = object()
         self._listeners[handle] = callback

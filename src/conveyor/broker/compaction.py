@@ -67,6 +67,8 @@ class Compaction:
         self._pauses: dict[Partition, _Pause] = {}
         self.failures = 0
         self.unreadable_batches = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._cancel_alarm: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -86,6 +88,15 @@ class Compaction:
         if self._cancel_alarm is not None:
             self._cancel_alarm()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no log is being compacted."""
+        return self._idle.is_set()
+
+    async def drain(self) -> None:
+        """Wait until no log is being compacted."""
+        await self._idle.wait()
+
     async def compact_all(self) -> None:
         """Compact every log that is due."""
         now_ms, steady_ms, max_keys = self._clock.now_ms(), self._clock.steady_ms(), self._settings.compaction_max_keys
@@ -102,7 +113,11 @@ class Compaction:
         self._tasks.start(self._look_over())
 
     async def _look_over(self) -> None:
-        await self.compact_all()
+        self._idle.clear()
+        try:
+            await self.compact_all()
+        finally:
+            self._idle.set()
         self.start()
 
     async def _compact(self, partition: Partition, plan: CompactionPlan) -> None:

@@ -128,7 +128,7 @@ class _Waiting:
 
     def start(self, clock: Clock, wait_ms: int) -> None:
         self._everybody.add(self)
-        self._cancel_alarm = clock.call_later(wait_ms, self.expire)
+        self._cancel_alarm = clock.time_out(wait_ms, self.expire)
         self._watch()
 
     def end(self) -> None:

@@ -45,6 +45,11 @@ class Flusher:
             self._idle.clear()
             self._start_soon()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no flush is running or wanted."""
+        return self._idle.is_set()
+
     async def drain(self) -> None:
         """Wait until no flush is running or wanted."""
         await self._idle.wait()

@@ -40,12 +40,18 @@ class LeaseRequests:
 
     async def lease(self, subscription: Subscription, count: int, wait_ms: int, visibility_ms: int) -> list[Leased]:
         """Up to `count` messages; none if none has come within wait_ms. Raises RequestError."""
-        deadline_ms = self._clock.steady_ms() + wait_ms
-        while True:
-            leased = await self._take(subscription, count, visibility_ms)
-            if leased or self._is_stopped or self._clock.steady_ms() >= deadline_ms:
-                return leased
-            await self._wait(subscription, deadline_ms)
+        leased = await self._take(subscription, count, visibility_ms)
+        if leased or wait_ms <= 0:
+            return leased
+        patience = _Patience()
+        cancel = self._clock.time_out(wait_ms, patience.end)
+        try:
+            while not (leased or self._is_stopped or patience.is_over):
+                await self._wait(subscription, patience)
+                leased = await self._take(subscription, count, visibility_ms)
+        finally:
+            cancel()
+        return leased
 
     def give_back(self, subscription: Subscription, leased: Sequence[tuple[int, Target]]) -> None:
         """Leases, by partition, that reached nobody: as if they had never been given."""
@@ -137,14 +143,13 @@ class LeaseRequests:
         self._turns[subscription.id] = chosen[1].number + 1
         return chosen[1], max((priority for priority, _ in ready), default=0)
 
-    async def _wait(self, subscription: Subscription, deadline_ms: int) -> None:
+    async def _wait(self, subscription: Subscription, patience: "_Patience") -> None:
         self._subscriptions.current(subscription)
         waiting = self._waiting.setdefault(subscription.topic, {})
         waiters = waiting.setdefault(subscription.id, deque())
         waiter: Waiter = asyncio.get_running_loop().create_future()
         waiters.append(waiter)
-        left_ms = deadline_ms - self._clock.steady_ms()
-        cancel = self._clock.call_later(left_ms, lambda: None if waiter.done() else waiter.set_result(None))
+        patience.waiter = waiter
         try:
             await waiter
         except asyncio.CancelledError:
@@ -152,13 +157,28 @@ class LeaseRequests:
                 _wake(waiters)  # It was told, and cannot take it: the next one may.
             raise
         finally:
-            cancel()
+            patience.waiter = None
             if waiter in waiters:
                 waiters.remove(waiter)
             if not waiters and waiting.get(subscription.id) is waiters:
                 del waiting[subscription.id]
                 if not waiting and self._waiting.get(subscription.topic) is waiting:
                     del self._waiting[subscription.topic]
+
+
+class _Patience:
+    """How long one request still waits: until it is over, with `waiter` as what it waits for meanwhile, if it does."""
+
+    __slots__ = ("is_over", "waiter")
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.waiter: Waiter | None = None
+
+    def end(self) -> None:
+        self.is_over = True
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
 
 def _wake(waiters: deque[Waiter]) -> None:

@@ -127,7 +127,7 @@ class KafkaConnection:
             self._muted_until_ms = until_ms
             if self._cancel_unmute is not None:
                 self._cancel_unmute()
-            self._cancel_unmute = clock.call_later(throttle_ms, self._unmute)
+            self._cancel_unmute = clock.time_out(throttle_ms, self._unmute)
             self.is_muted = True
             self._mute_changed()
 

@@ -207,6 +207,13 @@ class Clock(Protocol):
         """Call back once, when a duration has passed, whatever the wall clock is set to. Returns what cancels it."""
         ...
 
+    def time_out(self, wait_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """As `call_later`, for a client that waits for an answer by a clock of its own.
+
+        A manual clock may call back once the time has really passed: the clients' clocks do not stand still.
+        """
+        ...
+
     def when_set(self, callback: Callable[[int], None]) -> Callable[[], None]:
         """Call back with the difference in ms (negative: back) each time the wall clock was set. Returns what ends it.
 

@@ -1,9 +1,11 @@
 """A real broker on real TCP, inside the test's process."""
 
 import asyncio
+import contextlib
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -12,43 +14,31 @@ import uvloop
 
 from conveyor.kernel.settings import from_sources
 from conveyor.server.server import Server
-from conveyor.testing.manual_clock import ManualClock
+from conveyor.testing.broker_clock import BrokerClock, EmbeddedClock, RunningServer
+from conveyor.testing.manual_clock import DEFAULT_START_MS
 from conveyor.testing.memory_disk import MemoryDisk
 from conveyor.testing.memory_store import MemoryStore
+from conveyor.testing.settling_loop import SettlingLoop
 
 _ANY_PORT = {"network.kafka": "127.0.0.1:0", "network.http": "127.0.0.1:0"}
-_CLIENTS_MAY_BE_AHEAD = {"topics.message_timestamp_after_max_ms": (1 << 63) - 1}
-"""With a manual clock: what stamps the records is the clients' clock, which does not stand still."""
-
-
-class BrokerClock:
-    """Moves the broker's manual clock from the test's thread."""
-
-    def __init__(self, clock: ManualClock, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-        self._clock = clock
-        self._loop = loop
-
-    def now_ms(self) -> int:
-        return self._clock.now_ms()
-
-    def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
-        """Move on; what falls due has happened when this returns."""
-
-        loop = self._loop()
-
-        async def move() -> None:
-            self._clock.advance(seconds=seconds, ms=ms)
-
-        asyncio.run_coroutine_threadsafe(move(), loop).result()
+_WITH_MANUAL_CLOCK = {
+    "topics.message_timestamp_type": "LogAppendTime",
+    "topics.message_timestamp_after_max_ms": (1 << 63) - 1,
+}
+"""The broker stamps the records, as the clients' clocks show another time. A topic may choose those all the same."""
 
 
 class Broker:
     """Start with `with Broker() as broker:` (or `async with`), then connect any client to `bootstrap_servers`.
 
-    data_dir: where to keep data; by default a temporary directory that goes with the broker.
-    memory: keep everything in memory instead; `disk` then is the `MemoryDisk`, which can be made to fail.
-    manual_clock: time stands still until `broker.clock.advance(seconds=...)`.
+    data_dir: where to keep data; by default a temporary directory that is removed with the broker.
+    memory: keep everything in memory instead; the attribute `disk` then is the `MemoryDisk`, which can be made to fail.
+    disk: a `MemoryDisk` of the test's own, with `memory` implied.
+    manual_clock: time stands still until `broker.clock.advance(seconds=...)`. It begins at a time of November 2023, the
+    same for each broker, or at the one given, which needs a time zone. Records get the broker's time; clients still
+    wait for their answers by their own clocks.
     settings: any of the broker's, by name: {"topics.segment_bytes": 1 << 20}.
+    Raises ValueError for a data directory together with `memory` or `disk`.
 
     The broker runs on a thread of its own, so tests may be synchronous or not. `stop` and `start` restart it on the
     same data and the same ports.
@@ -59,12 +49,18 @@ class Broker:
         data_dir: Path | str | None = None,
         *,
         memory: bool = False,
-        manual_clock: bool = False,
+        manual_clock: bool | datetime = False,
         settings: Mapping[str, object] | None = None,
         disk: MemoryDisk | None = None,
     ) -> None:
+        if data_dir is not None and (memory or disk is not None):
+            raise ValueError(
+                "a broker keeps its data in a directory or in memory: leave out data_dir, or memory and disk"
+            )
+        self._manual_clock = EmbeddedClock(_start_ms(manual_clock)) if manual_clock else None
+        self._clock = None if self._manual_clock is None else BrokerClock(self._manual_clock, self._running)
         self.disk = disk if disk is not None else MemoryDisk() if memory else None
-        self._settings = {**_ANY_PORT, **(_CLIENTS_MAY_BE_AHEAD if manual_clock else {}), **(settings or {})}
+        self._settings = {**_ANY_PORT, **(_WITH_MANUAL_CLOCK if manual_clock else {}), **(settings or {})}
         self._temporary = None
         if data_dir is None and self.disk is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="conveyor-")
@@ -72,7 +68,6 @@ class Broker:
         if data_dir is not None:
             self._settings["broker.data_dir"] = str(data_dir)
         self._storage = Path(data_dir or ".") if self.disk is None else (self.disk, MemoryStore())
-        self._manual_clock = ManualClock() if manual_clock else None
         self._server: Server | None = None
         self._thread: threading.Thread | None = None
         self._started = threading.Event()
@@ -91,12 +86,14 @@ class Broker:
     @property
     def clock(self) -> BrokerClock:
         """The manual clock. Raises ValueError if the broker was made without one."""
-        if self._manual_clock is None:
+        if self._clock is None:
             raise ValueError("this broker runs on the machine's clock: make it with Broker(manual_clock=True)")
-        return BrokerClock(self._manual_clock, self._started_loop)
+        return self._clock
 
     def start(self) -> Self:
-        """Returns when requests are accepted. Raises what kept the broker from starting."""
+        """Returns when requests are accepted. Raises what kept the broker from starting, ValueError if it runs."""
+        if self._thread is not None and self._thread.is_alive():
+            raise ValueError("this broker runs already: stop it first")
         self._started.clear()
         self._thread = threading.Thread(target=self._run, name="conveyor-broker", daemon=True)
         self._thread.start()
@@ -113,7 +110,7 @@ class Broker:
         """Stop cleanly. Raises what stopped the broker before, if something did."""
         if self._thread is None:
             return
-        if self._thread.is_alive():
+        with contextlib.suppress(RuntimeError):  # Its loop is closed: a bug has stopped the broker before.
             self._loop.call_soon_threadsafe(self._started_server().stopping.set)
         self._thread.join()
         self._thread = None
@@ -126,9 +123,12 @@ class Broker:
             raise ValueError("this broker has not been started: start it first, with `with Broker() as broker:`")
         return self._server
 
-    def _started_loop(self) -> asyncio.AbstractEventLoop:
-        self._started_server()
-        return self._loop
+    def _running(self) -> RunningServer | None:
+        server = self._started_server()
+        if self._thread is None or not self._thread.is_alive():
+            return None
+        assert isinstance(self._loop, SettlingLoop), "a broker with a manual clock has a loop that settles"
+        return RunningServer(server, self._loop)
 
     def _take_failure(self) -> BaseException | None:
         """What went wrong on the broker's thread, told once."""
@@ -163,7 +163,8 @@ class Broker:
             self._temporary.cleanup()
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        loop_factory = uvloop.new_event_loop if self._manual_clock is None else SettlingLoop
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
             try:
                 runner.run(self._serve())
             except BaseException as failure:  # noqa: BLE001 - handed to the test's thread, which raises it
@@ -179,5 +180,15 @@ class Broker:
         self._started.set()
         await server.stopping.wait()
         await server.stop()
+        if self._manual_clock is not None:
+            self._manual_clock.forget_callbacks()
         if server.failure is not None:
             raise server.failure
+
+
+def _start_ms(manual_clock: bool | datetime) -> int:
+    if not isinstance(manual_clock, datetime):
+        return DEFAULT_START_MS
+    if manual_clock.tzinfo is None:
+        raise ValueError(f"a manual clock that begins at {manual_clock} needs a time zone: say tzinfo=UTC, for example")
+    return round(manual_clock.timestamp() * 1000)

@@ -34,6 +34,9 @@ class ManualClock:
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
         return self._put(self._timers, self._steady_ms + delay_ms, callback)
 
+    def time_out(self, wait_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        return self.call_later(wait_ms, callback)
+
     def when_set(self, callback: Callable[[int], None]) -> Callable[[], None]:
         handle = object()
         self._listeners[handle] = callback
@@ -56,34 +59,39 @@ class ManualClock:
         Raises ValueError for a move back, RuntimeError if callbacks set others for the same instant without an end.
         """
         end_ms = self.begin(seconds=seconds, ms=ms)
-        while self.step(end_ms):
-            pass
+        while (callback := self.next_callback(end_ms)) is not None:
+            callback()
+
+    def forget_callbacks(self) -> None:
+        """Forget all callbacks and listeners: what has set them is not there any more."""
+        self._timers.clear()
+        self._alarms.clear()
+        self._listeners.clear()
 
     def begin(self, *, seconds: float = 0, ms: int = 0) -> int:
-        """Begin to move on. Returns the end of the move, for `step`. Raises ValueError for a move back."""
+        """Begin to move on. Returns the end of the move, for `next_callback`. Raises ValueError for a move back."""
         duration_ms = round(seconds * 1000) + ms
         if duration_ms < 0:
             raise ValueError("time only moves on: advance by 0 or more")
         self._begin_instant()
         return self._steady_ms + duration_ms
 
-    def step(self, end_ms: int) -> bool:
-        """Move on to the next callback that is due by the end of the move, and call it.
+    def next_callback(self, end_ms: int) -> Callable[[], None] | None:
+        """Move on to the next callback that is due by the end of the move, and take it out; the caller calls it.
 
-        Returns False, with the clock at the end, if there is none. Raises RuntimeError, as `advance` does.
+        Returns None, with the clock at the end, if there is none. Raises RuntimeError, as `advance` does.
         """
         queue = self._next_queue()
         due_ms = self._due_ms(queue) if queue else end_ms + 1
         if due_ms > end_ms:
             self._steady_ms = max(self._steady_ms, end_ms)
-            return False
+            return None
         if due_ms > self._steady_ms:
             self._steady_ms = due_ms
             self._begin_instant()
         entry = heappop(queue)
         self._check_progress(entry)
-        entry.call()
-        return True
+        return entry.call
 
     def _put(self, queue: "list[_Callback]", when_ms: int, call: Callable[[], None]) -> Callable[[], None]:
         entry = _Callback(when_ms, next(self._numbers), call)

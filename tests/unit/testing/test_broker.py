@@ -22,7 +22,7 @@ def produce(broker: Broker, *values: str) -> None:
 def consumer_of(broker: Broker) -> Any:
     """A consumer at the beginning of the topic."""
     config = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"}
-    consumer = Consumer(config | {"enable.partition.eof": True, "fetch.wait.max.ms": 20})
+    consumer = Consumer(config | {"enable.partition.eof": True})
     consumer.assign([TopicPartition("t", 0, 0)])
     return consumer
 
@@ -78,6 +78,20 @@ def test_a_broker_may_be_stopped_twice() -> None:
     broker.stop()
 
 
+def test_a_broker_that_runs_is_not_started_again() -> None:
+    with Broker(memory=True) as broker:
+        with pytest.raises(ValueError, match="runs already"):
+            broker.start()
+        produce(broker, "a")
+        assert consume(broker) == ["a"]
+
+
+@pytest.mark.parametrize("where", [{"memory": True}, {"disk": MemoryDisk()}])
+def test_a_directory_and_memory_exclude_each_other(where: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="in a directory or in memory"):
+        Broker(tmp_path, **where)
+
+
 async def test_an_asynchronous_test_may_use_it() -> None:
     async with Broker(memory=True) as broker:
         await asyncio.to_thread(produce, broker, "a")
@@ -112,9 +126,8 @@ def test_a_directory_in_use_is_raised(tmp_path: Path) -> None:
 
 
 def test_a_manual_clock_stands_still_until_it_is_moved() -> None:
-    """Records that the broker stamps show its time."""
-    settings = {"topics.message_timestamp_type": "LogAppendTime"}
-    with Broker(memory=True, manual_clock=True, settings=settings) as broker:
+    """Records show the broker's time."""
+    with Broker(memory=True, manual_clock=True) as broker:
         start_ms = broker.clock.now_ms()
         produce(broker, "a", "b")
         broker.clock.advance(seconds=3600, ms=1)

@@ -43,6 +43,9 @@ class SimulatedClock:
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
         return self._loop.call_later(max(0, delay_ms) / 1000, callback).cancel
 
+    def time_out(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        return self.call_later(delay_ms, callback)
+
     def when_set(self, callback: Callable[[int], None]) -> Callable[[], None]:
         name = object()
         self._listeners[name] = callback

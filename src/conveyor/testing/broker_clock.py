@@ -1,0 +1,115 @@
+"""The manual clock of an embedded broker, moved from the test's thread, from one deadline of the broker to the next."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from typing import Any
+
+from conveyor.server.server import Server
+from conveyor.testing.manual_clock import ManualClock
+from conveyor.testing.settling_loop import SettlingLoop
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server, and the loop that it runs on."""
+
+    server: Server
+    loop: SettlingLoop
+
+
+class BrokerClock:
+    """See the module's docstring. running: the broker's server while it runs; it raises ValueError before the start."""
+
+    def __init__(self, clock: ManualClock, running: Callable[[], RunningServer | None]) -> None:
+        self._clock = clock
+        self._running = running
+        self._one_move = threading.Lock()
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
+        """Move on. The broker has done everything that falls due on the way, and what that brings, on return.
+
+        Time goes from one deadline of the broker to the next. Before each next one the broker has settled: messages are
+        published, records flushed, changes of the metadata written. What a callback sets for a time within the move
+        happens at that time. While the broker is stopped, time passes and nothing happens.
+
+        Clients live in real time: what a client does about an answer comes after the move, or at any moment of it. In
+        asynchronous code call it by `asyncio.to_thread`, unless the event loop may wait.
+
+        Raises ValueError for a move back, RuntimeError if the broker stops on the way, or if its timers keep time from
+        moving on.
+        """
+        with self._one_move:
+            running = self._running()
+            if running is None:
+                self._clock.advance(seconds=seconds, ms=ms)
+            else:
+                _run(running.loop, self._advance(running, seconds, ms))
+
+    def set_wall_clock(self, *, by_seconds: float) -> None:
+        """Set the wall clock forward or (negative) back, as NTP may do; what that brings has happened on return.
+
+        Sessions, leases and other durations stay as long as they were. Schedules and delayed messages follow.
+        """
+        with self._one_move:
+            running = self._running()
+            if running is None:
+                self._clock.set_wall_clock(by_seconds=by_seconds)
+            else:
+                _run(running.loop, self._set_wall_clock(running, by_seconds))
+
+    async def _advance(self, running: RunningServer, seconds: float, ms: int) -> None:
+        end_ms = self._clock.begin(seconds=seconds, ms=ms)
+        await _settle(running)
+        while (callback := self._clock.next_callback(end_ms)) is not None:
+            running.loop.call_soon(callback)  # As a timer: the loop reports a bug in it, which stops the broker.
+            await _settle(running)
+
+    async def _set_wall_clock(self, running: RunningServer, by_seconds: float) -> None:
+        await _settle(running)
+        self._clock.set_wall_clock(by_seconds=by_seconds)
+        await self._advance(running, 0, 0)
+
+
+class EmbeddedClock(ManualClock):
+    """The manual clock of a broker whose clients are real: long polls and throttles end in real time, too.
+
+    Else a client that polls for half a second would wait until the test advances the clock.
+    """
+
+    def time_out(self, wait_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
+        def once() -> None:
+            cancel()
+            callback()
+
+        def cancel() -> None:
+            cancel_virtual()
+            real.cancel()
+
+        cancel_virtual = super().time_out(wait_ms, once)
+        real = asyncio.get_running_loop().call_later(wait_ms / 1000, once)
+        return cancel
+
+
+async def _settle(running: RunningServer) -> None:
+    """Wait until everything that goes on by itself has ended. Raises RuntimeError if the broker stops."""
+    broker = running.server.broker
+    await running.loop.settled()
+    while not (broker.flusher.is_idle and broker.compaction.is_idle):
+        await broker.flusher.drain()
+        await broker.compaction.drain()
+        await running.loop.settled()
+    if running.server.failure is not None:
+        raise RuntimeError("the broker has stopped: an unexpected error") from running.server.failure
+
+
+def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    try:
+        asyncio.run_coroutine_threadsafe(work, loop).result()
+    except CancelledError:
+        raise RuntimeError("the broker has stopped while its clock was moved") from None
