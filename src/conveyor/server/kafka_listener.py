@@ -1,7 +1,8 @@
 """The Kafka listener: sockets of clients, and what they may take of the broker's memory and patience.
 
 - A client that does not read is not written to, and not read from: file slices are read from the disk only as far as
-  the socket takes them.
+  the socket takes them. What is not in memory is read on a thread, so that a consumer of cold records stalls no other.
+- When a read of stored records fails, their partition is told, and the connection is closed: its answer has begun.
 - A client that was too fast for its quota is not read from for a while.
 - Requests that are partly received, or worked on, are counted by what they take of memory, all connections together;
   beyond the limit the connection that holds most is closed.
@@ -19,7 +20,7 @@ from conveyor.broker.broker import Broker
 from conveyor.kafka_api.call import Part
 from conveyor.kafka_api.connection import KafkaConnection
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
-from conveyor.kernel.ports import FileSlice
+from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.server.probe import NetworkProbe
 
 log = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._output: deque[Part] = deque()
         self._writable = True
+        self._waits_for_disk = False
         self._reading = True
         self._ended = False
         self._stopping = False
@@ -186,35 +188,63 @@ class _ClientProtocol(asyncio.Protocol):
 
     def _write_more(self) -> None:
         """Hand the socket as much as it takes, joining what is small."""
-        while self._output and self._writable and not self._ended:
+        while self._output and self._writable and not self._waits_for_disk and not self._ended:
             chunk = self._next_chunk()
-            self._listener.probe.sent_bytes += len(chunk)
-            self._transport.write(chunk)
+            if chunk and not self._ended:
+                self._listener.probe.sent_bytes += len(chunk)
+                self._transport.write(chunk)
 
-    def _next_chunk(self) -> bytes:
-        pieces: list[bytes] = []
+    def _next_chunk(self) -> Bytes:
+        """What can be sent without waiting for the disk; where that is nothing more, a thread begins to read on."""
+        pieces: list[Bytes] = []
         size = 0
         output = self._output
-        while output and size < _CHUNK_BYTES:
+        while output and size < _CHUNK_BYTES and not self._waits_for_disk:
             part = output.popleft()
-            piece = part if isinstance(part, bytes) else self._read(part, _CHUNK_BYTES - size)
+            piece = part if isinstance(part, bytes) else self._read_cached(part, _CHUNK_BYTES - size)
             pieces.append(piece)
             size += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _read(self, part: FileSlice, room: int) -> bytes:
-        """The next bytes of a slice; what does not fit waits at the head of the queue."""
-        length = min(part.length, room)
+    def _read_cached(self, part: FileSlice, room: int) -> Bytes:
+        """The next bytes of a slice that are in memory; the others wait at the head of the queue."""
         try:
-            content = part.file.read(part.position, length)
+            content = part.file.read_cached(part.position, min(part.length, room))
         except StorageFailure as failure:
-            content = b""
-            log.error("read failed peer=%s reason=%s", self._peer, failure)
-        if len(content) < length:
-            self.close("stored records could not be read")
-        elif length < part.length:
-            self._output.appendleft(FileSlice(part.file, part.position + length, part.length - length))
+            self._fail_read(part, failure)
+            return b""
+        if len(content) < part.length:
+            rest = _after(part, len(content))
+            self._output.appendleft(rest)
+            if not content:
+                self._read_on_thread(rest)
         return content
+
+    def _read_on_thread(self, part: FileSlice) -> None:
+        self._waits_for_disk = True
+        length = min(part.length, _CHUNK_BYTES)
+        reading = self._loop.run_in_executor(None, _read_whole, part, length)
+        reading.add_done_callback(partial(self._was_read, part))
+
+    def _was_read(self, part: FileSlice, reading: "asyncio.Future[bytes | StorageFailure]") -> None:
+        self._waits_for_disk = False
+        content = reading.result()
+        if isinstance(content, StorageFailure):
+            return self._fail_read(part, content)
+        if self._ended:
+            return
+        self._output.popleft()
+        if len(content) < part.length:
+            self._output.appendleft(_after(part, len(content)))
+        self._output.appendleft(content)
+        self._write_more()
+        self._balance()
+
+    def _fail_read(self, part: FileSlice, failure: StorageFailure) -> None:
+        log.error("read failed peer=%s reason=%s", self._peer, failure)
+        if part.failed is not None:
+            part.failed(failure)
+        self.close("stored records could not be read")
 
     def _balance(self) -> None:
         """Read from the client only while it reads our answers, not too many of them are owed, and no quota forbids."""
@@ -235,7 +265,25 @@ class _ClientProtocol(asyncio.Protocol):
 
     def _wants_requests(self) -> bool:
         connection = self._connection
-        return self._writable and not self._stopping and not connection.is_muted and not connection.is_full
+        if self._stopping or not self._writable or self._waits_for_disk:
+            return False
+        return not connection.is_muted and not connection.is_full
+
+
+def _after(part: FileSlice, length: int) -> FileSlice:
+    """What is left of a slice after so many of its bytes."""
+    return FileSlice(part.file, part.position + length, part.length - length, part.failed)
+
+
+def _read_whole(part: FileSlice, length: int) -> bytes | StorageFailure:
+    """A slice's first bytes; a file that ends before them is damaged."""
+    try:
+        content = part.file.read(part.position, length)
+    except StorageFailure as failure:
+        return failure
+    if len(content) < length:
+        return StorageFailure(f"a segment ends at {part.position + len(content)}, within its records")
+    return content
 
 
 def _counted(connection: _ClientProtocol) -> int:

@@ -2,9 +2,11 @@
 
 import asyncio
 import errno
+import logging
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,3 +91,39 @@ def test_failure_names_the_file(tmp_path: Path) -> None:
 
 def test_error_numbers_come_out_of_unsigned_results() -> None:
     assert [error_number(each) for each in (0, 2**64 - errno.EIO)] == [0, errno.EIO]
+
+
+class UnreadableQueue:
+    """The kernel's queue of syncs, from which no event can be read."""
+
+    def __init__(self, context: Any) -> None:
+        self.fileno = context.fileno
+        self._context = context
+
+    def submit(self, *operations: Any) -> int:
+        taken: int = self._context.submit(*operations)
+        return taken
+
+    def poll(self) -> int:
+        count: int = self._context.poll()
+        return count
+
+    def process_events(self, _: int) -> int:
+        raise SystemError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+
+async def test_queue_that_cannot_be_read_leaves_its_syncs_to_threads(
+    tmp_path: Path, syncs: KernelSyncs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is under way ends all the same, and what comes is not taken."""
+    disk, ends = RealDisk(tmp_path, 1000), Ends(10)
+    monkeypatch.setattr(syncs, "_context", UnreadableQueue(syncs._context))
+    files = [written(disk, f"{number}.log") for number in range(10)]
+    assert syncs.begin([(each, ends.note) for each in files]) == 10
+    with caplog.at_level(logging.ERROR):
+        await ends.wait()
+    assert ends.failures == [None] * 10
+    assert all(each.evictable for each in files)
+    assert syncs.begin([(written(disk, "more.log"), ends.note)]) == 0
+    [line] = caplog.records
+    assert line.message.startswith("syncs left to threads, as the kernel's queue cannot be read")

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from conveyor.kernel.ports import Disk, MetadataStore
 from conveyor.kernel.settings import from_sources
 from conveyor.server.server import Server
 from conveyor.testing import MemoryDisk
@@ -12,7 +13,7 @@ from conveyor.testing.memory_store import MemoryStore
 FREE_PORTS = {"network.kafka": "127.0.0.1:0", "network.http": "127.0.0.1:0"}
 
 
-def server(storage: Path | None = None, **settings: object) -> Server:
+def server(storage: Path | tuple[Disk, MetadataStore] | None = None, **settings: object) -> Server:
     """A server on free ports; `network__kafka` is `network.kafka`."""
     given = {name.replace("__", "."): value for name, value in settings.items()}
     return Server(from_sources(given, FREE_PORTS), storage or (MemoryDisk(), MemoryStore()))

@@ -1,17 +1,25 @@
 """Connections of Kafka clients: what one of them may take, and what happens when it takes more."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator
+from threading import get_ident
+from typing import ClassVar
 
 import pytest
 
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import StorageFailure
 from conveyor.log.records import encode_batch
 from conveyor.server.server import Server
-from tests.unit.kafka_api.requests import API_VERSIONS, SOFTWARE, fetch, framed, produce, request
+from conveyor.testing import MemoryDisk
+from conveyor.testing.memory_disk import MemoryFile
+from conveyor.testing.memory_store import MemoryStore
+from tests.unit.kafka_api.requests import API_VERSIONS, FETCH, SOFTWARE, fetch, framed, produce, request, response
 from tests.unit.server.memory_server import running, server
 
+LARGE_BYTES = 100_000
 PING = framed(request(API_VERSIONS, 3, **SOFTWARE))
 
 
@@ -23,6 +31,54 @@ async def served() -> AsyncIterator[Server]:
 
 async def connect(made: Server) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection(*made.kafka_address, limit=1 << 24)
+
+
+class ColdFile(MemoryFile):
+    """A file of which nothing is in memory: every read waits for the disk."""
+
+    readers: ClassVar[list[tuple[int, int]]] = []
+    """(bytes read, thread)."""
+
+    def read_cached(self, position: int, length: int) -> bytes:
+        return b""
+
+    def read(self, position: int, length: int) -> bytes:
+        self.readers.append((length, get_ident()))
+        return super().read(position, length)
+
+
+class BrokenFile(MemoryFile):
+    """A file with headers that can be read, and records that cannot."""
+
+    def read(self, position: int, length: int) -> bytes:
+        if length > LARGE_BYTES:
+            raise StorageFailure(f"{self.path}: Input/output error")
+        return super().read(position, length)
+
+
+class BrokenColdFile(BrokenFile):
+    def read_cached(self, position: int, length: int) -> bytes:
+        return b""
+
+
+class ShortFile(ColdFile):
+    """A file that somebody has cut."""
+
+    def read(self, position: int, length: int) -> bytes:
+        return super().read(position, length)[:LARGE_BYTES]
+
+
+class DiskOf(MemoryDisk):
+    """A memory disk whose files are of a kind."""
+
+    def __init__(self, kind: type[MemoryFile]) -> None:
+        super().__init__()
+        self._kind = kind
+
+    def open(self, path: str, *, create: bool = False) -> MemoryFile:
+        if create:
+            self._files.setdefault(path, self._kind(path, self))
+        return super().open(path)
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:
@@ -103,4 +159,47 @@ async def test_a_client_that_reads_late_gets_everything_in_order() -> None:
         frames = [await read_frame(reader) for _ in range(16)]
         assert [int.from_bytes(frame[:4], "big") for frame in frames] == list(range(1, 17))
         assert {len(frame) > 1_000_000 for frame in frames} == {True}
+        writer.close()
+
+
+async def test_records_that_are_not_in_memory_are_read_on_threads_and_sent_in_order() -> None:
+    async with running(server((DiskOf(ColdFile), MemoryStore()))) as made:
+        await made.broker.topics.create(TopicRequest(name="t", config={"max.message.bytes": "4000000"}))
+        reader, writer = await connect(made)
+        for number in range(3):
+            content = encode_batch([(1, None, bytes([number]) * 3_000_000, [])])
+            writer.write(framed(produce(number, content)))
+            assert await read_frame(reader)
+        ColdFile.readers.clear()
+        writer.write(b"".join(framed(fetch(number, offset=number % 3)) for number in range(9)))
+        for number in range(9):
+            frame = await read_frame(reader)
+            assert frame[:4] == number.to_bytes(4, "big")
+            assert frame.count(number % 3) >= 3_000_000
+        large = [thread for length, thread in ColdFile.readers if length > LARGE_BYTES]
+        assert len(large) >= 27
+        assert get_ident() not in large
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [(BrokenFile, "Input/output error"), (BrokenColdFile, "Input/output error"), (ShortFile, "within its records")],
+)
+async def test_records_that_cannot_be_read_take_their_partition_offline(kind: type[MemoryFile], reason: str) -> None:
+    """Else the client would connect, ask and be closed for ever."""
+    async with running(server((DiskOf(kind), MemoryStore()))) as made:
+        await made.broker.topics.create(TopicRequest(name="t"))
+        reader, writer = await connect(made)
+        writer.write(framed(produce(0, encode_batch([(1, None, bytes(2 * LARGE_BYTES), [])]))))
+        assert await read_frame(reader)
+        writer.write(framed(fetch(1)))
+        with contextlib.suppress(ConnectionResetError):
+            assert len(await reader.read()) < 2 * LARGE_BYTES
+        writer.close()
+        again, writer = await connect(made)
+        writer.write(framed(fetch(2)))
+        [topic] = response(FETCH, 4, await read_frame(again)).responses
+        assert topic.partitions[0].error_code.name == "kafka_storage_error"
+        assert reason in str(made.broker.partitions.offline_reason("t", 0))
         writer.close()
