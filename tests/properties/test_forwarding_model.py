@@ -50,7 +50,7 @@ class Machine:
         self.forwarder: InboxPartition = load_inbox(
             self.topic, self.inbox, self, records_at_once=at_once, bytes_per_turn=at_once
         )
-        self.forwarder.start(self.soon.append)
+        self.forwarder.start(self.soon.append, lambda scan, done: self.soon.append(lambda: done(scan())))
 
     @property
     def topic(self) -> Partition:

@@ -16,13 +16,17 @@ from conveyor.kafka_api.call import Call
 from conveyor.kafka_api.codec import encode_response
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import FileSlice
+from conveyor.log.record_checks import RecordError, RefusedRecords
 from conveyor.testing import MemoryDisk
 
 TOPIC_ID = UUID("f81d4fae-7dec-11d0-a765-00a0c91e6bf6")
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=200)
 INT64 = st.integers(-1, 2**63 - 1)
 TIMES = st.sampled_from([-1, 0, 1_700_000_000_123])
-ERRORS = st.sampled_from([None, ErrorKind.UNKNOWN_TOPIC, ErrorKind.MESSAGE_TOO_LARGE, ErrorKind.PARTITION_OFFLINE])
+ERRORS = st.sampled_from(
+    [None, ErrorKind.UNKNOWN_TOPIC, ErrorKind.MESSAGE_TOO_LARGE, ErrorKind.PARTITION_OFFLINE, ErrorKind.INVALID_RECORD]
+)
+REFUSED = st.lists(st.tuples(st.integers(0, 2**31 - 1), NAMES), max_size=3)
 
 
 def code(kind: ErrorKind | None, by_id: bool) -> int:
@@ -42,10 +46,15 @@ def test_produce_response(version: int, data: st.DataObject) -> None:
         indexes = data.draw(st.lists(st.integers(0, 2**31 - 1), max_size=140))
         for index in indexes:
             kind, base, when, start = data.draw(ERRORS), data.draw(INT64), data.draw(TIMES), data.draw(INT64)
+            refused = data.draw(REFUSED) if kind is ErrorKind.INVALID_RECORD else []
             error = None if kind is None else RequestError(kind, name)
+            if refused:
+                error = RefusedRecords(ErrorKind.INVALID_RECORD, name, tuple(RecordError(*each) for each in refused))
             results.append(Published(error, base, when, start))
             fields: dict[str, Any] = {"index": index, "error_code": code(kind, version >= 13), "base_offset": base}
-            fields |= {"log_append_time": from_ms(when), "log_start_offset": start, "record_errors": []}
+            fields |= {"log_append_time": from_ms(when), "log_start_offset": start, "record_errors": [
+                {"batch_index": at, "batch_index_error_message": why} for at, why in refused
+            ]}  # fmt: skip
             partitions.append(fields | {"error_message": None if kind is None else name})
         topics.append(
             SimpleNamespace(name=name, topic_id=TOPIC_ID, partition_data=[SimpleNamespace(index=i) for i in indexes])
@@ -78,7 +87,10 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
             content = data.draw(st.binary(max_size=300))
             records = FileSlice(file, file.size, len(content)) if content else None
             file.append([content])
+            refused = data.draw(REFUSED) if kind is ErrorKind.INVALID_RECORD else []
             error = None if kind is None else RequestError(kind, name)
+            if refused:
+                error = RefusedRecords(ErrorKind.INVALID_RECORD, name, tuple(RecordError(*each) for each in refused))
             results.append(Fetched(error, high, start, records))
             fields: dict[str, Any] = {"partition_index": index, "error_code": code(kind, version >= 13)}
             fields |= {

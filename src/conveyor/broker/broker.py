@@ -15,6 +15,7 @@ from conveyor.broker.dynamic_settings import DynamicSettings
 from conveyor.broker.fetch import Fetcher
 from conveyor.broker.fetch_sessions import FetchSessions
 from conveyor.broker.flusher import Flusher
+from conveyor.broker.intake import Intake
 from conveyor.broker.log_levels import LogLevels
 from conveyor.broker.partitions import PartitionServices, PartitionTable
 from conveyor.broker.producer_ids import ProducerIds
@@ -78,8 +79,9 @@ class Broker:
         self.tasks = Tasks(ports.failed)
         self.flusher = Flusher(loop, ports.threads, settings.broker.flush_threads)
         self.partitions = self._partition_table(ports)
-        deduplication = Deduplication(ports.clock, ports.threads, self.tasks, settings.broker.dedup_max_ids)
-        self.publisher = Publisher(self.partitions, ports.clock, ports.threads, deduplication)
+        deduplication = Deduplication(ports.clock, ports.threads, settings.broker.dedup_max_ids)
+        intake = Intake(ports.clock, ports.threads, self.tasks, deduplication)
+        self.publisher = Publisher(self.partitions, ports.clock, intake)
         self.fetcher = Fetcher(self.partitions, ports.clock, self.turn, settings.network.max_fetch_bytes)
         self.fetch_sessions = FetchSessions(ports.new_id, max_fetch_sessions=settings.network.max_fetch_sessions)
         self.producer_ids = ProducerIds(ports.store)

@@ -1,109 +1,57 @@
 """The ids of published messages, for each partition that is asked about any: read back from the log, then kept up.
 
-Nothing is stored: an index is made when its partition is first published to with an id (or at all, where the topic
-says `dedup.enable`), from the records of the window that is over then. What is published meanwhile waits in its order.
+Nothing is stored: `load` makes an index when its partition is first published to with an id (or at all, where the topic
+says `dedup.enable`), from the records of the window that is over then. Nothing may be appended to the partition
+meanwhile: `broker.intake` sees to that.
 """
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import Executor
 from weakref import WeakKeyDictionary
 
-from conveyor.broker.tasks import Tasks
-from conveyor.kernel.errors import RequestError, StorageFailure
-from conveyor.kernel.ports import Bytes, Clock, FileSlice
-from conveyor.log.batch import check_batch
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ports import Clock, FileSlice
 from conveyor.log.log import AppendInfo, Log
-from conveyor.queues.dedup import DedupIndex, KnownId, Thinned, ids_of_batch, ids_of_log, thin
+from conveyor.log.timestamps import stamps_records
+from conveyor.queues.dedup import DedupIndex, KnownId, ids_of_log
 from conveyor.replication.partition import Partition
-
-Ready = Callable[[Bytes | RequestError], None]
-"""Takes the batch that waited, or why it cannot be appended."""
 
 _READ_BYTES = 1 << 20
 
 
-class _Ids:
-    """What is known of a partition; an index that is still being made has those who wait for it."""
-
-    __slots__ = ("index", "waiting")
-
-    def __init__(self) -> None:
-        self.index: DedupIndex | None = None
-        self.waiting: list[tuple[Bytes, Ready]] = []
-
-
 class Deduplication:
-    """See the module's docstring. `is_on`: whether anybody has asked, so that appends have to look here first."""
+    """See the module's docstring."""
 
-    def __init__(self, clock: Clock, threads: Executor, tasks: Tasks, max_ids: int) -> None:
-        self.is_on = False
+    def __init__(self, clock: Clock, threads: Executor, max_ids: int) -> None:
         self._clock = clock
         self._threads = threads
-        self._tasks = tasks
         self._max_ids = max_ids
-        self._ids: WeakKeyDictionary[Partition, _Ids] = WeakKeyDictionary()
-        self._loading = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._indexes: WeakKeyDictionary[Partition, DedupIndex] = WeakKeyDictionary()
+        self._is_on = False
 
     def covers(self, partition: Partition) -> bool:
-        """Whether the ids of a partition are kept, or on their way."""
-        return partition in self._ids
+        """Whether the ids of a partition are kept."""
+        return self._is_on and partition in self._indexes
 
-    def must_wait(self, partition: Partition) -> bool:
-        """Whether the ids of a partition are not known yet; then `add` what is to be appended."""
-        ids = self._ids.get(partition)
-        return ids is None or ids.index is None
+    def index(self, partition: Partition) -> DedupIndex:
+        """The ids of a partition that is covered."""
+        return self._indexes[partition]
 
-    def add(self, partition: Partition, batch: Bytes, ready: Ready) -> None:
-        """Let a batch wait; `ready` is called once, in the order of the calls of `add`."""
-        ids = self._ids.get(partition)
-        if ids is None:
-            ids = self._ids[partition] = _Ids()
-            self.is_on = True
-            self._loading += 1
-            self._idle.clear()
-            self._tasks.start(self._load(partition, ids))
-        ids.waiting.append((batch, ready))
+    async def load(self, partition: Partition) -> None:
+        """Cover a partition. Raises RequestError (PARTITION_OFFLINE)."""
+        index = await self._read_back(partition)
+        self._indexes[partition] = index
+        self._is_on = True
 
-    def look(self, partition: Partition, batch: Bytes, now_ms: int, *, drops: bool) -> Thinned:
-        """What of a batch is new. drops: or take all of it, and only note its ids. Raises RequestError."""
-        index, topic = self._ids[partition].index, partition.log.topic
-        assert index is not None
-        header = check_batch(batch, topic.max_message_bytes)
-        if drops:
-            return thin(batch, index, now_ms, topic.dedup_window_ms)
-        return Thinned(batch=batch, fresh=tuple(ids_of_batch(batch, header)))
-
-    def note(self, partition: Partition, thinned: Thinned, info: AppendInfo) -> None:
-        """A batch was appended: its ids are known from now on."""
-        index, topic = self._ids[partition].index, partition.log.topic
-        assert index is not None
-        if info.duplicate:
+    def note(self, partition: Partition, fresh: tuple[KnownId, ...], info: AppendInfo) -> None:
+        """A batch was appended: its ids are known from now on. fresh: offsets counted from the batch's first."""
+        if info.duplicate or not fresh:
             return
-        stamped = topic.message_timestamp_type == "LogAppendTime"
-        for each in thinned.fresh:
-            timestamp_ms = info.append_timestamp_ms if stamped else each.timestamp_ms
-            index.add(KnownId(each.digest, info.first_offset + each.offset, timestamp_ms), topic.dedup_window_ms)
-
-    async def drain(self) -> None:
-        """Wait until nothing waits for an index."""
-        await self._idle.wait()
-
-    async def _load(self, partition: Partition, ids: _Ids) -> None:
-        failure: RequestError | None = None
-        try:
-            ids.index = await self._read_back(partition)
-        except RequestError as error:
-            failure = error
-            del self._ids[partition]
-        for batch, ready in ids.waiting:
-            ready(batch if failure is None else failure)
-        ids.waiting = []
-        self._loading -= 1
-        if not self._loading:
-            self._idle.set()
+        index, topic = self._indexes[partition], partition.log.topic
+        stamped = stamps_records(topic)
+        for known in fresh:
+            timestamp_ms = info.append_timestamp_ms if stamped else known.timestamp_ms
+            index.add(KnownId(known.digest, info.first_offset + known.offset, timestamp_ms), topic.dedup_window_ms)
 
     async def _read_back(self, partition: Partition) -> DedupIndex:
         partition.write()
@@ -117,9 +65,9 @@ class Deduplication:
                 found = log.read(offset, _READ_BYTES, limit, at_least_one=True)
                 if found is None:
                     break
-                known, offset = await asyncio.get_running_loop().run_in_executor(self._threads, _read, found, oldest_ms)
-                for each in known:
-                    index.add(each, window_ms)
+                offset = await asyncio.get_running_loop().run_in_executor(
+                    self._threads, _add_ids, index, found, oldest_ms, window_ms
+                )
         except StorageFailure as failure:
             raise partition.failed_read(failure) from failure
         return index
@@ -135,5 +83,9 @@ def _first_offset(log: Log, oldest_ms: int) -> int:
     return log.written_offset
 
 
-def _read(found: FileSlice, oldest_ms: int) -> tuple[list[KnownId], int]:
-    return ids_of_log(found.file.read(found.position, found.length), oldest_ms)
+def _add_ids(index: DedupIndex, found: FileSlice, oldest_ms: int, window_ms: int) -> int:
+    """Returns the offset behind what was read."""
+    known, next_offset = ids_of_log(found.file.read(found.position, found.length), oldest_ms)
+    for each in known:
+        index.add(each, window_ms)
+    return next_offset

@@ -9,27 +9,35 @@ forwarder stops where it is: the next start finds in the two logs what has been 
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
-from conveyor.log.batch import CONTROL, iterate_batches
+from conveyor.log.batch import COMPRESSION_MASK, CONTROL, BatchHeader, iterate_batches
+from conveyor.log.compression import MAX_UNPACKED_BYTES
+from conveyor.log.records import UnreadableBatch
 from conveyor.queues.attributes import read_attributes
 from conveyor.queues.forwarding import RECORDS_AT_ONCE, Forwarding
 from conveyor.queues.forwarding_batches import batches_of
 from conveyor.queues.forwarding_history import ForwardingHistory
 from conveyor.queues.forwarding_records import Cancelled, Intent, Note, decode_notes, encode_note
-from conveyor.queues.forwarding_scan import scan_due
+from conveyor.queues.forwarding_scan import DueRun, scan_due
 from conveyor.queues.message import Message
-from conveyor.queues.source import MessageSource
+from conveyor.queues.source import SMALL_BYTES, MessageSource, StillPacked
 from conveyor.replication.partition import Partition, Waiter
 
 log = logging.getLogger(__name__)
 
 CallSoon = Callable[[Callable[[], None]], object]
+Scan = Callable[[], list[DueRun] | StorageFailure]
+OffLoop = Callable[[Scan, Callable[[list[DueRun] | StorageFailure], None]], None]
+"""Takes what to run on a thread, and what to call with its result on the event loop."""
 
 _READ_BYTES = 1 << 20
 _SCANNED_BYTES = 128 << 10
 _FORWARDED_BYTES = 256 << 10
+_PACKED_AT_ONCE = 8
+_READ_AGAIN_MS = 1_000
 
 
 class InboxPartition:
@@ -60,30 +68,45 @@ class InboxPartition:
         self._alarm_ms: int | None = None
         self._kept_from = (0, 0, 0)
 
-    def scan(self, limit_offset: int, max_bytes: int, now_ms: int) -> bool:
-        """Look through some more of the inbox. Returns whether that was all. Raises StorageFailure."""
+    def scan(self, limit_offset: int, max_bytes: int, now_ms: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> bool:
+        """Look through some more of the inbox. Returns whether that was all.
+
+        limit_bytes: StillPacked is raised for a batch that unpacks to more, and some compressed batches are enough for
+        one call. Raises StorageFailure.
+        """
         machine = self.machine
         offset = machine.scanned_offset
         if offset >= limit_offset or machine.is_full:
             return True
         is_new = offset >= self._loaded_offset
-        found = self._source.batches(offset, limit_offset, max_bytes)
-        for header, _, batch in found:
+        packed_count = 0
+        for header, place, batch in self._source.batches(offset, limit_offset, max_bytes):
             known = not is_new and machine.has_forwarded(header.base_offset, header.next_offset)
-            runs = [] if known else scan_due(header, batch)
-            machine.take(
-                runs,
-                header.next_offset,
-                now_ms=now_ms if is_new else 0,
-                honours_delay=not is_new or self.topic.log.topic.delay_enable,
-            )
-        if not is_new and machine.scanned_offset >= self._loaded_offset:
-            machine.forget_history()
+            try:
+                runs = [] if known else scan_due(header, batch, limit_bytes)
+            except UnreadableBatch:
+                raise StillPacked(header, place) from None
+            self._take(header, runs, now_ms)
+            packed_count += bool(header.attributes & COMPRESSION_MASK)
+            if packed_count == _PACKED_AT_ONCE and limit_bytes < MAX_UNPACKED_BYTES:
+                break
         return machine.scanned_offset >= limit_offset
 
-    def start(self, call_soon: CallSoon) -> None:
+    def _take(self, header: BatchHeader, runs: list[DueRun], now_ms: int) -> None:
+        is_new = header.base_offset >= self._loaded_offset
+        self.machine.take(
+            runs,
+            header.next_offset,
+            now_ms=now_ms if is_new else 0,
+            honours_delay=not is_new or self.topic.log.topic.delay_enable,
+        )
+        if not is_new and self.machine.scanned_offset >= self._loaded_offset:
+            self.machine.forget_history()
+
+    def start(self, call_soon: CallSoon, off_loop: OffLoop) -> None:
         """Forward from now on, on the event loop."""
         self._call_soon = call_soon
+        self._off_loop = off_loop
         self._inbox.queue = self
         self._watch()
         self._advance()
@@ -149,13 +172,28 @@ class InboxPartition:
         if not self._is_online() or self._is_scanning:
             return
         try:
-            is_done = self.scan(self._inbox.high_watermark, _SCANNED_BYTES, self._clock.now_ms())
+            is_done = self.scan(self._inbox.high_watermark, _SCANNED_BYTES, self._clock.now_ms(), SMALL_BYTES)
+        except StillPacked as packed:
+            self._is_scanning = True
+            self._off_loop(partial(_scan_off_loop, packed), partial(self._scanned, packed.header))
+            return self._forward_next()
         except StorageFailure as failure:
             return self._inbox.go_offline(failure)
         if not is_done:
             self._is_scanning = True
             self._call_soon(self._advance_more)
         self._forward_next()
+
+    def _scanned(self, header: BatchHeader, runs: list[DueRun] | StorageFailure) -> None:
+        """A batch was unpacked on a thread."""
+        if not self._is_online():
+            return
+        if isinstance(runs, StorageFailure):
+            self._inbox.failed_read(runs)
+            self._clock.call_at(self._clock.now_ms() + _READ_AGAIN_MS, self._advance_more)
+            return
+        self._take(header, runs, self._clock.now_ms())
+        self._advance_more()
 
     def _advance_more(self) -> None:
         self._is_scanning = False
@@ -229,6 +267,14 @@ class InboxPartition:
     def _on_alarm(self) -> None:
         self._alarm_ms = self._cancel_alarm = None
         self._forward_next()
+
+
+def _scan_off_loop(packed: StillPacked) -> list[DueRun] | StorageFailure:
+    place = packed.place
+    try:
+        return scan_due(packed.header, place.file.read(place.position, place.length))
+    except StorageFailure as failure:
+        return failure
 
 
 def load_inbox(

@@ -6,15 +6,17 @@ it is due, and everything else goes on at once, by the same way, so that the seq
 """
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import Executor
 
-from conveyor.broker.inbox_partition import InboxPartition, load_inbox
+from conveyor.broker.inbox_partition import InboxPartition, Scan, load_inbox
 from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.image import TopicImage
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock
+from conveyor.queues.forwarding_scan import DueRun
 from conveyor.queues.message import Message
 from conveyor.replication.partition import Partition
 
@@ -83,13 +85,17 @@ class Inboxes:
             made = await loop.run_in_executor(self._threads, load_inbox, topic, inbox, self._clock)
             if not self._is_stopped and topic.offline_reason is None and self._partitions.serves(topic):
                 self._loaded[topic.identity] = made
-                made.start(loop.call_soon)
+                made.start(loop.call_soon, self._off_loop)
         except StorageFailure as failure:
             inbox.failed_read(failure)
         finally:
             if self._loading.get(topic.identity) is loaded:  # Else the name has another partition.
                 del self._loading[topic.identity]
             loaded.set()
+
+    def _off_loop(self, scan: Scan, done: Callable[[list[DueRun] | StorageFailure], None]) -> None:
+        running = asyncio.get_running_loop().run_in_executor(self._threads, scan)
+        self._tasks.start(_call_back(running, done))
 
     async def _find(self, topic: str, number: int) -> InboxPartition | None:
         """None if there is no inbox. Raises RequestError."""
@@ -102,3 +108,9 @@ class Inboxes:
         partition.inbox.check_online()
         loaded = self._loaded.get(partition.identity)
         return loaded if loaded is not None and loaded.topic is partition else None
+
+
+async def _call_back(
+    running: asyncio.Future[list[DueRun] | StorageFailure], done: Callable[[list[DueRun] | StorageFailure], None]
+) -> None:
+    done(await running)

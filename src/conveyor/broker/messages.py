@@ -16,7 +16,8 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Bytes, Clock, FileSlice
 from conveyor.log.batch import CONTROL, iterate_batches
-from conveyor.log.records import Header, Record, decode_records, encode_batch
+from conveyor.log.record_checks import RefusedRecords
+from conveyor.log.records import Header, Record, UnreadableBatch, decode_records, encode_batch
 from conveyor.queues.attributes import DEDUP_ID, LAST_TIME_MS, last_header
 from conveyor.queues.message import (
     Message,
@@ -276,10 +277,17 @@ def _decode(stored: FileSlice, offset: int) -> tuple[list[Record], int]:
     records: list[Record] = []
     for position, header in iterate_batches(content):
         if not header.attributes & CONTROL:
-            batch = content[position : position + header.size]
-            records += (each for each in decode_records(batch) if each.offset >= offset)
+            records += _readable(content[position : position + header.size], offset)
         offset = max(offset, header.next_offset)
     return records, offset
+
+
+def _readable(batch: bytes, offset: int) -> list[Record]:
+    """The records of a batch from an offset on; none of one that cannot be read, which a plain topic stores."""
+    try:
+        return [record for record in decode_records(batch) if record.offset >= offset]
+    except UnreadableBatch:
+        return []
 
 
 def _encode(messages: Sequence[OutgoingMessage], now_ms: int) -> bytes:
@@ -317,13 +325,22 @@ def _size(message: OutgoingMessage) -> int:
 
 def _result(partition: int, place: int, outcome: Published) -> PublishedMessage | RequestError:
     if outcome.error is not None:
-        return outcome.error
+        return _refusal(outcome.error, place)
     first = outcome.duplicates.get(place) if outcome.duplicates else None
     if outcome.inbox_offset >= 0:
         inbox_offset = outcome.inbox_offset + place if first is None else first
         return PublishedMessage(format_waiting_id(partition, inbox_offset), partition, -1, first is not None)
     offset = outcome.base_offset + place if first is None else first
     return PublishedMessage(format_message_id(partition, offset), partition, offset, first is not None)
+
+
+def _refusal(error: RequestError, place: int) -> RequestError:
+    """Why one message of a batch was not taken. place: its number there."""
+    if not isinstance(error, RefusedRecords):
+        return error
+    own = next((each.message for each in error.record_errors if each.batch_index == place), None)
+    reason = "another message of the same request was refused: send this one again" if own is None else own
+    return RequestError(error.kind, reason)
 
 
 def _unknown(topic: str, message_id: str, reason: str) -> RequestError:

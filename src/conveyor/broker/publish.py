@@ -4,21 +4,17 @@ acks 0: nobody is told. 1: written (page cache). -1, all: the high watermark has
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 
-from conveyor.broker.deduplication import Deduplication, Ready
-from conveyor.broker.inbox_entrance import way_in
+from conveyor.broker.intake import Entry, Intake
 from conveyor.broker.partitions import PartitionTable
-from conveyor.broker.recompression import Recompression
 from conveyor.cluster.image import is_internal
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import NO_TIMESTAMP, Offset
+from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.kernel.ports import Bytes, Clock
-from conveyor.log.batch import check_batch
 from conveyor.log.log import AppendInfo
-from conveyor.log.recompression import AS_PRODUCED
+from conveyor.log.timestamps import stamps_records
 from conveyor.replication.partition import Partition
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
@@ -28,6 +24,7 @@ ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 class Published:
     """What became of one batch: its place, or the error. append_timestamp_ms: -1 unless the topic stamps records.
 
+    error: a `RefusedRecords` names the records that are to blame. log_start_offset: -1 if there is no such partition.
     duplicates: where the first one lies, by number in the batch, of each record that was left out as a duplicate.
     inbox_offset: the place in the partition's inbox, if the batch (and `duplicates`) lies there: `base_offset` is -1,
     as each record gets its offset when it is due.
@@ -47,18 +44,14 @@ Finished = Callable[[Sequence[Published]], None]
 class Publisher:
     """Appends to partitions by name."""
 
-    def __init__(
-        self, partitions: PartitionTable, clock: Clock, threads: Executor, deduplication: Deduplication
-    ) -> None:
+    def __init__(self, partitions: PartitionTable, clock: Clock, intake: Intake) -> None:
         self._partitions = partitions
         self._clock = clock
-        self._deduplication = deduplication
-        self._recompression = Recompression(threads)
+        self._intake = intake
 
     async def drain(self) -> None:
         """Wait until every batch that was published is appended."""
-        await self._recompression.drain()
-        await self._deduplication.drain()
+        await self._intake.drain()
 
     def publish(
         self,
@@ -76,8 +69,6 @@ class Publisher:
         if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
             raise RequestError(ErrorKind.INVALID_REQUIRED_ACKS, f"acks is 0, 1 or all (-1), not {acks}")
         now_ms = self._clock.now_ms()
-        if deduplicates:
-            self._deduplication.is_on = True
         pending = _Pending(len(batches), finished, deduplicates)
         for number, (topic, partition, batch) in enumerate(batches):
             try:
@@ -91,46 +82,40 @@ class Publisher:
         self, topic: str, number: int, batch: Bytes | None, now_ms: int, acks: int, pending: "_Pending", index: int
     ) -> None:
         partition = self._writable(topic, number)
+        result = pending.results[index]
+        result.log_start_offset = partition.log.log_start_offset
         if batch is None:
             raise RequestError(ErrorKind.INVALID_RECORD, "no records")
         if acks == ACKS_ALL:
             partition.check_replicas()
-        result = pending.results[index]
-        topic_settings = partition.log.topic
-        if topic_settings.compression_type != AS_PRODUCED or self._recompression.is_busy:
-            check_batch(batch, topic_settings.max_message_bytes)
-            if self._recompression.must_wait(partition, batch):
-                ready = partial(self._append_packed, partition, acks, pending, result)
-                return self._recompression.add(partition, batch, ready)
-        self._append_ready(partition, batch, now_ms, acks, pending, result)
+        if not self._intake.takes(partition, pending.deduplicates):
+            try:
+                info = partition.append(batch, now_ms)
+            except RequestError as error:
+                if error.kind is not ErrorKind.INVALID_TIMESTAMP:
+                    raise
+            else:
+                return self._appended(partition, partition, info, acks, pending, result)
+        entered = partial(self._entered, partition, acks, pending, result)
+        self._intake.add(partition, batch, pending.deduplicates, entered)
 
-    def _append_packed(
-        self, partition: Partition, acks: int, pending: "_Pending", result: Published, packed: Bytes | RequestError
+    def _entered(
+        self, partition: Partition, acks: int, pending: "_Pending", result: Published, entry: Entry | RequestError
     ) -> None:
-        try:
-            if isinstance(packed, RequestError):
-                raise packed
-            self._append_ready(partition, packed, self._clock.now_ms(), acks, pending, result)
-        except RequestError as error:
-            pending.settle(result, error)
+        if isinstance(entry, RequestError):
+            return pending.settle(result, entry)
+        result.duplicates = entry.duplicates
+        self._appended(partition, entry.into, entry.info, acks, pending, result)
 
-    def _append_ready(
-        self, partition: Partition, batch: Bytes, now_ms: int, acks: int, pending: "_Pending", result: Published
+    def _appended(
+        self, partition: Partition, into: Partition, info: AppendInfo, acks: int, pending: "_Pending", result: Published
     ) -> None:
-        into = partition if partition.inbox is None else way_in(partition, partition.inbox, batch)
-        if self._deduplication.is_on or into.log.topic.dedup_enable:
-            ready = partial(self._append_packed, partition, acks, pending, result)
-            info = self._append_once(into, batch, now_ms, ready, pending.deduplicates, result)
-            if info is None:
-                return
-        else:
-            info = into.append(batch, now_ms)
-        result.log_start_offset = partition.log.log_start_offset
+        """Answer as soon as a batch is as safe as `acks` says."""
         if into is not partition:
             result.inbox_offset = info.first_offset
         else:
             result.base_offset = info.first_offset
-            if partition.log.topic.message_timestamp_type == "LogAppendTime":
+            if stamps_records(partition.log.topic):
                 result.append_timestamp_ms = info.append_timestamp_ms
         if acks == ACKS_ALL:
             into.when_committed(info.last_offset + 1, partial(pending.settle, result))
@@ -138,29 +123,6 @@ class Publisher:
             into.when_written(info.last_offset + 1, partial(pending.settle, result))
         else:
             pending.settle_one()
-
-    def _append_once(
-        self, partition: Partition, batch: Bytes, now_ms: int, ready: Ready, deduplicates: bool, result: Published
-    ) -> AppendInfo | None:
-        """Append what of a batch is new; None if that has to wait until it is known: `ready` is called then."""
-        known = self._deduplication
-        drops = deduplicates or partition.log.topic.dedup_enable
-        if not drops and not known.covers(partition):
-            return partition.append(batch, now_ms)
-        partition.check_online()
-        if known.must_wait(partition):
-            known.add(partition, batch, ready)
-            return None
-        thinned = known.look(partition, batch, now_ms, drops=drops)
-        base_offset = partition.log.log_end_offset
-        repeats = {number: base_offset + first for number, first in thinned.repeats.items()}
-        result.duplicates = {**thinned.duplicates, **repeats}
-        if thinned.batch is None:
-            offsets = thinned.duplicates
-            return AppendInfo(Offset(offsets[0]), Offset(max(offsets.values())), now_ms, duplicate=True)
-        info = partition.append(thinned.batch, now_ms, may_have_gaps=thinned.batch is not batch)
-        known.note(partition, thinned, info)
-        return info
 
     def _writable(self, topic: str, number: int) -> Partition:
         if is_internal(topic):

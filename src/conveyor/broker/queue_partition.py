@@ -2,19 +2,24 @@
 
 the topic's high watermark rises -> `advance` -> whoever waits for messages is told
 a command, or time              -> the machine -> its records -> whoever waits is told
+
+Where the machine comes to a batch that takes long to unpack, a thread unpacks it, and the machine is asked again.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import Executor
 from uuid import UUID
 
 from conveyor.broker.retention import Retention
 from conveyor.broker.tasks import Tasks
-from conveyor.kernel.errors import RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.machine import Token
 from conveyor.kernel.ports import Clock
 from conveyor.queues.commands import QueueCommand
 from conveyor.queues.machine import QueueMachine
-from conveyor.queues.source import MessageSource
+from conveyor.queues.source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
 from conveyor.replication.partition import Partition
 from conveyor.replication.runner import MachineRunner
 
@@ -23,6 +28,7 @@ log = logging.getLogger(__name__)
 _SNAPSHOT_BYTES = 4 << 20
 _SNAPSHOT_RATIO = 4
 _STEPS_BETWEEN_LOOKS = 256
+_READ_AGAIN_MS = 1_000
 
 
 class QueuePartition:
@@ -38,6 +44,7 @@ class QueuePartition:
         clock: Clock,
         retention: Retention,
         tasks: Tasks,
+        threads: Executor,
         call_soon: Callable[[Callable[[], None]], object],
         changed: Callable[["QueuePartition"], None],
     ) -> None:
@@ -48,11 +55,13 @@ class QueuePartition:
         self._clock = clock
         self._retention = retention
         self._tasks = tasks
+        self._threads = threads
         self._call_soon = call_soon
         self._changed = changed
         self._runner = MachineRunner(state, machine, clock, self._stepped)
         self._is_advancing = False
         self._is_stopped = False
+        self._unpacking = asyncio.Lock()
         self._steps = 0
         self._snapshot_bytes = 0
         self._bytes_at_snapshot = 0
@@ -68,8 +77,9 @@ class QueuePartition:
 
         Returns what forgets the caller.
         """
-        token = self._runner.submit(command, respond)
-        return lambda: self._runner.forget(token)
+        caller = _Caller(respond)
+        self._submit(command, caller)
+        return lambda: self._forget(caller)
 
     def has_messages(self, subscription: UUID) -> bool:
         """Whether there is something that a subscription could be given now."""
@@ -91,6 +101,50 @@ class QueuePartition:
         self._runner.stop()
         self.machine.close()
 
+    def _submit(self, command: QueueCommand, caller: "_Caller") -> None:
+        try:
+            caller.token = self._runner.submit(command, caller.respond)
+        except StillPacked as packed:
+            self._tasks.start(self._submit_unpacked(packed, command, caller))
+
+    async def _submit_unpacked(self, packed: StillPacked, command: QueueCommand, caller: "_Caller") -> None:
+        try:
+            failure = await self._unpack(packed)
+        except asyncio.CancelledError:
+            caller.respond(_closed())
+            raise
+        if failure is not None:
+            caller.respond(failure)
+        elif not caller.is_gone:
+            self._submit(command, caller)
+
+    def _forget(self, caller: "_Caller") -> None:
+        caller.is_gone = True
+        if caller.token is not None:
+            self._runner.forget(caller.token)
+
+    async def _unpack(self, packed: StillPacked) -> RequestError | None:
+        """Have a batch unpacked, one at a time. Returns why its messages cannot be read."""
+        async with self._unpacking:
+            if not self.source.has_content(packed.header):
+                try:
+                    loop = asyncio.get_running_loop()
+                    batch = await loop.run_in_executor(self._threads, unpack_batch, packed.header, packed.place)
+                except StorageFailure as failure:
+                    return self.messages.failed_read(failure)
+                self.source.keep(batch)
+        if self._is_stopped:
+            return _closed()
+        return None
+
+    async def _advance_unpacked(self, packed: StillPacked) -> None:
+        failure = await self._unpack(packed)
+        self._is_advancing = False
+        if failure is None:
+            self._advance()
+        elif not self._is_stopped:
+            self._clock.call_at(self._clock.now_ms() + _READ_AGAIN_MS, self._advance)
+
     def _watch(self) -> None:
         if self.messages.offline_reason is None:
             self.messages.watch(self._rose)
@@ -102,10 +156,13 @@ class QueuePartition:
 
     def _advance(self) -> None:
         """Look through what is new in the log, a part in each turn."""
-        if self.messages.offline_reason is not None or self._is_advancing:
+        if self.messages.offline_reason is not None or self._is_advancing or self._is_stopped:
             return
         try:
-            is_done = self.machine.advance(self.messages.high_watermark, self._clock.now_ms())
+            is_done = self.machine.advance(self.messages.high_watermark, self._clock.now_ms(), SMALL_BYTES)
+        except StillPacked as packed:
+            self._is_advancing = True
+            return self._tasks.start(self._advance_unpacked(packed))
         except StorageFailure as failure:
             return self.messages.go_offline(failure)
         if not is_done:
@@ -150,3 +207,18 @@ class QueuePartition:
         except RequestError as error:
             log.warning("queue state not trimmed partition=%s: %s", self._state.identity, error)
         self._bytes_at_snapshot = self._state.log.size_bytes
+
+
+class _Caller:
+    """Who waits for the reply to a command."""
+
+    __slots__ = ("is_gone", "respond", "token")
+
+    def __init__(self, respond: Callable[[object], None]) -> None:
+        self.respond = respond
+        self.token: Token | None = None
+        self.is_gone = False
+
+
+def _closed() -> RequestError:
+    return RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, "the partition is closed: ask again")

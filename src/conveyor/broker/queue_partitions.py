@@ -141,6 +141,7 @@ class QueuePartitions:
             clock=self._clock,
             retention=self._retention,
             tasks=self._tasks,
+            threads=self._threads,
             call_soon=loop.call_soon,
             changed=self._changed,
         )

@@ -44,7 +44,8 @@ def as_bytes(text: str | None, encoding: Encoding | None, field: str) -> bytes |
 def show_headers(headers: Iterable[Header]) -> Headers:
     """A record's headers as an object, in their order."""
     shown: Headers = {}
-    for name, value in headers:
+    for raw_name, value in headers:
+        name = _shown_name(raw_name)
         text, encoding = as_text(value)
         each = text if encoding is UNSET or text is None else Base64(base64=text)
         before = shown.get(name, UNSET)
@@ -55,6 +56,11 @@ def show_headers(headers: Iterable[Header]) -> Headers:
         else:
             shown[name] = [before, each]
     return shown
+
+
+def _shown_name(name: str) -> str:
+    """Names that are not UTF-8 keep their other characters: JSON has no bytes."""
+    return name if name.isascii() else name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def read_headers(headers: Mapping[str, HeaderValue | list[HeaderValue]]) -> list[Header]:

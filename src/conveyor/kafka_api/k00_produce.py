@@ -1,6 +1,6 @@
 """Produce (key 0).
 
-v3 magic 2 only · v5 log start offset · v7 zstd (KIP-110) · v8 record errors and messages · v9 flexible ·
+v3 magic 2 only · v5 log start offset · v7 zstd (KIP-110) · v8 record errors and messages (KIP-467) · v9 flexible ·
 v10 current leader (KIP-951) · v13 topic ids. Transactional batches are refused: transactions are not offered yet, and
 not advertised.
 
@@ -19,6 +19,7 @@ from conveyor.kafka_api.packing import array_length, nullable_string, string
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.log.batch import COMPRESSION_MASK
 from conveyor.log.compression import ZSTD
+from conveyor.log.record_checks import RecordError, RefusedRecords
 
 _TOPIC_IDS = 13
 _FLEXIBLE = 9
@@ -31,6 +32,7 @@ _PARTITION_V3 = Struct(">ihqq")
 _PARTITION = Struct(">ihqqq")
 _ONE = Struct(">ihqqqBBB")
 _THROTTLE = Struct(">i")
+_INDEX = Struct(">i")
 _NO_UUID = bytes(16)
 _ATTRIBUTES = 22
 """Where the lower byte of a batch's attributes lies."""
@@ -125,4 +127,11 @@ def _partition(version: int, index: int, result: Published, flexible: bool) -> b
     if version < _RECORD_ERRORS:
         return packed
     message = None if error is None else error.message
-    return packed + array_length(0, flexible) + nullable_string(message, flexible) + (b"\0" if flexible else b"")
+    refused = error.record_errors if isinstance(error, RefusedRecords) else ()
+    record_errors = array_length(len(refused), flexible) + _record_errors(refused, flexible)
+    return packed + record_errors + nullable_string(message, flexible) + (b"\0" if flexible else b"")
+
+
+def _record_errors(errors: Sequence[RecordError], flexible: bool) -> bytes:
+    end = b"\0" if flexible else b""
+    return b"".join(_INDEX.pack(each.batch_index) + nullable_string(each.message, flexible) + end for each in errors)

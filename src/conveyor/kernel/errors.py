@@ -2,8 +2,8 @@
 
 - `RequestError`: expected; the client is told. `ERRORS` maps its kind to Kafka, HTTP and SQS.
 - `ProtocolViolation`: the peer does not speak the protocol; its connection is closed.
-- `StorageFailure`: a partition cannot be trusted on this disk; it goes offline and says why. Only a read that was
-  `OutOfFiles` leaves it online.
+- `StorageFailure`: a partition cannot be trusted on this disk; it goes offline and says why. Only a `ReadLater`
+  leaves it online.
 - `AssertionError`: a bug; the broker stops rather than guess.
 """
 
@@ -211,7 +211,11 @@ class StorageFailure(ConveyorError):  # noqa: N818 - named for what it is
     """A file could not be written, flushed or trusted; the partition it belongs to goes offline."""
 
 
-class OutOfFiles(StorageFailure):
+class ReadLater(StorageFailure):
+    """A read that cannot be done now and may be tried again: nothing is wrong with the disk."""
+
+
+class OutOfFiles(ReadLater):
     """No file could be opened, for now: there are too many open. What only reads may be tried again."""
 
 

@@ -32,8 +32,10 @@ _MIN_BATCH_LENGTH = HEADER_BYTES - LENGTH_PREFIX_BYTES
 _MIN_RECORD_BYTES = 7
 """A byte each: length, attributes, timestamp delta, offset delta, length of key, length of value, count of headers."""
 
+MAX_RECORDS = 1 << 20
+"""In one batch: above the 1,000,000 that librdkafka can be told to send. Java's producer divides what is too large."""
+
 _PLACED = Struct(">qiib")
-_LENGTH = Struct(">i")
 _STAMP = Struct(">hiqq")
 _PRODUCER = Struct(">qhi")
 _PRODUCER_START = 43
@@ -84,7 +86,7 @@ def check_batch(batch: Bytes, max_bytes: int, *, may_have_gaps: bool = False) ->
 
     may_have_gaps: the broker has left out some of its records, or all of them.
 
-    Raises RequestError: CORRUPT_BATCH, INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION,
+    Raises RequestError: CORRUPT_BATCH, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION,
     TRANSACTIONS_UNSUPPORTED.
     """
     size = len(batch)
@@ -116,6 +118,15 @@ def _check_fields(header: BatchHeader, may_have_gaps: bool) -> None:
         )
     if _MIN_BATCH_LENGTH + count * _MIN_RECORD_BYTES > header.batch_length and not attributes & COMPRESSION_MASK:
         raise RequestError(ErrorKind.INVALID_RECORD, f"batch of {header.size} bytes cannot hold {count} records")
+    if count > MAX_RECORDS:
+        raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, f"batch of {count} records is above {MAX_RECORDS}")
+    if attributes:
+        _check_attributes(attributes)
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+        raise RequestError(ErrorKind.INVALID_RECORD, "a producer id without an epoch or a sequence")
+
+
+def _check_attributes(attributes: int) -> None:
     if attributes & COMPRESSION_MASK > LAST_COMPRESSION:
         raise RequestError(
             ErrorKind.UNSUPPORTED_COMPRESSION, f"compression type {attributes & COMPRESSION_MASK} is not known"
@@ -124,8 +135,10 @@ def _check_fields(header: BatchHeader, may_have_gaps: bool) -> None:
         raise RequestError(ErrorKind.INVALID_RECORD, "control batches are the broker's to write")
     if attributes & TRANSACTIONAL:
         raise RequestError(ErrorKind.TRANSACTIONS_UNSUPPORTED, "transactions are not offered by this broker")
-    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
-        raise RequestError(ErrorKind.INVALID_RECORD, "a producer id without an epoch or a sequence")
+    if attributes & LOG_APPEND_TIME:
+        raise RequestError(ErrorKind.INVALID_TIMESTAMP, "producers do not set the timestamp type to LogAppendTime")
+    if attributes & DELETE_HORIZON:
+        raise RequestError(ErrorKind.INVALID_RECORD, "the delete horizon is the broker's to set")
 
 
 def _short(batch: Bytes) -> RequestError:

@@ -1,79 +1,133 @@
 """The codecs of the batch attributes, from `cramjam`. Output is bounded: a small batch cannot take all memory."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any
 
 import cramjam
 
-from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Bytes
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 MAX_UNPACKED_BYTES = 1 << 27
+NO_LIMIT = sys.maxsize
+
+Unpacked = bytes | mmap
+"""The records of a batch. A slice is bytes, an index is a number, and `find` finds in both."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER_BYTES = 16
+_XERIAL_HEADER = _XERIAL_MAGIC + bytes([0, 0, 0, 1, 0, 0, 0, 1])
 _FIRST_ROOM_BYTES = 1 << 16
+_COPIED_BYTES = 1 << 20
+_TOO_SMALL = "failed to write whole buffer"
 
 
-def compress(codec: int, content: Bytes, level: int | None = None) -> bytes:
-    """Pack records as a producer would. `codec` is the number in the batch attributes; None: the codec's own level."""
-    if codec == GZIP:
-        return bytes(cramjam.gzip.compress(content, level))
+def compress(codec: int, content: Bytes, level: int | None = None, limit_bytes: int = NO_LIMIT) -> bytes:
+    """Pack records as a producer would. Raises ValueError if they take more bytes than the limit.
+
+    codec: the number in the batch attributes. level: None for the codec's own default.
+    """
+    packed = _compress(codec, content, level)
+    if len(packed) > limit_bytes:
+        raise ValueError(f"{NAMES[codec]} records take {len(packed)} bytes, more than {limit_bytes}")
     if codec == SNAPPY:
-        return (
-            _XERIAL_MAGIC + bytes([0, 0, 0, 1, 0, 0, 0, 1]) + _xerial_block(bytes(cramjam.snappy.compress_raw(content)))
-        )
-    if codec == LZ4:
-        return bytes(cramjam.lz4.compress(content, level))
-    if codec == ZSTD:
-        return bytes(cramjam.zstd.compress(content, level))
-    return bytes(content)
+        return _XERIAL_HEADER + len(packed).to_bytes(4, "big") + bytes(packed)
+    return bytes(packed)
 
 
-def decompress(codec: int, content: Bytes, limit_bytes: int = MAX_UNPACKED_BYTES) -> bytes:
-    """Unpack the records of a batch. Raises RequestError (CORRUPT_BATCH) if they do not unpack within the limit."""
+def decompress(codec: int, content: Bytes, limit_bytes: int = MAX_UNPACKED_BYTES) -> Unpacked:
+    """Unpack the records of a batch. Raises ValueError if they do not unpack within the limit.
+
+    Content beyond `_COPIED_BYTES` has pages of its own: clearing or copying it would hold the interpreter's lock.
+    """
     if codec == NONE:
-        return bytes(content)
+        return cut_out(content, [(0, len(content))])
     try:
-        return _unpack_snappy(bytes(content), limit_bytes) if codec == SNAPPY else _unpack(codec, content, limit_bytes)
-    except (cramjam.DecompressionError, OSError, ValueError) as error:
-        raise RequestError(ErrorKind.CORRUPT_BATCH, f"{NAMES[codec]} records do not unpack: {error}") from error
+        return _unpack_snappy(content, limit_bytes) if codec == SNAPPY else _unpack(codec, content, limit_bytes)
+    except (cramjam.DecompressionError, OSError, ValueError, OverflowError) as error:
+        raise ValueError(f"{NAMES[codec]} records do not unpack: {error}") from error
 
 
-def _unpack(codec: int, content: Bytes, limit_bytes: int) -> bytes:
+def cut_out(content: Bytes | mmap, ranges: Sequence[tuple[int, int]]) -> Unpacked:
+    """A copy of some ranges [start, end), one after the other."""
+    size = sum(end - start for start, end in ranges)
+    with memoryview(content) as view:
+        if size <= _COPIED_BYTES:
+            return b"".join([view[start:end] for start, end in ranges])
+        room = _pages(size)
+        for start, end in ranges:
+            for part in range(start, end, _COPIED_BYTES):
+                room.write(view[part : min(end, part + _COPIED_BYTES)])
+        return room
+
+
+def _compress(codec: int, content: Bytes, level: int | None) -> Any:
+    if codec == GZIP:
+        return cramjam.gzip.compress(content, level)
+    if codec == SNAPPY:
+        return cramjam.snappy.compress_raw(content)
+    if codec == LZ4:
+        return cramjam.lz4.compress(content, level)
+    if codec == ZSTD:
+        return cramjam.zstd.compress(content, level)
+    return content
+
+
+def _unpack(codec: int, content: Bytes, limit_bytes: int) -> Unpacked:
     """Into a buffer that grows up to the limit, so that a small batch cannot take all memory."""
     module: Any = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}[codec]
-    room = min(max(8 * len(content), _FIRST_ROOM_BYTES), limit_bytes)
+    size = min(max(8 * len(content), _FIRST_ROOM_BYTES), limit_bytes)
     while True:
-        output = bytearray(room)
+        room = _room(size)
         try:
-            return bytes(memoryview(output)[: module.decompress_into(content, output)])
-        except cramjam.DecompressionError:
-            if room >= limit_bytes:
+            return _cut(room, module.decompress_into(content, memoryview(room)))
+        except cramjam.DecompressionError as error:
+            if size >= limit_bytes or _TOO_SMALL not in str(error):
                 raise
-            room = min(room * 8, limit_bytes)
+            size = min(size * 8, limit_bytes)
 
 
-def _unpack_snappy(content: bytes, limit_bytes: int) -> bytes:
-    blocks = _xerial_blocks(content) if content.startswith(_XERIAL_MAGIC) else [content]
-    unpacked = bytearray()
-    for block in blocks:
-        if len(unpacked) + cramjam.snappy.decompress_raw_len(block) > limit_bytes:
-            raise ValueError(f"more than {limit_bytes} bytes")
-        unpacked += cramjam.snappy.decompress_raw(block)
-    return bytes(unpacked)
+def _unpack_snappy(content: Bytes, limit_bytes: int) -> Unpacked:
+    blocks = list(_xerial_blocks(content)) if bytes(content[:8]) == _XERIAL_MAGIC else [memoryview(content)]
+    sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
+    if sum(sizes) > limit_bytes:
+        raise ValueError(f"more than {limit_bytes} bytes")
+    room = _room(max(1, sum(sizes)))
+    position = 0
+    with memoryview(room) as view:
+        for block, size in zip(blocks, sizes, strict=True):
+            if size != cramjam.snappy.decompress_raw_into(block, view[position : position + size]):
+                raise ValueError("a block is shorter than it says")
+            position += size
+    return _cut(room, position)
 
 
-def _xerial_blocks(content: bytes) -> Iterator[bytes]:
+def _room(size: int) -> bytearray | mmap:
+    return bytearray(size) if size <= _COPIED_BYTES else _pages(size)
+
+
+def _pages(size: int) -> mmap:
+    return mmap(-1, size, MAP_PRIVATE | MAP_ANONYMOUS)
+
+
+def _cut(room: bytearray | mmap, size: int) -> Unpacked:
+    """The first bytes of a room; a large content stays where it is."""
+    if isinstance(room, bytearray) or size <= _COPIED_BYTES:
+        return bytes(memoryview(room)[:size])
+    try:
+        room.resize(size)
+    except SystemError:  # Not every system can.
+        return room[:size]
+    return room
+
+
+def _xerial_blocks(content: Bytes) -> Iterator[memoryview]:
     """The blocks of the framing that Kafka clients put around snappy."""
-    position = _XERIAL_HEADER_BYTES
-    while position < len(content):
-        length = int.from_bytes(content[position : position + 4], "big")
-        yield content[position + 4 : position + 4 + length]
+    view = memoryview(content)
+    position = len(_XERIAL_HEADER)
+    while position < len(view):
+        length = int.from_bytes(view[position : position + 4], "big")
+        yield view[position + 4 : position + 4 + length]
         position += 4 + length
-
-
-def _xerial_block(packed: bytes) -> bytes:
-    return len(packed).to_bytes(4, "big") + packed

@@ -33,11 +33,12 @@ from conveyor.log.leader_epochs import LeaderEpochs
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.probe import LogProbe
 from conveyor.log.producer_state import ProducerEntries, ProducerState
-from conveyor.log.records import check_keys
+from conveyor.log.record_checks import check_records, looks_at_records
+from conveyor.log.records import unpacked_records
 from conveyor.log.retention import is_too_old
 from conveyor.log.segment import MAX_BYTES, Segment
 from conveyor.log.swap import SwapJob, discard
-from conveyor.log.timestamps import check_times
+from conveyor.log.timestamps import check_newest, stamps_records
 from conveyor.log.trim import TrimJob
 
 log = logging.getLogger(__name__)
@@ -117,15 +118,16 @@ class Log:
         """A leader begins at the log's end; it may be long before it has a record. Source: KIP-101."""
         self.leader_epochs.assign(leader_epoch, self.log_end_offset)
 
-    def append(self, batch: Bytes, leader_epoch: int, now_ms: int, *, may_have_gaps: bool = False) -> AppendInfo:
+    def append(self, batch: Bytes, leader_epoch: int, now_ms: int, *, is_checked: bool = False) -> AppendInfo:
         """Take one record batch and assign its offsets; `write` puts it into the file.
 
         batch: RecordBatch v2 wire bytes (61-byte header and payload); everything about it is checked here.
-        may_have_gaps: the broker has left out some of its records, or all; their offsets are used up all the same.
-        Raises RequestError (see `check_batch` and `ProducerState.check`) and StorageFailure.
+        is_checked: the broker has checked its records before, and may have left out some of them, or all; their offsets
+        are used up all the same.
+        Raises RequestError (see `check_batch`, `check_records` and `ProducerState.check`) and StorageFailure.
         Source: KIP-98.
         """
-        header = check_batch(batch, self.topic.max_message_bytes, may_have_gaps=may_have_gaps)
+        header = check_batch(batch, self.topic.max_message_bytes, may_have_gaps=is_checked)
         idempotent = header.producer_id >= 0
         if idempotent:
             earlier = self.producers.check(header)
@@ -133,13 +135,13 @@ class Log:
                 return AppendInfo(
                     Offset(earlier.base_offset), Offset(earlier.last_offset), earlier.append_timestamp_ms, True
                 )
-        if "compact" in self.topic.cleanup_policy:
-            check_keys(batch)
+        if not is_checked and looks_at_records(self.topic):
+            check_records(*unpacked_records(batch), self.topic, now_ms)
         timestamp_ms = header.max_timestamp
-        if self.topic.message_timestamp_type == "LogAppendTime":
+        if stamps_records(self.topic):
             batch, timestamp_ms = with_append_time(batch, now_ms), now_ms
-        else:
-            check_times(batch, timestamp_ms, self.topic, now_ms)
+        elif not is_checked:
+            check_newest(timestamp_ms, self.topic, now_ms)
         self._roll_if_due(len(batch), now_ms)
         base_offset = self.log_end_offset
         self._buffer(batch, header, leader_epoch, timestamp_ms)
@@ -152,7 +154,7 @@ class Log:
 
         What the topic asks of producers is not asked of it. Raises StorageFailure.
         """
-        if self.topic.message_timestamp_type == "LogAppendTime":
+        if stamps_records(self.topic):
             batch = with_append_time(batch, now_ms)
         header = read_header(batch)
         self._roll_if_due(len(batch), now_ms)

@@ -7,7 +7,7 @@ from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.log.batch import HEADER_BYTES, BatchHeader, read_header
 from conveyor.log.index import below_by_second
-from conveyor.log.records import Record, decode_records
+from conveyor.log.records import Record, UnreadableBatch, decode_records
 from conveyor.log.segment import Segment
 
 _SCAN_BYTES = 8192
@@ -108,9 +108,22 @@ def _find_time_in(segment: Segment, timestamp_ms: int, limit_offset: int, start_
         if header.base_offset >= limit_offset:
             return None
         if header.max_timestamp >= timestamp_ms:
-            for record in decode_records(segment.file.read(position, header.size)):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-                    return record
+            found = _find_time_among(segment.file.read(position, header.size), timestamp_ms, start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _find_time_among(batch: bytes, timestamp_ms: int, start_offset: int) -> Record | None:
+    """A batch that cannot be read, which a plain topic stores, counts as its first record, of the header's time."""
+    try:
+        for record in decode_records(batch):
+            if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
+                return record
+    except UnreadableBatch:
+        header = read_header(batch)
+        offset = max(header.base_offset, start_offset)
+        return Record(offset=offset, timestamp_ms=header.max_timestamp, key=None, value=None)
     return None
 
 

@@ -1,19 +1,11 @@
-"""Packing a batch's records with the codec that its topic asks for (`compression.type`); nothing else in it changes."""
+"""Packing a batch's records with the codec that its topic asks for (`compression.type`)."""
 
-from crc32c import crc32c
-
-from conveyor.kernel.ports import Bytes
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.settings import TopicSettings
 from conveyor.log import compression
-from conveyor.log.batch import (
-    COMPRESSION_MASK,
-    CRC_START,
-    HEADER,
-    HEADER_BYTES,
-    LENGTH_PREFIX_BYTES,
-    MAGIC_END,
-    read_header,
-)
+from conveyor.log.batch import COMPRESSION_MASK, HEADER_BYTES, BatchHeader
+from conveyor.log.compression import Unpacked
+from conveyor.log.records import seal_batch
 
 AS_PRODUCED = "producer"
 _GZIPS_OWN_LEVEL = -1
@@ -26,27 +18,31 @@ CODECS = {
 }
 
 
-def wants_recompression(topic: TopicSettings, batch: Bytes) -> bool:
+def wants_recompression(topic: TopicSettings, header: BatchHeader) -> bool:
     """Whether a sound batch is packed in another way than its topic asks for."""
+    return codec_of(topic, header) != header.attributes & COMPRESSION_MASK
+
+
+def codec_of(topic: TopicSettings, header: BatchHeader) -> int:
+    """How a batch is stored: as its topic asks for, or as its producer has packed it."""
     if topic.compression_type == AS_PRODUCED:
-        return False
-    return read_header(batch).attributes & COMPRESSION_MASK != CODECS[topic.compression_type]
+        return header.attributes & COMPRESSION_MASK
+    return CODECS[topic.compression_type]
 
 
-def recompress(batch: Bytes, topic: TopicSettings) -> bytes:
-    """The batch with its records packed anew as its topic asks for. Takes its time: call it off the event loop.
+def pack_batch(header: BatchHeader, content: Unpacked, topic: TopicSettings) -> bytes:
+    """The batch of a header and unpacked records, packed as its topic asks for. Blocks: call it off the event loop.
 
-    Raises RequestError (CORRUPT_BATCH).
+    Raises RequestError (MESSAGE_TOO_LARGE).
     """
-    header = read_header(batch)
-    codec = CODECS[topic.compression_type]
-    content = compression.decompress(header.attributes & COMPRESSION_MASK, memoryview(batch)[HEADER_BYTES:])
-    packed = compression.compress(codec, content, _level(codec, topic))
-    attributes = header.attributes & ~COMPRESSION_MASK | codec
-    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(packed)
-    out = bytearray(HEADER.pack(*header._replace(batch_length=length, attributes=attributes, crc=0))) + packed
-    out[MAGIC_END:CRC_START] = crc32c(memoryview(out)[CRC_START:]).to_bytes(4, "big")
-    return bytes(out)
+    codec = codec_of(topic, header)
+    try:
+        packed = compression.compress(
+            codec, memoryview(content), _level(codec, topic), topic.max_message_bytes - HEADER_BYTES
+        )
+    except ValueError as error:
+        raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, f"{error} (max.message.bytes)") from None
+    return seal_batch(header._replace(attributes=header.attributes & ~COMPRESSION_MASK | codec), packed)
 
 
 def _level(codec: int, topic: TopicSettings) -> int | None:

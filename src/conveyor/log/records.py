@@ -2,6 +2,9 @@
 
 Each record: length, attributes, timestamp delta, offset delta, key, value, headers; all numbers are zig-zag varints.
 Source: Kafka's message format, version 2.
+
+A producer can put anything behind a right CRC, and a plain topic stores it. So every reader of records must be ready
+for `UnreadableBatch`: the batch does not unpack, or its records are not those that its header announces.
 """
 
 from array import array
@@ -19,6 +22,7 @@ from conveyor.log.batch import (
     CRC_START,
     HEADER,
     HEADER_BYTES,
+    LAST_COMPRESSION,
     LENGTH_PREFIX_BYTES,
     LOG_APPEND_TIME,
     MAGIC,
@@ -28,8 +32,13 @@ from conveyor.log.batch import (
 )
 
 Header = tuple[str, bytes | None]
+RawRecord = tuple[int, int, int, int, bytes | None, bytes | None, tuple[Header, ...]]
+"""The bytes [start, end) that a record takes of the unpacked records; offset delta, timestamp, key, value, headers."""
 
-_VARINT_BITS = 70
+_VARINT_BITS = 35
+"""A number of 32 bits takes five bytes at most."""
+
+_VARLONG_BITS = 70
 """A number of 64 bits takes ten bytes at most."""
 
 _ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
@@ -49,28 +58,58 @@ class Record:
     headers: tuple[Header, ...] = ()
 
 
+class UnreadableBatch(RequestError):  # noqa: N818 - named for what it is
+    """A batch does not unpack, or its records are not those that its header announces: INVALID_RECORD."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(ErrorKind.INVALID_RECORD, why)
+
+
 def decode_records(batch: Bytes) -> Iterator[Record]:
-    """Every record of one whole batch. Raises RequestError (CORRUPT_BATCH)."""
-    header = read_header(batch)
-    codec = header.attributes & COMPRESSION_MASK
-    content = compression.decompress(codec, memoryview(batch)[HEADER_BYTES:])
-    position = 0
+    """Every record of one whole batch. Raises UnreadableBatch, possibly after some of the records."""
+    header, content = unpacked_records(batch)
+    base_offset = header.base_offset
+    for _, _, offset_delta, timestamp_ms, key, value, headers in raw_records(header, content):
+        yield Record(
+            offset=base_offset + offset_delta, timestamp_ms=timestamp_ms, key=key, value=value, headers=headers
+        )
+
+
+def raw_records(header: BatchHeader, content: compression.Unpacked) -> Iterator[RawRecord]:
+    """Every one of a batch's unpacked records. Raises UnreadableBatch, possibly after some of the records.
+
+    Their offsets rise, with gaps where the broker has left records out, and stay within the batch.
+    """
+    position, last_delta, largest_delta = 0, -1, header.last_offset_delta
+    base_timestamp = header.base_timestamp
+    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     try:
         for _ in range(header.records_count):
+            start = position
             length, position = _read_varint(content, position)
             end = position + length
-            if not position < end <= len(content):
-                raise IndexError(end)
-            yield _decode_record(content[position:end], header)
-            position = end
-    except IndexError as error:
-        raise RequestError(ErrorKind.CORRUPT_BATCH, "a record reaches beyond its batch") from error
+            timestamp_delta, offset_delta, key, value, headers, position = read_fields(content, position)
+            if position != end:
+                raise UnreadableBatch(f"a record of {length} bytes has {position - end + length}")
+            if not last_delta < offset_delta <= largest_delta:
+                raise UnreadableBatch(f"a record's offset delta is {offset_delta}, after {last_delta}")
+            last_delta = offset_delta
+            timestamp_ms = record_timestamp(base_timestamp, timestamp_delta)
+            if append_time is not None:
+                timestamp_ms = append_time
+            yield start, end, offset_delta, timestamp_ms, key, value, headers
+    except IndexError:
+        raise UnreadableBatch("a record reaches beyond its batch") from None
+    if position != len(content):
+        raise UnreadableBatch(f"{len(content) - position} bytes follow the last record of a batch")
 
 
-def check_keys(batch: Bytes) -> None:
-    """Every record of a compacted topic has a key. Raises RequestError (INVALID_RECORD)."""
-    if any(record.key is None for record in decode_records(batch)):
-        raise RequestError(ErrorKind.INVALID_RECORD, "a record without a key cannot be compacted: give it one")
+def record_timestamp(base_timestamp: int, delta: int) -> int:
+    """Raises UnreadableBatch where it is none that a record can have."""
+    timestamp_ms = base_timestamp + delta
+    if not -_LAST_TIMESTAMP <= timestamp_ms <= _LAST_TIMESTAMP:
+        raise UnreadableBatch(f"a record's timestamp is {timestamp_ms}")
+    return timestamp_ms
 
 
 def encode_batch(
@@ -88,17 +127,10 @@ def encode_batch(
     for delta, (timestamp_ms, key, value, headers) in enumerate(records):
         body = _encode_record(delta, timestamp_ms - base_timestamp, key, value, headers)
         encoded += _varint(len(body)) + body
-    packed = compression.compress(codec, bytes(encoded))
     newest = max(record[0] for record in records)
-    last_delta = len(records) - 1
-    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(packed)
-    batch = bytearray(
-        HEADER.pack(0, length, -1, MAGIC, 0, codec | attributes, last_delta, base_timestamp, newest, producer_id,
-                    producer_epoch, base_sequence, len(records))
-    )  # fmt: skip
-    batch += packed
-    batch[MAGIC_END:CRC_START] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
-    return bytes(batch)
+    header = BatchHeader(0, 0, -1, MAGIC, 0, codec | attributes, len(records) - 1, base_timestamp, newest, producer_id,
+                         producer_epoch, base_sequence, len(records))  # fmt: skip
+    return seal_batch(header, compression.compress(codec, bytes(encoded)))
 
 
 def rebuild_batch(header: BatchHeader, records: Sequence[Record], base_timestamp: int, attributes: int) -> bytes:
@@ -110,74 +142,83 @@ def rebuild_batch(header: BatchHeader, records: Sequence[Record], base_timestamp
         encoded += _varint(len(body)) + body
     packed = compression.compress(attributes & COMPRESSION_MASK, bytes(encoded))
     rebuilt = header._replace(
-        batch_length=HEADER_BYTES - LENGTH_PREFIX_BYTES + len(packed),
         attributes=attributes,
         base_timestamp=base_timestamp,
         max_timestamp=max((each.timestamp_ms for each in records), default=header.max_timestamp),
         records_count=len(records),
-        crc=0,
     )
-    batch = bytearray(HEADER.pack(*rebuilt))
+    return seal_batch(rebuilt, packed)
+
+
+def seal_batch(header: BatchHeader, packed: Bytes) -> bytes:
+    """The batch of a header and its packed records; the header's length and CRC are made to fit."""
+    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(packed)
+    batch = bytearray(HEADER.pack(*header._replace(batch_length=length, crc=0)))
     batch += packed
     batch[MAGIC_END:CRC_START] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
     return bytes(batch)
 
 
-def unpacked_records(batch: Bytes) -> tuple[BatchHeader, bytes]:
-    """The header of one whole batch, and its records, unpacked. Raises RequestError (CORRUPT_BATCH)."""
+def unpacked_records(
+    batch: Bytes, limit_bytes: int = compression.MAX_UNPACKED_BYTES
+) -> tuple[BatchHeader, compression.Unpacked]:
+    """The header of one whole batch, and its records, unpacked. Raises UnreadableBatch."""
     header = read_header(batch)
     codec = header.attributes & COMPRESSION_MASK
-    return header, compression.decompress(codec, memoryview(batch)[HEADER_BYTES:])
+    if codec > LAST_COMPRESSION:
+        raise UnreadableBatch(f"compression type {codec} is not known")
+    try:
+        return header, compression.decompress(codec, memoryview(batch)[HEADER_BYTES:], limit_bytes)
+    except ValueError as error:
+        raise UnreadableBatch(str(error)) from None
 
 
-def record_positions(content: bytes, count: int) -> "array[int]":
+def record_positions(content: compression.Unpacked, count: int) -> "array[int]":
     """Where each of the unpacked records begins, behind its length; and at last where the one after them would.
 
-    Raises IndexError if they reach beyond the content.
+    Raises UnreadableBatch if these records are not exactly the content.
     """
     positions = array("L")
     position = 0
-    for _ in range(count):
-        length, position = _read_varint(content, position)
-        positions.append(position)
-        if length <= 0:
-            raise IndexError(length)
-        position += length
-    if position > len(content):
-        raise IndexError(position)
+    try:
+        for _ in range(count):
+            length, position = _read_varint(content, position)
+            positions.append(position)
+            if length <= 0:
+                raise UnreadableBatch(f"a record's length is {length}")
+            position += length
+    except IndexError:
+        raise UnreadableBatch("a record reaches beyond its batch") from None
+    if position != len(content):
+        raise UnreadableBatch(f"{count} records take {position} bytes of {len(content)}")
     positions.append(position)
     return positions
 
 
-def read_fields(content: bytes, position: int) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]:
-    """One record's timestamp delta, offset delta, key, value and headers, from the place behind its length."""
-    timestamp_delta, position = _read_varint(content, position + 1)
+def read_fields(
+    content: compression.Unpacked, position: int
+) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...], int]:
+    """One record's timestamp delta, offset delta, key, value and headers, from the place behind its length; its end.
+
+    Raises IndexError where it reaches beyond the content, UnreadableBatch.
+    """
+    timestamp_delta, position = _read_varint(content, position + 1, _VARLONG_BITS)
     offset_delta, position = _read_varint(content, position)
     key, position = _read_bytes(content, position)
     value, position = _read_bytes(content, position)
     count, position = _read_varint(content, position)
     if not count:
-        return timestamp_delta, offset_delta, key, value, ()
+        return timestamp_delta, offset_delta, key, value, (), position
+    if count < 0:
+        raise UnreadableBatch(f"a record has {count} headers")
     headers = []
     for _ in range(count):
         name, position = _read_bytes(content, position)
+        if name is None:
+            raise UnreadableBatch("a header has no name")
         header_value, position = _read_bytes(content, position)
-        headers.append(((name or b"").decode("utf-8", "surrogateescape"), header_value))
-    return timestamp_delta, offset_delta, key, value, tuple(headers)
-
-
-def _decode_record(content: bytes, header: BatchHeader) -> Record:
-    timestamp_delta, offset_delta, key, value, headers = read_fields(content, 0)
-    timestamp = header.base_timestamp + timestamp_delta
-    if not 0 <= offset_delta <= header.last_offset_delta or max(abs(timestamp), abs(timestamp_delta)) > _LAST_TIMESTAMP:
-        raise IndexError(offset_delta)
-    return Record(
-        offset=header.base_offset + offset_delta,
-        timestamp_ms=header.max_timestamp if header.attributes & LOG_APPEND_TIME else timestamp,
-        key=key,
-        value=value,
-        headers=headers,
-    )
+        headers.append((name.decode("utf-8", "surrogateescape"), header_value))
+    return timestamp_delta, offset_delta, key, value, tuple(headers), position
 
 
 def _encode_record(
@@ -212,7 +253,7 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _read_varint(content: bytes, position: int) -> tuple[int, int]:
+def _read_varint(content: compression.Unpacked, position: int, bits: int = _VARINT_BITS) -> tuple[int, int]:
     byte = content[position]
     if byte < 0x80:  # Most numbers of a record are small.
         return (byte >> 1) ^ -(byte & 1), position + 1
@@ -221,17 +262,17 @@ def _read_varint(content: bytes, position: int) -> tuple[int, int]:
         rest = byte & 0x7F | second << 7
         return (rest >> 1) ^ -(rest & 1), position + 2
     shift = result = 0
-    while shift < _VARINT_BITS:
+    while shift < bits:
         byte = content[position]
         position += 1
         result |= (byte & 0x7F) << shift
         if byte < 0x80:
             return (result >> 1) ^ -(result & 1), position
         shift += 7
-    raise IndexError(position)
+    raise UnreadableBatch(f"a number takes more than {bits // 7} bytes")
 
 
-def _read_bytes(content: bytes, position: int) -> tuple[bytes | None, int]:
+def _read_bytes(content: compression.Unpacked, position: int) -> tuple[bytes | None, int]:
     length, position = _read_varint(content, position)
     if length < 0:
         return None, position

@@ -5,14 +5,14 @@ is the records' own timestamps.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from conveyor.kernel.errors import RequestError
-from conveyor.kernel.ports import Bytes
-from conveyor.log.batch import COMPRESSION_MASK, BatchHeader, iterate_batches, read_header
-from conveyor.log.records import Record, decode_records, rebuild_batch
+from conveyor.kernel.ids import NO_TIMESTAMP
+from conveyor.log.batch import BatchHeader, iterate_batches
+from conveyor.log.compression import Unpacked, cut_out
+from conveyor.log.records import Header, UnreadableBatch, raw_records, unpacked_records
 from conveyor.queues.attributes import DEDUP_ID, last_header
 
 _NAME = DEDUP_ID.encode()
@@ -60,93 +60,102 @@ class DedupIndex:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thinned:
-    """A batch without the records that are known.
+class Deduplicated:
+    """What of a batch is new.
 
-    batch: None if nothing is left that has to be appended; the bytes as they came if all of it is new.
+    header, content: of the batch without the records that are known; None if nothing is left that has to be appended.
     duplicates: offset of the first, by a record's number in its batch. repeats: the number of the first, where that is
     in the same batch. fresh: what to add to the index, offsets counted from the batch's.
     """
 
-    batch: Bytes | None
+    header: BatchHeader
+    content: Unpacked | None
     duplicates: Mapping[int, int] = field(default_factory=dict)
     repeats: Mapping[int, int] = field(default_factory=dict)
     fresh: tuple[KnownId, ...] = ()
 
 
-def may_have_ids(batch: Bytes, header: BatchHeader) -> bool:
-    """Whether it is worth unpacking a batch to look for ids."""
-    return bool(header.attributes & COMPRESSION_MASK) or _NAME in bytes(batch)
+def has_ids(content: Unpacked) -> bool:
+    """Whether it is worth looking for ids among unpacked records."""
+    return content.find(_NAME, 0) >= 0
 
 
-def thin(batch: Bytes, index: DedupIndex, now_ms: int, window_ms: int) -> Thinned:
-    """Leave out the records whose id is known. batch: checked. Raises RequestError (CORRUPT_BATCH).
+def deduplicate(header: BatchHeader, content: Unpacked, index: DedupIndex, now_ms: int, window_ms: int) -> Deduplicated:
+    """Leave out the records whose id is known. Raises UnreadableBatch.
 
     The others keep their numbers, so that a producer finds them where it counts them. A batch of an idempotent
     producer of which nothing is left is appended empty: its sequence numbers are used up.
     """
-    header = read_header(batch)
-    if not may_have_ids(batch, header):
-        return Thinned(batch=batch)
-    kept: list[Record] = []
+    kept: list[tuple[int, int]] = []
+    kept_count, newest_ms = 0, NO_TIMESTAMP
     fresh: dict[bytes, KnownId] = {}
     duplicates: dict[int, int] = {}
     repeats: dict[int, int] = {}
-    for record in decode_records(batch):
-        digest = dedup_digest(record)
+    for start, end, offset_delta, timestamp_ms, _, _, headers in raw_records(header, content):
+        digest = dedup_digest(headers)
         first = None if digest is None else index.find(digest, now_ms, window_ms)
         if first is not None:
-            duplicates[record.offset] = first
+            duplicates[offset_delta] = first
         elif digest is not None and digest in fresh:
-            repeats[record.offset] = fresh[digest].offset
+            repeats[offset_delta] = fresh[digest].offset
         else:
-            kept.append(record)
+            _extend(kept, start, end)
+            kept_count, newest_ms = kept_count + 1, max(newest_ms, timestamp_ms)
             if digest is not None:
-                fresh[digest] = KnownId(digest, record.offset, record.timestamp_ms)
-    if len(kept) == header.records_count:
-        return Thinned(batch=batch, fresh=tuple(fresh.values()))
-    return Thinned(
-        batch=_without_duplicates(header, kept),
+                fresh[digest] = KnownId(digest, offset_delta, timestamp_ms)
+    if kept_count == header.records_count:
+        return Deduplicated(header=header, content=content, fresh=tuple(fresh.values()))
+    left = header._replace(records_count=kept_count, max_timestamp=newest_ms if kept else header.max_timestamp)
+    return Deduplicated(
+        header=left,
+        content=cut_out(content, kept) if kept or header.producer_id >= 0 else None,
         duplicates=duplicates,
         repeats=repeats,
         fresh=tuple(fresh.values()),
     )
 
 
-def ids_of_batch(batch: Bytes, header: BatchHeader) -> list[KnownId]:
-    """Every id in a batch; none if it cannot be unpacked, which the log does not ask of a batch."""
-    if not may_have_ids(batch, header):
-        return []
-    try:
-        return [
-            KnownId(digest, record.offset, record.timestamp_ms)
-            for record in decode_records(batch)
-            if (digest := dedup_digest(record)) is not None
-        ]
-    except RequestError:
-        return []
+def ids_of_records(header: BatchHeader, content: Unpacked) -> list[KnownId]:
+    """Every id in a batch. Raises UnreadableBatch."""
+    base_offset = header.base_offset
+    return [
+        KnownId(digest, base_offset + offset_delta, timestamp_ms)
+        for _, _, offset_delta, timestamp_ms, _, _, headers in raw_records(header, content)
+        if (digest := dedup_digest(headers)) is not None
+    ]
 
 
 def ids_of_log(content: bytes, oldest_ms: int) -> tuple[list[KnownId], int]:
-    """The ids in what was read of a log, without batches that are older than that; and the offset behind it."""
+    """The ids in what was read of a log, without batches that are older than that; and the offset behind it.
+
+    A batch that cannot be read, which a plain topic stores, has none.
+    """
     known: list[KnownId] = []
     next_offset = 0
     for position, header in iterate_batches(content):
         if header.max_timestamp >= oldest_ms:
-            known += ids_of_batch(content[position : position + header.size], header)
+            known += _ids_of_batch(content[position : position + header.size])
         next_offset = header.next_offset
     return known, next_offset
 
 
-def dedup_digest(record: Record) -> bytes | None:
+def _ids_of_batch(batch: bytes) -> list[KnownId]:
+    try:
+        header, content = unpacked_records(batch)
+        return ids_of_records(header, content) if has_ids(content) else []
+    except UnreadableBatch:
+        return []
+
+
+def dedup_digest(headers: Sequence[Header]) -> bytes | None:
     """What stands for a record's id, in as many bytes however long that is; None if it has none."""
-    text = last_header(record.headers, DEDUP_ID) if record.headers else None
+    text = last_header(headers, DEDUP_ID) if headers else None
     return blake2b(text, digest_size=_DIGEST_BYTES).digest() if text else None
 
 
-def _without_duplicates(header: BatchHeader, kept: list[Record]) -> bytes | None:
-    if kept:
-        return rebuild_batch(header, kept, header.base_timestamp, header.attributes)
-    if header.producer_id < 0:
-        return None
-    return rebuild_batch(header, [], header.base_timestamp, header.attributes & ~COMPRESSION_MASK)
+def _extend(ranges: list[tuple[int, int]], start: int, end: int) -> None:
+    """Add [start, end) to ranges that rise; neighbours are one."""
+    if ranges and ranges[-1][1] == start:
+        ranges[-1] = (ranges[-1][0], end)
+    else:
+        ranges.append((start, end))

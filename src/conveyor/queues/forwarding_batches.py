@@ -10,12 +10,13 @@ a `conveyor-deliver-at-ms` of the time that it meant.
 
 from collections.abc import Iterator
 
-from conveyor.kernel.errors import RequestError, StorageFailure
+from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.settings import TopicSettings
 from conveyor.log import compression
-from conveyor.log.batch import COMPRESSION_MASK, without_producer
+from conveyor.log.batch import COMPRESSION_MASK, BatchHeader, without_producer
 from conveyor.log.recompression import AS_PRODUCED, CODECS
 from conveyor.log.records import Header, encode_batch
+from conveyor.log.timestamps import stamps_records
 from conveyor.queues.attributes import DELAY_MS, DELIVER_AT_MS, read_attributes
 from conveyor.queues.forwarding_records import Intent, Range
 from conveyor.queues.message import Message
@@ -55,23 +56,20 @@ def batches_of(intent: Intent, inbox: MessageSource, limit_offset: int, topic: T
 def _whole_batch(run: Range, inbox: MessageSource, limit_offset: int, topic: TopicSettings) -> bytes | None:
     """The bytes of the batch that a run is, if they go on as they are."""
     start, end = run
-    if end - start == 1 and _is_better_packed(start, inbox, topic):
-        return None
     for header, _, batch in inbox.batches(start, limit_offset, 1):
         if header.base_offset == start and header.next_offset == end and header.records_count == end - start:
-            return batch
+            return None if _is_better_packed(header, inbox, topic) else batch
     return None
 
 
-def _is_better_packed(offset: int, inbox: MessageSource, topic: TopicSettings) -> bool:
-    """Small batches cost those who read them; but a record that is compressed by itself stays so."""
-    try:
-        held = inbox.batch_at(offset)
-    except (IndexError, RequestError):
+def _is_better_packed(header: BatchHeader, inbox: MessageSource, topic: TopicSettings) -> bool:
+    """Small batches cost those who read them; but a record that is compressed by itself stays so.
+
+    A batch that cannot be read goes on as it is.
+    """
+    if header.records_count > 1 or (header.attributes & COMPRESSION_MASK and not stamps_records(topic)):
         return False
-    if held is None or held.header.records_count > 1 or not held.header.attributes & COMPRESSION_MASK:
-        return True
-    return topic.message_timestamp_type == "LogAppendTime"
+    return inbox.get(header.base_offset) is not None
 
 
 def _records(run: Range, inbox: MessageSource, topic: TopicSettings) -> Iterator[PackedRecord]:
@@ -80,7 +78,7 @@ def _records(run: Range, inbox: MessageSource, topic: TopicSettings) -> Iterator
         if message is None:
             raise StorageFailure(f"the inbox has lost the record at offset {offset}, or cannot read it any more")
         headers = message.headers
-        if topic.message_timestamp_type == "LogAppendTime":
+        if stamps_records(topic):
             headers = _with_time_due(message)
         yield message.timestamp_ms, message.key, message.value, headers
 

@@ -6,10 +6,9 @@ Most batches of most topics ask for nothing, which one search for the headers' c
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from conveyor.kernel.errors import RequestError
-from conveyor.log.batch import COMPRESSION_MASK, CONTROL, HEADER_BYTES, LOG_APPEND_TIME, BatchHeader
-from conveyor.log.compression import decompress
-from conveyor.log.records import read_fields, record_positions
+from conveyor.log.batch import COMPRESSION_MASK, CONTROL, BatchHeader
+from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked
+from conveyor.log.records import UnreadableBatch, raw_records, unpacked_records
 from conveyor.queues.attributes import PREFIX, read_attributes
 
 _MARK = PREFIX.encode()
@@ -23,32 +22,31 @@ class DueRun(NamedTuple):
     due_ms: int
 
 
-def scan_due(header: BatchHeader, batch: bytes) -> list[DueRun]:
-    """The records of a batch, by their offsets. What cannot be read is due at once, as a whole."""
+def scan_due(header: BatchHeader, batch: bytes, limit_bytes: int = MAX_UNPACKED_BYTES) -> list[DueRun]:
+    """The records of a batch, by their offsets. A batch that cannot be read is due at once, as a whole.
+
+    Raises UnreadableBatch only if there is a limit, and the batch does not unpack within it.
+    """
     if header.attributes & CONTROL or not header.records_count:
         return []
     whole = DueRun(header.base_offset, header.next_offset, 0)
     has_gaps = header.records_count != header.last_offset_delta + 1
     try:
-        content = decompress(header.attributes & COMPRESSION_MASK, memoryview(batch)[HEADER_BYTES:])
-        if not has_gaps and _MARK not in content:
+        _, content = unpacked_records(batch, limit_bytes)
+        if not has_gaps and content.find(_MARK, 0) < 0:
             return [whole]
         return list(_joined(_each(header, content)))
-    except (IndexError, RequestError):  # The broker does not look inside what it stores.
+    except UnreadableBatch:  # The broker does not look inside what it stores.
+        if limit_bytes < MAX_UNPACKED_BYTES and header.attributes & COMPRESSION_MASK:
+            raise
         return [whole]
 
 
-def _each(header: BatchHeader, content: bytes) -> Iterator[DueRun]:
-    stamped = bool(header.attributes & LOG_APPEND_TIME)
-    last_delta = -1
-    for position in record_positions(content, header.records_count)[:-1]:
-        timestamp_delta, offset_delta, _, _, headers = read_fields(content, position)
-        timestamp_ms = header.max_timestamp if stamped else header.base_timestamp + timestamp_delta
+def _each(header: BatchHeader, content: Unpacked) -> Iterator[DueRun]:
+    for _, _, offset_delta, timestamp_ms, _, _, headers in raw_records(header, content):
         offset = header.base_offset + offset_delta
-        if not last_delta < offset_delta <= header.last_offset_delta:
-            raise IndexError(offset_delta)
-        last_delta = offset_delta
-        yield DueRun(offset, offset + 1, read_attributes(headers, timestamp_ms).due_ms if headers else 0)
+        due_ms = read_attributes(headers, timestamp_ms).due_ms if headers else 0
+        yield DueRun(offset, offset + 1, due_ms)
 
 
 def _joined(runs: Iterator[DueRun]) -> Iterator[DueRun]:

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.machine import LogRecord, Outcome, Reply, Token
+from conveyor.log.compression import MAX_UNPACKED_BYTES
 from conveyor.queues.attributes import read_attributes
 from conveyor.queues.commands import (
     Acknowledge,
@@ -37,7 +38,7 @@ from conveyor.queues.commands import (
     Retry,
     Seek,
 )
-from conveyor.queues.deliveries import MAX_INDEXED
+from conveyor.queues.deliveries import MAX_INDEXED, Deliveries
 from conveyor.queues.memory_budget import MemoryBudget
 from conveyor.queues.policy import Subscription
 from conveyor.queues.progress import BEYOND, Progress
@@ -58,7 +59,7 @@ from conveyor.queues.records import (
 )
 from conveyor.queues.remembered_acks import RememberedAcks
 from conveyor.queues.scan import BatchScan
-from conveyor.queues.source import MessageSource
+from conveyor.queues.source import MessageSource, StillPacked
 from conveyor.queues.timetable import Timetable
 
 SCAN_BYTES = 1 << 18
@@ -172,6 +173,8 @@ class QueueMachine:
                     return Outcome(replies=(Reply(token, _gone()),))
                 try:
                     return self._handle_one(queue, command, token, now_ms)
+                except StillPacked:  # Nothing has changed: the command can be handed in again.
+                    raise
                 except StorageFailure as failure:
                     return Outcome(replies=(Reply(token, _unreadable(failure)),))
                 finally:
@@ -192,9 +195,10 @@ class QueueMachine:
         """What a subscription is doing here; None if it is not known."""
         return self._queues.get(subscription)
 
-    def advance(self, high_watermark: int, now_ms: int) -> bool:
+    def advance(self, high_watermark: int, now_ms: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> bool:
         """Look through some more of the log, below an offset. Returns whether all of it is known now.
 
+        limit_bytes: see `MessageSource.open`; after StillPacked call again when the source has taken the batch.
         Raises StorageFailure.
         """
         if high_watermark > self._high_watermark:
@@ -205,9 +209,10 @@ class QueueMachine:
         if behind:
             furthest = max(each.deliveries.scanned_offset for each in behind)
             slow = [each for each in behind if each.deliveries.scanned_offset < furthest]
-            self._scan([each for each in behind if each.deliveries.scanned_offset == furthest], high_watermark, now_ms)
+            first = [each for each in behind if each.deliveries.scanned_offset == furthest]
+            self._scan(first, high_watermark, now_ms, limit_bytes)
             if slow:  # A queue that goes through the whole log delays no other.
-                self._scan(slow, high_watermark, now_ms)
+                self._scan(slow, high_watermark, now_ms, limit_bytes)
         return self.is_caught_up
 
     def close(self) -> None:
@@ -247,12 +252,18 @@ class QueueMachine:
         else:
             self._dooming.pop(identity, None)
 
-    def _scan(self, queues: list[Queue], high_watermark: int, now_ms: int) -> None:
-        behind = [each.deliveries for each in queues]
+    def _scan(self, queues: list[Queue], high_watermark: int, now_ms: int, limit_bytes: int) -> None:
+        try:
+            self._scan_batches([queue.deliveries for queue in queues], high_watermark, now_ms, limit_bytes)
+        finally:  # A batch that is still packed ends the scan after others were taken.
+            for queue in queues:
+                self._look_at(queue)
+
+    def _scan_batches(self, behind: list[Deliveries], high_watermark: int, now_ms: int, limit_bytes: int) -> None:
         position = min(each.scanned_offset for each in behind)
         reached = position
         for header, place, batch in self._source.batches(position, high_watermark, SCAN_BYTES):
-            scan = BatchScan(self._source, header, place, batch)
+            scan = BatchScan(self._source, header, place, batch, limit_bytes)
             reached = header.next_offset
             for each in behind:
                 if each.scanned_offset < reached:
@@ -260,8 +271,6 @@ class QueueMachine:
         if reached == position:  # Compaction has left nothing up to there.
             for each in behind:
                 each.take((), high_watermark, now_ms)
-        for queue in queues:
-            self._look_at(queue)
 
     def held_from(self) -> int | None:
         """The lowest offset of all that some subscription withholds, or may withhold, and of what is on its way to a

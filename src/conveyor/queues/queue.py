@@ -39,7 +39,7 @@ from conveyor.queues.range_set import ranges_of
 from conveyor.queues.records import Attempt, Kind, doomed, failed, ranges_record
 from conveyor.queues.remembered_acks import RememberedAcks
 from conveyor.queues.scan import group_of
-from conveyor.queues.source import MessageSource
+from conveyor.queues.source import SMALL_BYTES, MessageSource
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Queue:
         return self.deliveries.next_deadline_ms()
 
     def lease(self, command: LeaseMessages, now_ms: int) -> tuple[LeasedMessages, list[LogRecord]]:
-        """Hand out what comes next. Raises StorageFailure."""
+        """Hand out what comes next. Raises StorageFailure; StillPacked if the next batch has to be unpacked first."""
         found = Findings()
         room = self._policy.max_in_flight - len(self.deliveries.leases)
         wanted = 0 if self._policy.paused else min(command.count, room)
@@ -263,7 +263,7 @@ class Queue:
         """Lease one message, or settle it, or let it wait."""
         if self.progress.is_settled(offset) or offset in self.deliveries.doomed:
             return self._free_key(offset)
-        message = self._source.get(offset)
+        message = self._source.get(offset, SMALL_BYTES)
         if message is None:
             found.settled.append(offset)
             return self._free_key(offset)

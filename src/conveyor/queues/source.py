@@ -2,6 +2,9 @@
 
 Where the records of a batch begin is kept for many batches, a few bytes a record; the unpacked bytes of a batch for
 few. A record of a batch that is not compressed is then read alone. Nothing here changes: records never do.
+
+A batch that cannot be read, which a plain topic stores, holds no messages. A batch that takes long to unpack is
+unpacked by `unpack_batch` on a thread, if the caller asks for messages within a limit; then `keep` takes it.
 """
 
 import logging
@@ -10,7 +13,7 @@ from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import ReadLater, RequestError
 from conveyor.kernel.ports import FileSlice
 from conveyor.log.batch import (
     COMPRESSION_MASK,
@@ -21,9 +24,10 @@ from conveyor.log.batch import (
     iterate_batches,
     read_header,
 )
+from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked
 from conveyor.log.log import Log
 from conveyor.log.reading import find_time
-from conveyor.log.records import read_fields, record_positions, unpacked_records
+from conveyor.log.records import UnreadableBatch, read_fields, record_positions, record_timestamp, unpacked_records
 from conveyor.queues.message import Message
 
 log = logging.getLogger(__name__)
@@ -33,19 +37,58 @@ _MAX_POSITIONS = 2_000_000
 _BATCH_COST = 100
 """What is kept of a batch besides its positions takes as much room as so many of them."""
 
+SMALL_BYTES = 1 << 18
+"""Unpacked on the event loop."""
+
+_SMALL_RECORDS = 10_000
+_UNPACKED_AT_ONCE = 1 << 20
+"""By one call of `batches`, and the last batch."""
+
+
+class StillPacked(ReadLater):
+    """A batch has to be unpacked on a thread before its records can be read."""
+
+    def __init__(self, header: BatchHeader, place: FileSlice) -> None:
+        super().__init__(f"the batch at offset {header.base_offset} is not unpacked")
+        self.header = header
+        self.place = place
+
 
 class SourceBatch:
-    """One batch: its header, where its records begin, and their bytes, as long as these are kept."""
+    """One batch: its header, where its records begin, and their bytes, as long as these are kept.
+
+    One that cannot be read has no positions.
+    """
 
     __slots__ = ("base_offset", "content", "header", "next_offset", "place", "positions")
 
-    def __init__(self, header: BatchHeader, place: FileSlice, content: bytes, positions: "array[int]") -> None:
+    def __init__(self, header: BatchHeader, place: FileSlice, content: Unpacked, positions: "array[int]") -> None:
         self.header = header
         self.base_offset = header.base_offset
         self.next_offset = header.next_offset
         self.place = place
-        self.content: bytes | None = content
+        self.content: Unpacked | None = content
         self.positions = positions
+
+
+def unpack_batch(header: BatchHeader, place: FileSlice) -> SourceBatch:
+    """Read and unpack a batch, however large; call it off the event loop. Raises StorageFailure."""
+    return _unpack(header, place, place.file.read(place.position, place.length), MAX_UNPACKED_BYTES)
+
+
+def _unpack(header: BatchHeader, place: FileSlice, batch: bytes, limit_bytes: int) -> SourceBatch:
+    """Raises StillPacked, only if there is a limit."""
+    is_limited = limit_bytes < MAX_UNPACKED_BYTES
+    if is_limited and header.records_count > _SMALL_RECORDS:
+        raise StillPacked(header, place)
+    try:
+        _, content = unpacked_records(batch, limit_bytes)
+        return SourceBatch(header, place, content, record_positions(content, header.records_count))
+    except UnreadableBatch as error:
+        if is_limited and header.attributes & COMPRESSION_MASK:  # It may only be too large.
+            raise StillPacked(header, place) from None
+        log.debug("batch unreadable offset=%d bytes=%d: %s", header.base_offset, header.size, error)
+        return SourceBatch(header, place, b"", array("L"))
 
 
 class MessageSource:
@@ -60,6 +103,8 @@ class MessageSource:
         self._contents: OrderedDict[int, SourceBatch] = OrderedDict()
         self._positions_count = 0
         self._content_bytes = 0
+        self._unpacked_bytes = 0
+        self._has_told_of_garbage = False
         self._last: SourceBatch | None = None
 
     @property
@@ -77,63 +122,80 @@ class MessageSource:
         if found is None:
             return
         content = found.file.read(found.position, found.length)
+        unpacked_bytes = self._unpacked_bytes
         for position, header in iterate_batches(content):
             place = FileSlice(found.file, found.position + position, header.size)
             yield header, place, content[position : position + header.size]
+            if self._unpacked_bytes - unpacked_bytes > _UNPACKED_AT_ONCE:
+                return
 
-    def open(self, header: BatchHeader, place: FileSlice, batch: bytes) -> SourceBatch:
-        """Unpack a batch and keep it for `get`. Raises RequestError, IndexError if it holds no sound records."""
+    def open(
+        self, header: BatchHeader, place: FileSlice, batch: bytes, limit_bytes: int = MAX_UNPACKED_BYTES
+    ) -> SourceBatch:
+        """Unpack a batch and keep it for `get`; with its content. Raises UnreadableBatch.
+
+        limit_bytes: StillPacked is raised if the batch unpacks to more, or has very many records.
+        """
         known = self._batches.get(header.base_offset)
-        if known is not None and known.header == header:
-            self._with_content(known, batch)
-            return known
-        if known is not None:  # Compaction has left another one in its place.
+        if known is not None and known.header != header:  # Compaction has left another one in its place.
             self._drop(known)
-        _, content = unpacked_records(batch)
-        opened = SourceBatch(header, place, content, record_positions(content, header.records_count))
-        self._keep(opened, content)
-        return opened
+            known = None
+        if known is None:
+            known = _unpack(header, place, batch, limit_bytes)
+            self._keep(known)
+        if len(known.positions) == 0:
+            raise UnreadableBatch(f"the batch at offset {header.base_offset} cannot be read")
+        self._with_content(known, batch, limit_bytes)
+        return known
 
-    def get(self, offset: int) -> Message | None:
+    def has_content(self, header: BatchHeader) -> bool:
+        """Whether a batch is unpacked, or known to hold nothing that can be read."""
+        known = self._batches.get(header.base_offset)
+        return known is not None and known.header == header and (known.content is not None or not len(known.positions))
+
+    def keep(self, batch: SourceBatch) -> None:
+        """Take a batch that was unpacked on a thread."""
+        known = self._batches.get(batch.base_offset)
+        if known is not None:
+            self._drop(known)
+        self._keep(batch)
+
+    def get(self, offset: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> Message | None:
         """The record at an offset; None if there is none: compacted away, deleted, a broker's own mark, or garbage.
 
-        Raises StorageFailure.
+        limit_bytes: see `open`. Raises StorageFailure.
         """
         if offset < self._log.log_start_offset:
             return None
         try:
-            batch = self._holding(offset)
+            batch = self._holding(offset, limit_bytes)
             if batch is None or batch.header.attributes & CONTROL:
                 return None
-            return self._find(batch, offset)
+            return self._find(batch, offset, limit_bytes)
         except (IndexError, RequestError) as error:  # The broker does not look inside what it stores.
-            log.warning("record unreadable partition=%s-%d offset=%d: %s", self._topic, self._partition, offset, error)
+            log.debug("record unreadable partition=%s-%d offset=%d: %s", self._topic, self._partition, offset, error)
             return None
 
-    def batch_at(self, offset: int) -> SourceBatch | None:
-        """The batch that holds an offset. Raises StorageFailure; RequestError, IndexError if they are no records."""
-        return self._holding(offset)
-
-    def message(self, batch: SourceBatch, index: int) -> Message:
-        """One record of a batch, by its place in it."""
-        content, position = self._record(batch, index)
-        timestamp_delta, offset_delta, key, value, headers = read_fields(content, position)
+    def message(self, batch: SourceBatch, index: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> Message:
+        """One record of a batch, by its place. Raises IndexError, UnreadableBatch, StillPacked, StorageFailure."""
+        content, position = self._record(batch, index, limit_bytes)
+        timestamp_delta, offset_delta, key, value, headers, _ = read_fields(content, position)
         header = batch.header
-        stamped = header.attributes & LOG_APPEND_TIME
+        timestamp_ms = record_timestamp(header.base_timestamp, timestamp_delta)
         return Message(
             self._topic,
             self._partition,
             header.base_offset + offset_delta,
-            header.max_timestamp if stamped else header.base_timestamp + timestamp_delta,
+            header.max_timestamp if header.attributes & LOG_APPEND_TIME else timestamp_ms,
             key,
             value,
             headers,
         )
 
-    def _find(self, batch: SourceBatch, offset: int) -> Message | None:
+    def _find(self, batch: SourceBatch, offset: int, limit_bytes: int) -> Message | None:
         index = min(offset - batch.base_offset, len(batch.positions) - 2)
         while index >= 0:  # Where compaction has left holes, a record lies before the place that its offset gives.
-            found = self.message(batch, index)
+            found = self.message(batch, index, limit_bytes)
             if found.offset == offset:
                 return found
             if found.offset < offset:
@@ -141,16 +203,16 @@ class MessageSource:
             index -= 1
         return None
 
-    def _record(self, batch: SourceBatch, index: int) -> tuple[bytes, int]:
+    def _record(self, batch: SourceBatch, index: int, limit_bytes: int) -> tuple[Unpacked, int]:
         if batch.content is not None:
             return batch.content, batch.positions[index]
         if not batch.header.attributes & COMPRESSION_MASK:
             start, end = batch.positions[index], batch.positions[index + 1]
             return batch.place.file.read(batch.place.position + HEADER_BYTES + start, end - start), 0
-        content = self._with_content(batch, batch.place.file.read(batch.place.position, batch.place.length))
-        return content, batch.positions[index]
+        packed = batch.place.file.read(batch.place.position, batch.place.length)
+        return self._with_content(batch, packed, limit_bytes), batch.positions[index]
 
-    def _holding(self, offset: int) -> SourceBatch | None:
+    def _holding(self, offset: int, limit_bytes: int) -> SourceBatch | None:
         last = self._last
         if last is not None and last.base_offset <= offset < last.next_offset:
             return last
@@ -161,9 +223,9 @@ class MessageSource:
                 self._batches.move_to_end(known.base_offset)
                 self._last = known
                 return known
-        return self._read(offset)
+        return self._read(offset, limit_bytes)
 
-    def _read(self, offset: int) -> SourceBatch | None:
+    def _read(self, offset: int, limit_bytes: int) -> SourceBatch | None:
         found = self._log.read(offset, 1, self._log.written_offset, at_least_one=True)
         if found is None:
             return None
@@ -171,22 +233,31 @@ class MessageSource:
         header = read_header(batch)
         if offset < header.base_offset:
             return None
-        return self.open(header, found, batch)
+        return self.open(header, found, batch, limit_bytes)
 
-    def _with_content(self, batch: SourceBatch, packed: bytes) -> bytes:
+    def _with_content(self, batch: SourceBatch, packed: bytes, limit_bytes: int) -> Unpacked:
         """The unpacked records, kept for a while."""
         if batch.content is None:
-            _, batch.content = unpacked_records(packed)
-            self._keep_content(batch, batch.content)
+            try:
+                _, content = unpacked_records(packed, limit_bytes)
+            except UnreadableBatch:
+                if limit_bytes < MAX_UNPACKED_BYTES:
+                    raise StillPacked(batch.header, batch.place) from None
+                raise
+            batch.content = content
+            self._keep_content(batch, content)
         return batch.content
 
-    def _keep(self, batch: SourceBatch, content: bytes) -> None:
-        base = batch.header.base_offset
-        insort(self._bases, base)
-        self._batches[base] = batch
+    def _keep(self, batch: SourceBatch) -> None:
+        if not len(batch.positions) and not self._has_told_of_garbage:
+            self._has_told_of_garbage = True
+            log.warning("batch unreadable partition=%s-%d offset=%d", self._topic, self._partition, batch.base_offset)
+        insort(self._bases, batch.base_offset)
+        self._batches[batch.base_offset] = batch
         self._last = batch
         self._positions_count += len(batch.positions) + _BATCH_COST
-        self._keep_content(batch, content)
+        if batch.content is not None:
+            self._keep_content(batch, batch.content)
         while self._positions_count > _MAX_POSITIONS and len(self._batches) > 1:
             self._drop(next(iter(self._batches.values())))
 
@@ -196,10 +267,13 @@ class MessageSource:
         del self._bases[bisect_right(self._bases, base) - 1]
         self._positions_count -= len(batch.positions) + _BATCH_COST
         self._drop_content(batch)
+        if self._last is batch:
+            self._last = None
 
-    def _keep_content(self, batch: SourceBatch, content: bytes) -> None:
+    def _keep_content(self, batch: SourceBatch, content: Unpacked) -> None:
         self._contents[batch.header.base_offset] = batch
         self._content_bytes += len(content)
+        self._unpacked_bytes += len(content)
         while self._content_bytes > _MAX_CONTENT_BYTES and len(self._contents) > 1:
             self._drop_content(next(iter(self._contents.values())))
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, ReadLater, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, Offset, TopicPartition
 from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.log.compaction import CompactionResult
@@ -79,10 +79,10 @@ class Partition:
         self._flushing = False
         log.begin_epoch(leader_epoch)
 
-    def append(self, batch: Bytes, now_ms: int, *, may_have_gaps: bool = False, is_own: bool = False) -> AppendInfo:
+    def append(self, batch: Bytes, now_ms: int, *, is_checked: bool = False, is_own: bool = False) -> AppendInfo:
         """Append one record batch; see `Log.append`. Raises RequestError, also if the partition is or goes offline.
 
-        is_own: the broker has made it; see `Log.append_own`.
+        is_checked: its records were checked before. is_own: the broker has made it; see `Log.append_own`.
         """
         if self.offline_reason is not None:
             raise self._offline_error()
@@ -91,7 +91,7 @@ class Partition:
             if is_own:
                 info = self.log.append_own(batch, self.leader_epoch, now_ms)
             else:
-                info = self.log.append(batch, self.leader_epoch, now_ms, may_have_gaps=may_have_gaps)
+                info = self.log.append(batch, self.leader_epoch, now_ms, is_checked=is_checked)
         except StorageFailure as failure:
             self.go_offline(failure)
             raise self._offline_error() from failure
@@ -220,7 +220,7 @@ class Partition:
 
     def failed_read(self, failure: StorageFailure) -> RequestError:
         """What to answer to a read that failed: go offline, unless it may succeed later."""
-        if isinstance(failure, OutOfFiles):
+        if isinstance(failure, ReadLater):
             log.warning("read failed partition=%s reason=%s", self.identity, failure)
             return RequestError(ErrorKind.PARTITION_OFFLINE, f"{self.identity} cannot be read now: {failure}")
         self.go_offline(failure)

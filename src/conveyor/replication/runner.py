@@ -54,8 +54,9 @@ class MachineRunner(Generic[Command]):
         if self._partition.offline_reason is not None:
             respond(_unavailable())
             return token
+        outcome = self._machine.handle(command, token, self._clock.now_ms())
         self._waiting[token] = respond
-        self._carry_out(self._machine.handle(command, token, self._clock.now_ms()))
+        self._carry_out(outcome)
         return token
 
     def forget(self, token: Token) -> None:

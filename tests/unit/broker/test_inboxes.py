@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
-from crc32c import crc32c
 
 from conveyor.broker.broker import Broker
 from conveyor.broker.messages import OutgoingMessage, PublishedMessage
@@ -14,10 +13,11 @@ from conveyor.cluster.image import INBOX, companion
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.log.batch import CRC_START, HEADER_BYTES, MAGIC_END
+from conveyor.log.batch import read_header
 from conveyor.log.records import Header, encode_batch
 from conveyor.queues.attributes import DEDUP_ID, DELAY_MS, DELIVER_AT_MS
 from conveyor.queues.message import Message
+from tests.lying_batches import LIES
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
 DELAYED = TopicRequest(name="d", partitions=1, config={"delay.enable": "true"})
@@ -207,11 +207,20 @@ async def test_whole_batches_keep_their_compression(delaying: Broker) -> None:
     assert delaying.partitions.find("d", 0).log.size_bytes == len(batch)
 
 
-async def test_a_batch_that_holds_no_records_goes_on_as_in_any_topic(delaying: Broker) -> None:
-    garbage = _unreadable(encode_batch([(NOW_MS, None, b"conveyor-" * 9, ()), (NOW_MS, None, b"y", ())]))
-    assert (await send_batch(delaying, garbage)).error is None
+async def test_a_batch_that_lies_of_its_delays_is_refused(delaying: Broker) -> None:
+    refused = (await send_batch(delaying, LIES["deltas 1 and 1"])).error
+    assert refused is not None
+    assert refused.kind is ErrorKind.INVALID_RECORD
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+async def test_a_batch_that_lies_in_the_inbox_already_goes_on_as_it_is(delaying: Broker, lie: bytes) -> None:
+    inbox = delaying.partitions.find(companion(INBOX, "d"), 0)
+    inbox.append(lie, NOW_MS, is_checked=True)
     await send_batch(delaying, encode_batch([(NOW_MS, None, b"z", ())]))
-    await topic_reaches(delaying, 3)
+    await topic_reaches(delaying, read_header(lie).last_offset_delta + 2)
+    assert not delaying.partitions.offline()
+    assert (await delaying.messages.browse("d", 0, 0, 100))[-1].value == b"z"
 
 
 async def test_the_inbox_lets_go_of_what_was_forwarded(storage: Storage) -> None:
@@ -236,11 +245,3 @@ async def test_a_topic_whose_name_leaves_no_room_for_an_inbox_is_refused(storage
             await broker.topics.create(TopicRequest(name=name, config={"delay.enable": "true"}))
         assert refused.value.kind is ErrorKind.INVALID_TOPIC
         await broker.topics.create(TopicRequest(name=name))
-
-
-def _unreadable(batch: bytes) -> bytes:
-    """A sound batch whose records are none: the broker does not look inside what it stores."""
-    content = bytearray(batch)
-    content[HEADER_BYTES] = 0xFF
-    content[MAGIC_END:CRC_START] = crc32c(memoryview(content)[CRC_START:]).to_bytes(4, "big")
-    return bytes(content)

@@ -58,7 +58,7 @@ async def test_batch_that_does_not_unpack_is_refused_and_the_next_goes_on(broker
     whole[17:21] = checksum(bytes(whole))
     answers = await asyncio.gather(published(broker, bytes(whole)), published(broker, numbered(1, compression.NONE)))
     assert answers[0].error is not None
-    assert answers[0].error.kind is ErrorKind.CORRUPT_BATCH
+    assert answers[0].error.kind is ErrorKind.INVALID_RECORD
     assert answers[1].base_offset == 0
 
 

@@ -80,14 +80,14 @@ PRODUCE = [
         (12,),
         "junk for compressed records, where they are looked at",
         produce(altered(GZIPPED, records=bytes(len(GZIPPED) - HEADER.size)), topic="compacted"),
-        E.corrupt_message,
+        E.invalid_record,
     ),
     Row(
         0,
         (12,),
         "records that reach beyond their batch, where they are looked at",
         produce(altered(records=b"\xfe" * (len(SOUND) - HEADER.size)), topic="compacted"),
-        E.corrupt_message,
+        E.invalid_record,
     ),
 ]
 

@@ -5,7 +5,6 @@ from random import Random
 import cramjam
 import pytest
 
-from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.log.compression import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, compress, decompress
 
 CODECS = [GZIP, SNAPPY, LZ4, ZSTD]
@@ -18,10 +17,9 @@ def noise(size: int) -> bytes:
 
 
 def refused(codec: int, content: bytes, limit_bytes: int = 1 << 20) -> str:
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(ValueError, match="records do not unpack") as error:
         decompress(codec, content, limit_bytes)
-    assert error.value.kind is ErrorKind.CORRUPT_BATCH
-    return error.value.message
+    return str(error.value)
 
 
 @EVERY

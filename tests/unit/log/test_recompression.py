@@ -4,14 +4,18 @@ from random import Random
 
 import pytest
 
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.settings import TopicSettings, topic_settings
-from conveyor.log.batch import HEADER_BYTES, batch_is_intact, read_header
+from conveyor.log.batch import batch_is_intact, read_header
 from conveyor.log.compression import NAMES
-from conveyor.log.recompression import CODECS, recompress, wants_recompression
-from conveyor.log.records import decode_records, encode_batch
+from conveyor.log.recompression import CODECS, pack_batch, wants_recompression
+from conveyor.log.records import decode_records, encode_batch, unpacked_records
 
 RECORDS = [(1000 + number, b"key", bytes(100), [("name", None)]) for number in range(20)]
+
+
+def recompress(batch: bytes, topic: TopicSettings) -> bytes:
+    return pack_batch(*unpacked_records(batch), topic)
 
 
 @pytest.mark.parametrize("wanted", CODECS)
@@ -25,18 +29,21 @@ def test_recompressed_batch_has_the_same_records(codec: int, wanted: str) -> Non
     before, after = read_header(batch), read_header(packed)
     kept = {"attributes": after.attributes, "crc": after.crc, "batch_length": after.batch_length}
     assert before._replace(**kept) == after
-    assert not wants_recompression(topic, packed)
+    assert not wants_recompression(topic, after)
 
 
 def test_batch_is_left_alone_where_the_topic_takes_it_as_produced() -> None:
-    assert not wants_recompression(TopicSettings(), encode_batch(RECORDS, codec=1))
-    assert wants_recompression(TopicSettings(compression_type="zstd"), encode_batch(RECORDS, codec=1))
+    header = read_header(encode_batch(RECORDS, codec=1))
+    assert not wants_recompression(TopicSettings(), header)
+    assert wants_recompression(TopicSettings(compression_type="zstd"), header)
 
 
-def test_records_that_do_not_unpack_are_refused() -> None:
+def test_batch_that_is_too_large_when_packed_anew_is_refused() -> None:
     batch = encode_batch(RECORDS, codec=CODECS["zstd"])
-    with pytest.raises(RequestError, match="zstd"):
-        recompress(batch[: HEADER_BYTES + 5], TopicSettings(compression_type="gzip"))
+    topic = TopicSettings(compression_type="uncompressed", max_message_bytes=len(batch))
+    with pytest.raises(RequestError, match=r"max\.message\.bytes") as refused:
+        recompress(batch, topic)
+    assert refused.value.kind is ErrorKind.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Records inside a batch: what is encoded is decoded, and hostile bytes end in CORRUPT_BATCH, soon."""
+"""Records inside a batch: what is encoded is decoded, and hostile bytes end in UnreadableBatch, soon."""
 
 import contextlib
 
@@ -77,7 +77,7 @@ def test_header_names_that_are_no_text_survive() -> None:
 def test_decode_records_refuses(content: bytes, records_count: int) -> None:
     with pytest.raises(RequestError) as refused:
         list(decode_records(batch_of(content, records_count)))
-    assert refused.value.kind is ErrorKind.CORRUPT_BATCH
+    assert refused.value.kind is ErrorKind.INVALID_RECORD
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_decode_records_refuses_numbers_that_cannot_be(
     encoded = encode_batch(records)
     with pytest.raises(RequestError) as refused:
         list(decode_records(HEADER.pack(*read_header(encoded)._replace(**fields)) + encoded[HEADER_BYTES:]))
-    assert refused.value.kind is ErrorKind.CORRUPT_BATCH
+    assert refused.value.kind is ErrorKind.INVALID_RECORD
 
 
 @given(content=st.binary(max_size=200), records_count=st.integers(1, 2**31 - 1))

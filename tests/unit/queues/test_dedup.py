@@ -1,10 +1,9 @@
 """Which records of a batch are known already, and what is left of it."""
 
 from conveyor.log import compression
-from conveyor.log.batch import read_header
-from conveyor.log.records import Header, decode_records, encode_batch
+from conveyor.log.records import Header, decode_records, encode_batch, seal_batch, unpacked_records
 from conveyor.queues.attributes import DEDUP_ID
-from conveyor.queues.dedup import DedupIndex, KnownId, Thinned, ids_of_log, thin
+from conveyor.queues.dedup import DedupIndex, Deduplicated, KnownId, deduplicate, ids_of_log
 
 NOW_MS = 1_700_000_000_000
 WINDOW_MS = 1000
@@ -24,75 +23,75 @@ def headers(dedup_id: bytes | None) -> tuple[Header, ...]:
 
 def index_of(*ids: bytes, base_offset: int = 100, max_ids: int = 1000) -> DedupIndex:
     index = DedupIndex(max_ids)
-    for each in thin(batch(*ids), index, NOW_MS, WINDOW_MS).fresh:
+    for each in deduplicated(batch(*ids), index).fresh:
         index.add(KnownId(each.digest, base_offset + each.offset, each.timestamp_ms), WINDOW_MS)
     return index
 
 
-def thinned(content: bytes, index: DedupIndex, now_ms: int = NOW_MS) -> Thinned:
-    return thin(content, index, now_ms, WINDOW_MS)
+def deduplicated(content: bytes, index: DedupIndex, now_ms: int = NOW_MS) -> Deduplicated:
+    return deduplicate(*unpacked_records(content), index, now_ms, WINDOW_MS)
 
 
-def values(content: object) -> list[tuple[int, bytes | None]]:
-    assert isinstance(content, bytes)
-    return [(record.offset, record.value) for record in decode_records(content)]
+def values(left: Deduplicated) -> list[tuple[int, bytes | None]]:
+    assert left.content is not None
+    header = left.header._replace(attributes=0)
+    return [(record.offset, record.value) for record in decode_records(seal_batch(header, left.content[:]))]
 
 
 def test_batch_without_ids_is_left_as_it_is() -> None:
-    content = batch(None, None)
-    assert thinned(content, index_of(b"a")) == Thinned(batch=content)
+    header, content = unpacked_records(batch(None, None))
+    left = deduplicate(header, content, index_of(b"a"), NOW_MS, WINDOW_MS)
+    assert left == Deduplicated(header=header, content=content)
+    assert left.content is content
 
 
 def test_new_ids_leave_the_batch_as_it_is_and_are_told() -> None:
     content = batch(b"b", None, b"c")
-    result = thinned(content, index_of(b"a"))
-    assert result.batch is content
+    result = deduplicated(content, index_of(b"a"))
+    assert result.content == unpacked_records(content)[1]
     assert [each.offset for each in result.fresh] == [0, 2]
     assert not result.duplicates
 
 
 def test_known_records_are_left_out_and_the_others_keep_their_numbers() -> None:
-    result = thinned(batch(b"x", b"a", None, b"b"), index_of(b"a", b"b"))
-    assert values(result.batch) == [(0, b"v0"), (2, b"v2")]
+    result = deduplicated(batch(b"x", b"a", None, b"b"), index_of(b"a", b"b"))
+    assert values(result) == [(0, b"v0"), (2, b"v2")]
     assert result.duplicates == {1: 100, 3: 101}
 
 
 def test_compressed_batch_stays_compressed() -> None:
-    result = thinned(batch(b"x", b"a", codec=compression.GZIP), index_of(b"a"))
-    assert values(result.batch) == [(0, b"v0")]
-    assert result.batch is not None
-    assert read_header(result.batch).attributes == compression.GZIP
-    assert read_header(result.batch).last_offset_delta == 1
+    result = deduplicated(batch(b"x", b"a", codec=compression.GZIP), index_of(b"a"))
+    assert values(result) == [(0, b"v0")]
+    assert (result.header.attributes, result.header.last_offset_delta) == (compression.GZIP, 1)
 
 
 def test_id_that_comes_twice_in_a_batch_is_taken_once() -> None:
-    result = thinned(batch(b"x", b"y", b"x", b"x"), DedupIndex(9))
-    assert values(result.batch) == [(0, b"v0"), (1, b"v1")]
+    result = deduplicated(batch(b"x", b"y", b"x", b"x"), DedupIndex(9))
+    assert values(result) == [(0, b"v0"), (1, b"v1")]
     assert (result.duplicates, result.repeats) == ({}, {2: 0, 3: 0})
 
 
 def test_nothing_is_left_of_a_batch_of_duplicates() -> None:
-    result = thinned(batch(b"a", b"b"), index_of(b"a", b"b"))
-    assert (result.batch, result.duplicates) == (None, {0: 100, 1: 101})
+    result = deduplicated(batch(b"a", b"b"), index_of(b"a", b"b"))
+    assert (result.content, result.duplicates) == (None, {0: 100, 1: 101})
 
 
 def test_idempotent_producer_uses_up_its_sequence_with_an_empty_batch() -> None:
-    result = thinned(batch(b"a", b"b", producer_id=7, codec=compression.ZSTD), index_of(b"a", b"b"))
-    assert result.batch is not None
-    header = read_header(result.batch)
+    result = deduplicated(batch(b"a", b"b", producer_id=7, codec=compression.ZSTD), index_of(b"a", b"b"))
+    header = result.header
     assert (header.records_count, header.last_offset_delta, header.producer_id, header.base_sequence) == (0, 1, 7, 0)
-    assert values(result.batch) == []
+    assert values(result) == []
 
 
 def test_id_is_new_again_after_the_window() -> None:
     index = index_of(b"a")
-    assert thinned(batch(b"a"), index, NOW_MS + WINDOW_MS - 1).duplicates == {0: 100}
-    assert thinned(batch(b"a"), index, NOW_MS + WINDOW_MS).duplicates == {}
+    assert deduplicated(batch(b"a"), index, NOW_MS + WINDOW_MS - 1).duplicates == {0: 100}
+    assert deduplicated(batch(b"a"), index, NOW_MS + WINDOW_MS).duplicates == {}
 
 
 def test_first_of_an_id_stays_within_its_window() -> None:
     index = index_of(b"a")
-    digest = thin(batch(b"a"), DedupIndex(9), NOW_MS, WINDOW_MS).fresh[0].digest
+    digest = deduplicated(batch(b"a"), DedupIndex(9)).fresh[0].digest
     index.add(KnownId(digest, 200, NOW_MS + 1), WINDOW_MS)
     assert index.find(digest, NOW_MS + 1, WINDOW_MS) == 100
     index.add(KnownId(digest, 300, NOW_MS + WINDOW_MS), WINDOW_MS)

@@ -297,7 +297,7 @@ def test_disk_that_fails_leaves_messages_where_they_are() -> None:
     stage.restart()
     get = stage.source.get
 
-    def failing(offset: int) -> object:
+    def failing(offset: int, limit_bytes: int = 0) -> object:
         if offset == 1:
             raise StorageFailure("cannot be read")
         return get(offset)

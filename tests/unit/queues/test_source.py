@@ -23,7 +23,7 @@ def opened(topic: TopicSettings | None = None) -> tuple[Log, MessageSource]:
 
 
 def append(log: Log, content: bytes) -> None:
-    log.append(content, 0, NOW_MS, may_have_gaps=True)
+    log.append(content, 0, NOW_MS, is_checked=True)
     log.write()
 
 

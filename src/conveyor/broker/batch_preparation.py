@@ -1,0 +1,97 @@
+"""What happens to a batch whose records are looked at, before it is appended: checked, de-duplicated, packed anew.
+
+Pure: it is run on the event loop for small batches, and on a thread for all others.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ports import Bytes
+from conveyor.kernel.settings import TopicSettings
+from conveyor.log.batch import COMPRESSION_MASK, BatchHeader
+from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked
+from conveyor.log.recompression import pack_batch, wants_recompression
+from conveyor.log.record_checks import check_records, looks_at_records
+from conveyor.log.records import unpacked_records
+from conveyor.log.timestamps import stamps_records
+from conveyor.queues.attributes import PREFIX
+from conveyor.queues.dedup import DedupIndex, KnownId, deduplicate, has_ids, ids_of_records
+
+MAX_DELAYED_BYTES = 8 << 20
+MAX_DELAYED_RECORDS = 65_536
+
+_MARK = PREFIX.encode()
+_NONE: Mapping[int, int] = MappingProxyType({})
+
+
+class Preparation(NamedTuple):
+    """A batch, and what its partition asks of it. batch: `check_batch` has taken it.
+
+    is_delayed: the batch goes into an inbox, which reads records that ask for a delay. ids: those that are known;
+    None if nobody asks for any. drops: leave out records whose id is known, or take all and note their ids.
+    """
+
+    batch: Bytes
+    header: BatchHeader
+    topic: TopicSettings
+    now_ms: int
+    is_delayed: bool
+    ids: DedupIndex | None
+    drops: bool
+
+
+class PreparedBatch(NamedTuple):
+    """A batch as it is appended; None if all of its records are known. The rest: see `Deduplicated`."""
+
+    batch: Bytes | None
+    duplicates: Mapping[int, int] = _NONE
+    repeats: Mapping[int, int] = _NONE
+    fresh: tuple[KnownId, ...] = ()
+
+
+def prepare(wanted: Preparation, limit_bytes: int = MAX_UNPACKED_BYTES) -> PreparedBatch:
+    """Raises UnreadableBatch (also if the batch unpacks to more than the limit), RefusedRecords, RequestError."""
+    header, content = unpacked_records(wanted.batch, limit_bytes)
+    is_delayed = wanted.is_delayed and content.find(_MARK, 0) >= 0
+    if is_delayed or _checks_records(wanted):
+        check_records(header, content, wanted.topic, wanted.now_ms)
+    if is_delayed:
+        _check_delayed(header, content)
+    if wanted.ids is None or not has_ids(content):
+        return PreparedBatch(batch=_packed(wanted, content))
+    if not wanted.drops:
+        return PreparedBatch(batch=_packed(wanted, content), fresh=tuple(ids_of_records(header, content)))
+    left = deduplicate(header, content, wanted.ids, wanted.now_ms, wanted.topic.dedup_window_ms)
+    if left.content is content:
+        batch: Bytes | None = _packed(wanted, content)
+    else:
+        batch = None if left.content is None else pack_batch(left.header, left.content, wanted.topic)
+    return PreparedBatch(batch=batch, duplicates=left.duplicates, repeats=left.repeats, fresh=left.fresh)
+
+
+def _checks_records(wanted: Preparation) -> bool:
+    topic = wanted.topic
+    if looks_at_records(topic):
+        return True
+    newest_ms = wanted.now_ms + topic.message_timestamp_after_max_ms
+    return wanted.header.max_timestamp > newest_ms and not stamps_records(topic)
+
+
+def _check_delayed(header: BatchHeader, content: Unpacked) -> None:
+    """The forwarder takes batches apart, on the event loop. A producer can divide one that is too large."""
+    is_packed = header.attributes & COMPRESSION_MASK and header.records_count > 1
+    if is_packed and (len(content) > MAX_DELAYED_BYTES or header.records_count > MAX_DELAYED_RECORDS):
+        raise RequestError(
+            ErrorKind.MESSAGE_TOO_LARGE,
+            f"a compressed batch with delayed messages holds at most {MAX_DELAYED_RECORDS} records of"
+            f" {MAX_DELAYED_BYTES} bytes, not {header.records_count} of {len(content)}",
+        )
+
+
+def _packed(wanted: Preparation, content: Unpacked) -> Bytes:
+    """The whole batch: the producer's own bytes, unless its topic asks for another codec."""
+    if wants_recompression(wanted.topic, wanted.header):
+        return pack_batch(wanted.header, content, wanted.topic)
+    return wanted.batch
