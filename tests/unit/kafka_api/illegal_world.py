@@ -20,7 +20,11 @@ MEMBER_METADATA_MAX_BYTES = Settings().groups.member_metadata_max_bytes
 TOPICS: dict[str, dict[str, str]] = {
     "t": {},
     "small": {"max.message.bytes": "100"},
-    "timed": {"message.timestamp.after.max.ms": "1000", "message.timestamp.before.max.ms": "1000"},
+    "timed": {
+        "message.timestamp.type": "CreateTime",
+        "message.timestamp.after.max.ms": "1000",
+        "message.timestamp.before.max.ms": "1000",
+    },
     "compacted": {"cleanup.policy": "compact"},
     "replicated": {"min.insync.replicas": "2"},
     "trimmed": {},
