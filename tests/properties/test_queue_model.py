@@ -8,6 +8,7 @@ default.
 
 import os
 from typing import Any
+from uuid import UUID
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -34,6 +35,7 @@ from conveyor.queues.commands import (
     Seek,
     Target,
 )
+from conveyor.queues.dead_copies import Copy, CopyLog
 from conveyor.queues.deliveries import MAX_INDEXED
 from conveyor.queues.inspection import message_state, peek
 from tests.unit.queues.model import Hard, Known, QueueModel, hard_of, kinds
@@ -68,6 +70,7 @@ MESSAGES = st.fixed_dictionaries(
         "group": st.sampled_from(["", "g", "h"]),
     }
 )
+COPY_LOGS = [CopyLog(UUID(int=1), 0), CopyLog(UUID(int=1), 1), CopyLog(UUID(int=2), 0)]
 PICKS = st.lists(st.integers(0, 1_000), min_size=1, max_size=4)
 
 
@@ -82,6 +85,7 @@ class QueueStory(RuleBasedStateMachine):
         self.model = QueueModel(mine.policy)
         self.given: list[Target] = []
         self.next_offset = 0
+        self.copies_count = 0
         self.unconfirmed: list[tuple[object, list[object]]] = []
         self.moments: list[dict[int, Known]] = []
         self.flushed()
@@ -198,14 +202,19 @@ class QueueStory(RuleBasedStateMachine):
                 known.settle()
             self.remember_last()
 
-    @rule(limit=st.integers(1, 5))
-    def bury(self, limit: int) -> None:
+    @rule(limit=st.integers(1, 5), logs=st.lists(st.sampled_from([None, *COPY_LOGS]), min_size=5, max_size=5))
+    def bury(self, limit: int, logs: list[CopyLog | None]) -> None:
         offsets = tuple(offset for offset, _ in self.stage.machine.doomed(SUBSCRIPTION, limit))
-        for each in offsets:
-            if each in self.model.messages:
-                self.model.messages[each].settle()
-                self.model.messages[each].dead = True
-        self.submit(MoveToDeadLetters(subscription=SUBSCRIPTION, offsets=offsets))
+        copies: dict[int, Copy] = {}
+        for offset, log in zip(offsets, logs, strict=False):
+            if log is not None:
+                copies[offset] = Copy(log, self.copies_count)
+                self.copies_count += 1
+            if offset in self.model.messages:
+                known = self.model.messages[offset]
+                known.settle()
+                known.dead, known.copy = True, copies.get(offset)
+        self.submit(MoveToDeadLetters(subscription=SUBSCRIPTION, offsets=offsets, copies=copies))
 
     @rule(picks=PICKS, drops=st.sampled_from([False, False, True]))
     def raise_the_dead(self, picks: list[int], drops: bool) -> None:

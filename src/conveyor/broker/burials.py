@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+from conveyor.broker.dead_letter_copies import read_dead_letter
 from conveyor.broker.messages import Messages, OutgoingMessage
 from conveyor.broker.queue_calls import ask
 from conveyor.broker.queue_partition import QueuePartition
@@ -22,6 +23,7 @@ from conveyor.log.compression import MAX_UNPACKED_BYTES
 from conveyor.log.records import Header
 from conveyor.queues import attributes
 from conveyor.queues.commands import MoveToDeadLetters
+from conveyor.queues.dead_copies import Copy, CopyLog
 from conveyor.queues.message import Message
 from conveyor.queues.policy import Subscription
 from conveyor.queues.records import Attempt
@@ -31,8 +33,9 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 100
 _FIRST_WAIT_MS = 100
 _LONGEST_WAIT_MS = 30_000
-_CONFIG = {"retention.ms": "-1", "max.message.bytes": str(2 * MAX_UNPACKED_BYTES)}
-"""Of a dead-letter topic that is made here: it keeps letters for ever, and takes whatever another topic can hold."""
+_CONFIG = {"retention.ms": "-1", "max.message.bytes": str(2 * MAX_UNPACKED_BYTES), "delay.enable": "false"}
+"""Of a dead-letter topic that is made here: it keeps letters for ever, takes whatever another topic can hold, and has
+them at once."""
 _NOT_COPIED = (attributes.DELAY_MS, attributes.DELIVER_AT_MS, attributes.TTL_MS, attributes.DEDUP_ID)
 
 
@@ -86,23 +89,58 @@ class Burials:
             for offset, (message, attempt) in found.items()
             if message is not None
         }
-        errors = await self._copy(subscription, letters)
+        copies, errors = await self._copy(subscription, partition.number, letters)
         buried = tuple(offset for offset in found if offset not in errors)
-        await ask(partition, MoveToDeadLetters(subscription=subscription.id, offsets=buried))
+        await ask(partition, MoveToDeadLetters(subscription=subscription.id, offsets=buried, copies=copies))
         if errors:
             partition.machine.postpone(subscription.id, errors)
             raise next(iter(errors.values()))
 
     async def _copy(
-        self, subscription: Subscription, letters: Mapping[int, OutgoingMessage]
-    ) -> dict[int, RequestError]:
-        """Publish letters to the dead-letter topic. Returns those that it has not taken, and why."""
+        self, subscription: Subscription, origin: int, letters: Mapping[int, OutgoingMessage]
+    ) -> tuple[dict[int, Copy], dict[int, RequestError]]:
+        """Publish letters of a partition. Returns where the copies lie, and why the topic has not taken the others."""
         if not letters:
-            return {}
-        topic = self._subscriptions.current(subscription).policy.dead_letter_topic
-        await self._topics.ensure(TopicRequest(name=topic, config=_CONFIG))
-        results = zip(letters, await self._messages.publish(topic, list(letters.values())), strict=True)
-        return {offset: result for offset, result in results if isinstance(result, RequestError)}
+            return {}, {}
+        name = self._subscriptions.current(subscription).policy.dead_letter_topic
+        topic = await self._topics.ensure(TopicRequest(name=name, config=_CONFIG))
+        ends = self._messages.end_offsets(name)
+        results = await self._messages.publish(name, list(letters.values()))
+        errors: dict[int, RequestError] = {}
+        copies: dict[int, Copy] = {}
+        waiting: dict[int, set[int]] = {}
+        for offset, result in zip(letters, results, strict=True):
+            if isinstance(result, RequestError):
+                errors[offset] = result
+            elif result.offset >= 0:
+                copies[offset] = Copy(CopyLog(topic.topic_id, result.partition), result.offset)
+            else:
+                waiting.setdefault(result.partition, set()).add(offset)
+        for number, offsets in waiting.items():
+            places = await self._forwarded(subscription, (name, number), ends[number], origin, offsets)
+            copies |= {offset: Copy(CopyLog(topic.topic_id, number), place) for offset, place in places.items()}
+        return copies, errors
+
+    async def _forwarded(
+        self, subscription: Subscription, log: tuple[str, int], start: int, origin: int, offsets: set[int]
+    ) -> dict[int, int]:
+        """Where the copies of some originals lie that go through an inbox, once they are in the topic."""
+        found: dict[int, int] = {}
+        while True:
+            async for message in self._messages.read_all(*log, _AT_ONCE, start):
+                letter = read_dead_letter(message)
+                start = message.offset + 1
+                if (
+                    letter is not None
+                    and (letter.subscription, letter.message.topic) == (subscription.name, subscription.topic)
+                    and letter.message.partition == origin
+                    and letter.message.offset in offsets
+                ):
+                    found[letter.message.offset] = message.offset
+            if len(found) == len(offsets):
+                return found
+            await self._pause(_FIRST_WAIT_MS)
+            self._subscriptions.current(subscription)
 
     async def _pause(self, wait_ms: int) -> None:
         over = asyncio.get_running_loop().create_future()

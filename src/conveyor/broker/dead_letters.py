@@ -1,14 +1,17 @@
-"""Dead letters: what they are, delivered again, or given up. The subscription's own state says which still count.
+"""Dead letters: looked at, delivered again, or given up. The subscription's own state says which still count.
 
 A dead letter lies in its dead-letter topic as a copy that says where it came from; it is named by the id of the
 original, as several subscriptions may share that topic. Redriving delivers the original again, to its subscription
-alone; where the original is gone from its log, the copy is published for that one alone.
+alone; where the original is gone from its log, the copy is published for that one alone. All costs what it is asked
+for, and not what has ever died: copies are read only where they lie, and only where they are needed.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
+from conveyor.broker.dead_letter_copies import DeadLetter, DeadLetterCopies, Place
 from conveyor.broker.messages import Messages, OutgoingMessage
 from conveyor.broker.queue_calls import ask
 from conveyor.broker.queue_partition import QueuePartition
@@ -18,21 +21,16 @@ from conveyor.broker.topics import Topics
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Clock
 from conveyor.queues import attributes
-from conveyor.queues.attributes import last_header
 from conveyor.queues.commands import DropDeadLetters, Redeliver
 from conveyor.queues.filters import Filter, FilterFailure
 from conveyor.queues.inspection import MAX_PEEKED_BYTES
-from conveyor.queues.message import Message, is_message_id, parse_message_id
+from conveyor.queues.message import is_message_id, parse_message_id
 from conveyor.queues.policy import Subscription
 from conveyor.queues.range_set import RangeSet
 
-_READ_AT_ONCE = 500
 _AT_ONCE = 500
 _PORTION_SECONDS = 0.1
 """With a rate, so much of a second is redriven at once."""
-
-Place = tuple[int, int]
-"""The partition and the offset of an original."""
 
 Progress = Callable[[int, int], None]
 """Told how many dead letters are done, of how many."""
@@ -45,27 +43,6 @@ class DeadLetterTopic:
     topic: str
     depth: int
     subscriptions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
-    """What a copy in a dead-letter topic says. Times in ms since the epoch.
-
-    message: as the copy has it, but at the place of the original. copy_id: the id of the copy in the dead-letter topic.
-    """
-
-    message: Message
-    copy_id: str
-    reason: str
-    deliveries: int
-    first_failure_ms: int
-    last_failure_ms: int
-    subscription: str
-
-    @property
-    def place(self) -> Place:
-        """Where the original lies, or lay."""
-        return self.message.partition, self.message.offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +81,14 @@ class DeadLetters:
         names: dict[str, tuple[str, ...]] = {}
         for each in self._subscriptions.all():
             topic = each.policy.dead_letter_topic
+            depth = await self._count(each)
             names[topic] = (*names.get(topic, ()), each.name)
-            depths[topic] = depths.get(topic, 0) + await self.count(each.name)
+            depths[topic] = depths.get(topic, 0) + depth
         return [DeadLetterTopic(topic, depths[topic], names[topic]) for topic in sorted(names)]
 
     async def count(self, name: str) -> int:
         """How many dead letters a subscription has."""
-        subscription = self._subscriptions.existing(name)
-        queues = [each.machine.queue(subscription.id) for each in await self._partitions.load(subscription.topic)]
-        return sum(each.progress.dead.count for each in queues if each is not None)
+        return await self._count(self._subscriptions.existing(name))
 
     async def peek(
         self,
@@ -125,26 +101,27 @@ class DeadLetters:
 
         filter: in CEL, over the copies. after: the `copy_id` of the last one seen.
         """
-        subscription, dead = self._subscriptions.existing(name), await self.count(name)
+        subscription = self._subscriptions.existing(name)
+        dead = await self._count(subscription)
         wanted = None if filter is None else Filter(filter)
-        found: dict[Place, DeadLetter] = {}
-        copied: set[Place] = set()
-        left_bytes = MAX_PEEKED_BYTES
-        async for letter in self._copies(subscription, after):
-            copied.add(letter.place)
-            if letter.place in found or not _matches(wanted, letter):
+        found: list[DeadLetter] = []
+        copied_count, left_bytes = 0, MAX_PEEKED_BYTES
+        copies = await self._copies(subscription)
+        async for letter in copies.all() if after is None else copies.all(_parsed(after)):
+            copied_count += 1
+            if not _matches(wanted, letter):
                 continue
-            found[letter.place] = letter
+            found.append(letter)
             left_bytes -= len(letter.message.value or b"")
             if len(found) == limit or left_bytes <= 0:
-                return PeekedLetters(list(found.values()), None)
-        dead = min(dead, await self.count(name))  # Letters may have come and gone meanwhile.
-        return PeekedLetters(list(found.values()), None if after is not None else max(0, dead - len(copied)))
+                return PeekedLetters(found, None)
+        dead = min(dead, await self._count(subscription))  # Letters may have come and gone meanwhile.
+        return PeekedLetters(found, None if after is not None else max(0, dead - copied_count))
 
     async def unknown(self, name: str, message_ids: Sequence[str]) -> list[str]:
         """Those of some ids, each once, that name no dead letter of a subscription."""
         subscription = self._subscriptions.existing(name)
-        partitions = await self._partitions.load(subscription.topic)
+        partitions = await self._load(subscription)
         return [
             each
             for each in dict.fromkeys(message_ids)
@@ -183,17 +160,18 @@ class DeadLetters:
     ) -> int:
         """Give dead letters up: they count no more. Their copies stay in the dead-letter topic, as it keeps them."""
         subscription = self._subscriptions.existing(name)
-        partitions = await self._partitions.load(subscription.topic)
-        dropped: dict[int, list[int]] = {}
-        if filter is None:
-            for partition in partitions:
-                dropped[partition.number] = _dead_offsets(subscription, partition, message_ids)
-        else:
-            async for letter in self._letters(subscription, filter, message_ids):
-                dropped.setdefault(letter.message.partition, []).append(letter.message.offset)
-        for number, offsets in dropped.items():
-            await ask(partitions[number], DropDeadLetters(subscription=subscription.id, offsets=tuple(offsets)))
-        return sum(map(len, dropped.values()))
+        dropped = 0
+        if filter is not None:
+            async for letters in _portions(self._matching(subscription, filter, message_ids), _AT_ONCE):
+                for partition, mine in await self._by_partition(subscription, letters):
+                    await ask(partition, DropDeadLetters(subscription=subscription.id, offsets=tuple(mine)))
+                dropped += len(letters)
+            return dropped
+        for partition in await self._load(subscription):
+            for offsets in _dead_portions(subscription, partition, message_ids, _AT_ONCE):
+                await ask(partition, DropDeadLetters(subscription=subscription.id, offsets=offsets))
+                dropped += len(offsets)
+        return dropped
 
     async def _redriven(
         self,
@@ -202,25 +180,32 @@ class DeadLetters:
         message_ids: Sequence[str] | None,
         at_once: int,
     ) -> AsyncIterator[int]:
-        """Redrives a portion at each step, and tells how many it was; last those whose copies are gone."""
-        async for letters in _portions(self._letters(subscription, expression, message_ids), at_once):
-            await self._redrive(subscription, letters)
-            yield len(letters)
-        for partition in await self._partitions.load(subscription.topic) if expression is None else ():
-            offsets = _dead_offsets(subscription, partition, message_ids)
-            for place in range(0, len(offsets), at_once):
-                mine = tuple(offsets[place : place + at_once])
-                gone = await ask(partition, Redeliver(subscription=subscription.id, offsets=mine))
-                yield len(mine) - len(gone)
+        """Redrives a portion at each step, and says how many letters that were."""
+        if expression is not None:
+            async for letters in _portions(self._matching(subscription, expression, message_ids), at_once):
+                await self._redrive(subscription, letters)
+                yield len(letters)
+            return
+        for partition in await self._load(subscription):
+            for offsets in _dead_portions(subscription, partition, message_ids, at_once):
+                gone = await ask(partition, Redeliver(subscription=subscription.id, offsets=offsets))
+                yield len(offsets) - len(gone) + await self._redeliver_copies(subscription, partition, gone)
 
     async def _redrive(self, subscription: Subscription, letters: Sequence[DeadLetter]) -> None:
-        partitions = await self._partitions.load(subscription.topic)
-        by_partition: dict[int, dict[int, DeadLetter]] = {}
-        for letter in letters:
-            by_partition.setdefault(letter.message.partition, {})[letter.message.offset] = letter
-        for number, mine in by_partition.items():
-            gone = await ask(partitions[number], Redeliver(subscription=subscription.id, offsets=tuple(mine)))
-            await self._republish(subscription, partitions[number], [mine[offset] for offset in gone])
+        for partition, mine in await self._by_partition(subscription, letters):
+            gone = await ask(partition, Redeliver(subscription=subscription.id, offsets=tuple(mine)))
+            await self._republish(subscription, partition, [mine[offset] for offset in gone])
+
+    async def _redeliver_copies(
+        self, subscription: Subscription, partition: QueuePartition, offsets: Sequence[int]
+    ) -> int:
+        """Deliver the copies of dead letters whose originals are gone. Returns of how many there are copies."""
+        if not offsets:
+            return 0
+        copies = await self._copies(subscription)
+        letters = [letter async for letter in copies.of({(partition.number, offset) for offset in offsets})]
+        await self._republish(subscription, partition, letters)
+        return len(letters)
 
     async def _republish(
         self, subscription: Subscription, partition: QueuePartition, letters: Sequence[DeadLetter]
@@ -228,6 +213,7 @@ class DeadLetters:
         """Publish letters whose originals are gone from their log, for this subscription alone."""
         if not letters:
             return
+        self._check(subscription)  # Nothing is awaited before `publish` looks for the topic, and may make it.
         copies = [_republished(subscription, each) for each in letters]
         for result in await self._messages.publish(subscription.topic, copies):
             if isinstance(result, RequestError):
@@ -235,45 +221,46 @@ class DeadLetters:
         offsets = tuple(each.message.offset for each in letters)
         await ask(partition, DropDeadLetters(subscription=subscription.id, offsets=offsets))
 
-    async def _letters(
-        self, subscription: Subscription, expression: str | None, message_ids: Sequence[str] | None
+    async def _matching(
+        self, subscription: Subscription, expression: str, message_ids: Sequence[str] | None
     ) -> AsyncIterator[DeadLetter]:
-        """Those that are meant and have a copy, each once."""
-        wanted = None if expression is None else Filter(expression)
-        named = None if message_ids is None else _places(message_ids)
-        seen: set[Place] = set()
-        async for letter in self._copies(subscription):
-            if letter.place in seen or (named is not None and letter.place not in named):
-                continue
+        """Those whose copies match, of all or of those that are named."""
+        wanted, copies = Filter(expression), await self._copies(subscription)
+        async for letter in copies.all() if message_ids is None else copies.of(_places(message_ids)):
             if _matches(wanted, letter):
-                seen.add(letter.place)
                 yield letter
-            if named is not None:
-                named.discard(letter.place)
-                if not named:
-                    return
 
-    async def _copies(self, subscription: Subscription, after: str | None = None) -> AsyncIterator[DeadLetter]:
-        """Copies of those that still count, oldest first in each partition of the dead-letter topic.
+    async def _by_partition(
+        self, subscription: Subscription, letters: Sequence[DeadLetter]
+    ) -> list[tuple[QueuePartition, dict[int, DeadLetter]]]:
+        """Letters by the partition and the offset of their originals."""
+        partitions = await self._load(subscription)
+        found: dict[int, dict[int, DeadLetter]] = {}
+        for letter in letters:
+            found.setdefault(letter.message.partition, {})[letter.message.offset] = letter
+        return [(partitions[number], mine) for number, mine in found.items()]
 
-        One that died again after a redrive has a copy of each time.
-        """
+    async def _copies(self, subscription: Subscription) -> DeadLetterCopies:
+        partitions = await self._load(subscription)
+        topic = self._topics.image.topics.get(self._subscriptions.current(subscription).policy.dead_letter_topic)
+        return DeadLetterCopies(subscription, partitions, topic, self._messages)
+
+    async def _count(self, subscription: Subscription) -> int:
+        queues = [each.machine.queue(subscription.id) for each in await self._load(subscription)]
+        return sum(each.progress.dead.count for each in queues if each is not None)
+
+    async def _load(self, subscription: Subscription) -> list[QueuePartition]:
+        """The partitions of a subscription's topic, as long as there is the subscription."""
+        self._check(subscription)
         partitions = await self._partitions.load(subscription.topic)
-        topic = self._topics.image.topics.get(subscription.policy.dead_letter_topic)
-        first, last_seen = (0, -1) if after is None else _parsed(after)
-        for number in range(first, 0 if topic is None else len(topic.partitions)):
-            start = last_seen + 1 if number == first else 0
-            async for message in self._messages.read_all(
-                subscription.policy.dead_letter_topic, number, _READ_AT_ONCE, start
-            ):
-                letter = read_dead_letter(message)
-                if (
-                    letter is not None
-                    and letter.subscription == subscription.name
-                    and letter.message.topic == subscription.topic
-                    and _is_dead(subscription, partitions, letter.place)
-                ):
-                    yield letter
+        self._check(subscription)
+        return partitions
+
+    def _check(self, subscription: Subscription) -> None:
+        """Raises RequestError if a subscription is deleted, or its topic, though others may have their names."""
+        self._subscriptions.current(subscription)
+        if self._topics.existing(subscription.topic).topic_id != subscription.topic_id:
+            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{subscription.topic}' was deleted")
 
     async def _sleep_until(self, time_ms: int) -> None:
         left_ms = time_ms - self._clock.steady_ms()
@@ -305,40 +292,11 @@ def _republished(subscription: Subscription, letter: DeadLetter) -> OutgoingMess
     return OutgoingMessage(value=letter.message.value, key=letter.message.key, headers=(*kept, addressee))
 
 
-def read_dead_letter(message: Message) -> DeadLetter | None:
-    """What a message says of itself, if it is a dead letter."""
-    try:
-        origin = message._replace(
-            topic=_text(message, attributes.DEAD_TOPIC),
-            partition=int(_text(message, attributes.DEAD_PARTITION)),
-            offset=int(_text(message, attributes.DEAD_OFFSET)),
-        )
-        return DeadLetter(
-            message=origin,
-            copy_id=message.message_id,
-            reason=_text(message, attributes.DEAD_REASON),
-            deliveries=int(_text(message, attributes.DEAD_DELIVERIES)),
-            first_failure_ms=int(_text(message, attributes.DEAD_FIRST_FAILURE_MS)),
-            last_failure_ms=int(_text(message, attributes.DEAD_LAST_FAILURE_MS)),
-            subscription=_text(message, attributes.DEAD_SUBSCRIPTION),
-        )
-    except ValueError:
-        return None
-
-
 def _parsed(message_id: str) -> tuple[int, int]:
     try:
         return parse_message_id(message_id)
     except ValueError as error:
         raise RequestError(ErrorKind.INVALID_REQUEST, str(error)) from error
-
-
-def _text(message: Message, name: str) -> str:
-    """Raises ValueError if there is no such header."""
-    value = last_header(message.headers, name)
-    if value is None:
-        raise ValueError(name)
-    return value.decode()
 
 
 def _places(message_ids: Sequence[str]) -> set[Place]:
@@ -356,15 +314,27 @@ def _is_dead(subscription: Subscription, partitions: Sequence[QueuePartition], p
     return 0 <= number < len(partitions) and offset in _dead(subscription, partitions[number])
 
 
-def _dead_offsets(
-    subscription: Subscription, partition: QueuePartition, message_ids: Sequence[str] | None
-) -> list[int]:
-    """The dead letters of a partition, whatever became of their copies: all, or those that are named."""
-    dead = _dead(subscription, partition)
-    if message_ids is None:
-        return [offset for start, end in dead for offset in range(start, end)]
-    named = sorted(_places(message_ids))
-    return [offset for number, offset in named if number == partition.number and offset in dead]
+def _dead_portions(
+    subscription: Subscription, partition: QueuePartition, message_ids: Sequence[str] | None, at_once: int
+) -> Iterator[tuple[int, ...]]:
+    """The dead letters of a partition, with or without copies: all that it has now, or those that are named."""
+    end = int(partition.messages.high_watermark)
+    named = None if message_ids is None else _named(partition, message_ids)
+    start = 0
+    while True:
+        dead = _dead(subscription, partition)
+        meant = (
+            dead.members(start, end) if named is None else (each for each in named if each >= start and each in dead)
+        )
+        portion = tuple(islice(meant, at_once))
+        if not portion:
+            return
+        yield portion
+        start = portion[-1] + 1
+
+
+def _named(partition: QueuePartition, message_ids: Sequence[str]) -> list[int]:
+    return sorted(offset for number, offset in _places(message_ids) if number == partition.number)
 
 
 def _matches(wanted: Filter | None, letter: DeadLetter) -> bool:

@@ -149,18 +149,32 @@ class Messages:
 
     async def read_all(self, topic: str, number: int, at_once: int, start: int = 0) -> AsyncIterator[Message]:
         """Every committed message of a partition from an offset on, read in portions. Raises RequestError."""
+        while found := await self.read(topic, number, start, at_once, _READ_BYTES):
+            for message in found:
+                yield message
+            start = found[-1].offset + 1
+
+    async def read(self, topic: str, number: int, start: int, limit: int, max_bytes: int) -> list[Message]:
+        """The next committed messages of a partition from an offset on; none if there are no more.
+
+        Reads no more than max_bytes, or a single batch if that is larger. Raises RequestError.
+        """
         partition = self._partitions.find(topic, number)
         await wait_for_commits([partition], self._clock)
         offset = max(start, int(partition.log.log_start_offset))
         if offset > partition.high_watermark:
-            return
-        while True:
-            found, _ = await self._read(topic, number, offset, at_once, _READ_BYTES)
-            if not found:
-                return
-            for message in found:
-                yield message
-            offset = max(found[-1].offset + 1, int(partition.log.log_start_offset))
+            return []
+        found, _ = await self._read(topic, number, offset, limit, max_bytes)
+        return found
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """Where the committed messages end, of each partition that could be opened. Raises RequestError."""
+        numbers = range(len(self._topics.existing(topic).partitions))
+        return {
+            number: int(self._partitions.find(topic, number).high_watermark)
+            for number in numbers
+            if self._partitions.has(topic, number)
+        }
 
     async def get(self, topic: str, message_id: str) -> Message:
         """One message. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""

@@ -61,6 +61,10 @@ class PartitionTable:
             raise self._missing(topic, number)
         return partition
 
+    def has(self, topic: str, number: int) -> bool:
+        """Whether `find` finds a partition; it may be offline by now."""
+        return (topic, number) in self._partitions
+
     def serves(self, partition: Partition) -> bool:
         """Whether a partition is still the one of its name: not if its topic was deleted, and perhaps made again."""
         return self._partitions.get(partition.identity) is partition

@@ -1,10 +1,12 @@
 """What the machine of one partition is asked, and what it answers."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
 from conveyor.kernel.errors import RequestError
+from conveyor.queues.dead_copies import Copy
 from conveyor.queues.message import Message
 from conveyor.queues.policy import Subscription
 
@@ -98,10 +100,14 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveToDeadLetters:
-    """These lie in the dead-letter topic now. Replies None."""
+    """Messages that are given up become dead letters. Replies None.
+
+    copies: where the copies of most of them lie; there is none of the others, as they could not be read any more.
+    """
 
     subscription: UUID
     offsets: tuple[int, ...]
+    copies: Mapping[int, Copy] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -382,7 +382,7 @@ class QueueMachine:
             case Release():
                 queue.release(command.targets)
             case MoveToDeadLetters():
-                records = queue.move_to_dead_letters(command.offsets)
+                records = queue.move_to_dead_letters(command.offsets, command.copies)
             case Redeliver():
                 reply, records = queue.redeliver(command.offsets, now_ms)
             case DropDeadLetters():

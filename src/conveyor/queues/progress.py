@@ -3,7 +3,7 @@
 Changed by applied records, and by `settle` where the topic's own log says that there is no message.
 
     unsettled  ->  FAILED (delivered, waits for its next time)  ->  settled
-               ->  DOOMED (on its way to the dead-letter topic) ->  DEAD (settled)  ->  RESTORED (unsettled)
+               ->  DOOMED (on its way to the dead-letter topic) ->  COPIED, or DEAD (settled)  ->  RESTORED (unsettled)
 
 Everything below `start_offset` is settled; `settled` holds what lies above it and is settled, too. What is in neither
 is unsettled, whether it was written yet or not.
@@ -14,15 +14,18 @@ from dataclasses import replace
 from uuid import UUID
 
 from conveyor.kernel.machine import LogRecord
+from conveyor.queues.dead_copies import DeadCopies
 from conveyor.queues.range_set import RangeSet
 from conveyor.queues.records import (
     Attempt,
     Kind,
     Range,
+    copied_records,
     doomed,
     failed,
     ranges_records,
     read_attempts,
+    read_copied,
     read_doomed,
     read_offset,
     read_ranges,
@@ -42,6 +45,8 @@ class Progress:
         self.settled = RangeSet()
         self.expired = RangeSet()
         self.dead = RangeSet()
+        self.copies = DeadCopies()
+        """Where the copies of the dead letters lie, of those that have one."""
         self.restored = RangeSet()
         """Dead letters that are to be delivered again, however late it is."""
         self.attempts: dict[int, Attempt] = {}
@@ -65,6 +70,10 @@ class Progress:
                 self._start(read_offset(value))
             case Kind.SETTLED | Kind.EXPIRED | Kind.DEAD:
                 self._settle(read_ranges(value), kind)
+            case Kind.COPIED:
+                for copied in read_copied(value):
+                    self._settle([(copied.start, copied.end)], Kind.DEAD)
+                    self.copies.add(copied)
             case Kind.FAILED:
                 self.attempts.update(read_attempts(value))
             case Kind.DOOMED:
@@ -74,7 +83,7 @@ class Progress:
                 self._restore(read_ranges(value))
             case Kind.DROPPED:
                 for start, end in read_ranges(value):
-                    self.dead.remove(start, end)
+                    self._revive(start, end)
 
     def records(self, subscription: UUID) -> Iterator[LogRecord]:
         """Records that make this state from nothing."""
@@ -82,6 +91,7 @@ class Progress:
         yield from ranges_records(subscription.bytes, Kind.SETTLED, self.settled)
         yield from ranges_records(subscription.bytes, Kind.EXPIRED, self.expired)
         yield from ranges_records(subscription.bytes, Kind.DEAD, self.dead)
+        yield from copied_records(subscription, self.copies.ranges())
         yield from ranges_records(subscription.bytes, Kind.RESTORED, self.restored)
         living = [(offset, each) for offset, each in self.attempts.items() if each.doomed is None]
         for place in range(0, len(living), _ATTEMPTS_AT_ONCE):
@@ -97,8 +107,9 @@ class Progress:
 
     def cut(self, offset: int) -> None:
         """The log has lost what lay from an offset on: other messages will lie there."""
-        for each in (self.settled, self.expired, self.dead, self.restored):
+        for each in (self.settled, self.expired, self.restored):
             each.remove(offset, BEYOND)
+        self._revive(offset, BEYOND)
         self.attempts = {place: each for place, each in self.attempts.items() if place < offset}
         self.start_offset = min(self.start_offset, offset)
 
@@ -117,8 +128,8 @@ class Progress:
         self.settled = RangeSet()
         self.restored = RangeSet()
         self.attempts = {}
-        for each in (self.expired, self.dead):
-            each.remove(offset, BEYOND)
+        self.expired.remove(offset, BEYOND)
+        self._revive(offset, BEYOND)
 
     def _settle(self, ranges: list[Range], kind: Kind) -> None:
         for start, end in ranges:
@@ -127,6 +138,7 @@ class Progress:
             if kind is Kind.EXPIRED:
                 self.expired.add(start, end)
             elif kind is Kind.DEAD:
+                self._revive(start, end)
                 self.dead.add(start, end)
             if end > self.start_offset:
                 self.settled.add(max(start, self.start_offset), end)
@@ -146,9 +158,14 @@ class Progress:
             for offset in [each for each in attempts if start <= each < end]:
                 del attempts[offset]
 
+    def _revive(self, start: int, end: int) -> None:
+        """These are dead letters no more, for one reason or another."""
+        self.dead.remove(start, end)
+        self.copies.remove(start, end)
+
     def _restore(self, ranges: list[Range]) -> None:
         for start, end in ranges:
-            self.dead.remove(start, end)
+            self._revive(start, end)
             self.restored.add(start, end)
             if start < self.start_offset:
                 self.settled.add(min(end, self.start_offset), self.start_offset)

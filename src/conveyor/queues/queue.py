@@ -5,7 +5,7 @@ soon as they are appended, in the same turn.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
@@ -29,6 +29,7 @@ from conveyor.queues.commands import (
     Settled,
     Target,
 )
+from conveyor.queues.dead_copies import Copy, copied_ranges
 from conveyor.queues.deliveries import MAX_INDEXED, Deliveries, Lease
 from conveyor.queues.filters import Filter, FilterFailure
 from conveyor.queues.findings import Findings
@@ -36,7 +37,7 @@ from conveyor.queues.message import Message
 from conveyor.queues.policy import Policy, Subscription
 from conveyor.queues.progress import Progress
 from conveyor.queues.range_set import ranges_of
-from conveyor.queues.records import Attempt, Kind, doomed, failed, ranges_record
+from conveyor.queues.records import Attempt, Kind, copied_records, doomed, failed, ranges_record
 from conveyor.queues.remembered_acks import RememberedAcks
 from conveyor.queues.scan import group_of
 from conveyor.queues.source import SMALL_BYTES, MessageSource
@@ -165,11 +166,13 @@ class Queue:
         for offset, lease in leases:
             self.deliveries.available.push(offset, lease.priority, 0, lease.group)
 
-    def move_to_dead_letters(self, offsets: Iterable[int]) -> list[LogRecord]:
-        """These lie in the dead-letter topic."""
+    def move_to_dead_letters(self, offsets: Iterable[int], copies: Mapping[int, Copy]) -> list[LogRecord]:
+        """Settle messages that were given up, as far as they still are."""
         gone = [each for each in offsets if self.deliveries.doomed.pop(each, None) is not None]
         self._probe.dead_lettered += len(gone)
-        return self._settled(Kind.DEAD, gone)
+        copied = copied_ranges({each: copies[each] for each in gone if each in copies})
+        records = self._settled(Kind.DEAD, [each for each in gone if each not in copies])
+        return records + copied_records(self._subscription.id, copied)
 
     def redeliver(self, offsets: Iterable[int], now_ms: int) -> tuple[tuple[int, ...], list[LogRecord]]:
         """These dead letters are delivered again. Returns those whose records are gone. Raises StorageFailure."""

@@ -78,6 +78,13 @@ class RangeSet:
         inside = offset - self._starts[place] if place < len(self._starts) and self._starts[place] < offset else 0
         return sum(self._ends[place:]) - sum(self._starts[place:]) - inside
 
+    def members(self, start: int, end: int) -> Iterator[int]:
+        """The offsets of [start, end) that are in the set, ascending. The set must not change meanwhile."""
+        for place in range(bisect_right(self._ends, start), len(self._starts)):
+            if self._starts[place] >= end:
+                return
+            yield from range(max(start, self._starts[place]), min(end, self._ends[place]))
+
     def gaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """The parts of [start, end) that are not in the set, ascending."""
         place = bisect_right(self._ends, start)

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.backoff import retry_delay_ms
 from conveyor.queues.commands import LeasedMessage, Target
+from conveyor.queues.dead_copies import Copy
 from conveyor.queues.machine import QueueMachine
 from conveyor.queues.policy import Policy
 from conveyor.queues.progress import Progress
 
-Hard = tuple[bool, bool, bool, bool, bool, int, int]
+Hard = tuple[bool, bool, bool, bool, bool, int, int, Copy | None]
 """Of one message: is it cancelled, settled, a dead letter, doomed, a dead letter to be delivered again; how often it
-was delivered in vain; when it is due again."""
+was delivered in vain; when it is due again; where its copy lies."""
 
 
 @dataclass(slots=True)
@@ -35,12 +36,13 @@ class Known:
     retry_ms: int = 0
     lease: LeasedMessage | None = None
     came_back: bool = False
+    copy: Copy | None = None
 
     @property
     def hard(self) -> Hard:
         is_waiting = self.deliveries > 0 and not self.doomed
         flags = self.cancelled, self.settled, self.dead, self.doomed, self.restored
-        return *flags, self.deliveries, self.retry_ms if is_waiting else 0
+        return *flags, self.deliveries, self.retry_ms if is_waiting else 0, self.copy if self.dead else None
 
     @property
     def is_open(self) -> bool:
@@ -205,7 +207,15 @@ def hard_of(machine: QueueMachine, progress: Progress, offset: int) -> Hard:
         offset in progress.restored,
         0 if attempt is None else attempt.deliveries,
         0 if attempt is None or is_doomed else attempt.due_ms,
+        copy_of(progress, offset),
     )
+
+
+def copy_of(progress: Progress, offset: int) -> Copy | None:
+    """Where the copy of a dead letter lies."""
+    found = [each for each in progress.copies.ranges() if each.start <= offset < each.end]
+    assert len(found) < 2
+    return Copy(found[0].log, found[0].copy_offset + offset - found[0].start) if found else None
 
 
 def kinds(results: object) -> list[ErrorKind | None]:

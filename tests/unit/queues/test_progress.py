@@ -4,6 +4,7 @@ from uuid import UUID
 
 from conveyor.kernel.machine import LogRecord
 from conveyor.queues import records
+from conveyor.queues.dead_copies import CopiedRange, CopyLog
 from conveyor.queues.progress import Progress
 from conveyor.queues.records import Attempt, Kind
 
@@ -28,9 +29,13 @@ def ranges(kind: Kind, *found: tuple[int, int]) -> LogRecord:
     return records.ranges_record(MINE.bytes, kind, found)
 
 
+def copied(start: int, end: int, copy_offset: int, partition: int = 0) -> CopiedRange:
+    return CopiedRange(CopyLog(UUID(int=1), partition), start, end, copy_offset)
+
+
 def state(progress: Progress) -> tuple[object, ...]:
     sets = (progress.settled, progress.expired, progress.dead, progress.restored)
-    return progress.start_offset, *map(list, sets), progress.attempts
+    return progress.start_offset, *map(list, sets), progress.attempts, sorted(progress.copies.ranges())
 
 
 def test_everything_below_the_start_is_settled() -> None:
@@ -93,13 +98,27 @@ def test_dropped_dead_letters_stay_settled() -> None:
     assert progress.is_settled(2)
 
 
+def test_copies_are_known_as_long_as_their_originals_are_dead_letters() -> None:
+    progress = begun()
+    apply(progress, *records.copied_records(MINE, [copied(0, 10, 100), copied(20, 30, 200)]))
+    assert list(progress.dead) == [(0, 10), (20, 30)]
+    apply(progress, ranges(Kind.RESTORED, (0, 3)), ranges(Kind.DROPPED, (5, 6)), records.started(MINE, 25))
+    assert list(progress.copies.ranges()) == [copied(3, 5, 103), copied(6, 10, 106), copied(20, 25, 200)]
+    apply(progress, *records.copied_records(MINE, [copied(4, 5, 300)]))
+    assert list(progress.copies.ranges()) == [copied(3, 4, 103), copied(4, 5, 300), *list(progress.copies.ranges())[2:]]
+    apply(progress, ranges(Kind.DEAD, (6, 30)))
+    assert list(progress.copies.ranges()) == [copied(3, 4, 103), copied(4, 5, 300)]
+    progress.cut(4)
+    assert list(progress.copies.ranges()) == [copied(3, 4, 103)]
+
+
 def test_starting_again_makes_what_is_above_new() -> None:
     progress = begun()
     apply(
         progress, ranges(Kind.DEAD, (1, 2), (6, 7)), ranges(Kind.SETTLED, (8, 9)), records.failed(MINE, [(7, FAILED)])
     )
     apply(progress, records.started(MINE, 5))
-    assert state(progress) == (5, [], [], [(1, 2)], [], {})
+    assert state(progress) == (5, [], [], [(1, 2)], [], {}, [])
 
 
 def test_dead_letters_outlive_their_originals() -> None:
@@ -119,6 +138,7 @@ def test_records_make_the_same_state() -> None:
         ranges(Kind.RESTORED, (4, 5)),
         records.failed(MINE, [(21, FAILED)]),
         records.doomed(MINE, 22, DOOMED),
+        *records.copied_records(MINE, [copied(30, 40, 7), copied(50, 51, 3, partition=4)]),
     )
     again = Progress()
     apply(again, *progress.records(MINE))
