@@ -109,11 +109,11 @@ class Queue:
 
     def lease(self, command: LeaseMessages, now_ms: int) -> tuple[LeasedMessages, list[LogRecord]]:
         """Hand out what comes next. Raises StorageFailure; StillPacked if the next batch has to be unpacked first."""
-        found = Findings()
+        found = Findings(self._filter)
         room = self._policy.max_in_flight - len(self.deliveries.leases)
         wanted = 0 if self._policy.paused else min(command.count, room)
         looked_at = 0
-        while len(found.leased) < wanted and looked_at < _LOOKED_AT_ONCE and found.bytes < command.max_bytes:
+        while len(found.leased) < wanted and looked_at < _LOOKED_AT_ONCE and found.goes_on(command.max_bytes):
             limit = 1 if self.deliveries.keys is not None else wanted - len(found.leased)
             popped = None if self._must_wait else self.deliveries.available.pop(now_ms, command.lowest_priority, limit)
             if popped is None:
@@ -211,8 +211,9 @@ class Queue:
 
     def _expire_overdue(self, now_ms: int) -> list[LogRecord]:
         """Messages whose time to live is over are looked at though nobody asks for them."""
-        found = Findings()
-        for offset in list(self.deliveries.pop_overdue(now_ms, _OVERDUE_AT_ONCE)):
+        found = Findings(self._filter)
+        overdue = self.deliveries.pop_overdue(now_ms, _OVERDUE_AT_ONCE)
+        while found.goes_on() and (offset := next(overdue, None)) is not None:
             if self.progress.is_settled(offset) or offset in self.deliveries.doomed:
                 continue
             try:
@@ -250,7 +251,7 @@ class Queue:
         reached = popped.start
         ends_ms = now_ms + command.visibility_ms
         try:
-            while reached < popped.end and found.bytes < command.max_bytes:
+            while reached < popped.end and found.goes_on(command.max_bytes):
                 self._look_at(reached, popped, ends_ms, now_ms, found)
                 reached += 1
         except StorageFailure:

@@ -3,8 +3,8 @@
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.filter_expression import MAX_CHARACTERS
-from conveyor.queues.filters import MAX_SEARCHED_BYTES, Filter, FilterFailure
+from conveyor.queues.filter_expression import MAX_CHARACTERS, MAX_COST_NS
+from conveyor.queues.filters import Filter, FilterFailure
 from conveyor.queues.message import Message
 
 HEADERS = (
@@ -51,7 +51,7 @@ def test_filter_sees_empty_text_and_null_where_a_message_has_nothing() -> None:
     assert Filter("key == '' && tag == '' && size == 0 && payload == null && priority == 4").matches(BARE)
 
 
-@pytest.mark.parametrize("value", [b"text", b"{", b"[" * 100_000, b"1e999", b"\xff"])
+@pytest.mark.parametrize("value", [b"text", b"{", b"[" * 10_000, b"1e999", b"\xff"])
 def test_payload_that_is_no_json_is_null(value: bytes) -> None:
     assert Filter("payload == null").matches(Message("t", 0, 0, 0, None, value))
 
@@ -118,8 +118,92 @@ def test_time_out_of_range_fails_the_filter_only() -> None:
         Filter("timestamp > timestamp('2023-11-14T22:13:20Z')").matches(Message("t", 0, 0, 1 << 61, None, None))
 
 
-def test_macro_does_not_go_through_large_messages() -> None:
-    large = Message("t", 0, 0, 0, None, b"[%s]" % b",".join([b"1"] * (MAX_SEARCHED_BYTES // 2)))
-    assert not Filter("payload[0] == 2").matches(large)
-    with pytest.raises(FilterFailure, match="too large"):
-        Filter("payload.exists(i, i == 2)").matches(large)
+def object_of(**fields: bytes) -> Message:
+    value = b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), content) for name, content in fields.items())
+    return Message("t", 0, 0, 0, None, value)
+
+
+TEXT = b'"%b"' % (b"a" * 900_000)
+NUMBERS = b"[%b1]" % (b"1," * 400_000)
+SMALL_NUMBERS = b"[%b1]" % (b"1," * 10_000)
+NAMES = b"[%b1]" % (b'"a",' * 10_000)
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        (f"size({'+'.join(['payload.s'] * 380)}) == 0", object_of(s=TEXT)),
+        ("payload.m.exists(x, payload.s.contains('aab'))", object_of(s=TEXT[:22_000] + b'"', m=SMALL_NUMBERS)),
+        (f"size({'+'.join(['payload.l'] * 300)}) == 0", object_of(l=NUMBERS)),
+        (" || ".join(["payload.n in payload.l"] * 150), object_of(l=NUMBERS, n=b"2")),
+        ("payload.l.filter(x, x != 'b').size() == 1", object_of(l=NAMES)),
+        ("payload.l.all(x, payload.l[0] == x)", object_of(l=SMALL_NUMBERS)),
+        ("payload.s.matches('[ab]*a[ab]{900}c')", object_of(s=TEXT)),
+        ("payload == null", object_of(l=NUMBERS)),
+        ("payload == null", Message("t", 0, 0, 0, None, b"[" * 900_000)),
+        ("headers.size() == 1", Message("t", 0, 0, 0, None, None, tuple((f"h{n}", None) for n in range(100_000)))),
+        ("key.contains('aab')", Message("t", 0, 0, 0, b"a" * 10_000_000, None)),
+    ],
+    ids=["join", "search", "lists", "in", "filter", "copies", "pattern", "elements", "depth", "headers", "key"],
+)
+def test_message_that_would_cost_too_much_is_refused_before_it_is_evaluated(expression: str, message: Message) -> None:
+    tried = Filter(expression)
+    with pytest.raises(FilterFailure, match="too large for this filter"):
+        tried.matches(message)
+    assert 0 < tried.spent_ns <= MAX_COST_NS
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("payload.total > 10", object_of(total=b"12", s=TEXT)),
+        ("payload.total > 10 && !has(payload.color)", object_of(total=b"12", l=NUMBERS)),
+        ("payload.items.exists(i, i.sku == 'x')", object_of(items=b'[%b{"sku":"x"}]' % (b'{"sku":"a"},' * 1000))),
+        ("payload.s.contains('aaa')", object_of(s=TEXT)),
+        ("key.matches('^a+$') && key.contains('aa')", Message("t", 0, 0, 0, b"a" * 1000, None)),
+    ],
+    ids=["a field beside a long text", "a field beside many numbers", "macro", "text", "key"],
+)
+def test_message_of_an_ordinary_size_is_evaluated(expression: str, message: Message) -> None:
+    assert Filter(expression).matches(message) is True
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        (" || ".join(rf"key.matches(r'\pL{{{number}}}')" for number in range(1, 99)), "instructions"),
+        (r"key.matches(r'(\pN{30}){30}')", "too large"),
+        ("[1, 2].exists(x, x == 1, true)", "takes a variable and a condition"),
+        ("payload" + ".a" * 50 + " == 1", "nests too deeply"),
+        ("key.matches(b'a')", "text, not bytes"),
+    ],
+)
+def test_expression_whose_cost_has_no_bound_is_refused(expression: str, reason: str) -> None:
+    with pytest.raises(RequestError, match=reason) as refused:
+        Filter(expression)
+    assert refused.value.kind is ErrorKind.INVALID_FILTER
+
+
+def test_failure_that_quotes_the_message_is_cut() -> None:
+    with pytest.raises(FilterFailure) as failure:
+        Filter("duration(payload.s) > duration('1s')").matches(object_of(s=TEXT[:200_000] + b'"'))
+    assert len(str(failure.value)) < 300
+
+
+def test_pattern_over_what_is_no_text_fails_without_a_line_of_the_package(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(FilterFailure):
+        Filter("payload.n.matches('a')").matches(object_of(n=b"1"))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "value", [b'{"a":1,"b":[2,{"a":3}],"a":4}', b' {"b" : {"a":5} , "a" : 4 }', b'{"class":1,"a":4}']
+)
+def test_fields_are_found_as_in_the_whole_payload(value: bytes) -> None:
+    message = Message("t", 0, 0, 0, None, value)
+    assert Filter("payload.a == 4").matches(message)
+    assert Filter("payload['a'] == 4").matches(message)
+
+
+def test_macros_variable_may_hide_another() -> None:
+    assert Filter("[[1]].exists(payload, payload[0] == 1)").matches(BARE)

@@ -309,6 +309,38 @@ def test_message_on_which_the_filter_fails_goes_where_the_policy_says(on_error: 
     assert stage.probes[SUBSCRIPTION].filter_errors == 1
 
 
+SLOW_FILTER = "payload.l.exists(x, x == 2)"
+SLOW_VALUE = b'{"l":[%b1]}' % (b"1," * 5_000)
+"""By its price the filter takes some milliseconds for it."""
+
+
+def test_lease_ends_where_the_filter_has_cost_enough_for_one_turn() -> None:
+    stage = Stage(subscription(filter=SLOW_FILTER))
+    stage.publish(*[(None, SLOW_VALUE, ())] * 20, (None, b'{"l":[2]}', ()))
+    turns = 0
+    while not (leased := stage.lease_offsets()):
+        turns += 1
+        assert stage.queue.has_messages
+    assert leased == [20]
+    assert turns > 2
+
+
+def test_expired_messages_are_looked_at_over_several_turns_where_the_filter_is_slow() -> None:
+    stage = Stage(subscription(filter=SLOW_FILTER))
+    stage.publish(*[(None, SLOW_VALUE, [header("ttl-ms", 10)])] * 20)
+    stage.pass_time(10)
+    assert stage.counts().unsettled == 0
+
+
+@pytest.mark.parametrize("expression", ["payload.n.matches('a')", "payload.n > 'a'"])
+def test_failing_filter_is_one_line(expression: str, caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage(subscription(filter=expression, on_filter_error="skip"))
+    stage.publish(*[(None, b'{"n":1}', ())] * 100)
+    assert stage.lease_offsets() == []
+    assert [each.name for each in caplog.records] == ["conveyor.queues.queue"]
+    assert stage.probes[SUBSCRIPTION].filter_errors == 100
+
+
 def test_lease_ends_where_the_values_become_too_large() -> None:
     stage = Stage(subscription())
     stage.publish(*[(None, b"12345", ())] * 3)
