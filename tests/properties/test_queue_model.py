@@ -8,7 +8,6 @@ default.
 
 import os
 from typing import Any
-from uuid import UUID
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -38,7 +37,7 @@ from conveyor.queues.commands import (
 from conveyor.queues.dead_copies import Copy, CopyLog
 from conveyor.queues.deliveries import MAX_INDEXED
 from conveyor.queues.inspection import message_state, peek
-from tests.unit.queues.model import Hard, Known, QueueModel, hard_of, kinds
+from tests.unit.queues.model import COPY_LOGS, Hard, Known, QueueModel, hard_of, kinds
 from tests.unit.queues.stage import SUBSCRIPTION, Stage, header, subscription, target
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "500"))
@@ -70,7 +69,6 @@ MESSAGES = st.fixed_dictionaries(
         "group": st.sampled_from(["", "g", "h"]),
     }
 )
-COPY_LOGS = [CopyLog(UUID(int=1), 0), CopyLog(UUID(int=1), 1), CopyLog(UUID(int=2), 0)]
 PICKS = st.lists(st.integers(0, 1_000), min_size=1, max_size=4)
 
 
@@ -205,15 +203,12 @@ class QueueStory(RuleBasedStateMachine):
     @rule(limit=st.integers(1, 5), logs=st.lists(st.sampled_from([None, *COPY_LOGS]), min_size=5, max_size=5))
     def bury(self, limit: int, logs: list[CopyLog | None]) -> None:
         offsets = tuple(offset for offset, _ in self.stage.machine.doomed(SUBSCRIPTION, limit))
-        copies: dict[int, Copy] = {}
-        for offset, log in zip(offsets, logs, strict=False):
-            if log is not None:
-                copies[offset] = Copy(log, self.copies_count)
-                self.copies_count += 1
-            if offset in self.model.messages:
-                known = self.model.messages[offset]
-                known.settle()
-                known.dead, known.copy = True, copies.get(offset)
+        places = zip(offsets, logs, range(self.copies_count, self.copies_count + 5), strict=False)
+        copies = {offset: Copy(log, place) for offset, log, place in places if log is not None}
+        self.copies_count += 5
+        for known in [self.model.messages[each] for each in offsets if each in self.model.messages]:
+            known.settle()
+            known.dead, known.copy = True, copies.get(known.offset)
         self.submit(MoveToDeadLetters(subscription=SUBSCRIPTION, offsets=offsets, copies=copies))
 
     @rule(picks=PICKS, drops=st.sampled_from([False, False, True]))

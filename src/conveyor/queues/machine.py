@@ -57,6 +57,7 @@ from conveyor.queues.records import (
     reset,
     started,
 )
+from conveyor.queues.refusals import no_message, subscription_gone, unreadable
 from conveyor.queues.remembered_acks import RememberedAcks
 from conveyor.queues.scan import BatchScan
 from conveyor.queues.source import MessageSource, StillPacked
@@ -170,13 +171,13 @@ class QueueMachine:
             case _:
                 queue = self._queues.get(command.subscription)
                 if queue is None:
-                    return Outcome(replies=(Reply(token, _gone()),))
+                    return Outcome(replies=(Reply(token, subscription_gone()),))
                 try:
                     return self._handle_one(queue, command, token, now_ms)
                 except StillPacked:  # Nothing has changed: the command can be handed in again.
                     raise
                 except StorageFailure as failure:
-                    return Outcome(replies=(Reply(token, _unreadable(failure)),))
+                    return Outcome(replies=(Reply(token, unreadable(failure)),))
                 finally:
                     self._look_at(queue)
 
@@ -310,7 +311,7 @@ class QueueMachine:
     def _seek(self, command: Seek, token: Token) -> Outcome:
         """Also what begins a subscription."""
         if command.subscription not in self._subscriptions:
-            return Outcome(replies=(Reply(token, _gone()),))
+            return Outcome(replies=(Reply(token, subscription_gone()),))
         queue = self._queues.get(command.subscription)
         before = 0 if queue is None else queue.progress.unsettled_count(min(command.offset, self._high_watermark))
         return Outcome((started(command.subscription, command.offset),), (Reply(token, before),))
@@ -320,9 +321,9 @@ class QueueMachine:
         try:
             message = self._source.get(command.offset) if command.offset < self._high_watermark else None
         except StorageFailure as failure:
-            return Outcome(replies=(Reply(token, _unreadable(failure)),))
+            return Outcome(replies=(Reply(token, unreadable(failure)),))
         if message is None:
-            refused = RequestError(ErrorKind.UNKNOWN_MESSAGE, f"there is no message at offset {command.offset}")
+            refused = no_message(command.offset)
             return Outcome(replies=(Reply(token, refused),))
         if read_attributes(message.headers, message.timestamp_ms).due_ms <= now_ms:
             refused = RequestError(ErrorKind.MESSAGE_NOT_DELAYED, "the message is due: it cannot be cancelled any more")
@@ -419,11 +420,3 @@ def _is_soft(queue: Queue, command: OneSubscriptionCommand) -> bool:
     """
     is_lease = isinstance(command, LeaseMessages) and queue.subscription.policy.ordering != "key"
     return is_lease or isinstance(command, Extend | Release)
-
-
-def _gone() -> RequestError:
-    return RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, "the subscription is not there any more")
-
-
-def _unreadable(failure: StorageFailure) -> RequestError:
-    return RequestError(ErrorKind.PARTITION_OFFLINE, f"the message cannot be read: {failure}")

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import RequestError, StorageFailure
 from conveyor.kernel.machine import LogRecord
 from conveyor.queues.attributes import (
     DEFAULT_PRIORITY,
@@ -38,6 +38,7 @@ from conveyor.queues.policy import Policy, Subscription
 from conveyor.queues.progress import Progress
 from conveyor.queues.range_set import ranges_of
 from conveyor.queues.records import Attempt, Kind, copied_records, doomed, failed, ranges_record
+from conveyor.queues.refusals import lease_lost, lease_unnamed, no_message
 from conveyor.queues.remembered_acks import RememberedAcks
 from conveyor.queues.scan import group_of
 from conveyor.queues.source import SMALL_BYTES, MessageSource
@@ -379,33 +380,33 @@ class Queue:
             lease = self._lease_of(target)
             return lease if isinstance(lease, RequestError) else None
         if target.offset in self.progress.dead:
-            return _lost("it is a dead letter: redrive it, or drop it")
+            return lease_lost("it is a dead letter: redrive it, or drop it")
         if self._policy.delivery != "exactly_once":
             return None
         if target.lease is None:
-            return _unnamed()
+            return lease_unnamed()
         if target.lease == (self._incarnation, self._acks.lease_number(target.offset)):
             return None
-        return _lost(
+        return lease_lost(
             "it is settled: by another lease, or by one that the broker has forgotten, as it does at a restart"
         )
 
     def _lease_of(self, target: Target) -> Lease | RequestError:
         """The lease that a target names. With exactly-once delivery the id of a message names no lease."""
         if target.lease is None and self._policy.delivery == "exactly_once":
-            return _unnamed()
+            return lease_unnamed()
         lease = self.deliveries.leases.get(target.offset)
         if lease is None:
             is_new = target.lease is None and target.offset >= self.deliveries.scanned_offset
             if is_new and self._source.get(target.offset) is None:
-                return RequestError(ErrorKind.UNKNOWN_MESSAGE, f"there is no message at offset {target.offset}")
+                return no_message(target.offset)
             if self.progress.is_settled(target.offset):
-                return _lost("it is settled already")
+                return lease_lost("it is settled already")
             if target.lease is None:
-                return _lost("it is not leased now: its lease has ended, or it was never leased")
-            return _lost("the lease has ended: the message is delivered again")
+                return lease_lost("it is not leased now: its lease has ended, or it was never leased")
+            return lease_lost("the lease has ended: the message is delivered again")
         if target.lease is not None and target.lease != (self._incarnation, lease.number):
-            return _lost("the lease has ended, and the message was leased again")
+            return lease_lost("the lease has ended, and the message was leased again")
         return lease
 
     def _held(self, targets: Sequence[Target]) -> tuple[Settled, list[tuple[int, Lease]]]:
@@ -485,14 +486,3 @@ class Queue:
 def _order(policy: Policy) -> tuple[object, ...]:
     """What of a policy the index of its messages depends on."""
     return policy.ordering, policy.fair_by, policy.priority_ageing_ms
-
-
-def _lost(why: str) -> RequestError:
-    return RequestError(ErrorKind.LEASE_LOST, why)
-
-
-def _unnamed() -> RequestError:
-    return RequestError(
-        ErrorKind.INVALID_ACK_ID,
-        "the subscription delivers exactly once: name the lease by its ack_id, not the message",
-    )

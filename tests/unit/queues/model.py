@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.backoff import retry_delay_ms
 from conveyor.queues.commands import LeasedMessage, Target
-from conveyor.queues.dead_copies import Copy
+from conveyor.queues.dead_copies import Copy, CopyLog
 from conveyor.queues.machine import QueueMachine
 from conveyor.queues.policy import Policy
 from conveyor.queues.progress import Progress
 
+COPY_LOGS = [CopyLog(UUID(int=1), 0), CopyLog(UUID(int=1), 1), CopyLog(UUID(int=2), 0)]
 Hard = tuple[bool, bool, bool, bool, bool, int, int, Copy | None]
 """Of one message: is it cancelled, settled, a dead letter, doomed, a dead letter to be delivered again; how often it
 was delivered in vain; when it is due again; where its copy lies."""
