@@ -22,6 +22,7 @@ from conveyor.groups.decision import Decision
 from conveyor.groups.member import Member, restored_member
 from conveyor.groups.records import GroupKey, GroupValue, group_record
 from conveyor.groups.replies import Joined, Synced
+from conveyor.groups.silences import Silences
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.machine import LogRecord
 
@@ -80,6 +81,10 @@ class ClassicGroup:
         if self.rebalance_deadline_ms is not None:
             deadlines.append(self.rebalance_deadline_ms)
         return min(deadlines, default=None)
+
+    def heard(self) -> set[str]:
+        """Members that have been heard since the log was loaded."""
+        return {member.member_id for member in self.members.values() if not member.is_unheard}
 
     def clock_set(self, by_ms: int) -> None:
         """The wall clock was set: move all deadlines along."""
@@ -317,13 +322,14 @@ class ClassicGroup:
         return votes.most_common(1)[0][0]
 
 
-def restored_group(group_id: str, value: GroupValue, now_ms: int) -> ClassicGroup:
-    """A group as its last record tells of it."""
+def restored_group(group_id: str, value: GroupValue, now_ms: int, silences: Silences) -> ClassicGroup:
+    """A group as its last record describes it; its members have what is left of their sessions."""
     group = ClassicGroup(group_id, value.generation_id)
     group.protocol_type = value.protocol_type
     group.protocol_name = value.protocol_name or ""
     for member in value.members:
-        group.add(restored_member(member, group.protocol_name, now_ms))
+        session_ms = silences.session_ms(group_id, member.member_id, member.session_timeout_ms)
+        group.add(restored_member(member, group.protocol_name, now_ms + session_ms))
     group.leader = value.leader or ""
     group.state = GroupState.STABLE if group.members else GroupState.EMPTY
     return group

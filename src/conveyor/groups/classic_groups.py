@@ -22,6 +22,7 @@ from conveyor.groups.joining import check_join, check_member, join
 from conveyor.groups.member import Member
 from conveyor.groups.records import GroupKey, GroupValue, group_record
 from conveyor.groups.replies import Alive, Left
+from conveyor.groups.silences import Silences
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.machine import LogRecord, Token
 
@@ -40,10 +41,10 @@ class ClassicGroups:
         else:
             self._values[group_id] = _with_timestamp(value, appended_ms)
 
-    def loaded(self, now_ms: int) -> None:
-        """Wake the groups. Their members' sessions start anew."""
+    def loaded(self, now_ms: int, silences: Silences) -> None:
+        """Wake the groups. Their members have what is left of their sessions."""
         for group_id, value in self._values.items():
-            self._groups[group_id] = restored_group(group_id, value, now_ms)
+            self._groups[group_id] = restored_group(group_id, value, now_ms, silences)
 
     def clock_set(self, by_ms: int) -> None:
         """The wall clock was set: no session or rebalance becomes shorter or longer by it."""
@@ -52,6 +53,16 @@ class ClassicGroups:
 
     def group_ids(self) -> set[str]:
         return set(self._groups)
+
+    def unheard(self, group_id: str) -> set[str]:
+        """Members that the log has, and that have not been heard since it was loaded, or are not in the group any more.
+
+        A member that was expelled stays in the log until the group has a new generation, and is back after a crash.
+        """
+        value, group = self._values.get(group_id), self._groups.get(group_id)
+        if value is None or group is None:
+            return set()
+        return {each.member_id for each in value.members} - group.heard()
 
     def find(self, group_id: str) -> ClassicGroup | None:
         return self._groups.get(group_id)

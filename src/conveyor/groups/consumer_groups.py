@@ -27,6 +27,7 @@ from conveyor.groups.group_settings import SettingsByGroup
 from conveyor.groups.known_topics import Assigned, KnownTopics
 from conveyor.groups.reconciliation import reconciled
 from conveyor.groups.replies import HeartbeatAnswer
+from conveyor.groups.silences import Silences
 from conveyor.groups.target_assignment import refresh, retarget
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.machine import LogRecord, Token
@@ -55,10 +56,14 @@ class ConsumerGroups:
             group = self._groups[key.group_id] = ConsumerGroup(key.group_id)
         group.apply(key, value, appended_ms)
 
-    def loaded(self, now_ms: int) -> None:
-        """All members' sessions start anew, and the time of those that have something to give up."""
+    def loaded(self, now_ms: int, silences: Silences) -> None:
+        """All members have what is left of their sessions; the time of those with something to give up starts anew."""
         for group in self._groups.values():
-            self.watch_all(group, now_ms)
+            for member_id, subscription in group.subscriptions.items():
+                timeout_ms = self._session_timeout_ms(group.group_id, subscription)
+                session_ms = silences.session_ms(group.group_id, member_id, timeout_ms)
+                self._sessions.restore(group.group_id, member_id, now_ms + session_ms)
+            self._expect_steps(group, now_ms)
 
     def clock_set(self, by_ms: int) -> None:
         """The wall clock was set: no session becomes shorter or longer by it."""
@@ -66,6 +71,10 @@ class ConsumerGroups:
 
     def group_ids(self) -> set[str]:
         return set(self._groups)
+
+    def unheard(self, group_id: str) -> set[str]:
+        """Members of a group that have not been heard since the log was loaded."""
+        return self._sessions.unheard(group_id)
 
     def find(self, group_id: str) -> ConsumerGroup | None:
         return self._groups.get(group_id)
@@ -159,23 +168,30 @@ class ConsumerGroups:
 
     def watch(self, group_id: str, member_id: str, subscription: Subscription, now_ms: int) -> int:
         """A member has been heard. Returns when its session ends."""
-        timeout_ms = self._settings.of(group_id).consumer_session_timeout_ms
-        if subscription.classic is not None:
-            timeout_ms = subscription.classic.session_timeout_ms
-        self._sessions.touch(group_id, member_id, now_ms + timeout_ms)
-        return now_ms + timeout_ms
+        deadline_ms = now_ms + self._session_timeout_ms(group_id, subscription)
+        self._sessions.touch(group_id, member_id, deadline_ms)
+        return deadline_ms
 
     def watch_all(self, group: ConsumerGroup, now_ms: int) -> None:
         """Let the sessions of all members start."""
         for member_id, subscription in group.subscriptions.items():
             self.watch(group.group_id, member_id, subscription, now_ms)
-            if group.current(member_id).state is MemberState.UNREVOKED:
-                self.expect_step(group.group_id, member_id, subscription, now_ms)
+        self._expect_steps(group, now_ms)
 
     def expect_step(self, group_id: str, member_id: str, subscription: Subscription, now_ms: int) -> None:
         """A member has something to do within its rebalance timeout, which may be running already."""
         if not self._sessions.owes_step(group_id, member_id):
             self._sessions.step_by(group_id, member_id, now_ms + max(subscription.rebalance_timeout_ms, 0))
+
+    def _expect_steps(self, group: ConsumerGroup, now_ms: int) -> None:
+        for member_id, subscription in group.subscriptions.items():
+            if group.current(member_id).state is MemberState.UNREVOKED:
+                self.expect_step(group.group_id, member_id, subscription, now_ms)
+
+    def _session_timeout_ms(self, group_id: str, subscription: Subscription) -> int:
+        if subscription.classic is not None:
+            return subscription.classic.session_timeout_ms
+        return self._settings.of(group_id).consumer_session_timeout_ms
 
     def step_done(self, group_id: str, member_id: str) -> None:
         self._sessions.step_by(group_id, member_id, None)

@@ -1,4 +1,4 @@
-"""When members of the consumer protocol's groups are given up: soft state, which starts anew with the coordinator."""
+"""When members of the consumer protocol's groups are expelled: soft state, which starts anew with the coordinator."""
 
 
 class ConsumerSessions:
@@ -7,9 +7,20 @@ class ConsumerSessions:
     def __init__(self) -> None:
         self._sessions: dict[str, dict[str, int]] = {}
         self._steps: dict[str, dict[str, int]] = {}
+        self._unheard: dict[str, set[str]] = {}
 
     def touch(self, group_id: str, member_id: str, deadline_ms: int) -> None:
+        """The member was heard."""
         self._sessions.setdefault(group_id, {})[member_id] = deadline_ms
+        self._hear(group_id, member_id)
+
+    def restore(self, group_id: str, member_id: str, deadline_ms: int) -> None:
+        """The member is known from the log, and has not been heard since."""
+        self._sessions.setdefault(group_id, {})[member_id] = deadline_ms
+        self._unheard.setdefault(group_id, set()).add(member_id)
+
+    def unheard(self, group_id: str) -> set[str]:
+        return self._unheard.get(group_id, set())
 
     def step_by(self, group_id: str, member_id: str, deadline_ms: int | None) -> None:
         """None: the member has nothing to do now, as to give up partitions that others shall have."""
@@ -28,11 +39,19 @@ class ConsumerSessions:
                 deadlines[member_id] += by_ms
 
     def forget(self, group_id: str, member_id: str) -> None:
+        self._hear(group_id, member_id)
         for deadlines in (self._sessions, self._steps):
             if group_id in deadlines:
                 deadlines[group_id].pop(member_id, None)
                 if not deadlines[group_id]:
                     del deadlines[group_id]
+
+    def _hear(self, group_id: str, member_id: str) -> None:
+        unheard = self._unheard.get(group_id)
+        if unheard is not None:
+            unheard.discard(member_id)
+            if not unheard:
+                del self._unheard[group_id]
 
     def next_deadline_ms(self, group_id: str) -> int | None:
         both = [*self._sessions.get(group_id, {}).values(), *self._steps.get(group_id, {}).values()]

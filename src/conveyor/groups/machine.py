@@ -6,6 +6,7 @@ sessions end, and which topics there are; it is made from the hard state by `loa
 """
 
 from collections.abc import Mapping
+from itertools import islice
 from types import MappingProxyType
 
 from conveyor.groups.administration import Administration
@@ -40,11 +41,15 @@ from conveyor.groups.group_settings import SettingsByGroup
 from conveyor.groups.joining import check_join
 from conveyor.groups.offsets import CommittedOffsets, commit_records
 from conveyor.groups.protocol_change import ProtocolChange
-from conveyor.groups.records import OffsetKey, decode_group, decode_key, decode_offset
+from conveyor.groups.records import OffsetKey, SilenceKey, decode_group, decode_key, decode_offset, decode_silences
 from conveyor.groups.replies import JoinRefused, SettingsUpdated, TopicsUpdated
+from conveyor.groups.silences import Silences
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.machine import LogRecord, Outcome, Token
 from conveyor.kernel.settings import GroupsSettings
+
+_EXPIRED_AT_ONCE = 100
+"""Groups. After a restart the members of all may be given up in the same moment, and a batch has a limit."""
 
 
 class GroupMachine:
@@ -60,12 +65,15 @@ class GroupMachine:
         self._classic_in_consumers = ClassicInConsumers(self._consumers)
         self._administration = Administration(self._classic, self._consumers, self._offsets)
         self._deadlines = Deadlines()
+        self._silences = Silences()
         self._is_loaded = False
 
     def apply(self, record: LogRecord) -> None:
         key = decode_key(record.key or b"")
         if key is None:
             return
+        if isinstance(key, SilenceKey):
+            return self._silences.apply(key.group_id, None if record.value is None else decode_silences(record.value))
         if isinstance(key, OffsetKey):
             self._offsets.apply(key, None if record.value is None else decode_offset(record.value))
         elif isinstance(key, ConsumerKey):
@@ -77,21 +85,25 @@ class GroupMachine:
             self._queue(key.group_id)
 
     def loaded(self, now_ms: int) -> None:
-        """All records are applied: wake the groups. Their members' sessions start anew."""
+        """All records are applied: wake the groups. Their members have what is left of their sessions."""
         self._is_loaded = True
-        self._classic.loaded(now_ms)
-        self._consumers.loaded(now_ms)
+        self._classic.loaded(now_ms, self._silences)
+        self._consumers.loaded(now_ms, self._silences)
+        groups = self._classic.group_ids() | self._consumers.group_ids()
+        self._silences.loaded(now_ms, [each for each in sorted(groups) if self._unheard(each)])
         self._requeue_all()
 
     def clock_set(self, by_ms: int) -> None:
         """See `StateMachine.clock_set`: sessions and rebalances move, the age of offsets is of the wall clock."""
         self._classic.clock_set(by_ms)
         self._consumers.clock_set(by_ms)
+        self._silences.clock_set(by_ms)
         self._deadlines = Deadlines()
         self._requeue_all()
 
     def next_deadline_ms(self) -> int | None:
-        return self._deadlines.next_ms()
+        both = (self._deadlines.next_ms(), self._silences.next_deadline_ms())
+        return min((each for each in both if each is not None), default=None)
 
     def handle(self, command: GroupCommand, token: Token, now_ms: int) -> Outcome:
         decision = Decision()
@@ -112,11 +124,14 @@ class GroupMachine:
 
     def expire(self, now_ms: int) -> Outcome:
         decision = Decision()
-        due = list(self._deadlines.pop_due(now_ms))
+        due = list(islice(self._deadlines.pop_due(now_ms), _EXPIRED_AT_ONCE))
         for group_id in due:
             self._expire_group(group_id, now_ms, decision)
+            self._drop_notes(group_id, decision)
         for group_id in due:
             self._requeue(group_id, not_before_ms=now_ms + 1)
+        for group_id in self._silences.pop_due(now_ms):
+            decision.records += self._silences.note(group_id, self._unheard(group_id), now_ms)
         return decision.outcome()
 
     def _handle_one_group(self, command: OneGroupCommand, token: Token, now_ms: int, decision: Decision) -> None:
@@ -125,6 +140,7 @@ class GroupMachine:
         except RequestError as error:
             refused = JoinRefused(error=error, member_id=command.member_id) if isinstance(command, JoinGroup) else error
             decision.reply(token, refused)
+        self._drop_notes(command.group_id, decision)
         if not isinstance(command, Heartbeat):
             self._queue(command.group_id)
 
@@ -232,6 +248,14 @@ class GroupMachine:
         decision.records += self._classic.forget(group_id)
         if consumers is not None and consumers.changed_ms <= oldest_ms and not self._offsets.of(group_id):
             decision.records += self._consumers.forget(group_id)
+
+    def _drop_notes(self, group_id: str, decision: Decision) -> None:
+        """Members that were heard, or have gone, are not silent any more."""
+        if self._silences.has_note(group_id):
+            decision.records += self._silences.without_heard(group_id, self._unheard(group_id))
+
+    def _unheard(self, group_id: str) -> set[str]:
+        return self._classic.unheard(group_id) | self._consumers.unheard(group_id)
 
     def _queue(self, group_id: str) -> None:
         """Note when a group must be looked at next; one of living consumers has its deadline already."""

@@ -13,6 +13,7 @@ class Member:
     """`join_token` and `sync_token`: the answer that the member waits for, if it does.
 
     owes_sync: it was told of a generation, and has not asked for its assignment yet.
+    is_unheard: it is known from the log, and has not been heard since the log was loaded.
     """
 
     member_id: str
@@ -28,6 +29,7 @@ class Member:
     sync_token: Token | None = None
     skips_assignment: bool = False
     owes_sync: bool = False
+    is_unheard: bool = False
 
     @property
     def waits(self) -> bool:
@@ -35,6 +37,8 @@ class Member:
         return self.join_token is not None or self.sync_token is not None
 
     def touch(self, now_ms: int) -> None:
+        """The member was heard."""
+        self.is_unheard = False
         self.session_deadline_ms = now_ms + self.session_timeout_ms
 
     def update(self, command: JoinGroup) -> None:
@@ -98,8 +102,8 @@ def new_member(command: JoinGroup, member_id: str, now_ms: int) -> Member:
     )
 
 
-def restored_member(value: MemberValue, protocol_name: str, now_ms: int) -> Member:
-    """A member as the group's last record tells of it; its session starts anew."""
+def restored_member(value: MemberValue, protocol_name: str, session_deadline_ms: int) -> Member:
+    """A member as the group's last record describes it."""
     return Member(
         member_id=value.member_id,
         group_instance_id=value.group_instance_id,
@@ -108,6 +112,7 @@ def restored_member(value: MemberValue, protocol_name: str, now_ms: int) -> Memb
         session_timeout_ms=value.session_timeout_ms,
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         protocols=((protocol_name, value.subscription),),
-        session_deadline_ms=now_ms + value.session_timeout_ms,
+        session_deadline_ms=session_deadline_ms,
         assignment=value.assignment,
+        is_unheard=True,
     )

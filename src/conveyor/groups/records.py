@@ -3,10 +3,13 @@
     key 0, 1   group, topic, partition   -> value 0 to 4: offset, leader epoch (3+), metadata, timestamps
     key 2      group                     -> value 0 to 4: protocol, generation, leader, members
     key 3 ...  groups of the consumer protocol: see `consumer_records`
+    key 17238  group                     -> value 0, Conveyor's own: silent members, and for how long; see `silences`
 
-A null value takes the entry away. Values are written in version 3, and read in all of them.
+A null value takes the entry away. Values are written in version 3, and read in all of them. Kafka's coordinator and its
+tools pass over keys that they do not know.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from conveyor.groups.consumer_records import ConsumerKey, decode_consumer_key
@@ -17,6 +20,8 @@ from conveyor.kernel.machine import LogRecord
 _OFFSET_KEYS = (0, 1)
 _OFFSET_KEY = 1
 _GROUP_KEY = 2
+_SILENCE_KEY = 0x4356
+_SILENCE_VERSION = 0
 _VERSION = 3
 _FLEXIBLE = 4
 _NEWEST = 4
@@ -44,6 +49,13 @@ class OffsetValue:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupKey:
     """One group."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SilenceKey:
+    """The silent members of one group."""
 
     group_id: str
 
@@ -95,7 +107,18 @@ def group_record(key: GroupKey, value: GroupValue | None) -> LogRecord:
     return LogRecord(encoded_key, out.done())
 
 
-def decode_key(content: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
+def silence_record(group_id: str, silences_ms: Mapping[str, int]) -> LogRecord:
+    """What is known of a group's silent members; nothing is, if there are none."""
+    encoded_key = FieldWriter().int16(_SILENCE_KEY).string(group_id).done()
+    if not silences_ms:
+        return LogRecord(encoded_key, None)
+    out = FieldWriter().int16(_SILENCE_VERSION).int32(len(silences_ms))
+    for member_id, silence_ms in silences_ms.items():
+        out.string(member_id).int64(silence_ms)
+    return LogRecord(encoded_key, out.done())
+
+
+def decode_key(content: bytes) -> OffsetKey | GroupKey | SilenceKey | ConsumerKey | None:
     """None for kinds of keys that a newer version may have written. Raises StorageFailure."""
     fields = FieldReader(content)
     version = fields.int16()
@@ -103,6 +126,8 @@ def decode_key(content: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
         return OffsetKey(group_id=fields.text(), topic=fields.text(), partition=fields.int32())
     if version == _GROUP_KEY:
         return GroupKey(group_id=fields.text())
+    if version == _SILENCE_KEY:
+        return SilenceKey(group_id=fields.text())
     return decode_consumer_key(version, fields)
 
 
@@ -130,6 +155,15 @@ def decode_group(content: bytes) -> GroupValue:
         state_timestamp_ms=state_timestamp_ms,
         members=members,
     )
+
+
+def decode_silences(content: bytes) -> dict[str, int]:
+    """By member id, in ms. Raises StorageFailure."""
+    fields = FieldReader(content)
+    version = fields.int16()
+    if version != _SILENCE_VERSION:
+        raise StorageFailure(f"a record of silent members has version {version}: start a newer broker")
+    return {fields.text(): fields.int64() for _ in range(fields.array_length())}
 
 
 def _decode_member(fields: FieldReader, version: int) -> MemberValue:

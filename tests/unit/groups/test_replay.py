@@ -3,6 +3,7 @@
 from conveyor.groups.record_fields import FieldWriter
 from conveyor.groups.records import GroupKey, GroupValue, group_record
 from conveyor.groups.replies import Alive
+from conveyor.groups.silences import NOTED_EVERY_MS
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.machine import LogRecord
 from tests.unit.groups.coordinator import GROUP, SESSION_MS, Coordinator, kind_of
@@ -115,4 +116,4 @@ def test_machine_that_is_loading_asks_for_no_alarm() -> None:
         loading.apply(record)
     assert loading.next_deadline_ms() is None
     loading.loaded(coordinator.now_ms)
-    assert loading.next_deadline_ms() == coordinator.now_ms + SESSION_MS
+    assert loading.next_deadline_ms() == coordinator.now_ms + NOTED_EVERY_MS
