@@ -1,6 +1,7 @@
 """A REST client of one connection, and what a broker has used of its machine."""
 
 import json
+from collections.abc import Mapping
 from http.client import HTTPConnection
 from typing import Any
 
@@ -16,10 +17,17 @@ class RestClient:
         host, _, port = broker.http.rpartition(":")
         self._connection = HTTPConnection(host, int(port), timeout=600)
 
-    def ask(self, method: str, path: str, body: object = None, status: int | None = None) -> Any:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
         """body: bytes as they are, anything else as JSON. Returns the answer's document."""
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        self._connection.request(method, path, content)
+        self._connection.request(method, path, content, dict(headers or {}))
         answer = self._connection.getresponse()
         told = answer.read()
         assert answer.status == status if status else answer.status < 300, told

@@ -21,6 +21,7 @@ from conveyor.broker.partitions import PartitionServices, PartitionTable
 from conveyor.broker.producer_ids import ProducerIds
 from conveyor.broker.publish import Publisher
 from conveyor.broker.quotas import Quotas
+from conveyor.broker.request_budget import RequestBudget
 from conveyor.broker.retention import Retention
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics import Topics
@@ -85,6 +86,7 @@ class Broker:
         self.fetcher = Fetcher(self.partitions, ports.clock, self.turn, settings.network.max_fetch_bytes)
         self.fetch_sessions = FetchSessions(ports.new_id, max_fetch_sessions=settings.network.max_fetch_sessions)
         self.producer_ids = ProducerIds(ports.store)
+        self.request_budget = RequestBudget(settings.network.max_buffered_bytes)
         self.quotas = Quotas(ports.store, ports.clock, settings.clients)
         node_id = NodeId(settings.broker.node_id)
         self.topics = Topics(
@@ -111,6 +113,8 @@ class Broker:
             tasks=self.tasks,
             settings=settings.broker,
         )
+        self.is_stopping = False
+        """Set when the broker begins to stop: `/readyz` says so."""
         self._ports = ports
         self._cancel_housekeeping: Callable[[], None] | None = None
 

@@ -38,6 +38,9 @@ _BROWSED_BYTES = 8 << 20
 _RECORD_BYTES = 40
 """At most what a record takes besides its key, value and headers; so much for each header, too."""
 
+_AT_ONCE = 500
+"""Messages that are looked at in one turn of the event loop, where each has 10 headers; others in proportion."""
+
 _BATCH_BYTES = 61
 _MOST_BATCH_BYTES = 1 << 20
 """More go into one only if a single message is larger, however large the topic's messages may be."""
@@ -101,7 +104,9 @@ class Messages:
         results: list[PublishedMessage | RequestError | None] = [None] * len(messages)
         by_partition: dict[int, list[int]] = {}
         deduplicates = False
+        pause = _Pause()
         for number, message in enumerate(messages):
+            await pause.after(message)
             dedup_id = last_header(message.headers, DEDUP_ID) if message.headers else None
             if message.partition is not None or message.timestamp_ms is not None:
                 error = _unsound(topic, message, partition_count)
@@ -113,7 +118,7 @@ class Messages:
         batches = [
             (partition, chunk)
             for partition, numbers in by_partition.items()
-            for chunk in self._chunks(topic, partition, messages, numbers)
+            for chunk in await self._chunks(topic, partition, messages, numbers)
         ]
         published = await self._publish(topic, messages, batches, acks, deduplicates)
         for (partition, chunk), outcome in zip(batches, published, strict=True):
@@ -210,7 +215,7 @@ class Messages:
             known = await self._topics.ensure(TopicRequest(name=topic))
         return len((known or self._topics.existing(topic)).partitions)
 
-    def _chunks(
+    async def _chunks(
         self, topic: str, number: int, messages: Sequence[OutgoingMessage], numbers: list[int]
     ) -> list[list[int]]:
         """The messages of a partition as few batches; none larger than the topic takes, if its messages are not."""
@@ -221,7 +226,9 @@ class Messages:
         room = min(most_bytes, _MOST_BATCH_BYTES) - _BATCH_BYTES
         chunks: list[list[int]] = []
         left = 0
+        pause = _Pause()
         for each in numbers:
+            await pause.after(messages[each])
             size = _size(messages[each])
             if not chunks or size > left:
                 chunks.append([])
@@ -240,9 +247,11 @@ class Messages:
     ) -> Sequence[Published]:
         now_ms = self._clock.now_ms()
         done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-        encoded: list[tuple[str, int, Bytes | None]] = [
-            (topic, partition, _encode([messages[number] for number in chunk], now_ms)) for partition, chunk in batches
-        ]
+        encoded: list[tuple[str, int, Bytes | None]] = []
+        pause = _Pause()
+        for partition, chunk in batches:
+            encoded.append((topic, partition, _encode([messages[number] for number in chunk], now_ms)))
+            await pause.after(*(messages[number] for number in chunk))
 
         def finished(results: Sequence[Published]) -> None:
             if not done.done():
@@ -284,6 +293,20 @@ class Messages:
             return await loop.run_in_executor(self._threads, _decode, stored, offset)
         except StorageFailure as failure:
             raise partition.failed_read(failure) from failure
+
+
+class _Pause:
+    """Lets others have a turn of the event loop every so many messages."""
+
+    def __init__(self) -> None:
+        self._weight = 0
+
+    async def after(self, *messages: OutgoingMessage) -> None:
+        for message in messages:
+            self._weight += 10 + len(message.headers)
+        if self._weight >= 20 * _AT_ONCE:
+            self._weight = 0
+            await asyncio.sleep(0)
 
 
 def _decode(stored: FileSlice, offset: int) -> tuple[list[Record], int]:

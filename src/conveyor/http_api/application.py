@@ -5,7 +5,9 @@ carried out to its end, though its client has gone; what only waits is given up.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import msgspec
@@ -27,6 +29,7 @@ from conveyor.http_api import (
     topics,
 )
 from conveyor.http_api.answers import Answers
+from conveyor.http_api.calls import Calls
 from conveyor.http_api.endpoint import Call, Door, Endpoint, Raw
 from conveyor.http_api.polls import Polls
 from conveyor.http_api.problems import make_problem, problem_of, problem_response
@@ -34,6 +37,8 @@ from conveyor.http_api.reading import body_parser, query_reader, read_body
 from conveyor.http_api.tokens import Tokens
 from conveyor.http_api.unpacking import ENCODINGS
 from conveyor.kernel.errors import ErrorKind, RequestError
+
+log = logging.getLogger(__name__)
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *topics.ENDPOINTS,
@@ -57,20 +62,47 @@ _encode = msgspec.json.Encoder().encode
 
 def make_application(broker: Broker, network_probe: Any, tokens: Tokens | None = None) -> web.Application:
     """An application over one broker."""
+    return _make(ENDPOINTS, _no_endpoint, broker, network_probe, tokens or Tokens())
+
+
+def make_operations_application(
+    broker: Broker, network_probe: Any, max_connections: int, tokens: Tokens
+) -> web.Application:
+    """For connections that no client may have: operators' endpoints, and a refusal of all else."""
+
+    async def refuse(request: web.Request) -> web.Response:
+        if broker.is_stopping:
+            problem = make_problem("stopping", 503, "the broker stops: ask another, or again later", retriable=True)
+        else:
+            network_probe.connections_refused += 1
+            reason = f"more than {max_connections} connections (network.max_http_connections)"
+            log.warning("connection closed peer=%s reason=%s", request.remote, reason)
+            detail = f"{reason}: close some, or try again later"
+            problem = make_problem("too_many_connections", 503, detail, retriable=True)
+        response = problem_response(problem, {"Retry-After": "1"})
+        response.force_close()
+        return response
+
+    return _make(health.ENDPOINTS, refuse, broker, network_probe, tokens)
+
+
+def _make(
+    endpoints: Iterable[Endpoint], otherwise: Handler, broker: Broker, network_probe: Any, tokens: Tokens
+) -> web.Application:
     application = web.Application()
-    polls, answers = Polls(), Answers()
-    application.on_shutdown.append(polls.stop)
+    polls, answers, calls = Polls(), Answers(), Calls()
+    application.on_shutdown.extend((polls.stop, calls.finish))
     door = Door(broker, network_probe, polls, ENDPOINTS)
-    for endpoint in ENDPOINTS:
-        handler = _bind(endpoint, door, tokens or Tokens(), answers)
+    for endpoint in endpoints:
+        handler = _bind(endpoint, door, tokens, answers, calls)
         application.router.add_route(endpoint.method, endpoint.path, handler, expect_handler=_expected)
         if endpoint.method == "GET" and endpoint.takes_head:
             application.router.add_route("HEAD", endpoint.path, handler, expect_handler=_expected)
-    application.router.add_route("*", "/{path:.*}", _no_endpoint, expect_handler=_expected)
+    application.router.add_route("*", "/{path:.*}", otherwise, expect_handler=_expected)
     return application
 
 
-def _bind(endpoint: Endpoint, door: Door, tokens: Tokens, answers: Answers) -> Handler:
+def _bind(endpoint: Endpoint, door: Door, tokens: Tokens, answers: Answers, calls: Calls) -> Handler:
     """The function that serves an endpoint's requests."""
     signature = endpoint.signature
     read_query = query_reader(signature.query)
@@ -78,24 +110,30 @@ def _bind(endpoint: Endpoint, door: Door, tokens: Tokens, answers: Answers) -> H
     function, limit = endpoint.function, endpoint.body_limit
 
     async def call(request: web.Request) -> Any:
-        body = None
-        if parse is not None:
-            body = parse(await read_body(request, limit(door.broker, request.match_info)))
+        if parse is None:
+            return await work(request, None)
+        limit_bytes = limit(door.broker, request.match_info)
+        async with AsyncExitStack() as shares:
+            content = await read_body(request, limit_bytes, door.broker, shares)
+            return await work(request, parse(content) if endpoint.read is None else await endpoint.read(content))
+
+    async def work(request: web.Request, body: Any) -> Any:
         arguments: Call[Any, Any] = Call(door, request.match_info, request.headers, read_query(request.query), body)
-        work = function(arguments)
-        return await (carry_out(work) if endpoint.is_carried_out else work)
+        answer = function(arguments)
+        return await (carry_out(answer) if endpoint.is_carried_out else answer)
 
     async def serve(request: web.Request) -> web.Response:
         if not endpoint.is_open and not tokens.admit(request.headers):
             return _unauthorized()
         if not tokens and (refusal := browsers.refusal(request.headers, is_open=endpoint.is_open)) is not None:
             return problem_response(make_problem("foreign_origin", 403, refusal))
-        if answers.is_full and not endpoint.is_open:
+        if answers.is_full and endpoint not in health.ENDPOINTS:
             return _busy()
         try:
-            answer = await call(request)
+            with calls.one():
+                answer = await call(request)
         except RequestError as error:
-            return problem_response(problem_of(error), _TOLD_WITH.get(error.kind))
+            return _refusal(error)
         except Exception as error:  # noqa: BLE001 - a bug: the client is told, and the broker stops rather than guess
             return _bug(error)
         return await answers.send(request, _response(endpoint.status, answer))
@@ -111,6 +149,13 @@ async def carry_out(work: Coroutine[Any, Any, Any]) -> Any:
     except asyncio.CancelledError:
         task.add_done_callback(_tell_bug)
         raise
+
+
+def _refusal(error: RequestError) -> web.Response:
+    response = problem_response(problem_of(error), _TOLD_WITH.get(error.kind))
+    if error.kind is ErrorKind.REQUEST_TOO_SLOW:
+        response.force_close()
+    return response
 
 
 def _tell_bug(task: "asyncio.Task[Any]") -> None:

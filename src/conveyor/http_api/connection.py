@@ -1,16 +1,37 @@
 """A connection of aiohttp's, where what is no request gets a problem document, too."""
 
-import msgspec
+import asyncio
+from collections.abc import Callable
+
 from aiohttp import web
 from aiohttp.http import RawRequestMessage
 
-from conveyor.http_api.problems import CONTENT_TYPE, make_problem, problem_response
+from conveyor.http_api.problems import make_problem, problem_response
 
 
 class Connection(web.RequestHandler):
-    """One client's connection."""
+    """One client's connection. opened, closed: told when its socket is; they have to be set before."""
 
-    __slots__ = ()
+    __slots__ = ("closed", "opened")
+
+    opened: "Callable[[Connection], None]"
+    closed: "Callable[[Connection], None]"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.opened(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self.closed(self)
+
+    def finish(self) -> None:
+        """Take no more requests; close after the answer to the one that has begun, if there is one."""
+        is_waiting = self._waiter is not None and not self._waiter.done()
+        if is_waiting or not self._request_count:
+            self.force_close()
+        else:
+            self.close()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -43,11 +64,3 @@ class Connection(web.RequestHandler):
 
 def _reason(message: str) -> str:
     return message.partition("\n")[0].rstrip(".:")
-
-
-def refusal(limit: int) -> bytes:
-    """The whole answer to a connection too many."""
-    detail = f"more than {limit} connections (network.max_http_connections): close some, or try again later"
-    body = msgspec.json.encode(make_problem("too_many_connections", 503, detail, retriable=True))
-    head = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
-    return f"{head}Content-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body

@@ -7,7 +7,7 @@ made from these signatures: there is no second declaration. `bytes` for a body i
 `NoBody`, else no body is looked at. An answer of None is 204, `Raw` is a body with a content type of its own.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 
@@ -83,7 +83,8 @@ class Endpoint:
     status: of success; also: others that answer with the same document.
     problems: statuses of failure, beyond those that every endpoint has.
     content_type: of the answer. takes_head: whether HEAD is answered, too. is_open: whether it needs no token.
-    body_limit: bytes of a body at most. headers: request headers that say something, with what they say.
+    body_limit: bytes of a body at most. read: makes a long body into what the function takes, in steps that are short.
+    headers: request headers that say something, with what they say.
     """
 
     method: str
@@ -96,6 +97,7 @@ class Endpoint:
     takes_head: bool = True
     is_open: bool = False
     body_limit: Callable[[Broker, Mapping[str, str]], int] = json_limit
+    read: Callable[[bytes], Awaitable[Any]] | None = None
     headers: tuple[tuple[str, str], ...] = ()
 
     @property

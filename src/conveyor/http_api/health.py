@@ -18,9 +18,9 @@ class Health(Struct):
 
 
 class Readiness(Struct):
-    """offline_partitions: those that are not served, and why."""
+    """offline_partitions: those that are not served, and why. A broker that is stopping takes no more requests."""
 
-    status: Literal["ready", "degraded"]
+    status: Literal["ready", "degraded", "stopping"]
     offline_partitions: dict[str, str]
 
 
@@ -30,8 +30,10 @@ async def show_health(call: Call[NoQuery, None]) -> Health:
 
 
 async def show_readiness(call: Call[NoQuery, None]) -> Readiness | Raw:
-    """Say whether every partition is served: 503 if not, with those that are not, and why."""
+    """Say whether every partition is served: 503 if not, with those that are not, and why, or if the broker stops."""
     offline = call.broker.partitions.offline()
+    if call.broker.is_stopping:
+        return Raw(_encode(Readiness("stopping", offline)), "application/json", 503)
     if not offline:
         return Readiness("ready", {})
     return Raw(_encode(Readiness("degraded", offline)), "application/json", 503)

@@ -52,9 +52,18 @@ class _BrokerCollector(Collector):
             "Partitions not served because of their storage.",
             value=len(self._broker.partitions.offline()),
         )
+        yield from self._requests()
         yield self._throttled()
         yield from self._per_partition()
         yield from queue_metrics(self._broker)
+
+    def _requests(self) -> Iterator[Metric]:
+        budget = self._broker.request_budget
+        doc = "Bytes of requests being received or worked on."
+        held_bytes = budget.held_bytes + budget.small_bytes
+        yield GaugeMetricFamily("conveyor_network_request_bytes", doc, value=held_bytes)
+        doc = "Large requests that wait for their turn to be read."
+        yield GaugeMetricFamily("conveyor_network_requests_waiting", doc, value=budget.waiting_count)
 
     def _throttled(self) -> Metric:
         doc = "Requests and connections that a quota has held back."

@@ -25,7 +25,7 @@ class Call:
 
     __slots__ = (
         "_answered", "api_key", "api_version", "broker", "cancel", "client_host", "client_id", "close_reason",
-        "correlation_id", "meter", "parts", "request", "weight_bytes",
+        "correlation_id", "is_large", "meter", "parts", "request", "weight_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -47,7 +47,9 @@ class Call:
         self.close_reason: str | None = None
         """Set if the connection has to be closed in place of an answer."""
         self.weight_bytes = 0
-        """What the request takes in memory while it is worked on."""
+        """What a small request takes in memory while it is worked on."""
+        self.is_large = False
+        """A large one has a share of the budget for requests."""
         self._answered = answered
 
     @property

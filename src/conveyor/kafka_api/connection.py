@@ -3,6 +3,9 @@
 The next request is worked on while an earlier answer waits; only the answers keep their order. A connection takes no
 more requests while `max_in_flight` of them wait, nor while its client is throttled: `is_full` and `is_muted` tell its
 owner to stop reading. What waits is answered all the same.
+
+A request above SMALL_REQUEST_BYTES is large: its owner holds a share of the budget for it, from `receiving_bytes` until
+it is no longer among `large_requests`.
 """
 
 from collections import deque
@@ -11,13 +14,15 @@ from struct import Struct
 from time import perf_counter
 
 from conveyor.broker.broker import Broker
+from conveyor.broker.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
 from conveyor.kafka_api.apis import API_VERSIONS_KEY, APIS, FETCH_KEY, PRODUCE_KEY, Api
 from conveyor.kafka_api.call import Call, Part
 from conveyor.kafka_api.codec import decode_request
-from conveyor.kafka_api.framing import FrameDecoder
+from conveyor.kafka_api.framing import LENGTH, FrameDecoder
 from conveyor.kafka_api.k18_api_versions import answer_unsupported
 from conveyor.kernel.errors import ProtocolViolation
 
+_KEY = Struct(">h")
 _KEY_AND_VERSION = Struct(">hh")
 _DECODED_FACTOR = 16
 """Memory that a decoded request takes, for each of its bytes; a Produce's are records, which stay as they are."""
@@ -44,6 +49,7 @@ class KafkaConnection:
         self._client_host = client_host
         self._send = send
         self._max_in_flight = network.max_in_flight
+        self._max_weight_bytes = network.max_buffered_bytes
         self._decoder = FrameDecoder(network.max_request_bytes)
         self._frames: deque[memoryview] = deque()
         self._calls: deque[Call] = deque()
@@ -55,12 +61,41 @@ class KafkaConnection:
         self._cancel_unmute: Callable[[], None] | None = None
         self.is_muted = False
         """A quota was exceeded: the client is not listened to."""
-        self.finished_requests = 0
+        self.received_requests = self.finished_requests = 0
+        self.large_requests = 0
+        """Large requests that were received, and are not answered."""
 
     @property
     def buffered_bytes(self) -> int:
-        """What the client takes of the broker's memory: requests partly received, waiting, and worked on."""
-        return self._decoder.buffered_bytes + self._queued_bytes + self._open_bytes
+        """What requests take of the broker's memory, but for large ones that are whole."""
+        return self.unfinished_bytes + self._queued_bytes + self._open_bytes
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """What has arrived of a request that is not whole."""
+        return self._decoder.buffered_bytes
+
+    @property
+    def receiving_bytes(self) -> int:
+        """What the large request that is being received will take; 0 if there is none, or little of it has arrived.
+
+        Raises ProtocolViolation for one that would take more than there is for all.
+        """
+        decoder = self._decoder
+        if decoder.wanted_bytes <= SMALL_REQUEST_BYTES or decoder.buffered_bytes < BEFORE_SHARE_BYTES:
+            return 0
+        weight_bytes = _weight_bytes(_KEY.unpack_from(decoder.unfinished, LENGTH.size)[0], decoder.wanted_bytes)
+        if weight_bytes > self._max_weight_bytes:
+            raise ProtocolViolation(
+                f"a request of {decoder.wanted_bytes} bytes takes {weight_bytes} once it is decoded: the broker has"
+                f" {self._max_weight_bytes} for all (network.max_buffered_bytes)"
+            )
+        return weight_bytes
+
+    @property
+    def is_receiving(self) -> bool:
+        """Part of a request has arrived; or a large one, which is not begun yet."""
+        return self._decoder.buffered_bytes > 0 or any(map(_is_large, self._frames))
 
     @property
     def is_full(self) -> bool:
@@ -75,20 +110,26 @@ class KafkaConnection:
         """Take bytes from the client. Raises ProtocolViolation; then the connection must be closed."""
         frames = self._decoder.feed(data)
         self._frames.extend(frames)
-        self._queued_bytes += sum(map(len, frames))
+        self.received_requests += len(frames)
+        for frame in frames:
+            if _is_large(frame):
+                self.large_requests += 1
+            else:
+                self._queued_bytes += len(frame)
         self.go_on()
 
     def go_on(self) -> None:
         """Work on what was received, as far as the limit of open requests allows. Raises ProtocolViolation."""
         while self._frames and not self.is_muted and not self.is_full:
             frame = self._frames.popleft()
-            self._queued_bytes -= len(frame)
+            if not _is_large(frame):
+                self._queued_bytes -= len(frame)
             self._start(frame)
 
     def end(self) -> None:
         """The client is gone: stop waiting on its behalf."""
         self._frames.clear()
-        self._queued_bytes = self._open_bytes = 0
+        self._queued_bytes = self._open_bytes = self.large_requests = 0
         if self._cancel_unmute is not None:
             self._cancel_unmute()
         calls, self._calls = self._calls, deque()
@@ -106,8 +147,10 @@ class KafkaConnection:
         began = perf_counter() if self._quotas.in_force else 0.0
         header, request = decode_request(api_key, version, frame)
         call = Call(self._broker, api_key, version, header, request, self._client_host, self._answered)
-        call.weight_bytes = len(frame) if api_key == PRODUCE_KEY else len(frame) * _DECODED_FACTOR
-        self._open_bytes += call.weight_bytes
+        call.is_large = _is_large(frame)
+        if not call.is_large:
+            call.weight_bytes = _weight_bytes(api_key, len(frame))
+            self._open_bytes += call.weight_bytes
         self._calls.append(call)
         if began:
             self._handle_metered(api, call, len(frame), began)
@@ -158,11 +201,20 @@ class KafkaConnection:
         while calls and calls[0].parts is not None:
             call = calls.popleft()
             self._open_bytes -= call.weight_bytes
+            self.large_requests -= call.is_large
             ready += call.parts or ()
             if call.close_reason is not None and self._failed is not None:
                 self._send(ready)
                 return self._failed(call.close_reason)
         self._send(ready)
+
+
+def _is_large(frame: memoryview) -> bool:
+    return len(frame) + LENGTH.size > SMALL_REQUEST_BYTES
+
+
+def _weight_bytes(api_key: int, size_bytes: int) -> int:
+    return size_bytes if api_key == PRODUCE_KEY else size_bytes * _DECODED_FACTOR
 
 
 def _why_not_served(api: Api, version: int) -> str:

@@ -14,24 +14,33 @@ class FrameDecoder:
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
-        self._chunks: list[bytes] = []
         self._wanted = 0
-        self.buffered_bytes = 0
+        self.unfinished = bytearray()
+        """The beginning of the next frame, its length in front. It grows in place: to join the pieces of a large frame
+        would take its memory twice."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        return len(self.unfinished)
+
+    @property
+    def wanted_bytes(self) -> int:
+        """The size of the unfinished frame with its length; 0 while it is not known."""
+        return self._wanted if len(self.unfinished) >= LENGTH.size else 0
 
     def feed(self, data: bytes) -> list[memoryview]:
         """Take what has arrived; returns the frames that are whole now. Raises ProtocolViolation."""
-        if self.buffered_bytes:
-            self._chunks.append(data)
-            self.buffered_bytes += len(data)
-            if self.buffered_bytes < self._wanted:
-                return []
-            data = b"".join(self._chunks)
-            self._chunks.clear()
-        return self._cut(data)
+        if not self.unfinished:
+            return self._cut(data)
+        self.unfinished += data
+        if len(self.unfinished) < self._wanted:
+            return []
+        whole, self.unfinished = self.unfinished, bytearray()
+        return self._cut(whole)
 
-    def _cut(self, data: bytes) -> list[memoryview]:
+    def _cut(self, data: bytes | bytearray) -> list[memoryview]:
         frames = []
-        view = memoryview(data)
+        view = memoryview(data).toreadonly()
         position, end = 0, len(data)
         self._wanted = LENGTH.size
         while position + LENGTH.size <= end:
@@ -44,9 +53,7 @@ class FrameDecoder:
             frames.append(view[position + LENGTH.size : frame_end])
             position = frame_end
             self._wanted = LENGTH.size
-        self.buffered_bytes = end - position
-        if self.buffered_bytes:
-            self._chunks.append(data[position:])
+        self.unfinished += view[position:]
         return frames
 
     def _check(self, length: int) -> None:

@@ -68,6 +68,7 @@ class ErrorKind(Enum):
     PREFERRED_LEADER_NOT_AVAILABLE = auto()
     REBALANCE_IN_PROGRESS = auto()
     REQUEST_TIMED_OUT = auto()
+    REQUEST_TOO_SLOW = auto()
     SCHEDULE_ALREADY_EXISTS = auto()
     SECURITY_DISABLED = auto()
     STALE_MEMBER_EPOCH = auto()
@@ -163,6 +164,7 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.POLICY_VIOLATION: ErrorFace(44, 409, "UnsupportedOperation"),
     ErrorKind.REBALANCE_IN_PROGRESS: ErrorFace(27, 409, _UNAVAILABLE),
     ErrorKind.REQUEST_TIMED_OUT: ErrorFace(7, 504, _UNAVAILABLE, retriable=True),
+    ErrorKind.REQUEST_TOO_SLOW: ErrorFace(7, 408, _INVALID, retriable=True),
     ErrorKind.SCHEDULE_ALREADY_EXISTS: ErrorFace(42, 409, _INVALID),
     ErrorKind.SECURITY_DISABLED: ErrorFace(54, 501, "UnsupportedOperation"),
     ErrorKind.STALE_MEMBER_EPOCH: ErrorFace(113, 409, _INVALID),

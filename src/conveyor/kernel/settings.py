@@ -121,7 +121,11 @@ class NetworkSettings:
     )
     max_connections: int = setting(10_000, "Connections open at once.", kafka="max.connections", low=1)
     max_http_connections: int = setting(
-        1_000, "HTTP connections open at once, besides those of Kafka clients.", unit="connections", low=1
+        1_000,
+        "HTTP connections open at once, besides those of Kafka clients; `/healthz`, `/readyz` and `/metrics` are"
+        " answered beyond them.",
+        unit="connections",
+        low=1,
     )
     max_idle_ms: int = setting(
         600_000,
@@ -130,9 +134,20 @@ class NetworkSettings:
         kafka="connections.max.idle.ms",
         low=1,
     )
+    max_receive_ms: int = setting(
+        60_000,
+        "A request, or the body of one, has to be whole so long after it has begun to arrive; else its connection is"
+        " closed.",
+        unit="ms",
+        low=1,
+    )
+    drain_timeout_ms: int = setting(
+        10_000, "How long a broker that stops waits for clients to read the answers that it owes.", unit="ms", low=0
+    )
     max_buffered_bytes: int = setting(
-        536_870_912,
-        "Bytes of requests being received or worked on, all connections together.",
+        268_435_456,
+        "Bytes of requests being received or worked on, Kafka and HTTP together. A request above 512 KiB waits for its"
+        " turn to be read; when small ones alone take this much, the connection with most of them is closed.",
         unit="bytes",
         kafka="queued.max.request.bytes",
         low=1 << 20,

@@ -4,9 +4,11 @@
   the socket takes them. What is not in memory is read on a thread, so that a consumer of cold records stalls no other.
 - When a read of stored records fails, their partition is told, and the connection is closed: its answer has begun.
 - A client that was too fast for its quota is not read from for a while.
-- Requests that are partly received, or worked on, are counted by what they take of memory, all connections together;
-  beyond the limit the connection that holds most is closed.
-- A connection that finishes no request for `network.max_idle_ms` is closed.
+- A large request waits for its share of the budget for requests (`RequestBudget`) before the rest of it is read. Small
+  requests are counted only; when they alone are beyond the limit, the connection that holds most is closed.
+- A connection that finishes no request for `network.max_idle_ms` is closed, and one whose request is not whole
+  `network.max_receive_ms` after it began.
+- A broker that stops reads no more, and closes each connection when its client has read what it is owed.
 """
 
 import asyncio
@@ -17,6 +19,7 @@ from functools import partial
 from typing import cast
 
 from conveyor.broker.broker import Broker
+from conveyor.broker.request_budget import Share
 from conveyor.kafka_api.call import Part
 from conveyor.kafka_api.connection import KafkaConnection
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
@@ -37,7 +40,9 @@ class KafkaListener:
         self.max_connections = max_connections
         self.probe = probe
         self.connections: set[_ClientProtocol] = set()
-        self.buffered_bytes = 0
+        self._open_sockets = 0
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -56,29 +61,51 @@ class KafkaListener:
         for connection in self.connections:
             connection.stop_reading()
 
-    def close_connections(self) -> None:
-        """Close all, once what was answered is sent."""
+    async def drain(self, seconds: float) -> None:
+        """Close each connection once its client has read what was answered, and after this time in any case."""
         for connection in list(self.connections):
             connection.finish()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._all_closed.wait()
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.close("it does not read its answers, and the broker stops (network.drain_timeout_ms)")
+
+    def opened(self, connection: "_ClientProtocol") -> None:
+        self.connections.add(connection)
+        self.probe.connections_opened += 1
+        self._open_sockets += 1
+        self._all_closed.clear()
+
+    def closed(self) -> None:
+        """The socket of a connection, which may have ended before."""
+        self._open_sockets -= 1
+        if not self._open_sockets:
+            self._all_closed.set()
 
     def count(self, connection: "_ClientProtocol", change: int) -> None:
-        """Account for bytes of requests; too many, and the connection that holds most is closed."""
-        self.buffered_bytes += change
-        if change > 0 and self.buffered_bytes > self.broker.settings.network.max_buffered_bytes:
+        """Account for bytes of small requests; too many, and the connection that holds most is closed."""
+        budget = self.broker.request_budget
+        budget.count(change)
+        if change > 0 and budget.has_too_many:
             largest = max(self.connections, key=_counted, default=connection)
             largest.close(
-                f"requests received and worked on take {self.buffered_bytes} bytes (network.max_buffered_bytes),"
-                f" this one {largest.counted_bytes}"
+                f"small requests take {budget.small_bytes} bytes (network.max_buffered_bytes),"
+                f" those of this connection {largest.counted_bytes}"
             )
 
     def _sweep_later(self) -> None:
-        seconds = max(0.05, min(10.0, self.broker.settings.network.max_idle_ms / 4000))
-        self._sweep = asyncio.get_running_loop().call_later(seconds, self._close_idle)
+        network = self.broker.settings.network
+        seconds = max(0.05, min(10.0, network.max_idle_ms / 4000, network.max_receive_ms / 4000))
+        self._sweep = asyncio.get_running_loop().call_later(seconds, self._close_slow)
 
-    def _close_idle(self) -> None:
-        oldest = asyncio.get_running_loop().time() - self.broker.settings.network.max_idle_ms / 1000
+    def _close_slow(self) -> None:
+        network = self.broker.settings.network
+        now = asyncio.get_running_loop().time()
         for connection in list(self.connections):
-            connection.close_if_idle(oldest)
+            connection.close_if_idle(now - network.max_idle_ms / 1000)
+            connection.close_if_half_sent(now, network.max_receive_ms)
         self._sweep_later()
 
 
@@ -92,10 +119,11 @@ class _ClientProtocol(asyncio.Protocol):
         self._writable = True
         self._waits_for_disk = False
         self._reading = True
-        self._ended = False
-        self._stopping = False
-        self._finished_requests = 0
-        self._last_progress = self._loop.time()
+        self._ended = self._stopping = self._finishing = False
+        self._shares: deque[Share] = deque()
+        """Of large requests, in their order; the last may not be granted yet."""
+        self._finished_requests = self._received_requests = 0
+        self._last_progress = self._receiving_since = self._loop.time()
         self.counted_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -105,11 +133,9 @@ class _ClientProtocol(asyncio.Protocol):
         failed = partial(self.close, level=logging.INFO)
         self._connection = KafkaConnection(self._listener.broker, peer[0], self._send, self._balance, failed)
         _tune(transport.get_extra_info("socket"))
-        connections = self._listener.connections
-        connections.add(self)
-        self._listener.probe.connections_opened += 1
+        self._listener.opened(self)
         limit = self._listener.max_connections
-        if len(connections) > limit:
+        if len(self._listener.connections) > limit:
             self.close(f"more than {limit} connections (network.max_connections)")
         elif not self._listener.broker.quotas.admits_connection(peer[0]):
             self.close(f"more connections a second from {peer[0]} than its quota (connection_creation_rate)")
@@ -118,15 +144,17 @@ class _ClientProtocol(asyncio.Protocol):
         self._listener.probe.received_bytes += len(data)
         try:
             self._connection.receive(data)
+            self._account()
         except ProtocolViolation as violation:
             return self.close(str(violation))
-        self._count_buffered()
         self._balance()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._ended:
-            log.debug("connection closed peer=%s by=client", self._peer)
+            if not self._finishing:
+                log.debug("connection closed peer=%s by=client", self._peer)
             self._end()
+        self._listener.closed()
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -150,8 +178,8 @@ class _ClientProtocol(asyncio.Protocol):
 
     def finish(self) -> None:
         """Close once the output is sent."""
-        self._end()
-        self._transport.close()
+        self._finishing = True
+        self._write_more()
 
     def close_if_idle(self, oldest: float) -> None:
         finished = self._connection.finished_requests
@@ -162,6 +190,17 @@ class _ClientProtocol(asyncio.Protocol):
             idle_ms = self._listener.broker.settings.network.max_idle_ms
             self.close(f"no finished request for {idle_ms} ms (network.max_idle_ms)")
 
+    def close_if_half_sent(self, now: float, max_receive_ms: int) -> None:
+        """Time counts from when a request began, or may be read on after it has waited for its share or a quota."""
+        connection = self._connection
+        received = connection.received_requests
+        is_held_back = not self._has_share or connection.is_muted
+        if received != self._received_requests or not connection.is_receiving or is_held_back:
+            self._received_requests = received
+            self._receiving_since = now
+        elif self._receiving_since < now - max_receive_ms / 1000:
+            self.close(f"a request is not whole after {max_receive_ms} ms (network.max_receive_ms)")
+
     def _end(self) -> None:
         self._ended = True
         self._output.clear()
@@ -169,19 +208,45 @@ class _ClientProtocol(asyncio.Protocol):
         self._listener.connections.discard(self)
         self._listener.count(self, -self.counted_bytes)
         self.counted_bytes = 0
+        while self._shares:
+            self._listener.broker.request_budget.give_back(self._shares.pop())
 
-    def _count_buffered(self) -> None:
-        buffered = self._connection.buffered_bytes
-        if buffered != self.counted_bytes:
-            change = buffered - self.counted_bytes
-            self.counted_bytes = buffered
+    def _account(self) -> None:
+        """Hold a share for each large request, and count all others. Raises ProtocolViolation."""
+        connection = self._connection
+        receiving_bytes = connection.receiving_bytes
+        budget = self._listener.broker.request_budget
+        while len(self._shares) > connection.large_requests + (receiving_bytes > 0):
+            budget.give_back(self._shares.popleft())
+        if receiving_bytes and len(self._shares) == connection.large_requests and not self._ended:
+            self._shares.append(budget.ask(receiving_bytes, self._granted))
+        is_held = receiving_bytes > 0 and self._has_share
+        buffered_bytes = connection.buffered_bytes - (connection.unfinished_bytes if is_held else 0)
+        if buffered_bytes != self.counted_bytes and not self._ended:
+            change = buffered_bytes - self.counted_bytes
+            self.counted_bytes += change
             self._listener.count(self, change)
+
+    def _granted(self) -> None:
+        self._receiving_since = self._loop.time()
+        self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """The large request has its share: its first bytes are part of that."""
+        if not self._ended:
+            self._account()
+            self._balance()
+
+    @property
+    def _has_share(self) -> bool:
+        """Whether the large request that is being received may be read on, if there is one."""
+        return not self._shares or self._shares[-1].granted is None
 
     def _send(self, parts: list[Part]) -> None:
         if self._ended:
             return
         self._output.extend(parts)
-        self._count_buffered()
+        self._account()
         self._write_more()
         if not self._reading:
             self._balance()
@@ -193,6 +258,8 @@ class _ClientProtocol(asyncio.Protocol):
             if chunk and not self._ended:
                 self._listener.probe.sent_bytes += len(chunk)
                 self._transport.write(chunk)
+        if self._finishing and not self._output and not self._waits_for_disk and not self._ended:
+            self._transport.close()
 
     def _next_chunk(self) -> Bytes:
         """What can be sent without waiting for the disk; where that is nothing more, a thread begins to read on."""
@@ -251,11 +318,11 @@ class _ClientProtocol(asyncio.Protocol):
         if self._ended:
             return
         try:
-            if self._wants_requests():
+            if self._takes_requests():
                 self._connection.go_on()
         except ProtocolViolation as violation:
             return self.close(str(violation))
-        wanted = self._wants_requests()
+        wanted = self._takes_requests() and self._has_share
         if wanted != self._reading and not self._ended:
             self._reading = wanted
             if wanted:
@@ -263,7 +330,8 @@ class _ClientProtocol(asyncio.Protocol):
             else:
                 self._transport.pause_reading()
 
-    def _wants_requests(self) -> bool:
+    def _takes_requests(self) -> bool:
+        """Whether requests that were received are worked on. They may hold shares, and so do not wait for one."""
         connection = self._connection
         if self._stopping or not self._writable or self._waits_for_disk:
             return False

@@ -1,7 +1,7 @@
 """A broker with its doors open: wiring, start, stop.
 
 Start: data directory, sockets bound, logs recovered, Kafka door open, HTTP door open, ready.
-Stop: no new connections, owed answers are given, logs flushed and sealed, connections closed.
+Stop: no new requests but for `/readyz`, which says so; answers are given and read; connections closed, logs sealed.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from conveyor.kernel.ports import Clock, Disk, MetadataStore
 from conveyor.kernel.settings import Settings
 from conveyor.server.addresses import Address, bind, bound_address, check_exposure, parse_address
 from conveyor.server.data_directory import DataDirectory
-from conveyor.server.http_listener import HttpListener
+from conveyor.server.http_listener import OPERATIONS_CONNECTIONS, HttpListener
 from conveyor.server.kafka_listener import KafkaListener
 from conveyor.server.probe import NetworkProbe
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_OTHER_DESCRIPTORS = 64
-"""Kept back from segment files and connections: listeners, the metadata store, files that are written whole."""
+_OTHER_DESCRIPTORS = 64 + OPERATIONS_CONNECTIONS
+"""Kept back from segment files and connections: listeners, the metadata store, files that are written whole, probes."""
 
 
 class Server:
@@ -70,6 +70,7 @@ class Server:
 
     async def stop(self) -> None:
         """Answer what is owed, flush and seal the logs, close everything."""
+        self.broker.is_stopping = True
         await self._stack.aclose()
 
     async def _start(self, stack: contextlib.AsyncExitStack, clock: Clock) -> None:
@@ -85,12 +86,10 @@ class Server:
         max_connections = min(self.settings.network.max_connections, self._max_connections)
         if max_connections < self.settings.network.max_connections:
             log.warning("connections limited to=%d: the system lets a process open no more files", max_connections)
-        listener = KafkaListener(self.broker, self._probe, max_connections)
-        stack.callback(listener.close_connections)
-        stack.push_async_callback(self._drain, listener)
-        await listener.start(kafka_socket)
+        self._kafka = listener = KafkaListener(self.broker, self._probe, max_connections)
         http = HttpListener(self.broker, self._probe, http_socket, self._max_http_connections, self._tokens)
-        stack.push_async_callback(http.stop)
+        stack.push_async_callback(self._drain, listener, http)
+        await listener.start(kafka_socket)
         http.start()
         self._loading = asyncio.get_running_loop().run_in_executor(None, load_all)
 
@@ -110,10 +109,15 @@ class Server:
         if self._syncs is not None:
             self._syncs.close()
 
-    async def _drain(self, listener: KafkaListener) -> None:
-        """Take no more requests; answer those that wait, with what there is."""
+    async def _drain(self, listener: KafkaListener, http: HttpListener) -> None:
+        """Take no more requests; answer those that wait, with what there is; let clients read what they are owed."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self.settings.network.drain_timeout_ms / 1000
         listener.stop_reading()
+        await http.finish_requests(ends - loop.time())
         await self.broker.finish_requests()
+        await asyncio.gather(listener.drain(ends - loop.time()), http.drain(ends - loop.time()))
+        await http.close()
 
     def _make_broker(self, stack: contextlib.AsyncExitStack, clock: Clock) -> Broker:
         disk, store, compactor = self._open_storage(stack)

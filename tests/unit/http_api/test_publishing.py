@@ -1,16 +1,20 @@
 """What a request asks for with a message becomes the message's headers."""
 
+import asyncio
+from collections.abc import Awaitable
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from multidict import CIMultiDict
 
 from conveyor.broker.messages import OutgoingMessage, PublishedMessage
+from conveyor.http_api.body_parts import PART_BYTES
 from conveyor.http_api.durations import Duration
 from conveyor.http_api.endpoint import Call
 from conveyor.http_api.moments import Moment
-from conveyor.http_api.publishing import Attributes, PublishQuery, publish_message
+from conveyor.http_api.publishing import Attributes, PublishQuery, publish_message, read_batch
 from conveyor.kernel.errors import RequestError
 
 
@@ -91,3 +95,26 @@ async def test_header_that_would_have_no_effect_is_refused() -> None:
 
 def test_query_and_batch_know_the_same_attributes() -> None:
     assert set(Attributes.__struct_fields__) <= set(PublishQuery.__struct_fields__)
+
+
+async def test_large_batch_is_decoded_in_many_turns_and_no_further_than_it_may_be_long() -> None:
+    headers = {f"h{number}": "v" for number in range(100)}
+    sound = msgspec.json.encode({"messages": [{"payload": "x", "headers": headers}] * 10_000})
+    assert await turns(read_batch(sound)) > len(sound) // PART_BYTES
+    too_many = msgspec.json.encode({"messages": [{"payload": ""}] * 900_000})
+    with pytest.raises(RequestError, match=r"length <= 10000 - at `\$\.messages`"):
+        await read_batch(too_many)
+    reading = asyncio.ensure_future(read_batch(too_many))
+    assert await turns(asyncio.wait([reading])) < 30, "the rest of it is not looked at"
+    assert reading.exception() is not None
+
+
+async def turns(work: Awaitable[object]) -> int:
+    """How many turns of the event loop it takes."""
+    task = asyncio.ensure_future(work)
+    count = 0
+    while not task.done():
+        count += 1
+        await asyncio.sleep(0)
+    await task
+    return count

@@ -27,6 +27,7 @@ QUEUES = {
     ErrorKind.INVALID_SUBSCRIPTION: "invalid_request",
     ErrorKind.LEASE_LOST: "invalid_record_state",
     ErrorKind.MESSAGE_NOT_DELAYED: "invalid_record_state",
+    ErrorKind.REQUEST_TOO_SLOW: "request_timed_out",
     ErrorKind.SCHEDULE_ALREADY_EXISTS: "invalid_request",
     ErrorKind.SUBSCRIPTION_ALREADY_EXISTS: "invalid_request",
     ErrorKind.UNKNOWN_MESSAGE: "offset_out_of_range",

@@ -3,11 +3,20 @@
 import json
 import logging
 import socket
+import threading
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from conveyor.server.http_listener import OPERATIONS_CONNECTIONS
 from conveyor.testing import Broker
+from tests.clients.rest_client import Rest
+
+PACKED = b"Content-Encoding: gzip\r\nContent-Length: 1000"
+
+
+TOPICS = b"GET /topics HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 def connect(broker: Broker) -> socket.socket:
@@ -33,12 +42,48 @@ def test_a_connection_too_many_is_answered_and_closed(caplog: pytest.LogCaptureF
         with connect(broker) as one, connect(broker) as two, connect(broker) as three:
             assert ask(one).startswith(b"HTTP/1.1 200")
             assert ask(two).startswith(b"HTTP/1.1 200")
-            refused = ask(three)
+            refused = ask(three, TOPICS)
             assert refused.startswith(b"HTTP/1.1 503")
             assert three.recv(1) == b""
             assert ask(one).startswith(b"HTTP/1.1 200"), "those that are there are still served"
         assert "more than 2 connections (network.max_http_connections)" in caplog.text
     assert problem(refused)["kind"] == "too_many_connections"
+
+
+@pytest.mark.parametrize("path", [b"/healthz", b"/readyz", b"/metrics"])
+def test_operators_are_answered_beyond_the_limit(path: bytes) -> None:
+    with Broker(memory=True, settings={"network.max_http_connections": 1}) as broker, ExitStack() as crowd:
+        for _ in range(2 * OPERATIONS_CONNECTIONS):
+            crowd.enter_context(connect(broker))
+        with connect(broker) as probe:
+            for _ in range(2):
+                assert ask(probe, b"GET " + path + b" HTTP/1.1\r\nHost: h\r\n\r\n").startswith(b"HTTP/1.1 200")
+        with connect(broker) as client:
+            assert ask(client, TOPICS).startswith(b"HTTP/1.1 503")
+
+
+def test_connection_beyond_the_limit_that_asks_for_nothing_is_closed() -> None:
+    with (
+        Broker(memory=True, settings={"network.max_http_connections": 1}) as broker,
+        connect(broker) as client,
+        connect(broker) as silent,
+    ):
+        assert ask(client).startswith(b"HTTP/1.1 200")
+        assert silent.recv(1) == b""
+        assert ask(client).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 1000", b"Transfer-Encoding: chunked", PACKED])
+@pytest.mark.parametrize("path", [b"/topics", b"/topics/t/messages", b"/topics/t/messages:batch"])
+def test_body_that_does_not_arrive_in_time_closes_its_connection(framing: bytes, path: bytes) -> None:
+    head = b"POST " + path + b" HTTP/1.1\r\nHost: h\r\n" + framing + b"\r\n\r\n"
+    with Broker(memory=True, settings={"network.max_receive_ms": 100}) as broker, connect(broker) as connection:
+        answer = ask(connection, head + (b"1\r\na\r\n" if b"chunked" in framing else b"a"))
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert problem(answer)["kind"] == "request_too_slow"
+        connection.sendall(b"b")  # A trickle does not keep it open.
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b""
 
 
 @pytest.mark.parametrize(
@@ -106,3 +151,49 @@ def test_a_chunk_that_cannot_be_read_is_told_however_soon_it_comes() -> None:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.sendall(head)
                 assert problem(ask(connection, b"zz\r\n"))["status"] == 400
+
+
+def test_large_bodies_wait_for_their_turn_while_small_ones_do_not() -> None:
+    limits = {"network.max_buffered_bytes": 2_000_000, "network.max_request_bytes": 2_000_000}
+    head = b"POST /topics/t/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 900000\r\n\r\n"
+    body = b"x" * 900_000
+    with Broker(memory=True, settings=limits) as broker, ExitStack() as stack:
+        rest = Rest(broker)
+        rest.post("/topics", {"name": "t"})
+        connections = [stack.enter_context(connect(broker)) for _ in range(3)]
+        for connection in connections:
+            connection.sendall(head + body[:400_000])
+        while b"conveyor_network_requests_waiting 1.0" not in rest.ask("GET", "/metrics").body:
+            pass
+        assert rest.ask("POST", "/topics/t/messages", b"small").status == 201
+        for connection in connections:
+            connection.sendall(body[400_000:])
+        for connection in connections:
+            assert connection.recv(100).startswith(b"HTTP/1.1 201")
+        rest.close()
+
+
+def test_client_that_reads_late_gets_its_whole_answer_at_a_stop() -> None:
+    with Broker(memory=True) as broker:
+        client = Rest(broker)
+        client.post("/topics", {"name": "t"})
+        for _ in range(8):
+            client.post("/topics/t/messages", b"x" * 900_000)
+        client.close()
+        with connect(broker) as connection, connect(broker) as probe:
+            connection.sendall(b"GET /topics/t/messages?from=earliest HTTP/1.1\r\nHost: h\r\n\r\n")
+            answer = connection.recv(1000)
+            assert ask(probe).startswith(b"HTTP/1.1 200")
+            stopping = threading.Thread(target=broker.stop)
+            stopping.start()
+            assert probe.recv(1) == b"", "a connection without a request is closed"
+            with connect(broker) as another:
+                assert b'"status":"stopping"' in ask(another, b"GET /readyz HTTP/1.1\r\nHost: h\r\n\r\n")
+            with connect(broker) as another:
+                assert problem(ask(another, TOPICS))["kind"] == "stopping"
+            while part := connection.recv(1 << 16):
+                answer += part
+            stopping.join()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert f"content-length: {len(body)}".encode() in head.lower()
+    assert len(json.loads(body)["messages"]) == 8

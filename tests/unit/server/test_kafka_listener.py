@@ -3,20 +3,31 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from threading import get_ident
 from typing import ClassVar
 
 import pytest
 
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kafka_api.connection import KafkaConnection
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.records import encode_batch
 from conveyor.server.server import Server
 from conveyor.testing import MemoryDisk
 from conveyor.testing.memory_disk import MemoryFile
 from conveyor.testing.memory_store import MemoryStore
-from tests.unit.kafka_api.requests import API_VERSIONS, FETCH, SOFTWARE, fetch, framed, produce, request, response
+from tests.unit.kafka_api.requests import (
+    API_VERSIONS,
+    FETCH,
+    METADATA,
+    SOFTWARE,
+    fetch,
+    framed,
+    produce,
+    request,
+    response,
+)
 from tests.unit.server.memory_server import running, server
 
 LARGE_BYTES = 100_000
@@ -203,3 +214,120 @@ async def test_records_that_cannot_be_read_take_their_partition_offline(kind: ty
         assert topic.partitions[0].error_code.name == "kafka_storage_error"
         assert reason in str(made.broker.partitions.offline_reason("t", 0))
         writer.close()
+
+
+LARGE = framed(produce(1, encode_batch([(1, None, bytes(1_500_000), [])])))
+TOPIC = TopicRequest(name="t", config={"max.message.bytes": "2000000"})
+
+
+def small_budget(**settings: object) -> Server:
+    """A server that takes one large request at a time."""
+    limits: dict[str, object] = {"network__max_request_bytes": 2_000_000, "network__max_buffered_bytes": 2_500_000}
+    return server(None, **limits, topics__max_message_bytes=2_000_000, **settings)
+
+
+def connections(made: Server) -> list[KafkaConnection]:
+    return [each._connection for each in made._kafka.connections]
+
+
+async def has_come(condition: Callable[[], bool]) -> None:
+    """Wait until it is so."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.001)
+
+
+async def test_large_requests_wait_for_their_turn_while_small_ones_do_not() -> None:
+    async with running(small_budget()) as made:
+        await made.broker.topics.create(TOPIC)
+        (reader1, writer1), (reader2, writer2), (reader3, writer3) = [await connect(made) for _ in range(3)]
+        writer1.write(LARGE[:1_000_000])
+        await has_come(lambda: made.broker.request_budget.held_bytes == len(LARGE))
+        assert made.broker.request_budget.small_bytes == 0
+        writer2.write(LARGE)
+        await has_come(lambda: made.broker.request_budget.waiting_count == 1)
+        writer3.write(PING)
+        assert await read_frame(reader3)
+        assert made.broker.request_budget.waiting_count == 1
+        writer1.write(LARGE[1_000_000:])
+        assert await read_frame(reader1)
+        assert await read_frame(reader2)
+        await has_come(lambda: made.broker.request_budget.held_bytes == 0)
+        assert made.broker.request_budget.small_bytes == 0
+        for writer in (writer1, writer2, writer3):
+            writer.close()
+
+
+async def test_large_requests_of_one_connection_do_not_wait_for_each_other_for_ever() -> None:
+    async with running(small_budget(network__max_in_flight=1)) as made:
+        await made.broker.topics.create(TOPIC)
+        pairs = [await connect(made) for _ in range(3)]
+        for _, writer in pairs:
+            writer.write(LARGE * 3 + PING)
+        for reader, writer in pairs:
+            for _ in range(4):
+                assert await read_frame(reader)
+            writer.close()
+        await has_come(lambda: made.broker.request_budget.held_bytes == 0)
+
+
+@pytest.mark.parametrize("sent", [5, 100, 1_000_000], ids=["length", "some", "most"])
+async def test_a_half_sent_request_is_closed_and_makes_way(sent: int, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(small_budget(network__max_receive_ms=200)) as made:
+        await made.broker.topics.create(TOPIC)
+        (reader1, writer1), (reader2, writer2) = [await connect(made) for _ in range(2)]
+        writer1.write(LARGE[:sent])
+        await has_come(lambda: any(each.is_receiving for each in connections(made)))
+        writer2.write(LARGE)
+        assert await read_frame(reader2)
+        assert await is_closed(reader1)
+        writer1.close()
+        writer2.close()
+    assert "a request is not whole after 200 ms (network.max_receive_ms)" in caplog.text
+
+
+async def test_a_large_request_that_decodes_to_more_than_there_is_for_all_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(small_budget()) as made:
+        reader, writer = await connect(made)
+        writer.write(framed(request(METADATA, 4, topics=None, allow_auto_topic_creation=False) + bytes(1_000_000)))
+        assert await is_closed(reader)
+        writer.close()
+    assert "takes 160" in caplog.text
+
+
+async def test_a_client_that_reads_late_gets_all_that_it_is_owed_at_a_stop() -> None:
+    """Sixteen answers of 1 MB are owed when the broker stops, and the client has read 4 bytes of them."""
+    made = server()
+    await made.start()
+    await made.broker.topics.create(TOPIC)
+    reader, writer = await asyncio.open_connection(*made.kafka_address, limit=1 << 16)
+    writer.write(framed(produce(0, encode_batch([(1, None, bytes(1_000_000), [])]))))
+    assert await read_frame(reader)
+    writer.write(b"".join(framed(fetch(number)) for number in range(1, 17)))
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    await has_come(lambda: all(each.finished_requests == 17 for each in connections(made)))
+    stopping = asyncio.ensure_future(made.stop())
+    read = 0
+    while data := await reader.read(1 << 16):
+        read += len(data)
+    await stopping
+    writer.close()
+    assert read == 16 * (4 + size) - 4
+
+
+async def test_a_client_that_does_not_read_does_not_keep_the_broker_from_stopping(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = server(network__drain_timeout_ms=50)
+    await made.start()
+    await made.broker.topics.create(TOPIC)
+    _, writer = await asyncio.open_connection(*made.kafka_address, limit=1)
+    writer.write(framed(produce(0, encode_batch([(1, None, bytes(1_000_000), [])]))))
+    writer.write(b"".join(framed(fetch(number)) for number in range(1, 33)))
+    await has_come(lambda: all(each.finished_requests > 1 for each in connections(made)))
+    async with asyncio.timeout(30):
+        await made.stop()
+    assert "it does not read its answers, and the broker stops (network.drain_timeout_ms)" in caplog.text
+    writer.close()

@@ -1,0 +1,109 @@
+"""A long batch of messages in JSON, cut into documents that are decoded in one turn of the event loop each.
+
+    {"messages": [a, b, c, d, e]}  ->  {"messages": [a, b, c]}  {"messages": [d, e]}
+
+Only strings and brackets are looked at, a stretch at a time; everything else, and that the JSON is sound, is left to
+the decoder of the parts. It reads the same messages as it would in the whole: a part begins where a message does, and
+does not decode unless it ends where one ends.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+PART_BYTES = 64 << 10
+MAX_VALUES = 10_000
+"""Strings, and values after a comma, of one message that is longer than a part."""
+
+_STRETCH_BYTES = 32 << 10
+_MAX_DEPTH = 16
+_SPACE = rb"[ \t\r\n]{0,1000}"
+_BEGIN = re.compile(_SPACE + rb"\{" + _SPACE + rb'"messages"' + _SPACE + b":" + _SPACE + rb"\[")
+_COMMA = re.compile(_SPACE + b",")
+_END = re.compile(_SPACE + rb"\]" + _SPACE + rb"\}")
+_BRACKET = re.compile(rb"[][{}]")
+_WITHOUT_BRACKET = frozenset((b"", b":", b",", b": ", b", "))
+"""What mostly stands between two strings."""
+
+
+async def batch_parts(body: bytes) -> AsyncIterator[bytes]:
+    """The parts of a batch, in order; the body itself if it is short. Raises RequestError (INVALID_REQUEST)."""
+    if len(body) <= PART_BYTES:
+        yield body
+        return
+    begin = _BEGIN.match(body)
+    if begin is None:
+        raise _wrong('it does not begin with {"messages": [')
+    scan, part_begin = _Scan(body, begin.end()), begin.end()
+    while not scan.is_over:
+        scan.go_on()
+        await asyncio.sleep(0)
+        if scan.message_end - part_begin < PART_BYTES:
+            continue
+        yield b'{"messages":[%b]}' % body[part_begin : scan.message_end]
+        comma = _COMMA.match(body, scan.message_end)
+        if comma is None:
+            if not _END.fullmatch(body.rstrip(), scan.message_end):
+                raise _wrong(f"`,` or `]}}` is missing at byte {scan.message_end}")
+            return
+        part_begin = comma.end()
+    yield b'{"messages":[' + body[part_begin:]
+
+
+class _Scan:
+    """Goes through an array, a stretch at a time. message_end: where the last whole message ends."""
+
+    def __init__(self, body: bytes, begin: int) -> None:
+        self.message_end = begin
+        self._body = body
+        self._position = begin
+        self._depth = 0
+        self._is_text = False
+        self._values = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self._position >= len(self._body)
+
+    def go_on(self) -> None:
+        """Raises RequestError if a message has too many values."""
+        end, ended = self._stretch_end(), self.message_end
+        plain = self._body[self._position : end].replace(b"\\\\", b"__").replace(b'\\"', b"__")
+        pieces = plain.split(b'"')
+        position, is_text = self._position, self._is_text
+        for piece in pieces:
+            if not is_text and piece not in _WITHOUT_BRACKET:
+                self._find_brackets(piece, position)
+            position += len(piece) + 1
+            is_text = not is_text
+        commas = sum(piece.count(b",") for piece in pieces[self._is_text :: 2])
+        self._is_text = not is_text  # No quote follows the last piece.
+        self._position = end
+        self._values = 0 if self.message_end != ended else self._values + len(pieces) // 2 + commas
+        if self._values > MAX_VALUES and end - self.message_end > PART_BYTES:
+            raise _wrong(f"the message at byte {self.message_end} has more than {MAX_VALUES} names and values")
+
+    def _stretch_end(self) -> int:
+        """An escape is not cut in two."""
+        stretch = self._body[self._position : self._position + _STRETCH_BYTES]
+        escapes = len(stretch) - len(stretch.rstrip(b"\\"))
+        return min(len(self._body), self._position + len(stretch) + escapes % 2)
+
+    def _find_brackets(self, piece: bytes, position: int) -> None:
+        for found in _BRACKET.finditer(piece):
+            if found.group() in b"[{":
+                if self._depth < 0:
+                    raise _wrong(f"there is more after its messages, at byte {position + found.start()}")
+                self._depth += 1
+                if self._depth > _MAX_DEPTH:
+                    raise _wrong(f"it nests too deeply at byte {position + found.start()}")
+                continue
+            self._depth -= 1
+            if self._depth == 0:
+                self.message_end = position + found.end()
+
+
+def _wrong(reason: str) -> RequestError:
+    return RequestError(ErrorKind.INVALID_REQUEST, f"the request's body is not a batch of messages: {reason}")
