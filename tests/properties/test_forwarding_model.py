@@ -24,6 +24,7 @@ from conveyor.log.probe import LogProbe
 from conveyor.log.records import Record, decode_records, encode_batch
 from conveyor.log.recovery import open_log
 from conveyor.queues.attributes import DELIVER_AT_MS
+from conveyor.queues.cache_share import CacheShare
 from conveyor.replication.partition import Partition
 from conveyor.testing import ManualClock, MemoryDisk
 
@@ -50,7 +51,9 @@ class Machine:
         self.forwarder: InboxPartition = load_inbox(
             self.topic, self.inbox, self, records_at_once=at_once, bytes_per_turn=at_once
         )
-        self.forwarder.start(self.soon.append, lambda scan, done: self.soon.append(lambda: done(scan())))
+        self.forwarder.start(
+            self.soon.append, lambda scan, done: self.soon.append(lambda: done(scan())), CacheShare(1 << 20)
+        )
 
     @property
     def topic(self) -> Partition:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from conveyor.broker.queue_wiring import Queueing
     from conveyor.broker.queues import Queues
     from conveyor.broker.schedules import Schedules
+    from conveyor.queues.cache_share import CacheShare
 
 log = logging.getLogger(__name__)
 
@@ -135,11 +136,24 @@ class Broker:
         )
 
     @cached_property
+    def queue_cache(self) -> "CacheShare":
+        """The memory for what queues and inboxes have read."""
+        from conveyor.queues.cache_share import CacheShare
+
+        return CacheShare(self.settings.broker.queue_cache_bytes)
+
+    @cached_property
     def inboxes(self) -> "Inboxes":
         """What waits outside of topics with `delay.enable`: loaded when there is one."""
         from conveyor.broker.inboxes import Inboxes
 
-        inboxes = Inboxes(partitions=self.partitions, clock=self.clock, threads=self._ports.threads, tasks=self.tasks)
+        inboxes = Inboxes(
+            partitions=self.partitions,
+            clock=self.clock,
+            threads=self._ports.threads,
+            tasks=self.tasks,
+            cache=self.queue_cache,
+        )
         self.topics.when_deleted(inboxes.topic_deleted)
         return inboxes
 

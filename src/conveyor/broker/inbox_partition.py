@@ -17,6 +17,7 @@ from conveyor.log.batch import COMPRESSION_MASK, CONTROL, BatchHeader, iterate_b
 from conveyor.log.compression import MAX_UNPACKED_BYTES
 from conveyor.log.records import UnreadableBatch
 from conveyor.queues.attributes import read_attributes
+from conveyor.queues.cache_share import CacheShare
 from conveyor.queues.forwarding import RECORDS_AT_ONCE, Forwarding
 from conveyor.queues.forwarding_batches import batches_of
 from conveyor.queues.forwarding_history import ForwardingHistory
@@ -103,10 +104,11 @@ class InboxPartition:
         if not is_new and self.machine.scanned_offset >= self._loaded_offset:
             self.machine.forget_history()
 
-    def start(self, call_soon: CallSoon, off_loop: OffLoop) -> None:
+    def start(self, call_soon: CallSoon, off_loop: OffLoop, cache: CacheShare) -> None:
         """Forward from now on, on the event loop."""
         self._call_soon = call_soon
         self._off_loop = off_loop
+        self._source.join(cache)
         self._inbox.queue = self
         self._watch()
         self._advance()
@@ -116,6 +118,7 @@ class InboxPartition:
         self._is_stopped = True
         self._batches = iter(())
         self._inbox.unwatch(self._rose)
+        self._source.leave()
         if self._cancel_alarm is not None:
             self._cancel_alarm()
 

@@ -16,6 +16,7 @@ from conveyor.cluster.image import TopicImage
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock
+from conveyor.queues.cache_share import CacheShare
 from conveyor.queues.forwarding_scan import DueRun
 from conveyor.queues.message import Message
 from conveyor.replication.partition import Partition
@@ -24,7 +25,10 @@ from conveyor.replication.partition import Partition
 class Inboxes:
     """See the module's docstring."""
 
-    def __init__(self, *, partitions: PartitionTable, clock: Clock, threads: Executor, tasks: Tasks) -> None:
+    def __init__(
+        self, *, partitions: PartitionTable, clock: Clock, threads: Executor, tasks: Tasks, cache: CacheShare
+    ) -> None:
+        self._cache = cache
         self._clock = clock
         self._threads = threads
         self._tasks = tasks
@@ -85,7 +89,7 @@ class Inboxes:
             made = await loop.run_in_executor(self._threads, load_inbox, topic, inbox, self._clock)
             if not self._is_stopped and topic.offline_reason is None and self._partitions.serves(topic):
                 self._loaded[topic.identity] = made
-                made.start(loop.call_soon, self._off_loop)
+                made.start(loop.call_soon, self._off_loop, self._cache)
         except StorageFailure as failure:
             inbox.failed_read(failure)
         finally:

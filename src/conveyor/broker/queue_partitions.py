@@ -20,6 +20,7 @@ from conveyor.broker.topics import Topics
 from conveyor.cluster.image import QUEUE_STATE, TopicImage, companion
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
+from conveyor.queues.cache_share import CacheShare
 from conveyor.queues.commands import CutBack, ForgetSubscription, QueueProbe
 from conveyor.queues.machine import QueueMachine
 from conveyor.queues.memory_budget import MemoryBudget
@@ -46,6 +47,7 @@ class QueuePartitions:
         retention: Retention,
         tasks: Tasks,
         acks: MemoryBudget,
+        cache: CacheShare,
         new_id: Callable[[], UUID],
         changed: Callable[[QueuePartition], None],
     ) -> None:
@@ -57,6 +59,7 @@ class QueuePartitions:
         self._retention = retention
         self._tasks = tasks
         self._acks = acks
+        self._cache = cache
         self._new_id = new_id
         self._changed = changed
         self._loaded: dict[UUID, list[QueuePartition]] = {}
@@ -81,6 +84,7 @@ class QueuePartitions:
                 partition = await self._load(image, len(loaded))
                 if self._loaded.get(image.topic_id) is loaded:
                     loaded.append(partition)
+                    partition.source.join(self._cache)
                     self._forget_strays(image.topic_id, partition)
                 else:  # All were unloaded meanwhile.
                     partition.stop()

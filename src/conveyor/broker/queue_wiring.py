@@ -52,6 +52,7 @@ def make_queueing(broker: Broker, ports: BrokerPorts) -> Queueing:
         threads=ports.threads,
         retention=broker.retention,
         tasks=tasks,
+        cache=broker.queue_cache,
         acks=MemoryBudget(broker.settings.broker.remembered_acks),
         new_id=ports.new_id,
         changed=changed,

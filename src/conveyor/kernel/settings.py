@@ -94,6 +94,13 @@ class BrokerSettings:
         unit="acks",
         low=1,
     )
+    queue_cache_bytes: int = setting(
+        256 << 20,
+        "Memory for batches that queues have read, shared equally by the partitions with subscriptions or inboxes; each"
+        " keeps its last batch all the same.",
+        unit="bytes",
+        low=0,
+    )
     open_segment_files: int = setting(
         0, "Files kept open at most; 0 takes half of what the system allows.", unit="files", low=0
     )

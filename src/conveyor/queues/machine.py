@@ -220,6 +220,7 @@ class QueueMachine:
         """Give back what counts against the broker's budgets: the machine is used no more."""
         for queue in self._queues.values():
             queue.close()
+        self._source.leave()
 
     @property
     def is_caught_up(self) -> bool:

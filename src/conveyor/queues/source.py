@@ -1,7 +1,8 @@
 """Reads the records of one partition by offset: any of them, in any order, as queues do.
 
 Where the records of a batch begin is kept for many batches, a few bytes a record; the unpacked bytes of a batch for
-few. A record of a batch that is not compressed is then read alone. Nothing here changes: records never do.
+few. A record of a batch that is not compressed is then read alone. Nothing here changes: records never do. All sources
+of a broker share the memory for this; the batch that was read last is always kept.
 
 A batch that cannot be read, which a plain topic stores, holds no messages. A batch that takes long to unpack is
 unpacked by `unpack_batch` on a thread, if the caller asks for messages within a limit; then `keep` takes it.
@@ -28,12 +29,17 @@ from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked
 from conveyor.log.log import Log
 from conveyor.log.reading import find_time
 from conveyor.log.records import UnreadableBatch, read_fields, record_positions, record_timestamp, unpacked_records
+from conveyor.queues.cache_share import CacheShare
 from conveyor.queues.message import Message
 
 log = logging.getLogger(__name__)
 
 _MAX_CONTENT_BYTES = 8 << 20
 _MAX_POSITIONS = 2_000_000
+_POSITION_BYTES = 8
+_PARTS = 3
+"""Of a share of the broker's cache, one part is for unpacked bytes, and the others for positions."""
+
 _BATCH_COST = 100
 """What is kept of a batch besides its positions takes as much room as so many of them."""
 
@@ -106,6 +112,30 @@ class MessageSource:
         self._unpacked_bytes = 0
         self._has_told_of_garbage = False
         self._last: SourceBatch | None = None
+        self._share: CacheShare | None = None
+
+    def join(self, share: CacheShare) -> None:
+        """Keep from now on no more than a share of the broker's cache, and the last batch."""
+        self._share = share
+        share.join(self)
+        self.trim()
+
+    def leave(self) -> None:
+        """Nothing is read any more."""
+        if self._share is not None:
+            self._share.leave(self)
+
+    def trim(self) -> None:
+        """Give up the batches, and the unpacked bytes, that are too much for the share."""
+        max_bytes, max_positions = _MAX_CONTENT_BYTES, _MAX_POSITIONS
+        if self._share is not None:
+            part_bytes = self._share.bytes // _PARTS
+            max_bytes = min(max_bytes, part_bytes)
+            max_positions = min(max_positions, (_PARTS - 1) * part_bytes // _POSITION_BYTES)
+        while self._positions_count > max_positions and len(self._batches) > 1:
+            self._drop(next(iter(self._batches.values())))
+        while self._content_bytes > max_bytes and len(self._contents) > 1:
+            self._drop_content(next(iter(self._contents.values())))
 
     @property
     def log_start_offset(self) -> int:
@@ -258,8 +288,7 @@ class MessageSource:
         self._positions_count += len(batch.positions) + _BATCH_COST
         if batch.content is not None:
             self._keep_content(batch, batch.content)
-        while self._positions_count > _MAX_POSITIONS and len(self._batches) > 1:
-            self._drop(next(iter(self._batches.values())))
+        self.trim()
 
     def _drop(self, batch: SourceBatch) -> None:
         base = batch.header.base_offset
@@ -274,8 +303,8 @@ class MessageSource:
         self._contents[batch.header.base_offset] = batch
         self._content_bytes += len(content)
         self._unpacked_bytes += len(content)
-        while self._content_bytes > _MAX_CONTENT_BYTES and len(self._contents) > 1:
-            self._drop_content(next(iter(self._contents.values())))
+        self._batches.move_to_end(batch.base_offset)  # So that it is not given up itself.
+        self.trim()
 
     def _drop_content(self, batch: SourceBatch) -> None:
         if batch.content is not None and self._contents.pop(batch.header.base_offset, None) is not None:

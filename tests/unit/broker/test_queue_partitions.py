@@ -4,6 +4,8 @@ import asyncio
 
 from conveyor.broker.broker import Broker
 from conveyor.broker.messages import OutgoingMessage
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.queues.attributes import DELAY_MS
 from conveyor.queues.policy import Start
 from tests.unit.broker.parts import Storage
 
@@ -55,3 +57,16 @@ async def test_rates_are_there_when_they_are_first_asked_for(broker: Broker, sto
     assert (await broker.queues.stats("s")).ack_rate == 0.2
     storage.clock.advance(seconds=100)
     assert (await broker.queues.stats("s")).ack_rate == 0
+
+
+async def test_queues_and_inboxes_share_the_cache_as_long_as_they_are_there(broker: Broker) -> None:
+    limit_bytes = broker.settings.broker.queue_cache_bytes
+    await broker.queues.create("t", "s", EARLIEST, {})
+    assert broker.queue_cache.bytes == limit_bytes // 2
+    await broker.topics.create(TopicRequest(name="d", config={"delay.enable": "true"}))
+    await broker.messages.publish("d", [OutgoingMessage(b"waits", headers=((DELAY_MS, b"1000"),))])
+    assert await broker.messages.get("d", "0-i0")
+    assert broker.queue_cache.bytes == limit_bytes // 3
+    await broker.queues.delete("s")
+    await broker.topics.delete("d")
+    assert broker.queue_cache.bytes == limit_bytes

@@ -9,6 +9,7 @@ from conveyor.log.batch import CONTROL, CRC_START, HEADER, HEADER_BYTES, MAGIC_E
 from conveyor.log.log import Log
 from conveyor.log.records import Header, decode_records, encode_batch, rebuild_batch
 from conveyor.queues import source as source_module
+from conveyor.queues.cache_share import CacheShare
 from conveyor.queues.source import MessageSource
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, open_topic_log
@@ -134,3 +135,31 @@ def test_first_offset_after_a_time_is_found() -> None:
     append(log, batch(3))
     assert source.first_offset_after(NOW_MS + 1, 3) == 1
     assert source.first_offset_after(NOW_MS + 9, 3) == 3
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_sources_share_their_memory_equally(codec: int) -> None:
+    share = CacheShare(90_000)
+    sources: list[MessageSource] = []
+    sizes: list[int] = []
+    for _ in range(32):
+        log, source = opened()
+        for _ in range(20):
+            append(log, batch(100, codec))
+        source.join(share)
+        sources.append(source)
+        for offset in range(0, 2_000, 50):
+            found = source.get(offset)
+            assert found is not None
+            assert found.value == b"v%d" % (offset % 100)
+        sizes.append(sum(map(kept_bytes, sources)))
+    least = max(map(kept_bytes, sources))  # The last batch of each is kept, however small the share is.
+    assert all(size <= 2 * 90_000 + len(sources) * least for size in sizes)
+    assert kept_bytes(sources[0]) == least < sizes[0] / 3
+    for source in sources[1:]:
+        source.leave()
+    assert share.bytes == 90_000
+
+
+def kept_bytes(source: MessageSource) -> int:
+    return source._content_bytes + 8 * source._positions_count
