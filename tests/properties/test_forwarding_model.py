@@ -213,7 +213,9 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
 
     @rule(by_ms=st.integers(-200, 200))
     def set_wall_clock(self, by_ms: int) -> None:
-        self.latest_ms = max(self.latest_ms, self.clock.now_ms())
+        now_ms = self.clock.now_ms()
+        self.latest_ms = max(self.latest_ms, now_ms)
+        self.out |= {value for value, due_ms in self.due.items() if due_ms <= now_ms}  # It may be on its way already.
         self.clock.set_wall_clock(by_seconds=by_ms / 1000)
 
     @rule()
