@@ -109,11 +109,11 @@ def test_half_open_connections_are_closed_when_idle(impatient_broker: BrokerProc
 
 
 def test_partly_received_requests_are_bounded_together(broker: BrokerProcess) -> None:
-    """Six connections send 1.5 MB of a 2 MB request each; 4 MB are allowed: some are closed, the broker goes on."""
-    connections = [connect(broker) for _ in range(6)]
+    """15 connections send 400 kB of a 500 kB request each; 4 MB are allowed: some are closed, the broker goes on."""
+    connections = [connect(broker) for _ in range(15)]
     for connection in connections:
         try:
-            connection.sendall(struct.pack(">i", 2_000_000) + bytes(1_500_000))
+            connection.sendall(struct.pack(">i", 500_000) + bytes(400_000))
         except (ConnectionResetError, BrokenPipeError):
             continue
     producer = Producer({"bootstrap.servers": broker.kafka, "log_level": 0})
