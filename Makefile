@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check sim bench serve lock format clean
+.PHONY: help setup demo test check sim bench stalls serve lock format clean
 
 help: ## List these targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -43,6 +43,9 @@ sim: setup ## Play simulated crashes, power cuts and disk failures: SEED=7 for o
 
 bench: setup ## Measure this machine, with Apache Kafka beside it: throughput, latency, start-up, memory.
 	@$(BIN)/python -m benchmarks
+
+stalls: setup ## Measure the longest stops of the event loop, with segments of 1 GiB: some minutes.
+	@$(BIN)/python -m benchmarks --only stalls
 
 serve: setup ## Start a broker on the default ports, data in ./conveyor-data.
 	@$(BIN)/conveyor serve

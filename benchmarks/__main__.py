@@ -25,11 +25,12 @@ from benchmarks.rabbitmq.system import NotInstalledError, RabbitMQ, find
 from benchmarks.rounds import Run, compare, take_turns
 from benchmarks.rows import GROUPS, Group, Load
 from benchmarks.server import System
+from benchmarks.stalls import stalls
 
 _POLICIES = ("ack", "os")
 _TABLE_WIDTH = 120
 _ROUNDS_BESIDE_OTHERS = 3
-_GROUPS = GROUPS | QUEUE_GROUPS
+_GROUPS = GROUPS | {"stalls": Group(measure=stalls)} | QUEUE_GROUPS
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from enum import Enum
 class Kind(Enum):
     """What a figure tells. The value: whether more of it is better.
 
-    RATE, WAIT: of queues, which have targets of their own only.
+    RATE, WAIT: of queues; STALL: of the event loop. These have targets of their own only.
     """
 
     def __init__(self, title: str, more_is_better: bool) -> None:
@@ -24,6 +24,7 @@ class Kind(Enum):
     COST = "cost", False
     RATE = "rate", True
     WAIT = "wait", False
+    STALL = "stall", False
 
 
 TARGETS: dict[Kind, float | dict[str, float]] = {

@@ -31,5 +31,5 @@ def active_producers(partitions: PartitionTable, topic: str, number: int) -> Ite
             last_sequence=producer.batches[-1].last_sequence,
             last_append_timestamp_ms=producer.last_timestamp_ms,
         )
-        for producer_id, producer in partition.log.producers.entries()
+        for producer_id, producer in zip(*partition.log.producers.entries(), strict=True)
     ]

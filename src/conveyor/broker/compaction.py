@@ -162,6 +162,7 @@ class Compaction:
             return await loop.run_in_executor(self._threads, partition.log.discard, result)
         new = await loop.run_in_executor(self._threads, job.run)
         partition.complete_swap(result, new)
+        await loop.run_in_executor(self._threads, job.free)
 
 
 def _dirty_bytes(plan: CompactionPlan) -> int:

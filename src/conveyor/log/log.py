@@ -93,7 +93,7 @@ class Log:
         self._pending: list[Bytes] = []
         self._end_position = self._active.size
         self._unsynced: list[Segment] = []
-        self._snapshot: ProducerEntries = ()
+        self._snapshot: ProducerEntries = (), ()
         self._directory_changed = parts.fresh
         self._is_swapping = False
         self._positions: OrderedDict[int, int] = OrderedDict()
@@ -268,7 +268,7 @@ class Log:
         present = {segment.base_offset: segment for segment in self.segments[:-1] if segment.sealed}
         if not set(result.replaced) <= present.keys():
             return None
-        replaced = tuple(present[base] for base in result.replaced)
+        replaced = [present[base] for base in result.replaced]
         self._is_swapping = True
         return SwapJob(disk=self._disk, directory=self.directory, result=result, replaced=replaced)
 

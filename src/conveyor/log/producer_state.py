@@ -42,8 +42,8 @@ class RememberedProducer(NamedTuple):
     batches: tuple[RememberedBatch, ...]
 
 
-ProducerEntries = Sequence[tuple[int, RememberedProducer]]
-"""(producer id, producer), least recently heard first."""
+ProducerEntries = tuple[Sequence[int], Sequence[RememberedProducer]]
+"""Producer ids, and in the same order the producers, least recently heard first: two lists are made in no time."""
 
 
 class ProducerState:
@@ -103,11 +103,11 @@ class ProducerState:
 
     def entries(self) -> ProducerEntries:
         """All that is remembered now."""
-        return list(self._producers.items())
+        return list(self._producers), list(self._producers.values())
 
     def restore(self, entries: ProducerEntries) -> None:
         """Start from what `entries` has returned."""
-        self._producers = OrderedDict(entries)
+        self._producers = OrderedDict(zip(*entries, strict=True))
 
     def expire(self, now_ms: int) -> None:
         """Forget producers that were silent for the expiration time. It costs what it forgets."""

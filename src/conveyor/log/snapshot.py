@@ -29,7 +29,7 @@ def encode_snapshot(producers: ProducerEntries) -> bytes:
     body = _VERSION_FIELD.pack(_VERSION) + b"".join(
         [
             _ENTRY.pack(producer_id, producer.epoch, *batch)
-            for producer_id, producer in producers
+            for producer_id, producer in zip(*producers, strict=True)
             for batch in producer.batches
         ]
     )
@@ -73,4 +73,4 @@ def _decode(content: bytes) -> ProducerEntries | None:
         batch, known = RememberedBatch._make(fields), producers.get(producer_id)
         batches = (batch,) if known is None else (*known.batches, batch)
         producers[producer_id] = RememberedProducer(epoch, batch.append_timestamp_ms, batches)
-    return list(producers.items())
+    return list(producers), list(producers.values())

@@ -30,7 +30,7 @@ class SwapJob:
     disk: Directory
     directory: str
     result: CompactionResult
-    replaced: tuple[Segment, ...]
+    replaced: list[Segment]
 
     def run(self) -> list[Segment]:
         """The new segments. Blocks. Raises StorageFailure; then the next start finishes it, or nothing has happened."""
@@ -49,6 +49,13 @@ class SwapJob:
         self.disk.write_atomic(f"{self.directory}/{_MANIFEST}", json.dumps(decision).encode())
         _finish(self.disk, self.directory, **decision)
         return [self._swapped_in(each) for each in result.cleaned]
+
+    def free(self) -> None:
+        """Blocks: call it once the log has taken the new segments.
+
+        The last close of a file that has no name any more waits until all that it had on the disk is free.
+        """
+        self.replaced.clear()
 
     def _swapped_in(self, cleaned: CleanedSegment) -> Segment:
         segment = Segment(self.disk, self.directory, cleaned.base_offset)

@@ -3,6 +3,7 @@
 - A client that does not read is not written to, and not read from: file slices are read from the disk only as far as
   the socket takes them. What is not in memory is read on a thread, so that a consumer of cold records stalls no other.
 - When a read of stored records fails, their partition is told, and the connection is closed: its answer has begun.
+- A client that sends much is read from a part at a time, and others have their turns in between.
 - A client that was too fast for its quota is not read from for a while.
 - A large request waits for its share of the budget for requests (`RequestBudget`) before the rest of it is read. Small
   requests are counted only; when they alone are beyond the limit, the connection that holds most is closed.
@@ -29,7 +30,13 @@ from conveyor.server.probe import NetworkProbe
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 18
+_COLD_READ_BYTES = 1 << 20
+_BULK_BYTES = 1 << 16
+"""So much at once comes only from a client that sends much."""
+
+_TURN_BYTES = 1 << 20
+"""Of one client in one turn; libuv alone would go on reading up to 8 MB before it looks at another one."""
 
 
 class KafkaListener:
@@ -118,6 +125,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._output: deque[Part] = deque()
         self._writable = True
         self._waits_for_disk = False
+        self._turn_bytes = 0
         self._reading = True
         self._ended = self._stopping = self._finishing = False
         self._shares: deque[Share] = deque()
@@ -142,6 +150,8 @@ class _ClientProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._listener.probe.received_bytes += len(data)
+        if len(data) >= _BULK_BYTES:
+            self._count_bulk(len(data))
         try:
             self._connection.receive(data)
             self._account()
@@ -210,6 +220,15 @@ class _ClientProtocol(asyncio.Protocol):
         self.counted_bytes = 0
         while self._shares:
             self._listener.broker.request_budget.give_back(self._shares.pop())
+
+    def _count_bulk(self, size: int) -> None:
+        if not self._turn_bytes:
+            self._listener.broker.turn.add_output(self._begin_turn)
+        self._turn_bytes += size
+
+    def _begin_turn(self) -> None:
+        self._turn_bytes = 0
+        self._balance()
 
     def _account(self) -> None:
         """Hold a share for each large request, and count all others. Raises ProtocolViolation."""
@@ -289,7 +308,7 @@ class _ClientProtocol(asyncio.Protocol):
 
     def _read_on_thread(self, part: FileSlice) -> None:
         self._waits_for_disk = True
-        length = min(part.length, _CHUNK_BYTES)
+        length = min(part.length, _COLD_READ_BYTES)
         reading = self._loop.run_in_executor(None, _read_whole, part, length)
         reading.add_done_callback(partial(self._was_read, part))
 
@@ -333,7 +352,7 @@ class _ClientProtocol(asyncio.Protocol):
     def _takes_requests(self) -> bool:
         """Whether requests that were received are worked on. They may hold shares, and so do not wait for one."""
         connection = self._connection
-        if self._stopping or not self._writable or self._waits_for_disk:
+        if self._stopping or not self._writable or self._waits_for_disk or self._turn_bytes >= _TURN_BYTES:
             return False
         return not connection.is_muted and not connection.is_full
 

@@ -10,6 +10,7 @@ import logging
 import resource
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -97,6 +98,7 @@ class Server:
         """What the first requests need not wait for, and what may stop the process for some milliseconds."""
         await self._loading
         loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, _load_groups_and_queues)
         try:
             kernel_syncs = await loop.run_in_executor(None, _load_kernel_syncs)
             self._syncs = kernel_syncs(loop)
@@ -178,6 +180,12 @@ class Server:
         log.critical("broker stops: unexpected error", exc_info=error)
         self.failure = error
         self.stopping.set()
+
+
+def _load_groups_and_queues() -> None:
+    """The loop would stand still for a tenth of a second while the first request that needs one of them loads it."""
+    import_module("conveyor.broker.groups")
+    import_module("conveyor.broker.queue_wiring")
 
 
 def _load_kernel_syncs() -> "type[KernelSyncs]":

@@ -1,0 +1,223 @@
+"""What the event loop does at once is small, however large segments and their indexes are, and however many producers.
+
+A wall clock would measure the machine's other work. So the CPU time of the loop's thread is compared with that of a
+known piece of work on the same machine, and disk operations on the loop's thread are counted.
+`python -m benchmarks --only stalls` measures what a quiet client waits, with segments of 1 GiB.
+"""
+
+import asyncio
+import gc
+import os
+import time
+from asyncio.events import Handle
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from struct import Struct
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.settings import TopicSettings
+from conveyor.log.compaction import compact
+from conveyor.log.flush import FlushJob
+from conveyor.log.log import Log
+from conveyor.server.server import Server
+from conveyor.testing import MemoryDisk
+from tests.unit.log.logs import NOW_MS, append, flush, idempotent_batch, open_topic_log
+from tests.unit.log.test_compaction import keyed
+from tests.unit.server.memory_server import server
+
+ENTRIES = 30_000
+PRODUCERS = 50_000
+UNITS = 10
+"""Of the known work, which takes a millisecond or two: what the loop may do at once."""
+
+_ROW = Struct(">qI")
+
+
+@pytest.fixture(autouse=True)
+def no_garbage_collection() -> Iterator[None]:
+    """What the collector looks through here is the tests' own, mostly. `conveyor serve` freezes what it has loaded."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+class CountingDisk(MemoryDisk):
+    """A memory disk that counts its operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0
+
+    def check(self, operation: str, path: str) -> None:
+        self.operations += 1
+        super().check(operation, path)
+
+
+def unit_s() -> float:
+    """The known work: to pack so many rows. The shortest of a few times, in seconds of CPU."""
+    return min(cpu_s(lambda: b"".join(_ROW.pack(number, number) for number in range(10_000))) for _ in range(5))
+
+
+def cpu_s(work: Callable[[], object]) -> float:
+    began = time.thread_time()
+    work()
+    return time.thread_time() - began
+
+
+def filled(disk: MemoryDisk, entries: int) -> Log:
+    """A log whose active segment has so many index entries."""
+    log = open_topic_log(disk, TopicSettings(index_interval_bytes=0))
+    content = keyed((b"key", b"value"))
+    for _ in range(entries + 1):
+        log.append(content, 0, NOW_MS)
+    flush(log)
+    return log
+
+
+def reopened(disk: CountingDisk, entries: int) -> tuple[int, float]:
+    """Disk operations and CPU time of the first append after a clean stop."""
+    filled(disk, entries).close()
+    log = open_topic_log(disk, TopicSettings(index_interval_bytes=0))
+    before = disk.operations
+    seconds = cpu_s(lambda: append(log, keyed((b"key", b"value"))))
+    return disk.operations - before, seconds
+
+
+def test_first_append_after_a_clean_stop_costs_the_same_whatever_the_segment_holds() -> None:
+    few, _ = reopened(CountingDisk(), 100)
+    many, seconds = reopened(CountingDisk(), ENTRIES)
+    assert many == few
+    assert seconds < UNITS * unit_s()
+
+
+def test_roll_leaves_the_encoding_of_indexes_and_producers_to_the_flush() -> None:
+    disk = CountingDisk()
+    log = filled(disk, ENTRIES)
+    for producer_id in range(PRODUCERS):
+        log.append(idempotent_batch(0, b"v", producer_id=producer_id), 0, NOW_MS)
+    flush(log)
+    log.topic = TopicSettings(segment_bytes=1024)
+    jobs: list[FlushJob] = []
+
+    def roll() -> None:
+        append(log, keyed((b"key", b"value")))
+        jobs.append(log.begin_flush())
+
+    assert cpu_s(roll) < UNITS * unit_s()
+    assert len(log.segments) == 2
+    [job] = jobs
+    job.run()
+    assert cpu_s(lambda: log.complete_flush(job)) < UNITS * unit_s()
+    assert log.segments[0].sealed
+
+
+def test_producers_that_were_not_silent_cost_nothing_to_keep() -> None:
+    log = open_topic_log(MemoryDisk())
+    for producer_id in range(PRODUCERS):
+        log.append(idempotent_batch(0, b"v", producer_id=producer_id), 0, NOW_MS)
+    assert cpu_s(lambda: log.producers.expire(NOW_MS + 1)) < unit_s()
+    assert len(log.producers) == PRODUCERS
+
+
+def test_swap_reads_no_index_on_the_loop() -> None:
+    disk = CountingDisk()
+    filled(disk, ENTRIES).close()
+    log = open_topic_log(disk, TopicSettings(index_interval_bytes=0, segment_bytes=1024))
+    append(log, keyed((b"key", b"value")))
+    flush(log)
+    log.close()
+    log = open_topic_log(
+        disk, TopicSettings(cleanup_policy="compact", min_cleanable_dirty_ratio=0, index_interval_bytes=0)
+    )
+    plan = log.plan_compaction(log.flushed_offset, NOW_MS, 10)
+    assert plan is not None
+    result = compact(disk, plan)
+    before = disk.operations
+    job = log.begin_swap(result)
+    assert job is not None
+    assert disk.operations == before
+    new = job.run()
+    before = disk.operations
+    log.complete_swap(result, new)
+    assert disk.operations == before
+
+
+class Longest:
+    """The callback of the event loop that took most of its thread's CPU."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seconds = 0.0
+        self.callback = ""
+        run = Handle._run
+
+        def timed(handle: Handle) -> None:
+            began = time.thread_time()
+            run(handle)
+            seconds = time.thread_time() - began
+            if seconds > self.seconds:
+                self.seconds, self.callback = seconds, repr(handle)
+
+        monkeypatch.setattr(Handle, "_run", timed)
+
+
+@asynccontextmanager
+async def serving(directory: Path) -> AsyncIterator[Server]:
+    made = server(directory)
+    await made.start()
+    await made.load_the_rest()
+    yield made
+    await made.stop()
+
+
+def produce(address: str, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 1, "batch.size": 1000, "acks": "all"})
+    for number in range(count):
+        producer.produce(topic, bytes(900), key=b"%d" % (number % 100))
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+def consume(address: str, topic: str, count: int) -> None:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "reader", "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    read = 0
+    while read < count:
+        read += sum(message.error() is None for message in consumer.consume(1000, 1))
+    consumer.close()
+
+
+def drop_page_cache(directory: Path) -> None:
+    for path in directory.rglob("*.log"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@pytest.mark.timeout(300)
+async def test_loop_is_never_held_up_by_one_large_thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments roll, the broker restarts, appends go on in a large segment, cold records are read, a log compacted."""
+    count, config = 20_000, {"index.interval.bytes": "0", "segment.bytes": str(15 << 20)}
+    compacted = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0"}
+    async with serving(tmp_path) as made:
+        address = "{}:{}".format(*made.kafka_address)
+        await made.broker.topics.create(TopicRequest(name="t", config=config))
+        await made.broker.topics.create(TopicRequest(name="c", config=compacted))
+        await asyncio.to_thread(produce, address, "c", 100)
+        await asyncio.to_thread(consume, address, "c", 100)
+        longest = Longest(monkeypatch)
+        await asyncio.to_thread(produce, address, "t", count)
+        await asyncio.to_thread(produce, address, "c", count // 4)
+        await made.broker.compaction.compact_all()
+        assert made.broker.compaction.failures == 0
+    async with serving(tmp_path) as made:
+        address = "{}:{}".format(*made.kafka_address)
+        await asyncio.to_thread(drop_page_cache, tmp_path)
+        await asyncio.to_thread(produce, address, "t", 10)
+        await asyncio.to_thread(consume, address, "t", count)
+    assert longest.seconds < 2 * UNITS * unit_s(), longest.callback
