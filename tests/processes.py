@@ -14,6 +14,10 @@ class BrokerProcess:
         self.kafka = self.http = "127.0.0.1:0"
         self.ready: dict[str, str] = {}
 
+    def use_log(self, path: Path) -> None:
+        """Keep what it writes to standard error elsewhere than beside its data."""
+        self._log = path
+
     def start(self) -> "BrokerProcess":
         with self._log.open("a") as log:
             command = [*self._command, "--kafka", self.kafka, "--http", self.http]
@@ -33,6 +37,11 @@ class BrokerProcess:
         """SIGKILL: no chance to flush or to say goodbye. A broker that has ended stays as it is."""
         self._process.kill()
         self._process.communicate()
+
+    def end(self) -> None:
+        """SIGKILL, if it still runs."""
+        if self._process.poll() is None:
+            self.kill()
 
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""

@@ -171,7 +171,7 @@ class CompactedLogIsADict(RuleBasedStateMachine):
                 self.first_cleaned_ms.setdefault(each.offset, self.now_ms)
         job = self.log.begin_swap(result)
         if job is None:
-            return discard(self.disk, DIRECTORY, result)
+            return discard(self.disk, DIRECTORY, [each.base_offset for each in result.cleaned])
         new = job.run()
         self.log.complete_swap(result, new)
         assert result.cleaned_offset > plan.first_dirty_offset, "each compaction gets on"

@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from conveyor.broker.disk_room import DiskRoom
 from conveyor.broker.inbox_partition import InboxPartition, load_inbox
-from conveyor.kernel.errors import RequestError, StorageFailure
+from conveyor.kernel.errors import OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
-from conveyor.kernel.settings import ProducerSettings, TopicSettings
+from conveyor.kernel.settings import DiskSettings, ProducerSettings, TopicSettings
 from conveyor.log.batch import CONTROL, iterate_batches
 from conveyor.log.flush import FlushJob
 from conveyor.log.probe import LogProbe
@@ -52,7 +53,11 @@ class Machine:
             self.topic, self.inbox, self, records_at_once=at_once, bytes_per_turn=at_once
         )
         self.forwarder.start(
-            self.soon.append, lambda scan, done: self.soon.append(lambda: done(scan())), CacheShare(1 << 20)
+            self.soon.append,
+            lambda scan, done: self.soon.append(lambda: done(scan())),
+            CacheShare(1 << 20),
+            DiskRoom(disk, DiskSettings()),
+            _never_stopped,
         )
 
     @property
@@ -287,6 +292,10 @@ def _records(partition: Partition) -> list[Record]:
             found += decode_records(content[position : position + header.size])
             offset = header.next_offset
     return found
+
+
+def _never_stopped(failure: OutOfFiles) -> None:
+    raise AssertionError("this disk does not run out of files") from failure
 
 
 def _ignore(partition: Partition) -> None:

@@ -9,12 +9,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 
-from conveyor.kernel.errors import OutOfFiles, StorageFailure
+from conveyor.kernel.errors import DiskFull, OutOfFiles, StorageFailure
 from conveyor.kernel.ports import Bytes, Volume
 
 _MAX_BUFFERS = 1024
 _SMALL_WRITE_BYTES = 1 << 18
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE)
+_KINDS: dict[int, type[StorageFailure]] = {
+    errno.EMFILE: OutOfFiles,
+    errno.ENFILE: OutOfFiles,
+    errno.ENOSPC: DiskFull,
+    errno.EDQUOT: DiskFull,
+}
+_NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CACHED_ONLY = getattr(os, "RWF_NOWAIT", None)
@@ -133,7 +140,7 @@ class RealFile:
 
     def sync(self) -> None:
         descriptor, mark = self.begin_sync()
-        with _storage_failure(self._path):
+        with _lost_writes(self._path):
             os.fdatasync(descriptor.number)
         self.end_sync(mark)
 
@@ -146,7 +153,7 @@ class RealFile:
     def end_sync(self, mark: int, error: int = 0) -> None:
         """What was appended before the mark was made is on the disk; error: or why not, an errno. Raises StorageFailure
         then."""
-        with _storage_failure(self._path):
+        with _lost_writes(self._path):
             if error:
                 raise OSError(error, os.strerror(error))
         self._synced_changes = max(self._synced_changes, mark)
@@ -221,12 +228,9 @@ class RealDirectory:
     def write_atomic(self, path: str, content: bytes) -> None:
         with _storage_failure(self._root / path):
             replacement = f"{path}.new"
-            descriptor = self._opened(replacement, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            try:
+            with self._new_file(replacement) as descriptor:
                 _write_all(descriptor, [content])
                 os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
             self._rename(replacement, path)
             self._sync(path.rpartition("/")[0])
 
@@ -253,6 +257,19 @@ class RealDirectory:
     def _opened(self, path: str, flags: int) -> int:
         return os.open(self._name(path), flags | os.O_CLOEXEC, 0o644, dir_fd=self._dir_fd)
 
+    @contextlib.contextmanager
+    def _new_file(self, path: str) -> Iterator[int]:
+        """A descriptor of an empty file, which goes if it cannot be filled: a part of it would only take up room."""
+        descriptor = self._opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            yield descriptor
+        except OSError:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._name(path), dir_fd=self._dir_fd)
+            raise
+        finally:
+            os.close(descriptor)
+
     def _rename(self, old: str, new: str) -> None:
         os.replace(self._name(old), self._name(new), src_dir_fd=self._dir_fd, dst_dir_fd=self._dir_fd)
 
@@ -269,6 +286,15 @@ class RealDisk(RealDirectory):
 
     def __init__(self, root: Path, max_open_files: int) -> None:
         super().__init__(root, OpenFiles(max_open_files))
+
+    def allocate(self, path: str, size: int) -> None:
+        with _storage_failure(self._root / path), self._new_file(path) as descriptor:
+            try:
+                os.posix_fallocate(descriptor, 0, size)
+            except OSError as error:
+                if error.errno not in _NO_FALLOCATE:
+                    raise
+                _write_all(descriptor, [bytes(size)])
 
     def hold(self, directory: str) -> RealDirectory:
         with _storage_failure(self._root / directory):
@@ -314,5 +340,14 @@ def _storage_failure(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = OutOfFiles if error.errno in _NONE_LEFT else StorageFailure
+        kind = _KINDS.get(error.errno or 0, StorageFailure)
         raise kind(f"{path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _lost_writes(path: Path) -> Iterator[None]:
+    """A sync that failed, whatever the reason: the system may have dropped what was written, and can still show it."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailure(f"{path}: {error.strerror or error}") from error

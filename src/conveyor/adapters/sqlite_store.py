@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import DiskFull, StorageFailure
 from conveyor.kernel.ports import ANY_VERSION, Versioned
 
 Result = TypeVar("Result")
@@ -21,6 +21,7 @@ CREATE TABLE IF NOT EXISTS nodes (
     path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, ephemeral INTEGER NOT NULL
 ) WITHOUT ROWID
 """
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 
 class SqliteStore:
@@ -29,17 +30,10 @@ class SqliteStore:
     def __init__(self, path: Path) -> None:
         self._thread = ThreadPoolExecutor(1, "metadata")
         self._watches: dict[object, tuple[str, Callable[[str], None]]] = {}
-        with contextlib.ExitStack() as stack:
-            try:
-                self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-                stack.callback(self._connection.close)
-                self._connection.execute("PRAGMA journal_mode=WAL")
-                self._connection.execute("PRAGMA synchronous=FULL")
-                self._connection.execute(_SCHEMA)
-                self._connection.execute("DELETE FROM nodes WHERE ephemeral = 1")
-            except sqlite3.Error as error:
-                raise StorageFailure(f"{path}: {error}") from error
-            stack.pop_all()
+        try:
+            self._connection = _connect(path, "NORMAL")
+        except DiskFull:
+            self._connection = _connect(path, "EXCLUSIVE")
 
     async def get(self, path: str) -> Versioned | None:
         def work() -> Versioned | None:
@@ -110,9 +104,34 @@ class SqliteStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except sqlite3.Error as error:
-            raise StorageFailure(f"metadata store: {error}") from error
+            raise _failure("metadata store", error) from error
 
     def _changed(self, path: str) -> None:
         for watched, changed in list(self._watches.values()):
             if path == watched or path.startswith(watched.rstrip("/") + "/"):
                 changed(path)
+
+
+def _connect(path: Path, locking_mode: str) -> sqlite3.Connection:
+    """Raises StorageFailure: DiskFull if there is no room for the index of the write-ahead log.
+
+    locking_mode: EXCLUSIVE keeps that index in memory, and other connections out: so a store can be read all the same.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            stack.callback(connection.close)
+            connection.execute(f"PRAGMA locking_mode={locking_mode}")
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute(_SCHEMA)
+            connection.execute("DELETE FROM nodes WHERE ephemeral = 1")
+        except sqlite3.Error as error:
+            raise _failure(str(path), error) from error
+        stack.pop_all()
+        return connection
+
+
+def _failure(where: str, error: sqlite3.Error) -> StorageFailure:
+    kind = DiskFull if getattr(error, "sqlite_errorcode", None) in _NO_ROOM else StorageFailure
+    return kind(f"{where}: {error}")

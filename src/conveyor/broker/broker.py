@@ -11,6 +11,8 @@ from uuid import UUID
 
 from conveyor.broker.compaction import Compaction, Compactor
 from conveyor.broker.deduplication import Deduplication
+from conveyor.broker.disk_room import DiskRoom
+from conveyor.broker.disk_watch import DiskWatch
 from conveyor.broker.dynamic_settings import DynamicSettings
 from conveyor.broker.fetch import Fetcher
 from conveyor.broker.fetch_sessions import FetchSessions
@@ -80,6 +82,7 @@ class Broker:
         self.turn = Turn(loop.call_soon, ports.failed)
         self.tasks = Tasks(ports.failed)
         self.flusher = Flusher(loop, ports.threads, settings.broker.flush_threads)
+        self.room = DiskRoom(ports.disk, settings.disk)
         self.partitions = self._partition_table(ports)
         deduplication = Deduplication(ports.clock, ports.threads, settings.broker.dedup_max_ids)
         intake = Intake(ports.clock, ports.threads, self.tasks, deduplication)
@@ -101,13 +104,24 @@ class Broker:
         )
         self.retention = Retention(
             partitions=self.partitions,
+            room=self.room,
             clock=ports.clock,
             threads=ports.threads,
             tasks=self.tasks,
             interval_ms=settings.broker.retention_check_ms,
         )
+        self.disk_watch = DiskWatch(
+            room=self.room,
+            topics=self.topics,
+            partitions=self.partitions,
+            retention=self.retention,
+            clock=ports.clock,
+            threads=ports.threads,
+            tasks=self.tasks,
+        )
         self.compaction = Compaction(
             partitions=self.partitions,
+            room=self.room,
             compactor=ports.compactor,
             clock=ports.clock,
             threads=ports.threads,
@@ -124,7 +138,7 @@ class Broker:
         """Consumer groups: loaded when somebody first asks for one."""
         from conveyor.broker.groups import Groups
 
-        return Groups(
+        groups = Groups(
             topics=self.topics,
             partitions=self.partitions,
             settings=self.settings.groups,
@@ -134,6 +148,8 @@ class Broker:
             tasks=self.tasks,
             new_id=self._ports.new_id,
         )
+        self.partitions.when_replaced(groups.partition_replaced)
+        return groups
 
     @cached_property
     def queue_cache(self) -> "CacheShare":
@@ -149,12 +165,14 @@ class Broker:
 
         inboxes = Inboxes(
             partitions=self.partitions,
+            room=self.room,
             clock=self.clock,
             threads=self._ports.threads,
             tasks=self.tasks,
             cache=self.queue_cache,
         )
         self.topics.when_deleted(inboxes.topic_deleted)
+        self.disk_watch.when_back(inboxes.resume)
         return inboxes
 
     @cached_property
@@ -162,7 +180,9 @@ class Broker:
         """The parts that speak in messages: loaded when somebody first asks for one, as not every broker is a queue."""
         from conveyor.broker.queue_wiring import make_queueing
 
-        return make_queueing(self, self._ports)
+        queueing = make_queueing(self, self._ports)
+        self.partitions.when_replaced(queueing.queues.partition_replaced)
+        return queueing
 
     @property
     def messages(self) -> "Messages":
@@ -171,6 +191,11 @@ class Broker:
     @property
     def queues(self) -> "Queues":
         return self.queueing.queues
+
+    @property
+    def queues_in_use(self) -> "Queues | None":
+        """The queues, if anybody has ever asked for one."""
+        return self.queues if "queueing" in self.__dict__ else None
 
     @property
     def dead_letters(self) -> "DeadLetters":
@@ -182,6 +207,7 @@ class Broker:
 
     async def start(self, host: str, port: int) -> None:
         """Recover what is on the disk, and take a place in the cluster, reachable there. Raises StorageFailure."""
+        await asyncio.get_running_loop().run_in_executor(self._ports.threads, self.room.measure)
         rack = self.settings.broker.rack or None
         node_id = NodeId(self.settings.broker.node_id)
         cluster_id = await self._cluster_id()
@@ -198,9 +224,11 @@ class Broker:
         self._housekeep()
         self.retention.start()
         self.compaction.start()
+        self.disk_watch.start()
 
     async def finish_requests(self) -> None:
         """Answer everybody who waits: with what there is, with an error, or after the last flush."""
+        self._stop_looking()
         self.fetcher.finish_all()
         if "queueing" in self.__dict__:
             self.schedules.stop()
@@ -219,11 +247,16 @@ class Broker:
         """Flush and seal every log. What was acknowledged is on the disk when this returns."""
         if self._cancel_housekeeping is not None:
             self._cancel_housekeeping()
-        self.retention.stop()
-        self.compaction.stop()
+        self._stop_looking()
         await asyncio.get_running_loop().run_in_executor(self._ports.threads, self.partitions.close)
         await self._ports.store.close()
         self.log_levels.reset()
+
+    def _stop_looking(self) -> None:
+        """Begin no more work of its own."""
+        self.disk_watch.stop()
+        self.retention.stop()
+        self.compaction.stop()
 
     def _partition_table(self, ports: BrokerPorts) -> PartitionTable:
         services = PartitionServices(
@@ -231,8 +264,10 @@ class Broker:
             clock=ports.clock,
             settings=self.settings,
             probe=self.log_probe,
+            room=self.room,
             wants_write=self.turn.add_write,
             wants_flush=self.flusher.want,
+            went_offline=lambda failure: self.disk_watch.went_offline(failure),
         )
         return PartitionTable(services)
 

@@ -50,20 +50,24 @@ class Burials:
         self._messages = messages
         self._clock = clock
         self._tasks = tasks
-        self._running: set[tuple[UUID, int]] = set()
+        self._running: set[tuple[UUID, QueuePartition]] = set()
 
     def changed(self, partition: QueuePartition) -> None:
         """Begin to move what is on its way to the dead-letter topic, unless that has begun."""
         for subscription in partition.machine.with_doomed():
-            place = (subscription.id, partition.number)
+            place = (subscription.id, partition)
             if place not in self._running and self._subscriptions.exists(subscription):
                 self._running.add(place)
                 self._tasks.start(self._bury_all(subscription, partition))
 
+    def _goes_on(self, subscription: Subscription, partition: QueuePartition) -> bool:
+        """Whether the queue still serves the subscription: another may have taken its place, or its name."""
+        return not partition.is_stopped and self._subscriptions.exists(subscription)
+
     async def _bury_all(self, subscription: Subscription, partition: QueuePartition) -> None:
         wait_ms = _FIRST_WAIT_MS
         try:
-            while self._subscriptions.exists(subscription) and (
+            while self._goes_on(subscription, partition) and (
                 doomed := partition.machine.doomed(subscription.id, _AT_ONCE)
             ):
                 try:
@@ -77,7 +81,7 @@ class Burials:
                     await self._pause(wait_ms)
                     wait_ms = min(2 * wait_ms, _LONGEST_WAIT_MS)
         finally:
-            self._running.discard((subscription.id, partition.number))
+            self._running.discard((subscription.id, partition))
 
     async def _bury(
         self, subscription: Subscription, partition: QueuePartition, doomed: Sequence[tuple[int, Attempt]]

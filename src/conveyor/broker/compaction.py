@@ -6,14 +6,15 @@ killed for want of memory, or its log may be damaged.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol
 
+from conveyor.broker.disk_room import DiskRoom
 from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import OutOfFiles, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.kernel.settings import BrokerSettings
 from conveyor.log.compaction import CompactionResult
@@ -52,6 +53,7 @@ class Compaction:
         self,
         *,
         partitions: PartitionTable,
+        room: DiskRoom,
         compactor: Compactor,
         clock: Clock,
         threads: Executor,
@@ -59,6 +61,7 @@ class Compaction:
         settings: BrokerSettings,
     ) -> None:
         self._partitions = partitions
+        self._room = room
         self._compactor = compactor
         self._clock = clock
         self._threads = threads
@@ -104,7 +107,7 @@ class Compaction:
         self._pauses = {each: self._pauses[each] for each in present if each in self._pauses}
         rested = [each for each in present if each not in self._pauses or self._pauses[each].until_ms <= steady_ms]
         plans = [(each, each.plan_compaction(now_ms, max_keys)) for each in rested]
-        due = [(partition, plan) for partition, plan in plans if plan is not None]
+        due = [(partition, plan) for partition, plan in plans if plan is not None and self._fits(plan)]
         for partition, plan in sorted(due, key=lambda each: -_dirty_bytes(each[1])):
             await self._compact(partition, plan)
 
@@ -126,6 +129,7 @@ class Compaction:
         except StorageFailure as failure:
             if partition.offline_reason is None:  # Else its topic may be deleted, and another be in its directory.
                 self._pause(partition, failure)
+                await self._discard(partition, [each.base_offset for each in plan.segments])
             return
         self._pauses.pop(partition, None)
         if partition.offline_reason is not None:
@@ -156,13 +160,31 @@ class Compaction:
             )  # fmt: skip
 
     async def _swap(self, partition: Partition, result: CompactionResult) -> None:
-        loop = asyncio.get_running_loop()
-        job = partition.begin_swap(result)
+        try:
+            job = partition.begin_swap(result)
+        except OutOfFiles as failure:
+            self._pause(partition, failure)
+            job = None
         if job is None:
-            return await loop.run_in_executor(self._threads, partition.log.discard, result)
-        new = await loop.run_in_executor(self._threads, job.run)
+            return await self._discard(partition, [each.base_offset for each in result.cleaned])
+        loop = asyncio.get_running_loop()
+        with partition.job():
+            new = await loop.run_in_executor(self._threads, job.run)
         partition.complete_swap(result, new)
         await loop.run_in_executor(self._threads, job.free)
+
+    async def _discard(self, partition: Partition, base_offsets: Sequence[int]) -> None:
+        """Remove what a compaction has made in vain; else it would take up room until the next start."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._threads, partition.log.discard, base_offsets)
+        except StorageFailure as failure:
+            log.warning("compaction not discarded partition=%s reason=%s", partition.identity, failure)
+
+    def _fits(self, plan: CompactionPlan) -> bool:
+        """Whether a copy surely finds room, if there is little: that is for acknowledgements."""
+        usable = self._room.usable_bytes
+        return not self._room.is_low or usable is None or sum(each.size for each in plan.segments) <= usable
 
 
 def _dirty_bytes(plan: CompactionPlan) -> int:

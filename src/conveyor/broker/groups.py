@@ -5,14 +5,15 @@ the first command that comes after a change of the cluster's topics, the machine
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from uuid import UUID
 
 from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics import Topics
-from conveyor.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage
+from conveyor.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage, TopicImage
 from conveyor.groups.commands import GroupCommand, ListGroups, OneGroupCommand, UpdateSettings, UpdateTopics
 from conveyor.groups.coordinator_partition import partition_for_group
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
@@ -59,7 +60,7 @@ class Groups:
 
     async def find_coordinator(self, group_id: str) -> BrokerImage:
         """The broker that looks after a group; its topic is made if it is not there. Raises RequestError."""
-        topic = await self._topics.ensure_offsets_topic()
+        topic = await self._offsets_topic()
         number = partition_for_group(group_id, len(topic.partitions))
         return self._topics.image.brokers[topic.partitions[number].leader]
 
@@ -96,6 +97,13 @@ class Groups:
             for runner in self._runners.values():
                 self._tell_settings(runner)
 
+    def partition_replaced(self, partition: Partition) -> None:
+        """A partition is served again, as another one: what its coordinator knew is read anew when it is asked for."""
+        if partition.identity.topic == OFFSETS_TOPIC:
+            runner = self._runners.pop(partition.identity.partition, None)
+            if runner is not None:
+                runner.stop()
+
     def stop(self) -> None:
         """Answer everybody who waits."""
         for runner in self._runners.values():
@@ -121,13 +129,17 @@ class Groups:
 
     async def _submit_when_loaded(self, command: OneGroupCommand, respond: Respond) -> None:
         try:
-            topic = await self._topics.ensure_offsets_topic()
+            topic = await self._offsets_topic()
             number = partition_for_group(command.group_id, len(topic.partitions))
             runner = await self._loaded(number)
         except RequestError as error:
             return respond(error)
         self._tell_topics(number, runner)
         runner.submit(command, respond)
+
+    async def _offsets_topic(self) -> TopicImage:
+        with _as_coordinator():
+            return await self._topics.ensure_offsets_topic()
 
     async def _loaded(self, number: int) -> GroupRunner:
         if number in self._runners:
@@ -139,11 +151,15 @@ class Groups:
         return await asyncio.shield(loading)
 
     async def _load(self, number: int) -> GroupRunner:
-        partition = self._partitions.find(OFFSETS_TOPIC, number)
         settings = self._settings
         machine = GroupMachine(*settings)
-        await asyncio.get_running_loop().run_in_executor(self._threads, _replay, partition, machine)
+        with _as_coordinator():
+            partition = self._partitions.find(OFFSETS_TOPIC, number)
+            partition.check_online()
+            await asyncio.get_running_loop().run_in_executor(self._threads, _replay, partition, machine)
+            partition.check_online()  # It may be another one by now.
         machine.loaded(self._clock.now_ms())
+        self._told.pop(number, None)
         runner = self._runners[number] = MachineRunner(partition, machine, self._clock)
         if settings is not self._settings:
             self._tell_settings(runner)
@@ -160,6 +176,17 @@ def _known_topics(image: ClusterImage) -> KnownTopics:
         )
         for each in image.topics.values()
     )
+
+
+@contextmanager
+def _as_coordinator() -> Iterator[None]:
+    """Clients of groups ask again after COORDINATOR_NOT_AVAILABLE, and give up after a failure of a disk."""
+    try:
+        yield
+    except RequestError as error:
+        if error.kind not in (ErrorKind.PARTITION_OFFLINE, ErrorKind.DISK_FULL):
+            raise
+        raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, error.message) from error
 
 
 def _ignore(reply: object) -> None:

@@ -3,15 +3,17 @@
     the inbox's high watermark rises -> scan what is new
     something is due -> note the intent in the inbox -> (on the disk) -> append its records to the topic -> the next
 
-One intent is under way at a time; what falls due meanwhile goes with the next. When either partition goes offline the
-forwarder stops where it is: the next start finds in the two logs what has been done.
+One intent is under way at a time; what falls due meanwhile goes with the next. Nothing is forwarded while the disk has
+little room. When either partition goes offline, or too many files are open, the forwarder stops where it is: the next
+one finds in the two logs what has been done.
 """
 
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.broker.disk_room import DiskRoom
+from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.log.batch import COMPRESSION_MASK, CONTROL, BatchHeader, iterate_batches
 from conveyor.log.compression import MAX_UNPACKED_BYTES
@@ -104,14 +106,27 @@ class InboxPartition:
         if not is_new and self.machine.scanned_offset >= self._loaded_offset:
             self.machine.forget_history()
 
-    def start(self, call_soon: CallSoon, off_loop: OffLoop, cache: CacheShare) -> None:
-        """Forward from now on, on the event loop."""
+    def start(
+        self,
+        call_soon: CallSoon,
+        off_loop: OffLoop,
+        cache: CacheShare,
+        room: DiskRoom,
+        stopped: Callable[[OutOfFiles], None],
+    ) -> None:
+        """Forward from now on, on the event loop. stopped: called if the forwarder cannot go on; then make another."""
         self._call_soon = call_soon
         self._off_loop = off_loop
         self._source.join(cache)
+        self._room = room
+        self._stopped = stopped
         self._inbox.queue = self
         self._watch()
         self._advance()
+
+    def resume(self) -> None:
+        """There is room on the disk again."""
+        self._forward_next()
 
     def stop(self) -> None:
         """Forward nothing more. What is noted and not done is for the next start."""
@@ -181,7 +196,7 @@ class InboxPartition:
             self._off_loop(partial(_scan_off_loop, packed), partial(self._scanned, packed.header))
             return self._forward_next()
         except StorageFailure as failure:
-            return self._inbox.go_offline(failure)
+            return self._fail(failure)
         if not is_done:
             self._is_scanning = True
             self._call_soon(self._advance_more)
@@ -193,7 +208,7 @@ class InboxPartition:
             return
         if isinstance(runs, StorageFailure):
             self._inbox.failed_read(runs)
-            self._clock.call_at(self._clock.now_ms() + _READ_AGAIN_MS, self._advance_more)
+            self._clock.call_later(_READ_AGAIN_MS, self._advance_more)
             return
         self._take(header, runs, self._clock.now_ms())
         self._advance_more()
@@ -204,7 +219,7 @@ class InboxPartition:
 
     def _forward_next(self) -> None:
         """Begin with the next intent, if none is under way and something is due."""
-        if self._intent is not None or not self._is_online():
+        if self._intent is not None or not self._is_online() or self._room.is_low:
             return
         intent = self.machine.expire(self._clock.now_ms(), self.topic.log.log_end_offset)
         if intent is None:
@@ -241,7 +256,7 @@ class InboxPartition:
                     self._call_soon(self._forward_more)
                     return
         except StorageFailure as failure:
-            return self._inbox.go_offline(failure)
+            return self._fail(failure)
         except RequestError as error:
             if self._is_online():  # It was not the topic's partition that said so.
                 self._inbox.go_offline(StorageFailure(f"what was meant to be forwarded cannot be read: {error}"))
@@ -254,6 +269,14 @@ class InboxPartition:
     def _release(self, intent: Intent, error: RequestError | None) -> None:
         if error is None:
             self.machine.release(intent)
+
+    def _fail(self, failure: StorageFailure) -> None:
+        """The inbox cannot be read: for now, or at all."""
+        if isinstance(failure, OutOfFiles):
+            self.stop()
+            self._stopped(failure)
+        else:
+            self._inbox.go_offline(failure)
 
     def _is_online(self) -> bool:
         return not self._is_stopped and self._inbox.offline_reason is None and self.topic.offline_reason is None

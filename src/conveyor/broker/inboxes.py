@@ -6,14 +6,17 @@ it is due, and everything else goes on at once, by the same way, so that the seq
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 
+from conveyor.broker.disk_room import DiskRoom
 from conveyor.broker.inbox_partition import InboxPartition, Scan, load_inbox
 from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.image import TopicImage
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock
 from conveyor.queues.cache_share import CacheShare
@@ -21,14 +24,26 @@ from conveyor.queues.forwarding_scan import DueRun
 from conveyor.queues.message import Message
 from conveyor.replication.partition import Partition
 
+log = logging.getLogger(__name__)
+
+_RETRY_MS = 1_000
+
 
 class Inboxes:
     """See the module's docstring."""
 
     def __init__(
-        self, *, partitions: PartitionTable, clock: Clock, threads: Executor, tasks: Tasks, cache: CacheShare
+        self,
+        *,
+        partitions: PartitionTable,
+        room: DiskRoom,
+        clock: Clock,
+        threads: Executor,
+        tasks: Tasks,
+        cache: CacheShare,
     ) -> None:
         self._cache = cache
+        self._room = room
         self._clock = clock
         self._threads = threads
         self._tasks = tasks
@@ -76,8 +91,16 @@ class Inboxes:
         for each in self._loaded.values():
             each.stop()
 
+    def resume(self) -> None:
+        """There is room on the disk again for what is due."""
+        for each in self._loaded.values():
+            each.resume()
+
     def add(self, topic: Partition) -> None:
-        """A partition has got an inbox: read it, and forward from it."""
+        """A partition has got an inbox, or either of the two is another one now: read it, and forward from it."""
+        before = self._loaded.pop(topic.identity, None)
+        if before is not None:
+            before.stop()
         loaded = self._loading[topic.identity] = asyncio.Event()
         self._tasks.start(self._load(topic, loaded))
 
@@ -87,11 +110,14 @@ class Inboxes:
         assert inbox is not None
         try:
             made = await loop.run_in_executor(self._threads, load_inbox, topic, inbox, self._clock)
-            if not self._is_stopped and topic.offline_reason is None and self._partitions.serves(topic):
+            if self._is_wanted(topic, inbox):
                 self._loaded[topic.identity] = made
-                made.start(loop.call_soon, self._off_loop, self._cache)
+                retry = partial(self._load_later, topic, inbox)
+                made.start(loop.call_soon, self._off_loop, self._cache, self._room, retry)
+        except OutOfFiles as failure:
+            self._load_later(topic, inbox, failure)
         except StorageFailure as failure:
-            inbox.failed_read(failure)
+            inbox.go_offline(failure)
         finally:
             if self._loading.get(topic.identity) is loaded:  # Else the name has another partition.
                 del self._loading[topic.identity]
@@ -101,8 +127,19 @@ class Inboxes:
         running = asyncio.get_running_loop().run_in_executor(self._threads, scan)
         self._tasks.start(_call_back(running, done))
 
+    def _load_later(self, topic: Partition, inbox: Partition, failure: OutOfFiles) -> None:
+        """Too many files are open: what the forwarder knows is read anew when there may be fewer."""
+        log.warning("inbox is read again partition=%s in_ms=%d reason=%s", inbox.identity, _RETRY_MS, failure)
+        self._clock.call_later(_RETRY_MS, lambda: self.add(topic) if self._is_wanted(topic, inbox) else None)
+
+    def _is_wanted(self, topic: Partition, inbox: Partition) -> bool:
+        """Whether a partition still has this inbox, and both are served."""
+        is_online = topic.offline_reason is None and inbox.offline_reason is None
+        is_served = topic.inbox is inbox and self._partitions.serves(topic)
+        return is_online and is_served and not self._is_stopped
+
     async def _find(self, topic: str, number: int) -> InboxPartition | None:
-        """None if there is no inbox. Raises RequestError."""
+        """None if there is no inbox. Raises RequestError, also if the inbox cannot be read now."""
         partition = self._partitions.find(topic, number)
         partition.check_online()
         if partition.inbox is None:
@@ -110,8 +147,10 @@ class Inboxes:
         if (loading := self._loading.get(partition.identity)) is not None:
             await loading.wait()
         partition.inbox.check_online()
-        loaded = self._loaded.get(partition.identity)
-        return loaded if loaded is not None and loaded.topic is partition else None
+        found = self._loaded.get(partition.identity)
+        if found is None or found.topic is not partition:
+            raise RequestError(ErrorKind.PARTITION_OFFLINE, f"the inbox of {partition.identity} is not loaded")
+        return found
 
 
 async def _call_back(

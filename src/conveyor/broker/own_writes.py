@@ -29,13 +29,19 @@ async def wait_for_commit(partition: Partition, clock: Clock, timeout_ms: int = 
     Raises RequestError: REQUEST_TIMED_OUT, PARTITION_OFFLINE.
     """
     target = partition.acknowledged_offset
-    deadline_ms = clock.now_ms() + min(timeout_ms, _MAX_TIMEOUT_MS)
     moved = asyncio.Event()
-    cancel_alarm = clock.call_at(deadline_ms, moved.set)
+    is_over = False
+
+    def end() -> None:
+        nonlocal is_over
+        is_over = True
+        moved.set()
+
+    cancel_alarm = clock.call_later(min(timeout_ms, _MAX_TIMEOUT_MS), end)
     try:
         while partition.high_watermark < target:
             partition.check_online()
-            if clock.now_ms() >= deadline_ms:
+            if is_over:
                 raise RequestError(
                     ErrorKind.REQUEST_TIMED_OUT,
                     f"{partition.identity}: what was acknowledged up to offset {target} is not on the disk yet",

@@ -1,4 +1,7 @@
-"""The partitions that this broker leads: opened from the disk, found by name, closed.
+"""The partitions that this broker leads: opened from the disk, found by name, opened again, closed.
+
+A partition whose failure has passed is opened again as another `Partition`. What was made of the old one is made anew:
+`when_replaced` says so.
 
 <data-dir>/logs/<topic>-<partition>/         a partition
 <data-dir>/logs/<topic>-<partition>.stray    of no topic in the metadata; kept for people, never deleted here
@@ -8,9 +11,11 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, count
+from typing import NamedTuple
 
-from conveyor.cluster.image import INBOX, TopicImage, companion, companion_of
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.broker.disk_room import DiskRoom
+from conveyor.cluster.image import INBOX, TopicImage, companion, companion_of, is_companion
+from conveyor.kernel.errors import ErrorKind, PassingFailure, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicId, TopicPartition
 from conveyor.kernel.ports import Clock, Disk, Volume
 from conveyor.kernel.settings import Settings, TopicSettings, topic_settings
@@ -34,8 +39,17 @@ class PartitionServices:
     clock: Clock
     settings: Settings
     probe: LogProbe
+    room: DiskRoom
     wants_write: Callable[[Partition], None]
     wants_flush: Callable[[Partition], None]
+    went_offline: Callable[[StorageFailure], None]
+
+
+class _Unopened(NamedTuple):
+    """Why a log could not be opened. No exception is kept: its traceback would keep files open."""
+
+    reason: str
+    may_pass: bool
 
 
 class PartitionTable:
@@ -44,9 +58,11 @@ class PartitionTable:
     def __init__(self, services: PartitionServices) -> None:
         self._services = services
         self._defaults = services.settings.topics
+        self._room = services.room
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self._broken: dict[tuple[str, int], str] = {}
+        self._broken: dict[tuple[str, int], _Unopened] = {}
         self._linked: list[Callable[[Partition], None]] = []
+        self._replaced: list[Callable[[Partition], None]] = []
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -73,10 +89,20 @@ class PartitionTable:
         """The partition, if it could be opened; it may be offline since."""
         return self._partitions.get((topic, number))
 
+    def find_for_producer(self, topic: str, number: int) -> Partition:
+        """A partition to append a producer's records to. Raises RequestError: also DISK_FULL."""
+        partition = self.find(topic, number)
+        if self._room.is_low:
+            raise RequestError(ErrorKind.DISK_FULL, self._room.explanation)
+        return partition
+
     def offline_reason(self, topic: str, number: int) -> str | None:
         """Why a partition is not served, if it is not."""
         partition = self._partitions.get((topic, number))
-        return self._broken.get((topic, number)) if partition is None else partition.offline_reason
+        if partition is not None:
+            return partition.offline_reason
+        unopened = self._broken.get((topic, number))
+        return None if unopened is None else unopened.reason
 
     def is_empty(self, topic: TopicImage) -> bool:
         """Whether every partition of a topic is online and nothing was ever written to it."""
@@ -86,17 +112,84 @@ class PartitionTable:
     def offline(self) -> dict[str, str]:
         """Every partition that is not served, and why."""
         failed = {str(each.identity): each.offline_reason for each in self if each.offline_reason is not None}
-        return failed | {str(TopicPartition(*key)): reason for key, reason in self._broken.items()}
+        return failed | {str(TopicPartition(*key)): each.reason for key, each in self._broken.items()}
+
+    def returning(self) -> list[TopicPartition]:
+        """Partitions that can be opened again, as their failure may have passed. Companions come first."""
+        failed = [each.identity for each in self if each.may_return]
+        failed += [TopicPartition(*key) for key, each in self._broken.items() if each.may_pass]
+        return sorted(failed, key=lambda each: not is_companion(each.topic))
+
+    def may_return(self, topic: str, number: int) -> bool:
+        """Whether `open_log` may be called for a partition that is offline, and then `replace`."""
+        partition, inbox = self._partitions.get((topic, number)), (companion(INBOX, topic), number)
+        if inbox in self._broken:
+            return False  # The partition would go offline at once.
+        if partition is not None:
+            return partition.may_return
+        unopened = self._broken.get((topic, number))
+        return unopened is not None and unopened.may_pass
+
+    def replace(self, topic: TopicImage, number: int, opened: Log | StorageFailure) -> None:
+        """Serve a partition again, from a log that was opened again."""
+        identity = TopicPartition(topic.name, number)
+        if isinstance(opened, StorageFailure):
+            return self._fail_again(identity, opened)
+        self._broken.pop(identity, None)
+        partition = self._partitions[identity] = self._new_partition(identity, opened, topic)
+        log.info("partition online again partition=%s log_end_offset=%d", identity, opened.log_end_offset)
+        self._link_inboxes(topic)
+        for replaced in self._replaced:
+            replaced(partition)
+
+    def was_never_open(self, topic: str, number: int) -> bool:
+        """Whether a partition could not be opened since the broker has started."""
+        return (topic, number) in self._broken
+
+    def hold_back(self, topic: str, number: int) -> None:
+        """Let nobody append to a partition until `begin_epochs`."""
+        partition = self._partitions.get((topic, number))
+        if partition is not None:
+            partition.is_read_only = True
+
+    def begin_epochs(self, topic: TopicImage, numbers: Collection[int]) -> None:
+        """The leader epochs of some partitions were raised, and are stored."""
+        for number in numbers:
+            partition = self._partitions.get((topic.name, number))
+            if partition is not None:
+                partition.begin_epoch(topic.partitions[number].leader_epoch)
+
+    def when_replaced(self, replaced: Callable[[Partition], None]) -> None:
+        """Call back when a partition is served again, as another `Partition`."""
+        self._replaced.append(replaced)
 
     def open_logs(self, topic: TopicImage) -> list[Log | StorageFailure]:
         """Open or make the logs of a topic, one per partition. Blocks: call it off the loop, then `add` on it."""
-        return [self._open_log(topic, number) for number in range(len(topic.partitions))]
+        return [self.open_log(topic, number) for number in range(len(topic.partitions))]
 
     def open_missing_logs(self, topic: TopicImage) -> list[Log | StorageFailure]:
         """Make the logs of a topic's new partitions. Blocks: call it off the loop, then `add` on it."""
         known = self._partitions.keys() | self._broken.keys()
         present = sum((topic.name, number) in known for number in range(len(topic.partitions)))
-        return [self._open_log(topic, number) for number in range(present, len(topic.partitions))]
+        return [self.open_log(topic, number) for number in range(present, len(topic.partitions))]
+
+    def open_log(self, topic: TopicImage, number: int) -> Log | StorageFailure:
+        """Open or make the log of one partition. Blocks: call it off the loop."""
+        services = self._services
+        directory = f"{LOGS}/{topic.name}-{number}"
+        wanted = topic_settings(self._defaults, topic.config)
+        try:
+            return open_log(
+                services.disk,
+                directory,
+                topic.topic_id,
+                wanted,
+                services.settings.producers,
+                services.probe,
+                services.clock.now_ms(),
+            )
+        except StorageFailure as failure:
+            return failure
 
     def configure(self, topic: TopicImage) -> None:
         """Let a topic's settings hold from now on."""
@@ -120,16 +213,13 @@ class PartitionTable:
     def add(self, topic: TopicImage, logs: list[Log | StorageFailure]) -> None:
         """Serve a topic's last partitions from now on, as many as there are logs; those not opened are offline."""
         first = len(topic.partitions) - len(logs)
-        for number, (image, opened) in enumerate(zip(topic.partitions[first:], logs, strict=True), first):
+        for number, opened in enumerate(logs, first):
             identity = TopicPartition(topic.name, number)
             if isinstance(opened, StorageFailure):
-                log.error("partition offline partition=%s reason=%s", identity, opened)
-                self._broken[identity] = str(opened)
-                continue
-            services = self._services
-            self._partitions[identity] = Partition(
-                identity, opened, image.leader_epoch, services.wants_write, services.wants_flush
-            )
+                self._broken[identity] = _unopened(opened)
+                log.error("partition offline partition=%s reason=%s", identity, self._broken[identity].reason)
+            else:
+                self._partitions[identity] = self._new_partition(identity, opened, topic)
         self._link_inboxes(topic)
 
     def remove(self, topic: TopicImage) -> list[str]:
@@ -190,35 +280,32 @@ class PartitionTable:
             key = companion(INBOX, name), number
             partition, inbox = self._partitions.get((name, number)), self._partitions.get(key)
             if partition is not None and key in self._broken:
-                partition.go_offline(StorageFailure(f"its inbox is offline: {self._broken[key]}"))
+                kind = PassingFailure if self._broken[key].may_pass else StorageFailure
+                partition.go_offline(kind(f"its inbox is offline: {self._broken[key].reason}"))
             elif partition is not None and inbox is not None:
                 inbox.log.topic = _inbox_settings(partition.log.topic, inbox.log.topic)
-                if partition.inbox is None:
+                if partition.inbox is not inbox:
                     partition.inbox = inbox
                     for linked in self._linked:
                         linked(partition)
 
-    def _open_log(self, topic: TopicImage, number: int) -> Log | StorageFailure:
+    def _new_partition(self, identity: TopicPartition, opened: Log, topic: TopicImage) -> Partition:
         services = self._services
-        directory = f"{LOGS}/{topic.name}-{number}"
-        wanted = topic_settings(self._defaults, topic.config)
-        try:
-            return open_log(
-                services.disk,
-                directory,
-                topic.topic_id,
-                wanted,
-                services.settings.producers,
-                services.probe,
-                services.clock.now_ms(),
-            )
-        except StorageFailure as failure:
-            return failure
+        epoch = topic.partitions[identity.partition].leader_epoch
+        return Partition(identity, opened, epoch, services.wants_write, services.wants_flush, services.went_offline)
+
+    def _fail_again(self, identity: TopicPartition, failure: StorageFailure) -> None:
+        partition = self._partitions.get(identity)
+        log.warning("partition stays offline partition=%s reason=%s", identity, str(failure))
+        if partition is None:
+            self._broken[identity] = _unopened(failure)
+        else:
+            partition.stay_offline(failure)
 
     def _missing(self, topic: str, number: int) -> RequestError:
-        reason = self._broken.get((topic, number))
-        if reason is not None:
-            return RequestError(ErrorKind.PARTITION_OFFLINE, f"{topic}-{number} is offline: {reason}")
+        unopened = self._broken.get((topic, number))
+        if unopened is not None:
+            return RequestError(ErrorKind.PARTITION_OFFLINE, f"{topic}-{number} is offline: {unopened.reason}")
         return RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic}' has no partition {number} here")
 
 
@@ -234,6 +321,10 @@ def _free_name(name: str, taken: Collection[str]) -> str:
     """What a stray directory is called."""
     numbered = chain([name], (f"{name}.{number}" for number in count(2)))
     return next(f"{each}{STRAY_SUFFIX}" for each in numbered if f"{each}{STRAY_SUFFIX}" not in taken)
+
+
+def _unopened(failure: StorageFailure) -> _Unopened:
+    return _Unopened(str(failure), isinstance(failure, PassingFailure))
 
 
 def _inbox_settings(topic: TopicSettings, inbox: TopicSettings) -> TopicSettings:

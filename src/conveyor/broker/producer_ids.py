@@ -2,7 +2,7 @@
 
 import asyncio
 
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import StorageFailure, metadata_failure
 from conveyor.kernel.ids import ProducerId
 from conveyor.kernel.ports import ABSENT, MetadataStore
 
@@ -34,5 +34,5 @@ class ProducerIds:
                 start, version = (int(node.value), node.version) if node else (0, ABSENT)
                 taken = await self._store.put(NEXT_PATH, str(start + BLOCK_SIZE).encode(), version)
         except StorageFailure as failure:
-            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+            raise metadata_failure(failure) from failure
         self._next, self._end = start, start + BLOCK_SIZE

@@ -127,7 +127,7 @@ class Publisher:
     def _writable(self, topic: str, number: int) -> Partition:
         if is_internal(topic):
             raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{topic}' is the broker's own")
-        return self._partitions.find(topic, number)
+        return self._partitions.find_for_producer(topic, number)
 
 
 class _Pending:

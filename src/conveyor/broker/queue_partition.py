@@ -17,7 +17,7 @@ from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.machine import Token
 from conveyor.kernel.ports import Clock
-from conveyor.queues.commands import QueueCommand
+from conveyor.queues.commands import LeaseMessages, QueueCommand
 from conveyor.queues.machine import QueueMachine
 from conveyor.queues.source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
 from conveyor.replication.partition import Partition
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _SNAPSHOT_BYTES = 4 << 20
 _SNAPSHOT_RATIO = 4
 _STEPS_BETWEEN_LOOKS = 256
-_READ_AGAIN_MS = 1_000
+_RETRY_MS = 1_000
 
 
 class QueuePartition:
@@ -60,8 +60,9 @@ class QueuePartition:
         self._changed = changed
         self._runner = MachineRunner(state, machine, clock, self._stepped)
         self._is_advancing = False
-        self._is_stopped = False
+        self.is_stopped = False
         self._unpacking = asyncio.Lock()
+        self._cancel_retry: Callable[[], None] | None = None
         self._steps = 0
         self._snapshot_bytes = 0
         self._bytes_at_snapshot = 0
@@ -75,8 +76,11 @@ class QueuePartition:
     def submit(self, command: QueueCommand, respond: Callable[[object], None]) -> Callable[[], None]:
         """Hand a command to the machine; `respond` gets its reply, or a RequestError, now or later.
 
-        Returns what forgets the caller.
+        Returns what forgets the caller. Without its messages a queue still settles what was leased.
         """
+        if self.messages.offline_reason is not None and isinstance(command, LeaseMessages):
+            respond(self.messages.offline_error())
+            return lambda: None
         caller = _Caller(respond)
         self._submit(command, caller)
         return lambda: self._forget(caller)
@@ -86,18 +90,47 @@ class QueuePartition:
         queue = self.machine.queue(subscription)
         return queue is not None and queue.has_messages
 
+    def offline_error(self) -> RequestError | None:
+        """Why no message can be leased, if its messages or its state are offline."""
+        for partition in (self.messages, self._state):
+            if partition.offline_reason is not None:
+                return partition.offline_error()
+        return None
+
     def held_from(self) -> int | None:
-        """The lowest offset that the topic's retention must leave."""
+        """The lowest offset that the topic's retention must leave: all, while what was decided may not be stored."""
+        if self._state.offline_reason is not None:
+            return int(self.messages.log.log_start_offset)
         return self.machine.held_from()
 
     def settled_offset(self) -> int:
         """Everything below it is settled by every subscription."""
         return self.machine.settled_offset()
 
+    def is_of(self, messages: Partition, state: Partition) -> bool:
+        """Whether it was loaded from these, and not from partitions that they have replaced."""
+        return self.messages is messages and self._state is state
+
+    def use(self, messages: Partition, state: Partition) -> bool:
+        """Go on with a partition that was opened again, if that is all that has changed; leases hold then.
+
+        False: what is known here may not be true any more.
+        """
+        if self._state is not state or self.machine.reaches_beyond(int(messages.opened_offset)):
+            return False
+        self.messages = messages
+        self.source.use(messages.log)
+        messages.queue = self
+        self._rose()
+        return True
+
     def stop(self) -> None:
-        self._is_stopped = True
+        self.is_stopped = True
         self.messages.unwatch(self._rose)
-        self.messages.queue = None
+        if self.messages.queue is self:
+            self.messages.queue = None
+        if self._cancel_retry is not None:
+            self._cancel_retry()
         self._runner.stop()
         self.machine.close()
 
@@ -133,7 +166,7 @@ class QueuePartition:
                 except StorageFailure as failure:
                     return self.messages.failed_read(failure)
                 self.source.keep(batch)
-        if self._is_stopped:
+        if self.is_stopped:
             return _closed()
         return None
 
@@ -142,11 +175,11 @@ class QueuePartition:
         self._is_advancing = False
         if failure is None:
             self._advance()
-        elif not self._is_stopped:
-            self._clock.call_at(self._clock.now_ms() + _READ_AGAIN_MS, self._advance)
+        else:
+            self._advance_later()
 
     def _watch(self) -> None:
-        if self.messages.offline_reason is None:
+        if self.messages.offline_reason is None and not self.is_stopped:
             self.messages.watch(self._rose)
 
     def _rose(self) -> None:
@@ -155,8 +188,9 @@ class QueuePartition:
         self._advance()
 
     def _advance(self) -> None:
-        """Look through what is new in the log, a part in each turn."""
-        if self.messages.offline_reason is not None or self._is_advancing or self._is_stopped:
+        """Look through what is new in the log, a part in each turn; what cannot be read now is read later."""
+        is_waiting = self._is_advancing or self._cancel_retry is not None
+        if self.messages.offline_reason is not None or is_waiting or self.is_stopped:
             return
         try:
             is_done = self.machine.advance(self.messages.high_watermark, self._clock.now_ms(), SMALL_BYTES)
@@ -164,16 +198,25 @@ class QueuePartition:
             self._is_advancing = True
             return self._tasks.start(self._advance_unpacked(packed))
         except StorageFailure as failure:
-            return self.messages.go_offline(failure)
+            self.messages.failed_read(failure)
+            return self._advance_later()
         if not is_done:
             self._is_advancing = True
             self._call_soon(self._advance_more)
         self._runner.wake()
         self._changed(self)
 
+    def _advance_later(self) -> None:
+        if self.messages.offline_reason is None and self._cancel_retry is None and not self.is_stopped:
+            self._cancel_retry = self._clock.call_later(_RETRY_MS, self._retry)
+
+    def _retry(self) -> None:
+        self._cancel_retry = None
+        self._advance()
+
     def _advance_more(self) -> None:
         self._is_advancing = False
-        if not self._is_stopped:
+        if not self.is_stopped:
             self._advance()
 
     def _stepped(self) -> None:

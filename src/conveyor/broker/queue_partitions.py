@@ -8,7 +8,9 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from itertools import count
+from typing import TypeVar
 from uuid import UUID
+from weakref import WeakSet
 
 from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.queue_calls import ask
@@ -25,12 +27,15 @@ from conveyor.queues.commands import CutBack, ForgetSubscription, QueueProbe
 from conveyor.queues.machine import QueueMachine
 from conveyor.queues.memory_budget import MemoryBudget
 from conveyor.queues.policy import Subscription
+from conveyor.queues.progress import BEYOND
 from conveyor.queues.records import cut
 from conveyor.queues.source import MessageSource
 from conveyor.replication.partition import Partition
 from conveyor.replication.runner import replay
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 class QueuePartitions:
@@ -64,31 +69,55 @@ class QueuePartitions:
         self._changed = changed
         self._loaded: dict[UUID, list[QueuePartition]] = {}
         self._loading: dict[UUID, asyncio.Lock] = {}
+        self._in_line: WeakSet[Partition] = WeakSet()
+        """Partitions whose queue was loaded once since they were opened: it has forgotten what their log had lost."""
         self._incarnations = count(new_id().int & 0x7FFF_FFFF)
         self._probes: dict[UUID, QueueProbe] = {}
 
     def of(self, topic_id: UUID) -> list[QueuePartition]:
-        """Those of a topic that are loaded, in their order."""
+        """Those of a topic, in their order; none until all of them are loaded for the first time."""
         return self._loaded.get(topic_id, [])
 
-    async def load(self, topic: str) -> list[QueuePartition]:
-        """All of a topic, loaded if they are not. Raises RequestError, also if the topic is deleted meanwhile."""
+    def is_loaded(self, topic: str) -> bool:
+        """Whether all partitions of a topic are. Raises RequestError (UNKNOWN_TOPIC)."""
         image = self._topics.existing(topic)
-        if len(self.of(image.topic_id)) == len(image.partitions):
-            return self.of(image.topic_id)
-        async with self._loading.setdefault(image.topic_id, asyncio.Lock()):
-            self._still(image)
-            await self._topics.ensure_companion(QUEUE_STATE, topic)
-            while len(self.of(image.topic_id)) < len(self._still(image).partitions):
-                loaded = self._loaded.setdefault(image.topic_id, [])
-                partition = await self._load(image, len(loaded))
-                if self._loaded.get(image.topic_id) is loaded:
-                    loaded.append(partition)
-                    partition.source.join(self._cache)
-                    self._forget_strays(image.topic_id, partition)
-                else:  # All were unloaded meanwhile.
-                    partition.stop()
+        return len(self.of(image.topic_id)) == len(image.partitions)
+
+    async def load(self, topic: str) -> list[QueuePartition]:
+        """All of a topic, loaded if they are not. Raises RequestError; then as many are loaded as before."""
+        image = self._topics.existing(topic)
+        if not self.is_loaded(topic):
+            async with self._loading.setdefault(image.topic_id, asyncio.Lock()):
+                while len(self.of(image.topic_id)) < len(self._still(image).partitions):
+                    await self._topics.ensure_companion(QUEUE_STATE, topic)
+                    await self._load_missing(self._still(image))
         return self.of(image.topic_id)
+
+    async def refresh(self, topic: str) -> list[QueuePartition]:
+        """Load those again whose partition, or that of their state, is another one now. Returns these.
+
+        Raises RequestError.
+        """
+        image = self._topics.existing(topic)
+        fresh: list[QueuePartition] = []
+        async with self._loading.setdefault(image.topic_id, asyncio.Lock()):
+            loaded = self.of(image.topic_id)
+            for number, before in enumerate(loaded):
+                messages, state = self._present(topic, number)
+                if before.is_of(messages, state):
+                    continue
+                if before.use(messages, state):
+                    self._in_line.add(messages)
+                    continue
+                made = await self._load(image, number)
+                if self.of(image.topic_id) is not loaded:  # They were unloaded meanwhile.
+                    made.stop()
+                    return []
+                before.stop()
+                loaded[number] = made
+                self._take(image.topic_id, made)
+                fresh.append(made)
+        return fresh
 
     def unload(self, topic_id: UUID) -> None:
         """Its topic has no subscription any more."""
@@ -124,19 +153,52 @@ class QueuePartitions:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic.name}' was deleted")
         return present
 
+    async def _load_missing(self, image: TopicImage) -> None:
+        """All or none: who finds a topic's queues here finds one for each partition. Raises RequestError."""
+        before = self._loaded.get(image.topic_id)
+        numbers = range(len(before or ()), len(image.partitions))
+        for number in numbers:  # Nothing is read in vain where one of them cannot be.
+            self._find(image.name, number)
+        made: list[QueuePartition] = []
+        try:
+            for number in numbers:
+                loaded = await self._load(image, number)
+                made.append(loaded)
+            self._still(image)
+            if self._loaded.get(image.topic_id) is before:
+                self._loaded[image.topic_id] = [*(before or ()), *made]
+                for each in made:
+                    self._take(image.topic_id, each)
+                made = []
+        finally:  # The topic was deleted, its queues were unloaded, or one could not be loaded.
+            for each in made:
+                each.stop()
+
+    def _take(self, topic_id: UUID, partition: QueuePartition) -> None:
+        partition.source.join(self._cache)
+        self._forget_strays(topic_id, partition)
+
+    def _present(self, topic: str, number: int) -> tuple[Partition, Partition]:
+        """The partition of the messages and that of the state. Raises RequestError."""
+        return self._partitions.find(topic, number), self._partitions.find(companion(QUEUE_STATE, topic), number)
+
+    def _find(self, topic: str, number: int) -> tuple[Partition, Partition]:
+        """The same, both online. Raises RequestError."""
+        messages, state = self._present(topic, number)
+        messages.check_online()
+        state.check_online()
+        return messages, state
+
     async def _load(self, image: TopicImage, number: int) -> QueuePartition:
-        topic = image.name
-        messages = self._partitions.find(topic, number)
-        state = self._partitions.find(companion(QUEUE_STATE, topic), number)
-        source = MessageSource(topic, number, messages.log)
+        messages, state = self._find(image.name, number)
+        source = MessageSource(image.name, number, messages.log)
         machine = QueueMachine(source, next(self._incarnations), self._fraction, self.probe, self._acks)
-        known = self._subscriptions.by_id(image.topic_id)
-        limit, now_ms = int(messages.high_watermark), self._clock.now_ms()
-        loop = asyncio.get_running_loop()
-        opened = int(messages.opened_offset)
-        has_lost = await loop.run_in_executor(
-            self._threads, _load_machine, state, machine, known, limit, opened, now_ms
-        )
+        opened = BEYOND if messages in self._in_line else int(messages.opened_offset)
+        has_lost = await self._read(state, _replay, state, machine, opened)
+        known, limit = self._subscriptions.by_id(image.topic_id), int(messages.high_watermark)
+        await self._read(messages, _look_through, machine, known, limit, self._clock.now_ms())
+        messages.check_online()
+        state.check_online()
         partition = QueuePartition(
             messages=messages,
             state=state,
@@ -146,34 +208,41 @@ class QueuePartitions:
             retention=self._retention,
             tasks=self._tasks,
             threads=self._threads,
-            call_soon=loop.call_soon,
+            call_soon=asyncio.get_running_loop().call_soon,
             changed=self._changed,
         )
         if has_lost:
             log.warning("queue cut back partition=%s offset=%d: the log has lost messages", messages.identity, opened)
             await ask(partition, CutBack(offset=opened))
+        self._in_line.add(messages)
         return partition
+
+    async def _read(self, partition: Partition, work: Callable[..., Result], *arguments: object) -> Result:
+        """Run what reads a partition off the loop. Raises RequestError."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+        except StorageFailure as failure:
+            raise partition.failed_read(failure) from failure
 
     def _fraction(self) -> float:
         """Entropy, in [0, 1)."""
         return (self._new_id().int & 0xFFFF_FFFF) / 2**32
 
 
-def _load_machine(
-    state: Partition, machine: QueueMachine, known: dict[UUID, Subscription], limit: int, opened: int, now_ms: int
-) -> bool:
-    """Replay, and look through the whole backlog. Blocks: the machine is nobody's yet.
+def _replay(state: Partition, machine: QueueMachine, opened: int) -> bool:
+    """Blocks: the machine is nobody's yet. Raises StorageFailure.
 
     Returns whether the machine knew of messages that the log does not have; it has forgotten them then.
     """
-    try:
-        replay(state.log, machine)
-        has_lost = machine.reaches_beyond(opened)
-        if has_lost:
-            machine.apply(cut(opened))
-        machine.know(known)
-        while not machine.advance(limit, now_ms):
-            pass
-        return has_lost
-    except StorageFailure as failure:
-        raise RequestError(ErrorKind.PARTITION_OFFLINE, f"{state.identity} cannot be read: {failure}") from failure
+    replay(state.log, machine)
+    has_lost = machine.reaches_beyond(opened)
+    if has_lost:
+        machine.apply(cut(opened))
+    return has_lost
+
+
+def _look_through(machine: QueueMachine, known: dict[UUID, Subscription], limit: int, now_ms: int) -> None:
+    """Look through the whole backlog of the subscriptions that there are. Blocks. Raises StorageFailure."""
+    machine.know(known)
+    while not machine.advance(limit, now_ms):
+        pass

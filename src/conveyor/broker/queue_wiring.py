@@ -37,6 +37,7 @@ def make_queueing(broker: Broker, ports: BrokerPorts) -> Queueing:
         threads=ports.threads,
     )
     subscriptions = Subscriptions(ports.store, topics, ports.new_id)
+    broker.retention.hold(subscriptions.topics)
     burials = Burials(topics=topics, subscriptions=subscriptions, messages=messages, clock=clock, tasks=tasks)
     requests = LeaseRequests(subscriptions, lambda topic_id: partitions.of(topic_id), clock)
 

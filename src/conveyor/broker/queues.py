@@ -5,6 +5,7 @@ there is something. Names of subscriptions are unique in the broker.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,13 +16,14 @@ from conveyor.broker.inboxes import Inboxes
 from conveyor.broker.lease_requests import LeaseRequests
 from conveyor.broker.own_writes import wait_for_commits
 from conveyor.broker.queue_calls import ask
+from conveyor.broker.queue_loader import QueueLoader
 from conveyor.broker.queue_partition import QueuePartition
 from conveyor.broker.queue_partitions import QueuePartitions
 from conveyor.broker.queue_rates import QueueRates
 from conveyor.broker.subscriptions import Subscriptions
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics import Topics
-from conveyor.cluster.image import TopicImage
+from conveyor.cluster.image import QUEUE_STATE, TopicImage, companion_of
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.queues.ack_id import decode_ack_id
@@ -44,6 +46,9 @@ from conveyor.queues.filters import Filter
 from conveyor.queues.inspection import MAX_PEEKED_BYTES, Peeked, count_messages, message_state, peek
 from conveyor.queues.message import Message, is_message_id, is_waiting_id, parse_message_id, parse_waiting_id
 from conveyor.queues.policy import Start, Subscription, default_policy
+from conveyor.replication.partition import Partition
+
+log = logging.getLogger(__name__)
 
 MAX_TARGETS = 10_000
 
@@ -98,8 +103,10 @@ class Queues:
         self._inboxes = inboxes
         self._requests = requests
         self._clock = clock
-        self._tasks = tasks
         self._rates = QueueRates(clock, partitions.probe)
+        self._loader = QueueLoader(
+            topics=topics, subscriptions=subscriptions, partitions=partitions, clock=clock, tasks=tasks, load=self._load
+        )
         topics.when_grown(self._topic_grown)
         topics.when_deleted(self._topic_deleted)
 
@@ -109,13 +116,29 @@ class Queues:
         for each in self.all():
             self._rates.follow(each.id)
         for topic in self._subscriptions.topics():
-            self._tasks.start(self._load_quietly(topic))
+            self._loader.begin(topic)
 
     def stop(self) -> None:
         """Answer everybody who waits."""
+        self._loader.stop()
         self._requests.stop()
         self._rates.stop()
         self._partitions.stop()
+
+    def unloaded(self) -> dict[str, str]:
+        """The topics that have subscriptions and not all of their queues, and why."""
+        return self._loader.unloaded()
+
+    def faults(self) -> dict[str, str]:
+        """The subscriptions that are not served, though their topic's queues are loaded, and why."""
+        found = {each.name: self._fault(each) for each in self.all()}
+        return {name: fault for name, fault in found.items() if fault is not None}
+
+    def partition_replaced(self, partition: Partition) -> None:
+        """A partition is served again, as another one: make its queue anew, if it is one or has the state of one."""
+        name = partition.identity.topic
+        topic = companion_of(QUEUE_STATE, name) or name
+        self._loader.begin(topic)
 
     def existing(self, name: str) -> Subscription:
         return self._subscriptions.existing(name)
@@ -157,14 +180,17 @@ class Queues:
         gone = self.existing(name)
         await self._subscriptions.delete(gone)
         self._forget(gone, RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{name}' was deleted"))
-        await self._tell(self._partitions.of(gone.topic_id), gone)
+        try:
+            await self._tell(self._partitions.of(gone.topic_id), gone)
+        except RequestError as error:  # The queues that were not reached forget it when they are loaded.
+            log.warning("queues not told of a deletion subscription=%s reason=%s", name, error)
         if not self._subscriptions.has_any(gone.topic_id):
             self._partitions.unload(gone.topic_id)
 
     async def lease(self, name: str, max_messages: int, wait_ms: int, visibility_ms: int | None) -> list[Lease]:
         """Up to so many messages; the answer is empty if none has come in time. Cancelling it leaves nothing leased."""
         subscription = self.existing(name)
-        await self._ready(subscription)
+        self._check_served(subscription, await self._ready(subscription))
         if visibility_ms is None:
             visibility_ms = subscription.policy.visibility_timeout_ms
         leased = await self._requests.lease(subscription, max_messages, wait_ms, visibility_ms)
@@ -398,19 +424,32 @@ class Queues:
                 results[place] = error
         return results
 
-    async def _load_quietly(self, topic: str) -> None:
-        """A partition that cannot be loaded says so when it is asked for."""
-        try:
-            await self._partitions.load(topic)
-            for each in self.all(topic):
-                await self._ready(each)
-        except RequestError:
-            return
+    def _fault(self, subscription: Subscription) -> str | None:
+        queues = [each.machine.queue(subscription.id) for each in self._partitions.of(subscription.topic_id)]
+        return next((each.fault for each in queues if each is not None and each.fault is not None), None)
+
+    def _check_served(self, subscription: Subscription, partitions: Sequence[QueuePartition]) -> None:
+        """Raises RequestError: who waited for messages would wait in vain."""
+        fault = self._fault(subscription)
+        if fault is not None:
+            raise RequestError(ErrorKind.INVALID_FILTER, fault)
+        errors = [error for each in partitions if (error := each.offline_error()) is not None]
+        if len(errors) == len(partitions):
+            raise errors[0]
+
+    async def _load(self, topic: str) -> None:
+        """All queues of a topic, each from the partitions that there are now."""
+        await self._partitions.load(topic)
+        await self._partitions.refresh(topic)
+        for each in self.all(topic):
+            await self._ready(each)
+            if (fault := self._fault(each)) is not None:
+                log.error("subscription not served name=%s reason=%s", each.name, fault)
 
     async def _topic_grown(self, topic: str) -> None:
         """Load the new partitions: requests that wait learn of messages only in partitions that are loaded."""
         if self.all(topic):
-            await self._load_quietly(topic)
+            await self._loader.load_quietly(topic)
 
     async def _topic_deleted(self, topic: TopicImage) -> None:
         for gone in await self._subscriptions.topic_deleted(topic):

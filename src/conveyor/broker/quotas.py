@@ -43,7 +43,7 @@ from conveyor.cluster.quotas import (
     entity_path,
     from_entities,
 )
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure, metadata_failure
 from conveyor.kernel.ports import ABSENT, Clock, MetadataStore, Versioned
 from conveyor.kernel.settings import ClientSettings
 
@@ -131,7 +131,7 @@ class Quotas:
                     return
                 written = await self._write(entity, values, node)
             except StorageFailure as failure:
-                raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+                raise metadata_failure(failure) from failure
             if not written:
                 raise RequestError(ErrorKind.CLUSTER_CHANGED, "these quotas were changed at the same time: try again")
             self._hold(self.quotas.with_entity(entity, values))

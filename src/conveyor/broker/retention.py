@@ -1,6 +1,8 @@
 """Deleting records: on request at once, by age and size every `broker.retention_check_ms`.
 
-A new log start offset is on the disk before anybody is told of it, and before a file is removed.
+A new log start offset is on the disk before anybody is told of it, and before a file is removed. While a topic has
+subscriptions and the state of one of its queues is not known, retention deletes nothing there: a subscription may
+withhold any message.
 """
 
 import asyncio
@@ -8,6 +10,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from conveyor.broker.disk_room import DiskRoom
 from conveyor.broker.own_writes import wait_for_commit
 from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
@@ -27,9 +30,18 @@ class Retention:
     """See the module's docstring."""
 
     def __init__(
-        self, *, partitions: PartitionTable, clock: Clock, threads: Executor, tasks: Tasks, interval_ms: int
+        self,
+        *,
+        partitions: PartitionTable,
+        room: DiskRoom,
+        clock: Clock,
+        threads: Executor,
+        tasks: Tasks,
+        interval_ms: int,
     ) -> None:
         self._partitions = partitions
+        self._room = room
+        self._subscribed_topics: Callable[[], set[str]] = set
         self._clock = clock
         self._threads = threads
         self._tasks = tasks
@@ -53,6 +65,10 @@ class Retention:
         if self._cancel_alarm is not None:
             self._cancel_alarm()
 
+    def hold(self, subscribed_topics: Callable[[], set[str]]) -> None:
+        """From now on, keep the records of topics that have subscriptions while their queues are not loaded."""
+        self._subscribed_topics = subscribed_topics
+
     async def delete_records(self, topic: str, number: int, offset: int, timeout_ms: int) -> int:
         """Delete what is below an offset. Returns the log start offset, once it is on the disk.
 
@@ -75,9 +91,13 @@ class Retention:
         return job.log_start_offset
 
     async def retain_all(self) -> None:
-        """Look every partition over once."""
+        """Apply retention to every partition once."""
+        subscribed = self._subscribed_topics()
         for partition in list(self._partitions):
-            job = partition.retain(self._clock.now_ms())
+            if partition.queue is None and partition.identity.topic in subscribed:
+                continue
+            may_roll = self._room.has_room_for_indexes(partition.log.segments[-1].size)
+            job = partition.retain(self._clock.now_ms(), may_roll=may_roll)
             if job is not None:
                 log.info(
                     "log trimmed partition=%s log_start_offset=%d files=%d",
@@ -94,11 +114,17 @@ class Retention:
         self.start()
 
     async def _carry_out(self, partition: Partition, job: TrimJob) -> StorageFailure | None:
-        """Jobs run one after the other: an older start offset must not overwrite a newer one."""
+        """Jobs run one after the other: an older start offset must not overwrite a newer one.
+
+        A partition that has gone offline meanwhile may be opened again, with what the job would remove.
+        """
         loop = asyncio.get_running_loop()
         try:
             async with self._one_at_a_time:
-                await loop.run_in_executor(self._threads, job.run)
+                if partition.offline_reason is not None:
+                    return StorageFailure(f"{partition.identity} is offline: {partition.offline_reason}")
+                with partition.job():
+                    await loop.run_in_executor(self._threads, job.run)
         except StorageFailure as failure:
             partition.go_offline(failure)
             return failure

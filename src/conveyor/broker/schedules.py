@@ -35,7 +35,7 @@ from conveyor.broker.messages import Messages, OutgoingMessage
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics import Topics
 from conveyor.cluster.image import SCHEDULES_PATH, TopicImage
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import DiskFull, ErrorKind, RequestError, StorageFailure, metadata_failure
 from conveyor.kernel.ports import ABSENT, ANY_VERSION, Clock, MetadataStore
 from conveyor.log.records import Header
 from conveyor.queues.attributes import DEDUP_ID, check_attributes, last_header
@@ -109,12 +109,20 @@ class Schedules:
             active = _decode(path.rpartition("/")[2], node.value)
             schedule = active.schedule
             if not self._has_topic(active):
-                await self._store.delete(path)
-                log.info("schedule removed name=%s topic=%s: the topic is gone", schedule.name, schedule.topic)
+                await self._forget(path, schedule)
                 continue
             active.topic_id = self._topics.existing(schedule.topic).topic_id
             self._active[schedule.name] = active
             self._wake_at(active, self._clock.now_ms())
+
+    async def _forget(self, path: str, schedule: Schedule) -> None:
+        """Without room for that, the next start does it. Raises StorageFailure."""
+        try:
+            await self._store.delete(path)
+        except DiskFull as failure:
+            log.warning("schedule of a topic that is gone stays stored name=%s reason=%s", schedule.name, failure)
+        else:
+            log.info("schedule removed name=%s topic=%s: the topic is gone", schedule.name, schedule.topic)
 
     def stop(self) -> None:
         """Let nothing fall due any more."""
@@ -163,7 +171,7 @@ class Schedules:
             try:
                 await self._store.delete(_path(name))
             except StorageFailure as failure:
-                raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+                raise metadata_failure(failure) from failure
             self._end(active)
 
     def next_ms(self, schedule: Schedule, after_ms: int) -> int | None:
@@ -301,7 +309,7 @@ class Schedules:
         try:
             written = await self._store.put(_path(active.schedule.name), _encode(active), version)
         except StorageFailure as failure:
-            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+            raise metadata_failure(failure) from failure
         return written is not None
 
     def _is_active(self, active: _Active) -> bool:

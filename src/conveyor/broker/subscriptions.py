@@ -12,7 +12,7 @@ from uuid import UUID
 
 from conveyor.broker.topics import Topics
 from conveyor.cluster.image import SUBSCRIPTIONS_PATH, TopicImage
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import DiskFull, ErrorKind, RequestError, StorageFailure, metadata_failure
 from conveyor.kernel.ports import ABSENT, MetadataStore
 from conveyor.queues.policy import (
     Policy,
@@ -44,9 +44,16 @@ class Subscriptions:
             subscription = decode_subscription(node.value)
             topic = self._topics.image.topics.get(subscription.topic)
             if topic is None or topic.topic_id != subscription.topic_id:
-                await self._store.delete(path)
+                await self._forget(path)
             else:
                 self._add(subscription)
+
+    async def _forget(self, path: str) -> None:
+        """Without room for that, the next start does it. Raises StorageFailure."""
+        try:
+            await self._store.delete(path)
+        except DiskFull as failure:
+            log.warning("subscription of a topic that is gone stays stored path=%s reason=%s", path, failure)
 
     def existing(self, name: str) -> Subscription:
         """Raises RequestError (UNKNOWN_SUBSCRIPTION)."""
@@ -127,7 +134,7 @@ class Subscriptions:
             try:
                 await self._store.delete(_path(subscription.name))
             except StorageFailure as failure:
-                raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+                raise metadata_failure(failure) from failure
             self._remove(subscription)
 
     async def topic_deleted(self, topic: TopicImage) -> list[Subscription]:
@@ -164,7 +171,7 @@ class Subscriptions:
                 self._store.put(path, content) if version is None else self._store.put(path, content, version)
             )
         except StorageFailure as failure:
-            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+            raise metadata_failure(failure) from failure
         if written is None:
             raise RequestError(
                 ErrorKind.SUBSCRIPTION_ALREADY_EXISTS, f"subscription '{subscription.name}' exists already"

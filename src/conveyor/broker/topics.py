@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
@@ -17,6 +18,7 @@ from conveyor.cluster.image import (
     ClusterImage,
     TopicImage,
     companion,
+    companion_of,
     decode_topic,
     encode_topic,
     is_companion,
@@ -32,7 +34,7 @@ from conveyor.cluster.topic_change import (
     replaced_config,
 )
 from conveyor.cluster.topic_creation import TopicRequest, plan_topic
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import DiskFull, ErrorKind, RequestError, StorageFailure, metadata_failure
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import ABSENT, Disk, MetadataStore
 from conveyor.kernel.settings import Settings, topic_settings
@@ -68,17 +70,21 @@ class Topics:
         self._when_deleted: list[Callable[[TopicImage], Awaitable[None]]] = []
         self._when_grown: list[Callable[[str], Awaitable[None]]] = []
         self._being_made: dict[str, asyncio.Future[TopicImage]] = {}
+        self._epochs_due: dict[str, set[int]] = {}
+        """Partitions, by topic, whose leader epoch is still to be raised; they are read-only."""
 
     async def load(self) -> None:
         """Open every topic of the metadata store. Raises StorageFailure if the store cannot be read."""
         nodes = await self._store.tree(TOPICS_PATH)
         topics = [decode_topic(path.rpartition("/")[2], node.value) for path, node in nodes.items()]
+        topics = await self._without_orphans(topics)
         await self._off_loop(self._partitions.set_strays_aside, {topic.name: topic for topic in topics})
         for number, loaded in enumerate(topics):
             topic = await self._with_own_config(loaded)
             logs = await self._off_loop(self._partitions.open_logs, topic)
             topics[number] = await self._with_new_epochs(topic, logs)
             self._partitions.add(topics[number], logs)
+            self._hold_back_epochs(topic.name)
         self.image = self.image.with_topics(*topics)
         await self._grow_offsets_topic()
 
@@ -110,14 +116,62 @@ class Topics:
             topic.name, len(topic.partitions), wanted, reason,
         )  # fmt: skip
 
+    async def _without_orphans(self, topics: Sequence[TopicImage]) -> list[TopicImage]:
+        """Forget companions whose topic is gone: the broker has ended between the two. Raises StorageFailure."""
+        names = {topic.name for topic in topics}
+        kept: list[TopicImage] = []
+        for topic in topics:
+            owner = next((each for kind in COMPANIONS if (each := companion_of(kind, topic.name))), topic.name)
+            if owner in names:
+                kept.append(topic)
+                continue
+            log.warning("companion without its topic removed name=%s", topic.name)
+            with suppress(DiskFull):  # The next start does it then.
+                await self._store.delete(topic_path(topic.name))
+        return kept
+
+    async def raise_epochs(self) -> None:
+        """Store the leader epochs that found no room before. Raises StorageFailure."""
+        for name in list(self._epochs_due):
+            async with self._one_change:
+                topic, numbers = self.image.topics.get(name), self._epochs_due[name]
+                if topic is not None:
+                    changed = raised_epochs(topic, numbers)
+                    await self._store.put(topic_path(name), encode_topic(changed))
+                    self.image = self.image.with_topics(changed)
+                    self._partitions.begin_epochs(changed, numbers)
+                del self._epochs_due[name]
+
+    async def reopen(self, name: str, number: int) -> None:
+        """Open a partition again whose failure may have passed; the topic does not change meanwhile."""
+        async with self._one_change:
+            topic = self.image.topics.get(name)
+            if topic is None or not self._partitions.may_return(name, number):
+                return
+            is_first = self._partitions.was_never_open(name, number)
+            opened = await self._off_loop(self._partitions.open_log, topic, number)
+            self._partitions.replace(topic, number, opened)
+            if is_first and isinstance(opened, Log) and not opened.was_stopped_cleanly:
+                self._epochs_due.setdefault(name, set()).add(number)
+            self._hold_back_epochs(name)
+
     async def _with_new_epochs(self, topic: TopicImage, logs: Sequence[Log | StorageFailure]) -> TopicImage:
-        """After a crash, durably. Raises StorageFailure."""
+        """After a crash, durably; without room for that, the epochs are due later. Raises StorageFailure."""
         numbers = {number for number, each in enumerate(logs) if isinstance(each, Log) and not each.was_stopped_cleanly}
         if not numbers:
             return topic
         changed = raised_epochs(topic, numbers)
-        await self._store.put(topic_path(topic.name), encode_topic(changed))
+        try:
+            await self._store.put(topic_path(topic.name), encode_topic(changed))
+        except DiskFull:
+            self._epochs_due[topic.name] = numbers
+            return topic
         return changed
+
+    def _hold_back_epochs(self, name: str) -> None:
+        """What is appended in an epoch that began before a crash could pass for what the crash has lost."""
+        for number in self._epochs_due.get(name, ()):
+            self._partitions.hold_back(name, number)
 
     def existing(self, name: str) -> TopicImage:
         """Raises RequestError (UNKNOWN_TOPIC)."""
@@ -156,7 +210,14 @@ class Topics:
 
         Raises RequestError: also INVALID_TOPIC, if the name leaves no room.
         """
-        return await self._ensure_companion(kind, self.existing(name))
+        topic = self.existing(name)
+        made = await self._ensure_companion(kind, topic)
+        if name not in self.image.topics:
+            async with self._one_change:
+                if name not in self.image.topics:  # It was deleted meanwhile, without this companion.
+                    await self._delete(made)
+        self.existing(name)
+        return made
 
     async def ensure_inboxes(self) -> None:
         """Those of topics that shall have one, by the broker's defaults or after a crash. Raises StorageFailure."""
@@ -228,7 +289,7 @@ class Topics:
         try:
             deleted = await self._store.delete(topic_path(topic.name))
         except StorageFailure as failure:
-            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+            raise metadata_failure(failure) from failure
         if not deleted:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic.name}' is being deleted already")
         self.image = self.image.without_topic(topic.name)
@@ -251,7 +312,7 @@ class Topics:
         topic = self.existing(name)
         changed = change(topic)
         if not check_only and self._delays(changed) and not self._delays(topic):
-            await self._ensure_companion(INBOX, topic)
+            await self.ensure_companion(INBOX, name)
         await self._change(name, change, check_only)
 
     def _companions(self, name: str) -> list[TopicImage]:
@@ -271,7 +332,7 @@ class Topics:
         try:
             written = await self._store.put(topic_path(topic.name), encode_topic(topic), ABSENT)
         except StorageFailure as failure:
-            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+            raise metadata_failure(failure) from failure
         if written is None:
             raise _exists(topic.name)
         self._partitions.add(topic, await self._off_loop(self._partitions.open_logs, topic))
@@ -300,7 +361,7 @@ class Topics:
             node = await self._store.get(path)
             written = None if node is None else await self._store.put(path, encode_topic(changed), node.version)
         except StorageFailure as failure:
-            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, str(failure)) from failure
+            raise metadata_failure(failure) from failure
         if written is None:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{changed.name}' is being deleted")
 

@@ -93,8 +93,9 @@ async def _serve(settings: Settings, data_dir: Path) -> BaseException | None:
     import asyncio
     import signal
 
-    from conveyor.server.server import Server
+    from conveyor.server.server import Server, raise_file_limit
 
+    raise_file_limit()
     server = Server(settings, data_dir)
     await server.start()
     loop = asyncio.get_running_loop()

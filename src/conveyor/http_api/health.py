@@ -17,11 +17,18 @@ class Health(Struct):
     status: Literal["ok"] = "ok"
 
 
-class Readiness(Struct):
-    """offline_partitions: those that are not served, and why. A broker that is stopping takes no more requests."""
+class Readiness(Struct, omit_defaults=True):
+    """What is not served, and why. A broker that is stopping takes no more requests.
+
+    low_disk: producers are refused, as the disk has too little room. unloaded_queues: topics whose subscriptions wait
+    for the state of their queues; retention deletes nothing there. unserved_subscriptions: they are given no messages.
+    """
 
     status: Literal["ready", "degraded", "stopping"]
     offline_partitions: dict[str, str]
+    low_disk: str | None = None
+    unloaded_queues: dict[str, str] = {}
+    unserved_subscriptions: dict[str, str] = {}
 
 
 async def show_health(call: Call[NoQuery, None]) -> Health:
@@ -30,13 +37,20 @@ async def show_health(call: Call[NoQuery, None]) -> Health:
 
 
 async def show_readiness(call: Call[NoQuery, None]) -> Readiness | Raw:
-    """Say whether every partition is served: 503 if not, with those that are not, and why, or if the broker stops."""
-    offline = call.broker.partitions.offline()
-    if call.broker.is_stopping:
-        return Raw(_encode(Readiness("stopping", offline)), "application/json", 503)
-    if not offline:
-        return Readiness("ready", {})
-    return Raw(_encode(Readiness("degraded", offline)), "application/json", 503)
+    """Say whether everything is served: 503 if not, with what is not, and why, or if the broker stops."""
+    broker = call.broker
+    queues = broker.queues_in_use
+    found = Readiness(
+        "ready",
+        broker.partitions.offline(),
+        low_disk=broker.room.explanation if broker.room.is_low else None,
+        unloaded_queues={} if queues is None else queues.unloaded(),
+        unserved_subscriptions={} if queues is None else queues.faults(),
+    )
+    if found == Readiness("ready", {}) and not broker.is_stopping:
+        return found
+    found.status = "stopping" if broker.is_stopping else "degraded"
+    return Raw(_encode(found), "application/json", 503)
 
 
 async def show_metrics(call: Call[NoQuery, None]) -> Raw:

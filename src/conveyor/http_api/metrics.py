@@ -53,6 +53,7 @@ class _BrokerCollector(Collector):
             value=len(self._broker.partitions.offline()),
         )
         yield from self._requests()
+        yield from self._disk()
         yield self._throttled()
         yield from self._per_partition()
         yield from queue_metrics(self._broker)
@@ -64,6 +65,14 @@ class _BrokerCollector(Collector):
         yield GaugeMetricFamily("conveyor_network_request_bytes", doc, value=held_bytes)
         doc = "Large requests that wait for their turn to be read."
         yield GaugeMetricFamily("conveyor_network_requests_waiting", doc, value=budget.waiting_count)
+
+    def _disk(self) -> Iterator[Metric]:
+        room = self._broker.room
+        doc = "Whether producers are refused for want of room: 1, else 0."
+        yield GaugeMetricFamily("conveyor_disk_low", doc, value=int(room.is_low))
+        if room.usable_bytes is not None:
+            doc = "Room on the broker's disk when it was last measured."
+            yield GaugeMetricFamily("conveyor_disk_usable_bytes", doc, value=room.usable_bytes)
 
     def _throttled(self) -> Metric:
         doc = "Requests and connections that a quota has held back."

@@ -176,6 +176,7 @@ ENDPOINTS = (
         function=publish_message,
         status=201,
         body_limit=payload_limit,
+        problems=(507,),
         headers=REQUEST_HEADERS,
     ),
     Endpoint(

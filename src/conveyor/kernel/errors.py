@@ -2,8 +2,8 @@
 
 - `RequestError`: expected; the client is told. `ERRORS` maps its kind to Kafka, HTTP and SQS.
 - `ProtocolViolation`: the peer does not speak the protocol; its connection is closed.
-- `StorageFailure`: a partition cannot be trusted on this disk; it goes offline and says why. Only a `ReadLater`
-  leaves it online.
+- `StorageFailure`: a partition cannot be trusted on this disk; it goes offline and says why. After a `PassingFailure`
+  it comes back by itself; a `ReadLater` leaves it online.
 - `AssertionError`: a bug; the broker stops rather than guess.
 """
 
@@ -18,6 +18,7 @@ class ErrorKind(Enum):
     CORRUPT_BATCH = auto()
     COORDINATOR_LOADING = auto()
     COORDINATOR_NOT_AVAILABLE = auto()
+    DISK_FULL = auto()
     ELECTION_NOT_NEEDED = auto()
     ELIGIBLE_LEADERS_NOT_AVAILABLE = auto()
     FENCED_INSTANCE_ID = auto()
@@ -114,6 +115,7 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
     ErrorKind.CORRUPT_BATCH: ErrorFace(2, 400, _INVALID, retriable=True),
     ErrorKind.COORDINATOR_LOADING: ErrorFace(14, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.COORDINATOR_NOT_AVAILABLE: ErrorFace(15, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.DISK_FULL: ErrorFace(56, 507, _UNAVAILABLE, retriable=True),
     ErrorKind.ELECTION_NOT_NEEDED: ErrorFace(84, 409, _INVALID, retriable=True),
     ErrorKind.ELIGIBLE_LEADERS_NOT_AVAILABLE: ErrorFace(83, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.FENCED_INSTANCE_ID: ErrorFace(82, 409, _INVALID),
@@ -213,12 +215,20 @@ class StorageFailure(ConveyorError):  # noqa: N818 - named for what it is
     """A file could not be written, flushed or trusted; the partition it belongs to goes offline."""
 
 
-class ReadLater(StorageFailure):
+class PassingFailure(StorageFailure):
+    """Nothing that is stored is in doubt, and the same may succeed later."""
+
+
+class ReadLater(PassingFailure):
     """A read that cannot be done now and may be tried again: nothing is wrong with the disk."""
 
 
 class OutOfFiles(ReadLater):
     """No file could be opened, for now: there are too many open. What only reads may be tried again."""
+
+
+class DiskFull(PassingFailure):
+    """There is no room for what was to be written. A failed sync is never one: what it was to make durable is lost."""
 
 
 class SettingsError(ConveyorError):
@@ -227,3 +237,9 @@ class SettingsError(ConveyorError):
 
 class StartupError(ConveyorError):
     """The broker cannot start; the message is one line that says what to change."""
+
+
+def metadata_failure(failure: StorageFailure) -> RequestError:
+    """What to answer to a request that the metadata store could not carry out."""
+    kind = ErrorKind.DISK_FULL if isinstance(failure, DiskFull) else ErrorKind.METADATA_UNAVAILABLE
+    return RequestError(kind, str(failure))

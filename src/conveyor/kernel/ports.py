@@ -61,7 +61,10 @@ class File(Protocol):
 
 
 class Directory(Protocol):
-    """The files of a directory; paths have `/` and begin with the directory's own. Everything raises StorageFailure."""
+    """The files of a directory; paths have `/` and begin with the directory's own.
+
+    Everything raises StorageFailure: DiskFull where there is no room, OutOfFiles where too many files are open.
+    """
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open a file that is there, for reading and appending. create: make it if it is not there."""
@@ -92,6 +95,10 @@ class Directory(Protocol):
 
 class Disk(Directory, Protocol):
     """A tree of directories and append-only files; paths are relative to its root."""
+
+    def allocate(self, path: str, size: int) -> None:
+        """Make a file that takes up so many bytes of the disk, whatever it holds. Leaves none if there is no room."""
+        ...
 
     def hold(self, directory: str) -> Directory:
         """The directory that has this name now: what is done through it happens there, whatever the name is given to.

@@ -15,6 +15,7 @@ from conveyor.kernel.topic_settings import TopicSettings, topic_setting_fields, 
 __all__ = [
     "BrokerSettings",
     "ClientSettings",
+    "DiskSettings",
     "GroupsSettings",
     "NetworkSettings",
     "ProducerSettings",
@@ -305,11 +306,24 @@ class ClientSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSettings:
+    """The room that records may take on the disk."""
+
+    min_free_bytes: int = setting(
+        -1,
+        "Producers are refused while the disk has less room than this; -1 takes a twentieth of it, at most 100 MiB.",
+        unit="bytes",
+        low=-1,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The whole tree. In conveyor.toml a section is a table, in the environment CONVEYOR_<SECTION>_<NAME>."""
 
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
+    disk: DiskSettings = field(default_factory=DiskSettings)
     topics: TopicSettings = field(default_factory=TopicSettings)
     groups: GroupsSettings = field(default_factory=GroupsSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)

@@ -14,7 +14,7 @@ the log must not be used any more: what is true is on the disk, and `open_log` f
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -227,17 +227,18 @@ class Log:
         """Delete everything below an offset; run the job off the event loop. Slices of it stay readable.
 
         Segments that are not wholly below it stay, and so does the active one; no reader sees what is below it.
+        Raises StorageFailure; then nothing has changed.
         """
-        self.log_start_offset = Offset(max(self.log_start_offset, offset))
+        start_offset = Offset(max(self.log_start_offset, offset))
         kept = self.segments[:]
-        while self._can_drop(kept):
+        while self._can_drop(kept, start_offset):
             del kept[0]
         dropped = self.segments[: len(self.segments) - len(kept)]
-        self.segments = kept
-        self.leader_epochs.cut_start(self.log_start_offset)
-        self._positions.clear()
         for segment in dropped:
-            segment.file.detach()
+            segment.leave()
+        self.log_start_offset, self.segments = start_offset, kept
+        self.leader_epochs.cut_start(start_offset)
+        self._positions.clear()
         return TrimJob(
             disk=self._disk,
             directory=self.directory,
@@ -272,9 +273,9 @@ class Log:
         self._is_swapping = True
         return SwapJob(disk=self._disk, directory=self.directory, result=result, replaced=replaced)
 
-    def discard(self, result: CompactionResult) -> None:
-        """Remove the files of a compaction that came too late. Blocks. Raises StorageFailure."""
-        discard(self._disk, self.directory, result)
+    def discard(self, base_offsets: Iterable[int]) -> None:
+        """Remove the files that a compaction has made in vain. Blocks. Raises StorageFailure."""
+        discard(self._disk, self.directory, base_offsets)
 
     def complete_swap(self, result: CompactionResult, new: Sequence[Segment]) -> None:
         """The new segments, which the job has opened, have the old ones' names: read them from now on."""
@@ -301,11 +302,11 @@ class Log:
         for segment in self.segments:
             segment.release()
 
-    def _can_drop(self, kept: list[Segment]) -> bool:
+    def _can_drop(self, kept: list[Segment], start_offset: int) -> bool:
         """Whether the first segment holds nothing that the log still has; compaction may have emptied its end."""
         if len(kept) == 1 or self._is_swapping:
             return False
-        return kept[0].sealed and kept[1].base_offset <= self.log_start_offset
+        return kept[0].sealed and kept[1].base_offset <= start_offset
 
     def _flush_job(self, snapshot: tuple[int, ProducerEntries] | None) -> FlushJob:
         for segment in self._unsynced:

@@ -222,6 +222,11 @@ class Segment:
         for suffix in ("index", "timeindex"):
             self._open_index(suffix).file.detach()
 
+    def leave(self) -> None:
+        """The log has no use for this segment any more: only its slices can be read, and its indexes take no room."""
+        self.file.detach()
+        self._close_indexes()
+
     def release(self) -> None:
         """Open none of its files any more; see `File.release`."""
         self._is_released = True

@@ -9,7 +9,7 @@ A start that finds `compaction-swap` finishes it first; `.cleaned` files that it
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,10 +74,10 @@ def finish_swap(disk: Directory, directory: str) -> None:
             disk.remove(f"{directory}/{name}")
 
 
-def discard(disk: Directory, directory: str, result: CompactionResult) -> None:
-    """Remove the files of a compaction that is not wanted any more. Raises StorageFailure."""
-    for each in result.cleaned:
-        for path in Segment.paths_of(directory, each.base_offset, CLEANED):
+def discard(disk: Directory, directory: str, base_offsets: Iterable[int]) -> None:
+    """Remove the files that a compaction has made, or has begun to make. Raises StorageFailure."""
+    for base_offset in base_offsets:
+        for path in Segment.paths_of(directory, base_offset, CLEANED):
             disk.remove(path)
 
 

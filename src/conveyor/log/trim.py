@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from conveyor.kernel.errors import DiskFull
 from conveyor.kernel.ports import Directory
 from conveyor.log.offset_file import LOG_START, write_offset
 
@@ -17,7 +18,13 @@ class TrimJob:
 
     def run(self) -> None:
         """Blocks. The next start finishes what a crash interrupts. Raises StorageFailure."""
-        write_offset(self.disk, self.directory, LOG_START, self.log_start_offset)
+        try:
+            write_offset(self.disk, self.directory, LOG_START, self.log_start_offset)
+        except DiskFull:  # Indexes can be made anew, so they may go before the offset is written.
+            for path in self.doomed_paths:
+                if path.endswith("index"):
+                    self.disk.remove(path)
+            write_offset(self.disk, self.directory, LOG_START, self.log_start_offset)
         for path in self.doomed_paths:
             self.disk.remove(path)
         if self.doomed_paths:

@@ -84,17 +84,17 @@ class Queue:
     @subscription.setter
     def subscription(self, subscription: Subscription) -> None:
         """Let another policy hold from now on."""
-        before = self._subscription.policy
+        before, had_fault = self._subscription.policy, self.fault is not None
         self._subscription = subscription
         self._configure(subscription)
-        if _order(before) != _order(subscription.policy):
+        if had_fault or _order(before) != _order(subscription.policy):
             self.restart()
 
     @property
     def has_messages(self) -> bool:
         """Whether `lease` would find something to look at."""
         policy, deliveries = self._policy, self.deliveries
-        is_open = not policy.paused and len(deliveries.leases) < policy.max_in_flight
+        is_open = not policy.paused and self.fault is None and len(deliveries.leases) < policy.max_in_flight
         return is_open and bool(deliveries.available.count) and not self._must_wait
 
     def restart(self) -> None:
@@ -217,6 +217,8 @@ class Queue:
         while found.goes_on() and (offset := next(overdue, None)) is not None:
             if self.progress.is_settled(offset) or offset in self.deliveries.doomed:
                 continue
+            if self.fault is not None:  # Whether the subscription wants it is not known: see `subscription`.
+                continue
             try:
                 message = self._source.get(offset)
             except StorageFailure:  # Whoever wants it is told.
@@ -242,10 +244,15 @@ class Queue:
     def _configure(self, subscription: Subscription) -> None:
         policy = subscription.policy
         self.deliveries.policy = policy
-        self._filter = None if policy.filter is None else Filter(policy.filter)
+        self._filter: Filter | None = None
         self._has_told_of_filter = False
         if policy.delivery != "exactly_once":
             self._acks.clear()
+        self.fault: str | None = None  # The filter was stored by a broker that took it, and this one does not.
+        try:
+            self._filter = None if policy.filter is None else Filter(policy.filter)
+        except RequestError as error:
+            self.fault = f"the filter of subscription '{subscription.name}' is not valid: {error.message}; change it"
 
     def _look_at_all(self, popped: Popped, command: LeaseMessages, now_ms: int, found: Findings) -> bool:
         """Look at neighbours, and put back those that are too much. Returns whether to go on; raises StorageFailure."""

@@ -137,6 +137,14 @@ class MessageSource:
         while self._content_bytes > max_bytes and len(self._contents) > 1:
             self._drop_content(next(iter(self._contents.values())))
 
+    def use(self, log: Log) -> None:
+        """Read from another opening of the same log from now on; the files of the one before may be closed."""
+        self._log = log
+        self._bases, self._last = [], None
+        self._batches.clear()
+        self._contents.clear()
+        self._positions_count = self._content_bytes = 0
+
     @property
     def log_start_offset(self) -> int:
         return self._log.log_start_offset

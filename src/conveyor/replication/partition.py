@@ -5,16 +5,19 @@
 The high watermark is the lowest offset that every in-sync replica has made as durable as the topic's `flush.policy`
 asks: with one replica, flushed (`ack`) or written (`os`). It never goes back.
 
-States: online, offline (a StorageFailure; says why; ends with a restart). Invariants: a waiter is called exactly once;
-after a StorageFailure nothing is appended or acknowledged any more. Who may call: the broker, from the loop's thread.
+States: online; read-only (its leader epoch is not stored); offline (a StorageFailure; says why). One that is offline
+stays so: after a PassingFailure the owner opens its log again, as another `Partition`; any other failure takes a
+restart. Invariants: a waiter is called exactly once; after a StorageFailure nothing is appended or acknowledged any
+more. Who may call: the broker, from the loop's thread.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
-from conveyor.kernel.errors import ErrorKind, ReadLater, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, PassingFailure, ReadLater, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, Offset, TopicPartition
 from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.log.compaction import CompactionResult
@@ -48,7 +51,7 @@ class Partition:
     """See the module's docstring.
 
     wants_write, wants_flush: called when there is something to write or flush; the owner then calls `write`, or
-    `begin_flush` and `complete_flush`.
+    `begin_flush` and `complete_flush`. went_offline: called after a StorageFailure.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Partition:
         leader_epoch: LeaderEpoch,
         wants_write: Callable[["Partition"], None],
         wants_flush: Callable[["Partition"], None],
+        went_offline: Callable[[StorageFailure], None] | None = None,
     ) -> None:
         self.identity = identity
         self.log = log
@@ -68,6 +72,10 @@ class Partition:
         self.acknowledged_offset: int = self.opened_offset
         """The end of what acks=1 has promised: ahead of the high watermark until that is flushed."""
         self.offline_reason: str | None = None
+        self._has_passing_failure = False
+        self.is_read_only = False
+        self._went_offline = went_offline
+        self._jobs_count = 0
         self._wants_write = wants_write
         self._wants_flush = wants_flush
         self._written_waiters: deque[tuple[int, Waiter]] = deque()
@@ -85,7 +93,9 @@ class Partition:
         is_checked: its records were checked before. is_own: the broker has made it; see `Log.append_own`.
         """
         if self.offline_reason is not None:
-            raise self._offline_error()
+            raise self.offline_error()
+        if self.is_read_only:
+            raise RequestError(ErrorKind.DISK_FULL, f"{self.identity}: there is no room to store its leader epoch")
         was_idle = not self.log.needs_write
         try:
             if is_own:
@@ -94,7 +104,7 @@ class Partition:
                 info = self.log.append(batch, self.leader_epoch, now_ms, is_checked=is_checked)
         except StorageFailure as failure:
             self.go_offline(failure)
-            raise self._offline_error() from failure
+            raise self.offline_error() from failure
         if was_idle:
             self._wants_write(self)
         return info
@@ -124,6 +134,8 @@ class Partition:
         """Take the result of a flush."""
         self._flushing = False
         if self.offline_reason is not None:
+            if failure is not None and not isinstance(failure, PassingFailure):
+                self._has_passing_failure = False  # Two failures met: neither may have lost anything.
             return self.log.abandon()
         if failure is not None:
             return self.go_offline(failure)
@@ -154,7 +166,7 @@ class Partition:
         Raises RequestError: OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, PARTITION_OFFLINE.
         """
         if self.offline_reason is not None:
-            raise self._offline_error()
+            raise self.offline_error()
         if not self._may_let_go:
             raise RequestError(
                 ErrorKind.POLICY_VIOLATION, f"{self.identity} is compacted: its cleanup.policy does not say `delete`"
@@ -164,26 +176,41 @@ class Partition:
                 ErrorKind.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} is outside 0..{self.high_watermark} of {self.identity}",
             )
-        return self.log.trim(offset)
+        try:
+            return self.log.trim(offset)
+        except StorageFailure as failure:
+            raise self.failed_read(failure) from failure
 
-    def retain(self, now_ms: int) -> TrimJob | None:
-        """Let go of what the topic's retention asks for; None if that is nothing."""
+    def retain(self, now_ms: int, *, may_roll: bool = True) -> TrimJob | None:
+        """Trim the log as the topic's retention asks; None if nothing goes.
+
+        may_roll: the active segment is closed if all of it is too old. That takes room on the disk, for its indexes.
+        """
         if self.offline_reason is not None or not self._may_let_go:
             return None
-        try:
-            self.log.roll_if_too_old(now_ms)
-        except StorageFailure as failure:
-            self.go_offline(failure)
+        if may_roll and not self._roll_if_too_old(now_ms):
             return None
-        if self.log.needs_flush:
-            self._wants_flush(self)
         log = self.log
         limit, settled = int(self.high_watermark), 0
         if self.queue is not None:
             held = self.queue.held_from()
             limit, settled = limit if held is None else min(limit, held), self.queue.settled_offset()
         start = retained_from(log.segments, log.log_start_offset, log.topic, limit, now_ms, settled)
-        return log.trim(start) if start > log.log_start_offset else None
+        try:
+            return log.trim(start) if start > log.log_start_offset else None
+        except StorageFailure as failure:
+            self.failed_read(failure)
+            return None
+
+    def _roll_if_too_old(self, now_ms: int) -> bool:
+        try:
+            self.log.roll_if_too_old(now_ms)
+        except StorageFailure as failure:
+            self.go_offline(failure)
+            return False
+        if self.log.needs_flush:
+            self._wants_flush(self)
+        return True
 
     @property
     def _may_let_go(self) -> bool:
@@ -208,7 +235,7 @@ class Partition:
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> FileSlice | None:
         """What consumers may see from an offset on; None for nothing yet. Raises RequestError."""
         if self.offline_reason is not None:
-            raise self._offline_error()
+            raise self.offline_error()
         if self.high_watermark < offset <= self.acknowledged_offset:
             return None
         try:
@@ -224,12 +251,16 @@ class Partition:
             log.warning("read failed partition=%s reason=%s", self.identity, failure)
             return RequestError(ErrorKind.PARTITION_OFFLINE, f"{self.identity} cannot be read now: {failure}")
         self.go_offline(failure)
-        return self._offline_error()
+        return self.offline_error()
+
+    def offline_error(self) -> RequestError:
+        """What to answer while it is offline."""
+        return RequestError(ErrorKind.PARTITION_OFFLINE, f"{self.identity} is offline: {self.offline_reason}")
 
     def check_online(self) -> None:
         """Raises RequestError (PARTITION_OFFLINE)."""
         if self.offline_reason is not None:
-            raise self._offline_error()
+            raise self.offline_error()
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Compare the epoch that a client knows, if it does (-1). Raises RequestError. Source: KIP-320."""
@@ -246,24 +277,53 @@ class Partition:
                 ErrorKind.NOT_ENOUGH_REPLICAS, f"{self.identity} has 1 in-sync replica, min.insync.replicas is {needed}"
             )
 
+    def begin_epoch(self, epoch: LeaderEpoch) -> None:
+        """A new leader epoch is stored: what is appended from now on is of it."""
+        self.leader_epoch = epoch
+        self.log.begin_epoch(epoch)
+        self.is_read_only = False
+
+    @contextmanager
+    def job(self) -> Iterator[None]:
+        """Around a job that changes files of the log off the loop: nobody else may open the log meanwhile."""
+        self._jobs_count += 1
+        try:
+            yield
+        finally:
+            self._jobs_count -= 1
+
+    @property
+    def may_return(self) -> bool:
+        """Whether the log can be opened again: its failure may have passed, and nothing works on its files."""
+        return self._has_passing_failure and not self._flushing and not self._jobs_count
+
     def go_offline(self, failure: StorageFailure) -> None:
-        """Stop serving: what is on the disk is true, what is in memory may not be."""
+        """Stop serving: what is on the disk is true, what is in memory may not be.
+
+        The failure itself is kept nowhere: its traceback would keep the log's files open, and their room taken.
+        """
         if self.offline_reason is None:
-            log.error("partition offline partition=%s reason=%s", self.identity, failure)
-            self.end(str(failure))
+            reason = str(failure)
+            log.error("partition offline partition=%s reason=%s", self.identity, reason)
+            self._has_passing_failure = isinstance(failure, PassingFailure)
+            self.end(reason)
+            if self._went_offline is not None:
+                self._went_offline(failure)
+
+    def stay_offline(self, failure: StorageFailure) -> None:
+        """Its log could not be opened again."""
+        self._has_passing_failure = isinstance(failure, PassingFailure)
+        self.offline_reason = str(failure)
 
     def end(self, reason: str) -> None:
         """Answer everybody who waits, and let go of the files."""
         self.offline_reason = reason
         for waiters in (self._written_waiters, self._committed_waiters):
             while waiters:
-                waiters.popleft()[1](self._offline_error())
+                waiters.popleft()[1](self.offline_error())
         self._notify()
         if not self._flushing:
             self.log.abandon()
-
-    def _offline_error(self) -> RequestError:
-        return RequestError(ErrorKind.PARTITION_OFFLINE, f"{self.identity} is offline: {self.offline_reason}")
 
     def _advance(self, offset: Offset) -> None:
         if offset > self.high_watermark:
@@ -275,7 +335,7 @@ class Partition:
         if offset <= reached:
             waiter(None)
         elif self.offline_reason is not None:
-            waiter(self._offline_error())
+            waiter(self.offline_error())
         else:
             waiters.append((offset, waiter))
 

@@ -5,7 +5,7 @@
 The machine is loaded by `replay`, which reads the partition from its start. After a failed append the state in memory
 is not what the log says, whatever the reason: the disk, or a log that refuses the records (somebody has made an
 internal topic's `max.message.bytes` too small, say). So the partition goes offline, and the machine with it: everybody
-gets COORDINATOR_NOT_AVAILABLE, until a restart replays what is true.
+gets COORDINATOR_NOT_AVAILABLE, until the log is opened again and another runner replays what is true.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,7 @@ from functools import partial
 from itertools import count
 from typing import Generic
 
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import DiskFull, ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.machine import Command, LogRecord, Outcome, Reply, StateMachine, Token
 from conveyor.kernel.ports import Clock
 from conveyor.log.batch import batch_is_intact, iterate_batches
@@ -52,7 +52,7 @@ class MachineRunner(Generic[Command]):
         """Hand a command to the machine; `respond` is called once, now or later. Returns what `forget` takes."""
         token = Token(next(self._tokens))
         if self._partition.offline_reason is not None:
-            respond(_unavailable())
+            respond(self._unavailable())
             return token
         outcome = self._machine.handle(command, token, self._clock.now_ms())
         self._waiting[token] = respond
@@ -106,7 +106,8 @@ class MachineRunner(Generic[Command]):
         try:
             self._partition.append(batch, now_ms)
         except RequestError as error:
-            self._partition.go_offline(StorageFailure(f"what was decided could not be written: {error}"))
+            kind = DiskFull if error.kind is ErrorKind.DISK_FULL else StorageFailure
+            self._partition.go_offline(kind(f"what was decided could not be written: {error}"))
             return False
         return True
 
@@ -117,12 +118,19 @@ class MachineRunner(Generic[Command]):
         for reply in replies:
             respond = self._waiting.pop(reply.token, None)
             if respond is not None:
-                respond(reply.value if error is None else _unavailable())
+                respond(reply.value if error is None else self._unavailable())
 
     def _fail_all(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for respond in waiting.values():
-            respond(_unavailable())
+            respond(self._unavailable())
+
+    def _unavailable(self) -> RequestError:
+        partition = self._partition
+        reason = (
+            f"is offline: {partition.offline_reason}" if partition.offline_reason is not None else "is being closed"
+        )
+        return RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{partition.identity} {reason}")
 
     def _set_alarm(self) -> None:
         deadline = self._machine.next_deadline_ms()
@@ -163,7 +171,3 @@ def replay(log: Log, machine: StateMachine[Command]) -> None:
 def _apply_all(records: Iterable[Record], machine: StateMachine[Command]) -> None:
     for record in records:
         machine.apply(LogRecord(record.key, record.value, record.timestamp_ms))
-
-
-def _unavailable() -> RequestError:
-    return RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, "the coordinator's partition is offline: ask again")

@@ -1,5 +1,6 @@
 """The data directory: made, checked, and locked against a second broker."""
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import IO
 from conveyor.kernel.errors import StartupError
 
 LOCK_NAME = ".lock"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DataDirectory:
@@ -21,9 +23,9 @@ class DataDirectory:
         except FileExistsError as error:
             raise StartupError(f"data directory {path} is a file: choose another with --data-dir") from error
         except OSError as error:
+            change = "make room" if error.errno in _NO_ROOM else "change its permissions"
             raise StartupError(
-                f"data directory {path} is not writable ({error.strerror}): change its permissions, or choose another"
-                " with --data-dir"
+                f"data directory {path} is not writable ({error.strerror}): {change}, or choose another with --data-dir"
             ) from error
         _take(self._lock, path)
 
@@ -42,6 +44,14 @@ def _take(lock: IO[str], path: Path) -> None:
             f"data directory {path} is in use by another broker (process {holder}):"
             " stop it, or choose another directory with --data-dir"
         ) from error
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
+    _write_holder(lock)
+
+
+def _write_holder(lock: IO[str]) -> None:
+    """Say who holds the lock. On a full disk nobody does: the lock holds all the same."""
+    try:
+        lock.truncate(0)
+        os.write(lock.fileno(), str(os.getpid()).encode())
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise

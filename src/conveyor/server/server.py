@@ -21,6 +21,7 @@ from conveyor.adapters.sqlite_store import SqliteStore
 from conveyor.adapters.system_clock import SystemClock
 from conveyor.broker.broker import Broker, BrokerPorts
 from conveyor.broker.compaction import Compactor
+from conveyor.broker.disk_room import DiskRoom
 from conveyor.http_api.tokens import read_tokens
 from conveyor.kafka_api.apis import load_all
 from conveyor.kernel.errors import StartupError, StorageFailure
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_MOST_FILES = 1 << 20
+"""What a broker makes use of at most, where the system sets no limit."""
 _OTHER_DESCRIPTORS = 64 + OPERATIONS_CONNECTIONS
 """Kept back from segment files and connections: listeners, the metadata store, files that are written whole, probes."""
 
@@ -86,7 +89,7 @@ class Server:
             raise StartupError(f"the data directory cannot be used: {failure}") from failure
         max_connections = min(self.settings.network.max_connections, self._max_connections)
         if max_connections < self.settings.network.max_connections:
-            log.warning("connections limited to=%d: the system lets a process open no more files", max_connections)
+            log.info("connections limited to=%d: this process may open no more files", max_connections)
         self._kafka = listener = KafkaListener(self.broker, self._probe, max_connections)
         http = HttpListener(self.broker, self._probe, http_socket, self._max_http_connections, self._tokens)
         stack.push_async_callback(self._drain, listener, http)
@@ -143,13 +146,14 @@ class Server:
             return disk, store, ThreadCompactor(disk)
         directory = DataDirectory(self._storage)
         stack.callback(directory.release)
-        available = raise_file_limit()
+        available = _file_limit()
         limit = self.settings.broker.open_segment_files or max(_OTHER_DESCRIPTORS, available // 2 - _OTHER_DESCRIPTORS)
         room = available - limit - _OTHER_DESCRIPTORS
         self._max_http_connections = max(1, min(self._max_http_connections, room // 8))
         self._max_connections = max(1, room - self._max_http_connections)
-        store = SqliteStore(self._storage / "metadata.sqlite")
-        return RealDisk(self._storage, limit), store, ProcessCompactor(self._storage)
+        disk = RealDisk(self._storage, limit)
+        DiskRoom(disk, self.settings.disk).measure()  # On a full disk the store may need what is reserved.
+        return disk, SqliteStore(self._storage / "metadata.sqlite"), ProcessCompactor(self._storage)
 
     def _bind(self, stack: contextlib.AsyncExitStack, which: str) -> tuple[socket.socket, Address]:
         network = self.settings.network
@@ -194,11 +198,16 @@ def _load_kernel_syncs() -> "type[KernelSyncs]":
     return KernelSyncs
 
 
-def raise_file_limit() -> int:
-    """Let this process open as many files as the system allows it to; returns how many that is."""
+def _file_limit() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_FILES if soft == resource.RLIM_INFINITY else min(soft, _MOST_FILES)
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as the system allows it to. For a process that is a broker and nothing else:
+    in one that somebody else has started, code that uses `select` fails for descriptors above 1,023."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 1 << 20 if hard == resource.RLIM_INFINITY else hard
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):
+        with contextlib.suppress(ValueError, OSError):  # The system may allow less than it says.
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 20)

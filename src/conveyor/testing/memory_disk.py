@@ -10,7 +10,7 @@ from random import Random
 from threading import RLock
 from weakref import WeakSet
 
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import DiskFull, OutOfFiles, StorageFailure
 from conveyor.kernel.ports import Bytes, Volume
 
 _PAGE_BYTES = 512
@@ -45,6 +45,7 @@ class MemoryFile:
 
     def truncate(self, size: int) -> None:
         self._disk.check("truncate", self.path)
+        self._disk.give_room(len(self.written) - size)
         del self.written[size:]
         self.synced_bytes = min(self.synced_bytes, size)
 
@@ -112,12 +113,15 @@ class HeldMemory:
 class MemoryDisk:
     """See `conveyor.kernel.ports.Disk`.
 
-    free_bytes: how much may still be appended; None for no limit. `fail(operation)` makes an operation fail from now
-    on: read, append, truncate, sync, rename, write_atomic, sync_directory; `heal()` ends that.
+    free_bytes: how much may still be written, to which removed files add; None for no limit. `fail(operation)` makes an
+    operation fail from now on: open, read, append, truncate, sync, rename, write_atomic, sync_directory; `heal()` ends
+    that. `out_of_files` makes what opens a file fail with OutOfFiles: open, read and write_atomic.
     """
 
     def __init__(self, free_bytes: int | None = None) -> None:
         self.free_bytes = free_bytes
+        self.total_bytes = -1 if free_bytes is None else free_bytes
+        self.out_of_files = False
         self._files: dict[str, MemoryFile] = {}
         self._durable_names: set[str] = set()
         self._failing: set[str] = set()
@@ -131,6 +135,7 @@ class MemoryDisk:
     def heal(self) -> None:
         self._failing.clear()
         self.free_bytes = None
+        self.out_of_files = False
 
     def call_after(self, operations: int, callback: Callable[[], None]) -> None:
         """Call back once so many operations from now have been carried out, and fail all that follow."""
@@ -139,6 +144,8 @@ class MemoryDisk:
     def check(self, operation: str, path: str) -> None:
         if self._countdown is not None:
             self._count_down(path)
+        if self.out_of_files and operation in ("open", "read", "write_atomic"):
+            raise OutOfFiles(f"{path}: Too many open files")
         if operation in self._failing:
             raise StorageFailure(f"{path}: {operation} failed")
 
@@ -166,8 +173,12 @@ class MemoryDisk:
     def take_room(self, size: int, path: str) -> None:
         if self.free_bytes is not None:
             if size > self.free_bytes:
-                raise StorageFailure(f"{path}: No space left on device")
+                raise DiskFull(f"{path}: No space left on device")
             self.free_bytes -= size
+
+    def give_room(self, size: int) -> None:
+        if self.free_bytes is not None:
+            self.free_bytes += size
 
     def power_cut(self, chance: Random) -> "MemoryDisk":
         """The disk as it may be found afterwards: what was synced, and by chance some of the rest, torn anywhere."""
@@ -184,6 +195,7 @@ class MemoryDisk:
         return survivor
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
+        self.check("open", path)
         if not create and path not in self._files:
             raise StorageFailure(f"{path}: No such file or directory")
         return self._files.setdefault(path, MemoryFile(path, self))
@@ -215,14 +227,23 @@ class MemoryDisk:
     def write_atomic(self, path: str, content: bytes) -> None:
         self.check("write_atomic", path)
         self.take_room(len(content), path)
+        self.remove(path)
         file = MemoryFile(path, self)
         file.written += content
         file.synced_bytes = len(content)
         self._files[path] = file
         self._durable_names.add(path)
 
+    def allocate(self, path: str, size: int) -> None:
+        self.check("allocate", path)
+        self.take_room(size, path)
+        self._files[path] = MemoryFile(path, self)
+        self._files[path].written += bytes(size)
+
     def remove(self, path: str) -> None:
-        self._files.pop(path, None)
+        file = self._files.pop(path, None)
+        if file is not None:
+            self.give_room(len(file.written))
         self._durable_names.discard(path)
 
     def remove_tree(self, path: str) -> None:
@@ -246,7 +267,7 @@ class MemoryDisk:
 
     def volume(self, path: str) -> Volume:
         self.check("volume", path)
-        return Volume(path, -1, -1)
+        return Volume(path, self.total_bytes, -1 if self.free_bytes is None else self.free_bytes)
 
     def sync_directory(self, path: str) -> None:
         self.check("sync_directory", path)

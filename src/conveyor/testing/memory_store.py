@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 
+from conveyor.kernel.errors import DiskFull
 from conveyor.kernel.ports import ANY_VERSION, Versioned
 
 
 class MemoryStore:
-    """See `conveyor.kernel.ports.MetadataStore`."""
+    """See `conveyor.kernel.ports.MetadataStore`. is_full: changes fail with DiskFull."""
 
     def __init__(self) -> None:
+        self.is_full = False
         self._nodes: dict[str, Versioned] = {}
         self._ephemeral: set[str] = set()
         self._watches: dict[object, tuple[str, Callable[[str], None]]] = {}
@@ -28,6 +30,7 @@ class MemoryStore:
         current = self._nodes[path].version if path in self._nodes else 0
         if version not in (ANY_VERSION, current):
             return None
+        self._check_room()
         self._nodes[path] = Versioned(value, current + 1)
         (self._ephemeral.add if ephemeral else self._ephemeral.discard)(path)
         self._changed(path)
@@ -37,6 +40,7 @@ class MemoryStore:
         node = self._nodes.get(path)
         if node is None or version not in (ANY_VERSION, node.version):
             return False
+        self._check_room()
         for name in [path, *await self.tree(path)]:
             del self._nodes[name]
         self._changed(path)
@@ -57,6 +61,10 @@ class MemoryStore:
             self._nodes.pop(path, None)
         self._ephemeral.clear()
         self._watches.clear()
+
+    def _check_room(self) -> None:
+        if self.is_full:
+            raise DiskFull("metadata store: database or disk is full")
 
     def _changed(self, path: str) -> None:
         for watched, changed in list(self._watches.values()):

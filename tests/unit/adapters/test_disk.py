@@ -11,7 +11,7 @@ from threading import Event
 import pytest
 
 from conveyor.adapters.disk import RealDisk, RealFile
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import DiskFull, PassingFailure, StorageFailure
 from conveyor.kernel.ports import Bytes, Disk
 
 
@@ -260,3 +260,29 @@ def test_file_failure_names_the_file(disk: RealDisk) -> None:
     file: RealFile = disk.open("a.log", create=True)
     with pytest.raises(StorageFailure, match=r"a\.log: Invalid argument"):
         file.truncate(-1)
+
+
+def test_a_full_disk_has_a_name_and_keeps_no_half_of_a_whole_write(disk: RealDisk, tmp_path: Path) -> None:
+    """/dev/full finds no room for anything."""
+    (tmp_path / "whole.new").symlink_to("/dev/full")
+    with pytest.raises(DiskFull, match="No space left"):
+        disk.write_atomic("whole", b"content")
+    assert disk.list(".") == []
+    (tmp_path / "log").symlink_to("/dev/full")
+    with pytest.raises(DiskFull, match="No space left"):
+        disk.open("log").append([b"content"])
+
+
+def test_a_sync_that_finds_no_room_has_lost_what_was_written(disk: RealDisk) -> None:
+    """It is no failure that passes: the system may have dropped the writes, and can still show them."""
+    file = disk.open("log")
+    file.append([b"content"])
+    _, mark = file.begin_sync()
+    with pytest.raises(StorageFailure, match="No space left") as failed:
+        file.end_sync(mark, errno.ENOSPC)
+    assert not isinstance(failed.value, PassingFailure)
+
+
+def test_allocated_bytes_are_taken_from_the_disk(disk: RealDisk, tmp_path: Path) -> None:
+    disk.allocate("reserve", 1 << 20)
+    assert (tmp_path / "reserve").stat().st_blocks * 512 >= 1 << 20

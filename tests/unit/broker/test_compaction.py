@@ -52,6 +52,7 @@ def compaction_of(
 ) -> Compaction:
     return Compaction(
         partitions=broker.partitions,
+        room=broker.room,
         compactor=compactor,
         clock=storage.clock,
         threads=threads,

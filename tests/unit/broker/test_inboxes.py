@@ -245,3 +245,51 @@ async def test_a_topic_whose_name_leaves_no_room_for_an_inbox_is_refused(storage
             await broker.topics.create(TopicRequest(name=name, config={"delay.enable": "true"}))
         assert refused.value.kind is ErrorKind.INVALID_TOPIC
         await broker.topics.create(TopicRequest(name=name))
+
+
+async def test_an_inbox_that_cannot_be_read_for_now_is_forwarded_later(delaying: Broker, storage: Storage) -> None:
+    """Too many files are open while it looks through what is new."""
+    await send(delaying, after(1))
+    storage.clock.advance(ms=1)
+    await topic_reaches(delaying, 1)
+    storage.disk.out_of_files = True
+    await send(delaying, OutgoingMessage(value=b"now"))
+    assert delaying.partitions.offline() == {}
+    storage.disk.out_of_files = False
+    storage.clock.advance(seconds=1)
+    assert [each.value for each in await topic_has(delaying, 2)] == [b"later", b"now"]
+
+
+async def test_an_intent_that_cannot_be_read_for_now_is_carried_out_once(delaying: Broker, storage: Storage) -> None:
+    """Too many files are open in the middle of it."""
+    await send(delaying, OutgoingMessage(value=b"now"))
+    await topic_reaches(delaying, 1)
+    await send(delaying, *[after(1000, b"%d" % number) for number in range(50)])
+    inbox = delaying.partitions.find(companion(INBOX, "d"), 0)
+    intent_is_safe = inbox.log.log_end_offset + 1
+    inbox.when_committed(intent_is_safe, lambda _: setattr(storage.disk, "out_of_files", True))
+    storage.clock.advance(ms=1000)
+    while inbox.high_watermark < intent_is_safe:
+        await delaying.turn.end()
+    await delaying.flusher.drain()
+    assert delaying.partitions.offline() == {}
+    assert delaying.partitions.find("d", 0).log.log_end_offset == 1
+    storage.disk.out_of_files = False
+    storage.clock.advance(seconds=1)
+    _, *found = await topic_has(delaying, 51)
+    assert [each.value for each in found] == [b"%d" % number for number in range(50)]
+
+
+async def test_an_inbox_that_cannot_be_loaded_for_now_is_loaded_later(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(DELAYED)
+        await send(broker, after(1000))
+    async with running_parts(storage=storage) as broker:
+        storage.disk.out_of_files = True
+        with pytest.raises(RequestError, match="the inbox of d-0 is not loaded") as refused:
+            await broker.inboxes.get("d", 0, 0)
+        assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
+        assert broker.partitions.offline() == {}
+        storage.disk.out_of_files = False
+        storage.clock.advance(seconds=1)
+        assert [each.value for each in await topic_has(broker, 1)] == [b"later"]

@@ -2,12 +2,15 @@
 
 import asyncio
 
+import pytest
+
 from conveyor.broker.broker import Broker
 from conveyor.broker.messages import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.queues.attributes import DELAY_MS
 from conveyor.queues.policy import Start
-from tests.unit.broker.parts import Storage
+from tests.unit.broker.parts import Storage, running_parts
 
 EARLIEST = Start(kind="earliest")
 
@@ -70,3 +73,63 @@ async def test_queues_and_inboxes_share_the_cache_as_long_as_they_are_there(brok
     await broker.queues.delete("s")
     await broker.topics.delete("d")
     assert broker.queue_cache.bytes == limit_bytes
+
+
+async def test_queues_are_loaded_all_or_none(broker: Broker, storage: Storage) -> None:
+    """A partition that cannot be loaded leaves none of the others loaded by halves."""
+    await broker.topics.create(TopicRequest(name="four", partitions=4))
+    broker.partitions.find("four", 2).go_offline(StorageFailure("the disk is gone"))
+    with pytest.raises(RequestError, match="four-2 is offline: the disk is gone"):
+        await broker.queues.create("four", "s", EARLIEST, {})
+    assert all(broker.partitions.find("four", number).queue is None for number in range(4))
+
+
+async def test_queues_of_a_topic_that_is_deleted_while_they_are_loaded_leave_nothing(broker: Broker) -> None:
+    loading = asyncio.ensure_future(broker.queues.create("t", "s", EARLIEST, {}))
+    await asyncio.sleep(0)
+    await broker.topics.delete("t")
+    with pytest.raises(RequestError) as refused:
+        await loading
+    assert refused.value.kind is ErrorKind.UNKNOWN_TOPIC
+    assert [name for name in broker.topics.image.topics if name.startswith("__")] == []
+
+
+@pytest.mark.parametrize("turns", range(1, 12))
+async def test_a_topic_that_is_made_anew_while_its_queues_are_loaded_has_its_own(broker: Broker, turns: int) -> None:
+    """Whatever the moment."""
+    loading = asyncio.ensure_future(broker.queues.create("t", "s", EARLIEST, {}))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await broker.topics.delete("t")
+    await broker.topics.create(TopicRequest(name="t", partitions=1))
+    await asyncio.gather(loading, return_exceptions=True)
+    assert "__queue_state.t" not in broker.topics.image.topics or len(broker.queues.all("t")) <= 1
+    if not broker.queues.all("t"):
+        await broker.queues.create("t", "s", EARLIEST, {})
+    await publish(broker, 0)
+    assert await leased(broker) == ["0-0"]
+
+
+async def test_a_companion_without_its_topic_is_removed_at_the_next_start(storage: Storage) -> None:
+    """The broker has ended between the two."""
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t"))
+        await broker.queues.create("t", "s", EARLIEST, {})
+        await publish(broker, 0)
+    await storage.store.delete("/topics/t")
+    async with running_parts(storage=storage) as broker:
+        assert dict(broker.topics.image.topics) == {}
+        await broker.topics.create(TopicRequest(name="t"))
+        await broker.queues.create("t", "s", EARLIEST, {})
+        await publish(broker, 0)
+        assert await leased(broker) == ["0-0"]
+
+
+async def test_a_cancelled_message_stays_cancelled_though_its_queue_is_loaded_again(broker: Broker) -> None:
+    await broker.queues.create("t", "last", EARLIEST, {})
+    delayed = OutgoingMessage(b"payload", partition=0, headers=(("conveyor-delay-ms", b"60000"),))
+    await broker.messages.publish("t", [delayed])
+    await broker.queues.cancel("t", "0-0")
+    await broker.queues.delete("last")
+    await broker.queues.create("t", "s", EARLIEST, {})
+    assert (await broker.queues.stats("s")).unsettled == 0

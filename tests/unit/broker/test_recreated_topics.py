@@ -56,6 +56,7 @@ async def test_compaction_of_a_deleted_topic_leaves_its_successor_alone(
         with ThreadPoolExecutor(1) as threads, caplog.at_level(logging.ERROR):
             compaction = Compaction(
                 partitions=broker.partitions,
+                room=broker.room,
                 compactor=compactor,
                 clock=storage.clock,
                 threads=threads,

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 from confluent_kafka import Producer
@@ -37,6 +37,11 @@ def get_json(broker: Broker, path: str) -> tuple[int, Any]:
     status, content_type, body = get(broker, path)
     assert content_type.startswith("application/json")
     return status, json.loads(body)
+
+
+def metrics(broker: Broker) -> dict[str, str]:
+    """Every sample by its name and labels."""
+    return dict(re.findall(r"^(\S+) (\S+)$", get(broker, "/metrics")[2].decode(), re.MULTILINE))
 
 
 def test_healthz_says_ok(broker: Broker) -> None:
@@ -85,3 +90,37 @@ def test_readyz_names_the_partition_that_is_offline_and_why() -> None:
         assert list(answer["offline_partitions"]) == ["lost-0"]
         assert "append failed" in answer["offline_partitions"]["lost-0"]
         assert get_json(broker, "/healthz")[0] == 200
+
+
+def test_readyz_says_that_producers_are_refused_and_why() -> None:
+    disk = MemoryDisk(free_bytes=1 << 20)
+    disk.allocate("filler", 1 << 20)
+    with Broker(disk=disk) as broker:
+        status, answer = get_json(broker, "/readyz")
+        assert (status, answer["status"], answer["offline_partitions"]) == (503, "degraded", {})
+        assert answer["low_disk"].startswith("the broker's disk has 0 bytes free")
+        samples = metrics(broker)
+        assert (samples["conveyor_disk_usable_bytes"], samples["conveyor_disk_low"]) == ("0.0", "1.0")
+
+
+def test_readyz_names_queues_that_are_not_loaded_and_subscriptions_that_are_not_served() -> None:
+    disk = MemoryDisk()
+    with Broker(disk=disk) as broker:
+        for path, document in (
+            ("/topics", {"name": "t"}),
+            ("/topics/t/subscriptions", {"name": "s"}),
+        ):
+            body = json.dumps(document).encode()
+            request = Request(broker.http_url + path, body, {"Content-Type": "application/json"})
+            with urlopen(request) as answer:
+                assert answer.status == 201
+        broker.stop()
+        state = disk.open("logs/__queue_state.t-0/00000000000000000000.log")
+        state.written[70] ^= 1
+        broker.start()
+        while "damaged" not in str(readiness := get_json(broker, "/readyz")[1]):
+            assert list(readiness["unloaded_queues"]) == ["t"]
+        status, readiness = get_json(broker, "/readyz")
+        assert status == 503
+        assert "damaged" in readiness["unloaded_queues"]["t"]
+        assert list(readiness["offline_partitions"]) == ["__queue_state.t-0"]

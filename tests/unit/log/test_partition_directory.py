@@ -108,7 +108,7 @@ def discard_of(log: Log, disk: Disk) -> Work:
     plan = log.plan_compaction(log.flushed_offset, NOW_MS, 1000)
     assert plan is not None
     result = compact(disk, plan)
-    return lambda: log.discard(result)
+    return lambda: log.discard([each.base_offset for each in result.cleaned])
 
 
 def compaction_of(log: Log, disk: Disk) -> Work:
