@@ -5,6 +5,7 @@ The version, two bytes, comes first; from version 4 on lengths are compact (one 
 """
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -25,6 +26,7 @@ from conveyor.kernel.errors import StorageFailure
 OFFSET_KEY = OffsetKey(group_id="g1", topic="t", partition=7)
 OFFSET_KEY_V1 = bytes.fromhex("0001 0002 6731 0001 74 00000007")
 OFFSET = OffsetValue(offset=42, leader_epoch=5, metadata="note", commit_timestamp_ms=1_700_000_000_123)
+OFFSET_V4_HEAD = bytes.fromhex("0004 000000000000002a 00000005 05 6e6f7465 0000018bcfe5687b")
 OFFSET_V3 = bytes.fromhex("0003 000000000000002a 00000005 0004 6e6f7465 0000018bcfe5687b")
 
 GROUP_KEY = GroupKey(group_id="g1")
@@ -58,6 +60,14 @@ EMPTY_GROUP_V3 = bytes.fromhex("0003 0008 636f6e73756d6572 00000009 ffff ffff 00
 def test_offset_record_is_written_in_version_3() -> None:
     record = offset_record(OFFSET_KEY, OFFSET)
     assert (record.key, record.value) == (OFFSET_KEY_V1, OFFSET_V3)
+
+
+def test_offset_record_with_a_topic_id_is_written_in_version_4() -> None:
+    topic_id = UUID("5b975b62-1d2c-4cfe-af6e-e88795d76230")
+    record = offset_record(OFFSET_KEY, replace(OFFSET, topic_id=topic_id))
+    assert (record.key, record.value) == (OFFSET_KEY_V1, OFFSET_V4_HEAD + bytes.fromhex("01 00 10") + topic_id.bytes)
+    assert record.value is not None
+    assert decode_offset(record.value) == replace(OFFSET, topic_id=topic_id)
 
 
 def test_group_record_is_written_in_version_3() -> None:

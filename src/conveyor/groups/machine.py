@@ -217,7 +217,8 @@ class GroupMachine:
             self._classic.check_commit(command, now_ms)
         else:
             self._consumers.check_commit(group, command)
-        records, reply = commit_records(command, now_ms, self._settings.of(command.group_id).offset_metadata_max_bytes)
+        max_bytes = self._settings.of(command.group_id).offset_metadata_max_bytes
+        records, reply = commit_records(command, now_ms, max_bytes, self._consumers.topics)
         decision.records += records
         decision.reply(token, reply)
 

@@ -44,22 +44,26 @@ class CommittedOffsets:
         ]
 
     def tombstones_of_deleted(self, before: KnownTopics, now: KnownTopics) -> list[LogRecord]:
-        """Records that forget the offsets of topics that were there before, and are not any more."""
+        """Records that forget the offsets of topics that were there before, and are not any more.
+
+        before: empty when a coordinator is first told. Another topic may have the name by now: what was committed for
+        a topic id is not for that one.
+        """
         deleted = {name for topic_id, name in before.names_by_id.items() if topic_id not in now.names_by_id}
-        if not deleted:
+        if before.by_name and not deleted:
             return []
         return [
             offset_record(OffsetKey(group_id=group_id, topic=topic, partition=number), None)
             for group_id, offsets in self._groups.items()
-            for topic, number in offsets
-            if topic in deleted
+            for (topic, number), value in offsets.items()
+            if (topic in deleted if value.topic_id is None else value.topic_id not in now.names_by_id)
         ]
 
 
 def commit_records(
-    command: CommitOffsets, now_ms: int, metadata_max_bytes: int
+    command: CommitOffsets, now_ms: int, metadata_max_bytes: int, topics: KnownTopics
 ) -> tuple[tuple[LogRecord, ...], Committed]:
-    """The records of a commit that is allowed, and the answer to it."""
+    """The records of a commit that is allowed, and the answer to it. topics: those that there are now."""
     records: list[LogRecord] = []
     errors: list[RequestError | None] = []
     for each in command.offsets:
@@ -69,11 +73,13 @@ def commit_records(
             )
             continue
         key = OffsetKey(group_id=command.group_id, topic=each.topic, partition=each.partition)
+        topic = topics.by_name.get(each.topic)
         value = OffsetValue(
             offset=each.offset,
             leader_epoch=each.leader_epoch,
             metadata=each.metadata,
             commit_timestamp_ms=now_ms,
+            topic_id=None if topic is None else topic.topic_id,
         )
         records.append(offset_record(key, value))
         errors.append(None)

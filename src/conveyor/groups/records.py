@@ -5,12 +5,15 @@
     key 3 ...  groups of the consumer protocol: see `consumer_records`
     key 17238  group                     -> value 0, Conveyor's own: silent members, and for how long; see `silences`
 
-A null value takes the entry away. Values are written in version 3, and read in all of them. Kafka's coordinator and its
-tools pass over keys that they do not know.
+A null value takes the entry away. Values are written in version 3, and read in all of them; offsets of a topic whose id
+is known are written in version 4, which has the id as a tagged field, as Kafka 4.1 writes it.
+Kafka's coordinator and its tools pass over keys that
+they do not know.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
 from conveyor.groups.consumer_records import ConsumerKey, decode_consumer_key
 from conveyor.groups.record_fields import FieldReader, FieldWriter
@@ -25,6 +28,8 @@ _SILENCE_VERSION = 0
 _VERSION = 3
 _FLEXIBLE = 4
 _NEWEST = 4
+_TOPIC_ID_TAG = 0
+_ID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +43,13 @@ class OffsetKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetValue:
-    """How far it has read."""
+    """How far it has read. topic_id: None if the topic was not there, or an older broker has written this."""
 
     offset: int
     leader_epoch: int
     metadata: str
     commit_timestamp_ms: int
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +96,12 @@ def offset_record(key: OffsetKey, value: OffsetValue | None) -> LogRecord:
     encoded_key = FieldWriter().int16(_OFFSET_KEY).string(key.group_id).string(key.topic).int32(key.partition).done()
     if value is None:
         return LogRecord(encoded_key, None)
-    out = FieldWriter().int16(_VERSION).int64(value.offset).int32(value.leader_epoch)
-    return LogRecord(encoded_key, out.string(value.metadata).int64(value.commit_timestamp_ms).done())
+    topic_id = value.topic_id
+    out = FieldWriter(flexible=topic_id is not None).int16(_VERSION if topic_id is None else _FLEXIBLE)
+    out.int64(value.offset).int32(value.leader_epoch).string(value.metadata).int64(value.commit_timestamp_ms)
+    if topic_id is not None:
+        out.tags({_TOPIC_ID_TAG: topic_id.bytes})
+    return LogRecord(encoded_key, out.done())
 
 
 def group_record(key: GroupKey, value: GroupValue | None) -> LogRecord:
@@ -136,8 +146,15 @@ def decode_offset(content: bytes) -> OffsetValue:
     fields, version = _start(content)
     offset = fields.int64()
     leader_epoch = fields.int32() if version >= 3 else -1
-    metadata = fields.text()
-    return OffsetValue(offset=offset, leader_epoch=leader_epoch, metadata=metadata, commit_timestamp_ms=fields.int64())
+    metadata, commit_timestamp_ms = fields.text(), fields.int64()
+    raw_id = fields.tags().get(_TOPIC_ID_TAG, b"") if version >= _FLEXIBLE else b""
+    return OffsetValue(
+        offset=offset,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+        commit_timestamp_ms=commit_timestamp_ms,
+        topic_id=UUID(bytes=raw_id) if len(raw_id) == _ID_BYTES and any(raw_id) else None,
+    )
 
 
 def decode_group(content: bytes) -> GroupValue:

@@ -1,6 +1,9 @@
 """The consumer protocol: silent members, and coordinators that crash."""
 
-from conveyor.groups.commands import DeleteGroup, DeleteOffsets, ListGroups
+from uuid import UUID
+
+from conveyor.groups.commands import DeleteGroup, DeleteOffsets, ListGroups, UpdateTopics
+from conveyor.groups.known_topics import KnownTopic, KnownTopics
 from conveyor.groups.replies import Deleted, HeartbeatAnswer, ListedGroup, ListedGroups
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.consumers import (
@@ -123,3 +126,20 @@ def test_offsets_of_a_deleted_topic_are_forgotten() -> None:
     coordinator.commit(5)
     tell_topics(coordinator, other=1)
     assert coordinator.committed() == ()
+
+
+def test_offsets_of_a_topic_that_was_deleted_while_nobody_told_are_forgotten() -> None:
+    coordinator = coordinator_with()
+    coordinator.commit(5)
+    coordinator.crash()
+    again = KnownTopic(name="topic", topic_id=UUID(int=77), partition_count=1)
+    coordinator.ask(UpdateTopics(topics=KnownTopics([again])))
+    assert coordinator.committed() == ()
+
+
+def test_offsets_of_a_topic_that_is_still_there_are_kept() -> None:
+    coordinator = coordinator_with()
+    coordinator.commit(5)
+    coordinator.crash()
+    tell_topics(coordinator, topic=3)
+    assert len(coordinator.committed()) == 1
