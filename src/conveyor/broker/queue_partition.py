@@ -116,8 +116,10 @@ class QueuePartition:
 
         False: what is known here may not be true any more.
         """
-        if self._state is not state or self.machine.reaches_beyond(int(messages.opened_offset)):
+        opened = messages.opened_offset
+        if self._state is not state or (opened is not None and self.machine.reaches_beyond(opened)):
             return False
+        messages.opened_offset = None
         self.messages = messages
         self.source.use(messages.log)
         messages.queue = self

@@ -10,7 +10,6 @@ from concurrent.futures import Executor
 from itertools import count
 from typing import TypeVar
 from uuid import UUID
-from weakref import WeakSet
 
 from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.queue_calls import ask
@@ -27,7 +26,6 @@ from conveyor.queues.commands import CutBack, ForgetSubscription, QueueProbe
 from conveyor.queues.machine import QueueMachine
 from conveyor.queues.memory_budget import MemoryBudget
 from conveyor.queues.policy import Subscription
-from conveyor.queues.progress import BEYOND
 from conveyor.queues.records import cut
 from conveyor.queues.source import MessageSource
 from conveyor.replication.partition import Partition
@@ -69,8 +67,6 @@ class QueuePartitions:
         self._changed = changed
         self._loaded: dict[UUID, list[QueuePartition]] = {}
         self._loading: dict[UUID, asyncio.Lock] = {}
-        self._in_line: WeakSet[Partition] = WeakSet()
-        """Partitions whose queue was loaded once since they were opened: it has forgotten what their log had lost."""
         self._incarnations = count(new_id().int & 0x7FFF_FFFF)
         self._probes: dict[UUID, QueueProbe] = {}
 
@@ -107,7 +103,6 @@ class QueuePartitions:
                 if before.is_of(messages, state):
                     continue
                 if before.use(messages, state):
-                    self._in_line.add(messages)
                     continue
                 made = await self._load(image, number)
                 if self.of(image.topic_id) is not loaded:  # They were unloaded meanwhile.
@@ -193,8 +188,7 @@ class QueuePartitions:
         messages, state = self._find(image.name, number)
         source = MessageSource(image.name, number, messages.log)
         machine = QueueMachine(source, next(self._incarnations), self._fraction, self.probe, self._acks)
-        opened = BEYOND if messages in self._in_line else int(messages.opened_offset)
-        has_lost = await self._read(state, _replay, state, machine, opened)
+        cut_offset = await self._read(state, _replay, state, machine, messages.opened_offset)
         known, limit = self._subscriptions.by_id(image.topic_id), int(messages.high_watermark)
         await self._read(messages, _look_through, machine, known, limit, self._clock.now_ms())
         messages.check_online()
@@ -211,10 +205,16 @@ class QueuePartitions:
             call_soon=asyncio.get_running_loop().call_soon,
             changed=self._changed,
         )
-        if has_lost:
-            log.warning("queue cut back partition=%s offset=%d: the log has lost messages", messages.identity, opened)
-            await ask(partition, CutBack(offset=opened))
-        self._in_line.add(messages)
+        if cut_offset is not None:
+            log.warning(
+                "queue cut back partition=%s offset=%d: the log has lost messages", messages.identity, cut_offset
+            )
+            try:
+                await ask(partition, CutBack(offset=cut_offset))
+            except (RequestError, asyncio.CancelledError):
+                partition.stop()
+                raise
+        messages.opened_offset = None  # What its queue learns from now on is of messages that the log has.
         return partition
 
     async def _read(self, partition: Partition, work: Callable[..., Result], *arguments: object) -> Result:
@@ -229,16 +229,17 @@ class QueuePartitions:
         return (self._new_id().int & 0xFFFF_FFFF) / 2**32
 
 
-def _replay(state: Partition, machine: QueueMachine, opened: int) -> bool:
+def _replay(state: Partition, machine: QueueMachine, opened: int | None) -> int | None:
     """Blocks: the machine is nobody's yet. Raises StorageFailure.
 
-    Returns whether the machine knew of messages that the log does not have; it has forgotten them then.
+    opened: see `Partition.opened_offset`. Returns it if the machine knew of messages beyond, which the log has lost;
+    the machine has forgotten them then.
     """
     replay(state.log, machine)
-    has_lost = machine.reaches_beyond(opened)
-    if has_lost:
-        machine.apply(cut(opened))
-    return has_lost
+    if opened is None or not machine.reaches_beyond(opened):
+        return None
+    machine.apply(cut(opened))
+    return opened
 
 
 def _look_through(machine: QueueMachine, known: dict[UUID, Subscription], limit: int, now_ms: int) -> None:

@@ -7,8 +7,7 @@
 
 A null value takes the entry away. Values are written in version 3, and read in all of them; offsets of a topic whose id
 is known are written in version 4, which has the id as a tagged field, as Kafka 4.1 writes it.
-Kafka's coordinator and its tools pass over keys that
-they do not know.
+Kafka's coordinator and its tools pass over keys that they do not know.
 """
 
 from collections.abc import Mapping

@@ -66,10 +66,10 @@ class Partition:
         self.identity = identity
         self.log = log
         self.leader_epoch = leader_epoch
-        self.opened_offset = Offset(log.flushed_offset)
-        """Where the log ended when it was opened."""
-        self.high_watermark = self.opened_offset
-        self.acknowledged_offset: int = self.opened_offset
+        self.high_watermark = Offset(log.flushed_offset)
+        self.opened_offset: Offset | None = self.high_watermark
+        """Where the log ended when it was opened; None once its queue has forgotten what it knew of lost messages."""
+        self.acknowledged_offset: int = self.high_watermark
         """The end of what acks=1 has promised: ahead of the high watermark until that is flushed."""
         self.offline_reason: str | None = None
         self._has_passing_failure = False

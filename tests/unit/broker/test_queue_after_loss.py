@@ -2,6 +2,7 @@
 
 from conveyor.broker.messages import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.queues.attributes import DELAY_MS
 from conveyor.queues.policy import Start
 from tests.unit.broker.parts import LosesAll, Storage, running_parts
 
@@ -25,3 +26,16 @@ async def test_messages_in_the_place_of_lost_ones_are_delivered() -> None:
         await broker.messages.publish("t", messages(b"d"))
         assert [each.message.value for each in await broker.queues.lease("s", 3, 0, None)] == [b"d"]
         assert (await broker.queues.stats("s")).unsettled == 1
+
+
+async def test_what_is_learnt_since_the_start_is_kept_when_queues_are_loaded_again() -> None:
+    storage = Storage()
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await broker.queues.create("t", "s", Start(kind="earliest"), {})
+        await broker.messages.publish("t", [OutgoingMessage(value=b"late", headers=((DELAY_MS, b"60000"),))])
+        await broker.queues.cancel("t", "0-0")
+        await broker.queues.delete("s")
+        await broker.queues.create("t", "s", Start(kind="earliest"), {})
+        storage.clock.advance(seconds=61)
+        assert await broker.queues.lease("s", 1, 0, None) == []
