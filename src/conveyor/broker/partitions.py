@@ -234,8 +234,12 @@ class PartitionTable:
             name, gone = f"{LOGS}/{identity}", f"{LOGS}/{identity}.{topic.topic_id.hex}.deleted"
             disk = self._services.disk
             if disk.exists(name) and not _is_anothers(disk, name, topic.topic_id):
-                disk.rename(name, gone)
-                doomed.append(gone)
+                try:
+                    disk.rename(name, gone)
+                except StorageFailure as failure:
+                    log.warning("directory of a deleted topic stays name=%s: %s", name, failure)
+                else:
+                    doomed.append(gone)
         return doomed
 
     def volume(self) -> Volume:
@@ -255,7 +259,7 @@ class PartitionTable:
         for name in sorted(names):
             owner = owners.get(name)
             if name.endswith(".deleted"):
-                disk.remove_tree(f"{LOGS}/{name}")
+                _remove(disk, f"{LOGS}/{name}")
             elif name.endswith(STRAY_SUFFIX):
                 continue
             elif owner is None or _is_anothers(disk, f"{LOGS}/{name}", owner):
@@ -307,6 +311,14 @@ class PartitionTable:
         if unopened is not None:
             return RequestError(ErrorKind.PARTITION_OFFLINE, f"{topic}-{number} is offline: {unopened.reason}")
         return RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic}' has no partition {number} here")
+
+
+def _remove(disk: Disk, directory: str) -> None:
+    """A directory that nobody needs keeps no broker from its start."""
+    try:
+        disk.remove_tree(directory)
+    except StorageFailure as failure:
+        log.warning("directory of a deleted topic stays name=%s: %s", directory, failure)
 
 
 def _is_anothers(disk: Disk, directory: str, owner: TopicId) -> bool:

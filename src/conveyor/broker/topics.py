@@ -36,7 +36,7 @@ from conveyor.cluster.topic_change import (
 from conveyor.cluster.topic_creation import TopicRequest, plan_topic
 from conveyor.kernel.errors import DiskFull, ErrorKind, RequestError, StorageFailure, metadata_failure
 from conveyor.kernel.ids import TopicId
-from conveyor.kernel.ports import ABSENT, Disk, MetadataStore
+from conveyor.kernel.ports import ABSENT, ANY_VERSION, Disk, MetadataStore
 from conveyor.kernel.settings import Settings, topic_settings
 from conveyor.log.log import Log
 
@@ -72,6 +72,7 @@ class Topics:
         self._being_made: dict[str, asyncio.Future[TopicImage]] = {}
         self._epochs_due: dict[str, set[int]] = {}
         """Partitions, by topic, whose leader epoch is still to be raised; they are read-only."""
+        self._being_deleted: set[str] = set()
 
     async def load(self) -> None:
         """Open every topic of the metadata store. Raises StorageFailure if the store cannot be read."""
@@ -191,7 +192,7 @@ class Topics:
             raise _exists(topic.name)
         being_made = self._being_made[topic.name] = asyncio.ensure_future(self._make(topic))
         being_made.add_done_callback(lambda _: self._being_made.pop(topic.name))
-        return await being_made
+        return await asyncio.shield(being_made)  # What is stored is served, though nobody waits for it any more.
 
     async def ensure(self, request: TopicRequest) -> TopicImage:
         """The topic, made if it is not there. Raises RequestError."""
@@ -210,14 +211,7 @@ class Topics:
 
         Raises RequestError: also INVALID_TOPIC, if the name leaves no room.
         """
-        topic = self.existing(name)
-        made = await self._ensure_companion(kind, topic)
-        if name not in self.image.topics:
-            async with self._one_change:
-                if name not in self.image.topics:  # It was deleted meanwhile, without this companion.
-                    await self._delete(made)
-        self.existing(name)
-        return made
+        return await self._ensure_companion(kind, self.existing(name))
 
     async def ensure_inboxes(self) -> None:
         """Those of topics that shall have one, by the broker's defaults or after a crash. Raises StorageFailure."""
@@ -229,8 +223,9 @@ class Topics:
 
     async def prepare(self, settings: Settings) -> None:
         """Make the inboxes of topics that get `delay.enable` with these settings of the broker. Raises RequestError."""
-        for topic in list(self.image.topics.values()):
-            if _delays(topic, settings) and not self._delays(topic):
+        for name in list(self.image.topics):
+            topic = self.image.topics.get(name)  # It may be deleted while the inbox of another is made.
+            if topic is not None and _delays(topic, settings) and not self._delays(topic):
                 await self._ensure_companion(INBOX, topic)
 
     def use(self, settings: Settings) -> None:
@@ -267,13 +262,22 @@ class Topics:
             await grown(name)
 
     async def delete(self, name: str) -> None:
-        """Delete a topic, its companions, and their records. Raises RequestError."""
+        """Delete a topic, its companions, and their records. Raises RequestError.
+
+        The topic goes from the metadata first: what fails before that has changed nothing, and what fails later is
+        finished by the next start. Its name is free last: another topic of this name finds no companions.
+        """
         async with self._one_change:
             topic = self.existing(name)
             if topic.is_internal:
                 raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{name}' is the broker's own")
-            for each in (*self._companions(name), topic):  # No companion is left for another topic of this name.
-                await self._delete(each)
+            await self._delete_node(topic)
+            self._being_deleted.add(name)
+            try:
+                await self._delete_companions(name)
+                await self._unserve(topic)
+            finally:
+                self._being_deleted.discard(name)
         for deleted in self._when_deleted:
             await deleted(topic)
 
@@ -285,19 +289,36 @@ class Topics:
         """Call back after a topic got more partitions."""
         self._when_grown.append(grown)
 
-    async def _delete(self, topic: TopicImage) -> None:
+    async def _delete_node(self, topic: TopicImage) -> None:
         try:
-            deleted = await self._store.delete(topic_path(topic.name))
+            await self._store.delete(topic_path(topic.name))
         except StorageFailure as failure:
             raise metadata_failure(failure) from failure
-        if not deleted:
-            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic.name}' is being deleted already")
+
+    async def _delete_companions(self, name: str) -> None:
+        """Also those that are being made."""
+        made = [self._being_made[each] for each in _companion_names(name) if each in self._being_made]
+        await asyncio.gather(*made, return_exceptions=True)
+        for each in self._companions(name):
+            try:
+                await self._delete_node(each)
+            except RequestError as error:
+                log.warning("companion stays in the metadata name=%s: %s", each.name, error)
+            await self._unserve(each)
+
+    async def _unserve(self, topic: TopicImage) -> None:
+        """The rest of a deletion. A directory that cannot be removed now is removed or set aside by the next start."""
         self.image = self.image.without_topic(topic.name)
         for directory in self._partitions.remove(topic):
-            await self._off_loop(self._disk.remove_tree, directory)
+            try:
+                await self._off_loop(self._disk.remove_tree, directory)
+            except StorageFailure as failure:
+                log.warning("directory of a deleted topic stays name=%s: %s", directory, failure)
         log.info("topic deleted name=%s id=%s", topic.name, topic.topic_id)
 
     async def _ensure_companion(self, kind: str, topic: TopicImage) -> TopicImage:
+        if topic.name in self._being_deleted:
+            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic.name}' is being deleted")
         name, count = companion(kind, topic.name), len(topic.partitions)
         made = await self.ensure(TopicRequest(name=name, partitions=count, is_companion=True))
         if len(made.partitions) < count:
@@ -316,8 +337,7 @@ class Topics:
         await self._change(name, change, check_only)
 
     def _companions(self, name: str) -> list[TopicImage]:
-        names = (companion(kind, name) for kind in COMPANIONS)
-        return [self.image.topics[each] for each in names if each in self.image.topics]
+        return [self.image.topics[each] for each in _companion_names(name) if each in self.image.topics]
 
     async def _grow(
         self, name: str, count: int, assignment: Sequence[Sequence[int]] | None = None, check_only: bool = False
@@ -330,7 +350,11 @@ class Topics:
         if self._delays(topic):
             await self._ensure_companion(INBOX, topic)
         try:
-            written = await self._store.put(topic_path(topic.name), encode_topic(topic), ABSENT)
+            written = await self._store.put(
+                topic_path(topic.name),
+                encode_topic(topic),
+                ANY_VERSION if is_companion(topic.name) else ABSENT,  # That of a deleted topic may be left.
+            )
         except StorageFailure as failure:
             raise metadata_failure(failure) from failure
         if written is None:
@@ -371,6 +395,10 @@ class Topics:
 
 def _delays(topic: TopicImage, settings: Settings) -> bool:
     return not topic.is_internal and topic_settings(settings.topics, topic.config).delay_enable
+
+
+def _companion_names(name: str) -> list[str]:
+    return [companion(kind, name) for kind in COMPANIONS]
 
 
 def _refuse_companion(name: str) -> None:
