@@ -16,8 +16,9 @@ from conveyor.broker.queue_partition import QueuePartition
 from conveyor.broker.subscriptions import Subscriptions
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics import Topics
+from conveyor.cluster.image import TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.errors import RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.log.compression import MAX_UNPACKED_BYTES
 from conveyor.log.records import Header
@@ -110,6 +111,7 @@ class Burials:
         topic = await self._topics.ensure(TopicRequest(name=name, config=_CONFIG))
         ends = self._messages.end_offsets(name)
         results = await self._messages.publish(name, list(letters.values()))
+        self._check(topic)
         errors: dict[int, RequestError] = {}
         copies: dict[int, Copy] = {}
         waiting: dict[int, set[int]] = {}
@@ -121,17 +123,20 @@ class Burials:
             else:
                 waiting.setdefault(result.partition, set()).add(offset)
         for number, offsets in waiting.items():
-            places = await self._forwarded(subscription, (name, number), ends[number], origin, offsets)
+            places = await self._forwarded(subscription, topic, number, ends[number], origin, offsets)
             copies |= {offset: Copy(CopyLog(topic.topic_id, number), place) for offset, place in places.items()}
         return copies, errors
 
     async def _forwarded(
-        self, subscription: Subscription, log: tuple[str, int], start: int, origin: int, offsets: set[int]
+        self, subscription: Subscription, topic: TopicImage, number: int, start: int, origin: int, offsets: set[int]
     ) -> dict[int, int]:
-        """Where the copies of some originals lie that go through an inbox, once they are in the topic."""
+        """Where the copies of some originals lie that go through an inbox, once they are in the topic.
+
+        Raises RequestError: also UNKNOWN_TOPIC, if the topic was deleted, and its inbox with it.
+        """
         found: dict[int, int] = {}
         while True:
-            async for message in self._messages.read_all(*log, _AT_ONCE, start):
+            async for message in self._messages.read_all(topic.name, number, _AT_ONCE, start):
                 letter = read_dead_letter(message)
                 start = message.offset + 1
                 if (
@@ -141,10 +146,16 @@ class Burials:
                     and letter.message.offset in offsets
                 ):
                     found[letter.message.offset] = message.offset
+            self._check(topic)
             if len(found) == len(offsets):
                 return found
             await self._pause(_FIRST_WAIT_MS)
             self._subscriptions.current(subscription)
+
+    def _check(self, topic: TopicImage) -> None:
+        """Raises RequestError if a dead-letter topic was deleted, though another may have its name."""
+        if self._topics.existing(topic.name).topic_id != topic.topic_id:
+            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic.name}' was deleted")
 
     async def _pause(self, wait_ms: int) -> None:
         over = asyncio.get_running_loop().create_future()
