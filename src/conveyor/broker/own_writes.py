@@ -29,19 +29,13 @@ async def wait_for_commit(partition: Partition, clock: Clock, timeout_ms: int = 
     Raises RequestError: REQUEST_TIMED_OUT, PARTITION_OFFLINE.
     """
     target = partition.acknowledged_offset
+    deadline_ms = clock.steady_ms() + min(timeout_ms, _MAX_TIMEOUT_MS)
     moved = asyncio.Event()
-    is_over = False
-
-    def end() -> None:
-        nonlocal is_over
-        is_over = True
-        moved.set()
-
-    cancel_alarm = clock.call_later(min(timeout_ms, _MAX_TIMEOUT_MS), end)
+    cancel_alarm = clock.call_later(min(timeout_ms, _MAX_TIMEOUT_MS), moved.set)
     try:
         while partition.high_watermark < target:
             partition.check_online()
-            if is_over:
+            if clock.steady_ms() >= deadline_ms:
                 raise RequestError(
                     ErrorKind.REQUEST_TIMED_OUT,
                     f"{partition.identity}: what was acknowledged up to offset {target} is not on the disk yet",

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any
 
@@ -19,6 +20,9 @@ Unpacked = bytes | mmap
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + bytes([0, 0, 0, 1, 0, 0, 0, 1])
+_MAX_BLOCKS = 1 << 12
+"""Of snappy in one batch. Clients make blocks of 32 KiB: so many hold all that a batch may unpack to."""
+
 _FIRST_ROOM_BYTES = 1 << 16
 _COPIED_BYTES = 1 << 20
 _TOO_SMALL = "failed to write whole buffer"
@@ -90,7 +94,10 @@ def _unpack(codec: int, content: Bytes, limit_bytes: int) -> Unpacked:
 
 
 def _unpack_snappy(content: Bytes, limit_bytes: int) -> Unpacked:
-    blocks = list(_xerial_blocks(content)) if bytes(content[:8]) == _XERIAL_MAGIC else [memoryview(content)]
+    is_framed = bytes(content[:8]) == _XERIAL_MAGIC
+    blocks = list(islice(_xerial_blocks(content), _MAX_BLOCKS + 1)) if is_framed else [memoryview(content)]
+    if len(blocks) > _MAX_BLOCKS:
+        raise ValueError(f"more than {_MAX_BLOCKS} blocks")
     sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
     if sum(sizes) > limit_bytes:
         raise ValueError(f"more than {limit_bytes} bytes")

@@ -177,7 +177,7 @@ class Queue:
 
     def redeliver(self, offsets: Iterable[int], now_ms: int) -> tuple[tuple[int, ...], list[LogRecord]]:
         """These dead letters are delivered again. Returns those whose records are gone. Raises StorageFailure."""
-        found = {offset: self._source.get(offset) for offset in offsets if offset in self.progress.dead}
+        found = {offset: self._source.get(offset, SMALL_BYTES) for offset in offsets if offset in self.progress.dead}
         restored = [message for message in found.values() if message is not None]
         for message in restored:
             if message.offset < self.deliveries.scanned_offset:
@@ -405,7 +405,7 @@ class Queue:
         lease = self.deliveries.leases.get(target.offset)
         if lease is None:
             is_new = target.lease is None and target.offset >= self.deliveries.scanned_offset
-            if is_new and self._source.get(target.offset) is None:
+            if is_new and self._source.get(target.offset, SMALL_BYTES) is None:
                 return no_message(target.offset)
             if self.progress.is_settled(target.offset):
                 return lease_lost("it is settled already")

@@ -51,6 +51,11 @@ async def behind(broker: Broker, disk: HeldDisk) -> Partition:
     return partition
 
 
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 async def peeked(broker: Broker) -> int:
     return len(await broker.queues.peek("q", 10))
 
@@ -119,6 +124,26 @@ async def test_wait_ends_with_the_time(broker: Broker, storage: Storage, behind:
     assert late.value.kind is ErrorKind.REQUEST_TIMED_OUT
     with pytest.raises(RequestError):
         await wait_for_commit(behind, broker.clock, 0)
+
+
+@pytest.mark.parametrize("by_seconds", [3600, -3600])
+async def test_wait_is_as_long_as_before_when_the_wall_clock_is_set(
+    broker: Broker, storage: Storage, disk: HeldDisk, behind: Partition, by_seconds: int
+) -> None:
+    waiting = asyncio.ensure_future(wait_for_commits([behind], broker.clock))
+    await broker.turn.end()
+    storage.clock.set_wall_clock(by_seconds=by_seconds)
+    storage.clock.advance(seconds=COMMIT_TIMEOUT_MS / 1000 - 1)
+    await turns()
+    is_early = waiting.done()
+    storage.clock.advance(seconds=1)
+    await turns()
+    is_late = not waiting.done()
+    waiting.cancel()
+    with pytest.raises((RequestError, asyncio.CancelledError)):
+        await waiting
+    assert not is_early
+    assert not is_late
 
 
 async def test_wait_ends_with_the_partition(broker: Broker, behind: Partition) -> None:

@@ -68,3 +68,9 @@ def test_snappy_limit_counts_all_blocks() -> None:
 
 def test_snappy_block_beyond_the_content_is_refused() -> None:
     refused(SNAPPY, compress(SNAPPY, b"records")[:16] + b"\x7f\xff\xff\xff" + b"some")
+
+
+def test_snappy_in_very_many_blocks_is_refused() -> None:
+    frame, block = compress(SNAPPY, b"")[:16], (1).to_bytes(4, "big") + b"\0"
+    assert decompress(SNAPPY, frame + block * 4096) == b""
+    assert "more than 4096 blocks" in refused(SNAPPY, frame + block * 4097)

@@ -1,17 +1,20 @@
 """Reading single messages out of batches, whatever became of these."""
 
+from typing import Any
+
 import pytest
 from crc32c import crc32c
 
 from conveyor.kernel.settings import TopicSettings
-from conveyor.log import compression
+from conveyor.log import compression, records
 from conveyor.log.batch import CONTROL, CRC_START, HEADER, HEADER_BYTES, MAGIC_END, BatchHeader, read_header
 from conveyor.log.log import Log
 from conveyor.log.records import Header, decode_records, encode_batch, rebuild_batch
 from conveyor.queues import source as source_module
 from conveyor.queues.cache_share import CacheShare
-from conveyor.queues.source import MessageSource
+from conveyor.queues.source import SMALL_BYTES, MessageSource, StillPacked
 from conveyor.testing import MemoryDisk
+from tests.lying_batches import raw_record, sealed
 from tests.unit.log.logs import NOW_MS, open_topic_log
 
 CODECS = [compression.NONE, compression.LZ4, compression.ZSTD]
@@ -163,3 +166,27 @@ def test_sources_share_their_memory_equally(codec: int) -> None:
 
 def kept_bytes(source: MessageSource) -> int:
     return source._content_bytes + 8 * source._positions_count
+
+
+def test_reading_a_batch_of_lying_offsets_decodes_one_record_for_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = 0
+
+    def read_fields(*arguments: Any) -> Any:
+        nonlocal decoded
+        decoded += 1
+        return records.read_fields(*arguments)
+
+    monkeypatch.setattr(source_module, "read_fields", read_fields)
+    log, source = opened()
+    append(log, sealed(b"".join(raw_record(1 << 30) for _ in range(200)), 200))
+    assert [source.get(offset) for offset in range(200)] == [None] * 200
+    assert decoded == 200
+
+
+def test_batch_that_is_large_when_packed_is_not_unpacked_on_the_event_loop() -> None:
+    log, source = opened()
+    empty, record = compression.compress(compression.ZSTD, b""), compression.compress(compression.ZSTD, raw_record(0))
+    append(log, sealed(b"", 1, codec=compression.ZSTD, packed=empty * 10_000 + record))
+    with pytest.raises(StillPacked):
+        source.get(0, SMALL_BYTES)
+    assert source.get(0) is not None
