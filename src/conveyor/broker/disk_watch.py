@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from conveyor.broker.disk_room import DiskRoom
@@ -66,6 +67,7 @@ class DiskWatch:
         self._pauses: dict[TopicPartition, _Pause] = {}
         self._retained_ms, self._full_ms = -_RETENTION_MS, -_LONGEST_PAUSE_MS
         self._was_low = False
+        self._is_anything_paused = True
         self._when_back: list[Callable[[], None]] = []
         self._cancel_alarm: Callable[[], None] | None = None
         self._alarm_ms = 0
@@ -89,23 +91,10 @@ class DiskWatch:
         """A partition has met a failure, which may be that of a full disk."""
         if isinstance(failure, DiskFull):
             self._full_ms = self._clock.steady_ms()
+            self._is_anything_paused = True
             self._room.found_full()
         if isinstance(failure, PassingFailure) and not self._is_looking:
             self._look_at(self._clock.steady_ms() + _SOON_MS)
-
-    async def look(self) -> None:
-        """Look once."""
-        if self._clock.steady_ms() - self._full_ms >= _LONGEST_PAUSE_MS:
-            self._room.forget_full()
-        await self._measure()
-        await self._bring_back()
-        if self._room.is_low and self._is_time_to_retain():
-            await self._retention.retain_all()
-            await self._measure()
-        if self._was_low and not self._room.is_low:
-            for resumed in self._when_back:
-                resumed()
-        self._was_low = self._room.is_low
 
     def _look_at(self, when_ms: int) -> None:
         """Look at a time, unless a look is due before."""
@@ -122,9 +111,23 @@ class DiskWatch:
         self._tasks.start(self._look_and_go_on())
 
     async def _look_and_go_on(self) -> None:
-        await self.look()
+        await self._look()
         self._is_looking = False
         self.start()
+
+    async def _look(self) -> None:
+        if self._clock.steady_ms() - self._full_ms >= _LONGEST_PAUSE_MS:
+            self._room.forget_full()
+        await self._measure()
+        await self._bring_back()
+        if self._room.is_low and self._is_time_to_retain():
+            await self._retention.retain_all()
+            await self._measure()
+        self._was_low = self._room.is_low
+        if self._is_anything_paused and not self._was_low:
+            for resumed in self._when_back:
+                resumed()
+        self._is_anything_paused = self._was_low
 
     def _interval_ms(self) -> int:
         room = self._room
@@ -138,7 +141,8 @@ class DiskWatch:
     async def _measure(self) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._room.measure)
-            await self._topics.raise_epochs()
+            with suppress(DiskFull):
+                await self._topics.raise_epochs()
         except StorageFailure as failure:
             log.warning("disk room unknown reason=%s", failure)
 

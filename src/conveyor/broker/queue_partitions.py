@@ -165,6 +165,9 @@ class QueuePartitions:
                 for each in made:
                     self._take(image.topic_id, each)
                 made = []
+        except RequestError:
+            self._still(image)  # A topic that is deleted meanwhile is offline first.
+            raise
         finally:  # The topic was deleted, its queues were unloaded, or one could not be loaded.
             for each in made:
                 each.stop()

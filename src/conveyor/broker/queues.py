@@ -14,6 +14,7 @@ from uuid import UUID
 
 from conveyor.broker.inboxes import Inboxes
 from conveyor.broker.lease_requests import LeaseRequests
+from conveyor.broker.message_targets import find_target, numbered, parse_place
 from conveyor.broker.own_writes import wait_for_commits
 from conveyor.broker.queue_calls import ask
 from conveyor.broker.queue_loader import QueueLoader
@@ -26,7 +27,6 @@ from conveyor.broker.topics import Topics
 from conveyor.cluster.image import QUEUE_STATE, TopicImage, companion_of
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
-from conveyor.queues.ack_id import decode_ack_id
 from conveyor.queues.commands import (
     Acknowledge,
     Cancel,
@@ -44,7 +44,7 @@ from conveyor.queues.commands import (
 )
 from conveyor.queues.filters import Filter
 from conveyor.queues.inspection import MAX_PEEKED_BYTES, Peeked, count_messages, message_state, peek
-from conveyor.queues.message import Message, is_message_id, is_waiting_id, parse_message_id, parse_waiting_id
+from conveyor.queues.message import Message, is_waiting_id, parse_waiting_id
 from conveyor.queues.policy import Start, Subscription, default_policy
 from conveyor.replication.partition import Partition
 
@@ -200,7 +200,7 @@ class Queues:
         """These leases reached nobody: as if they had never been given."""
         subscription = self.existing(name)
         count = len(self._partitions.of(subscription.topic_id))
-        found = [_target(subscription, each.ack_id, count) for each in leases]
+        found = [find_target(subscription, each.ack_id, count) for each in leases]
         self._requests.give_back(subscription, [each for each in found if not isinstance(each, RequestError)])
 
     async def ack(self, name: str, targets: Sequence[str]) -> list[RequestError | None]:
@@ -315,10 +315,10 @@ class Queues:
         self._topics.existing(topic)
         if is_waiting_id(message_id):
             return {each.name: MessageState("delayed") for each in self.all(topic)}
-        number, offset = _place(message_id)
+        number, offset = parse_place(message_id)
         states: dict[str, MessageState] = {}
         for subscription in self.all(topic):
-            partition = _numbered(await self._ready(subscription), number, topic)
+            partition = numbered(await self._ready(subscription), number, topic)
             with _reading(partition):
                 message = partition.source.get(offset) if offset < partition.messages.high_watermark else None
             if message is None:
@@ -335,8 +335,8 @@ class Queues:
         if is_waiting_id(message_id):
             self._topics.existing(topic)
             return await self._inboxes.cancel(topic, *parse_waiting_id(message_id))
-        number, offset = _place(message_id)
-        partition = _numbered(await self._partitions.load(topic), number, topic)
+        number, offset = parse_place(message_id)
+        partition = numbered(await self._partitions.load(topic), number, topic)
         await ask(partition, Cancel(offset=offset))
 
     def _count(self, subscription: Subscription, partitions: Sequence[QueuePartition]) -> QueueCounts:
@@ -409,7 +409,7 @@ class Queues:
         results: list[RequestError | None] = [None] * len(targets)
         by_partition: dict[int, list[tuple[int, Target]]] = {}
         for place, text in enumerate(targets):
-            found = _target(subscription, text, len(partitions))
+            found = find_target(subscription, text, len(partitions))
             if isinstance(found, RequestError):
                 results[place] = found
             else:
@@ -483,36 +483,6 @@ def _counts(partition: QueuePartition, subscription: UUID) -> QueueCounts:
     if queue is None:
         return QueueCounts()
     return count_messages(queue, partition.source, partition.messages.high_watermark)
-
-
-def _target(subscription: Subscription, text: str, partition_count: int) -> tuple[int, Target] | RequestError:
-    """The partition and the message that an ack id or a message id names."""
-    name = decode_ack_id(subscription.id, text)
-    if name is not None and name.partition < partition_count:
-        return name.partition, Target(name.offset, (name.incarnation, name.number))
-    if not is_message_id(text):
-        return RequestError(
-            ErrorKind.INVALID_ACK_ID,
-            f"'{text[:60]}' is no ack_id of subscription '{subscription.name}', nor a message_id",
-        )
-    number, offset = parse_message_id(text)
-    if number < partition_count:
-        return number, Target(offset)
-    return RequestError(ErrorKind.UNKNOWN_MESSAGE, f"there is no message '{text}': no such partition")
-
-
-def _place(message_id: str) -> tuple[int, int]:
-    if not is_message_id(message_id):
-        raise RequestError(
-            ErrorKind.UNKNOWN_MESSAGE, f"'{message_id[:60]}' is no message_id: it is <partition>-<offset>"
-        )
-    return parse_message_id(message_id)
-
-
-def _numbered(partitions: Sequence[QueuePartition], number: int, topic: str) -> QueuePartition:
-    if number >= len(partitions):
-        raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' has no partition {number}")
-    return partitions[number]
 
 
 def _check_filter(document: Mapping[str, object]) -> None:

@@ -177,7 +177,7 @@ class Topics:
     def existing(self, name: str) -> TopicImage:
         """Raises RequestError (UNKNOWN_TOPIC)."""
         topic = self.image.topics.get(name)
-        if topic is None:
+        if topic is None or name in self._being_deleted:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{name}' is not there")
         return topic
 

@@ -275,7 +275,7 @@ def test_a_full_disk_has_a_name_and_keeps_no_half_of_a_whole_write(disk: RealDis
 
 def test_a_sync_that_finds_no_room_has_lost_what_was_written(disk: RealDisk) -> None:
     """It is no failure that passes: the system may have dropped the writes, and can still show them."""
-    file = disk.open("log")
+    file = disk.open("log", create=True)
     file.append([b"content"])
     _, mark = file.begin_sync()
     with pytest.raises(StorageFailure, match="No space left") as failed:

@@ -7,12 +7,13 @@ import pytest
 
 from conveyor.adapters.compactor import ThreadCompactor
 from conveyor.broker.broker import Broker
-from conveyor.broker.compaction import Compaction
+from conveyor.broker.compaction import Compaction, Compactor
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log import compression
-from conveyor.log.compaction import CompactionResult
+from conveyor.log.compaction import CLEANED, CompactionResult
 from conveyor.log.compaction_plan import CompactionPlan
+from conveyor.log.segment import Segment
 from tests.unit.broker.parts import Storage, publish
 from tests.unit.log.test_compaction import poisoned
 
@@ -47,9 +48,7 @@ async def compacted(broker: Broker) -> Broker:
     return broker
 
 
-def compaction_of(
-    broker: Broker, storage: Storage, compactor: KilledCompactor, threads: ThreadPoolExecutor
-) -> Compaction:
+def compaction_of(broker: Broker, storage: Storage, compactor: Compactor, threads: ThreadPoolExecutor) -> Compaction:
     return Compaction(
         partitions=broker.partitions,
         room=broker.room,
@@ -106,3 +105,34 @@ async def test_batch_that_cannot_be_read_is_kept_and_counted_and_the_broker_goes
     assert (broker.compaction.failures, broker.compaction.unreadable_batches) == (0, 1)
     assert "batches kept uncompacted partition=c-0 count=1 first_offset=0" in caplog.text
     assert partition.log.size_bytes < size_before
+
+
+class FullDiskCompactor:
+    """A compactor that finds no room for the second half of its work."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    async def compact(self, plan: CompactionPlan) -> CompactionResult:
+        for path in Segment.paths_of(plan.directory, plan.segments[0].base_offset, CLEANED):
+            self._storage.disk.open(path, create=True).append([b"half"])
+        raise StorageFailure(f"compaction of {plan.directory}: No space left on device")
+
+
+async def test_a_compaction_that_fails_leaves_nothing_on_the_disk(compacted: Broker, storage: Storage) -> None:
+    before = storage.disk.list("logs/c-0")
+    with ThreadPoolExecutor(1) as threads:
+        await compaction_of(compacted, storage, FullDiskCompactor(storage), threads).compact_all()
+    assert storage.disk.list("logs/c-0") == before
+
+
+async def test_a_compaction_waits_for_room_while_the_disk_is_low(compacted: Broker, storage: Storage) -> None:
+    compactor = KilledCompactor(storage, times=0)
+    compacted.room.is_low, compacted.room.usable_bytes = True, 1000
+    with ThreadPoolExecutor(1) as threads:
+        compaction = compaction_of(compacted, storage, compactor, threads)
+        await compaction.compact_all()
+        assert compactor.attempts == 0
+        compacted.room.usable_bytes = 1_000_000
+        await compaction.compact_all()
+    assert compactor.attempts == 1

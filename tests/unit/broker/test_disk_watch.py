@@ -290,3 +290,15 @@ async def committed(broker: Broker) -> int:
     reply = await answer(broker, FetchOffsets(group_id="g", partitions=(("t", 0),)))
     assert isinstance(reply, FetchedOffsets)
     return reply.offsets[0].offset
+
+
+async def test_what_was_paused_for_a_moment_goes_on(storage: Storage) -> None:
+    """On a disk that does not say how much room it has."""
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", config={"delay.enable": "true"}))
+        await broker.topics.create(TopicRequest(name="other"))
+        await broker.messages.publish("t", [OutgoingMessage(b"later", headers=((DELAY_MS, b"10"),))])
+        broker.partitions.find("other", 0).go_offline(DiskFull("no room"))
+        storage.clock.advance(ms=20)
+        assert broker.room.is_low
+        await until(storage, lambda: broker.partitions.find("t", 0).high_watermark == 1)

@@ -5,6 +5,7 @@ import pytest
 from conveyor.kernel.errors import ERRORS, ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.settings import TopicSettings
 from conveyor.testing import MemoryDisk
+from conveyor.testing.memory_disk import MemoryFile
 from tests.unit.log.logs import NOW_MS, batch, open_topic_log, values
 from tests.unit.replication.parts import Calls, Owner
 
@@ -300,3 +301,27 @@ def test_append_that_finds_too_many_open_files_takes_the_partition_offline(monke
     owner.partition.append(batch(b"a"), NOW_MS)
     owner.partition.write()
     assert refusal(owner).kind is OFFLINE
+
+
+def test_trim_that_finds_too_many_open_files_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log keeps what it would have let go; the next attempt trims it."""
+    owner = Owner(TopicSettings(segment_bytes=200, retention_bytes=1))
+    for _ in range(5):
+        owner.partition.append(batch(b"a" * 100), NOW_MS)
+        owner.settle()
+    segments = owner.partition.log.segments
+
+    def fails(file: MemoryFile) -> None:
+        raise OutOfFiles(f"{file.path}: Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryFile, "detach", fails)
+        assert owner.partition.retain(NOW_MS) is None
+        with pytest.raises(RequestError) as refused:
+            owner.partition.delete_records(4)
+        assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
+    assert (owner.partition.offline_reason, owner.partition.log.log_start_offset) == (None, 0)
+    assert owner.partition.log.segments == segments
+    job = owner.partition.retain(NOW_MS)
+    assert job is not None
+    assert job.log_start_offset > 0
