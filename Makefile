@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check sim bench stalls serve lock format clean
+.PHONY: help setup demo test check sim fuzz bench stalls serve lock format clean
 
 help: ## List these targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -40,6 +40,9 @@ check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
 
 sim: setup ## Play simulated crashes, power cuts and disk failures: SEED=7 for one story, SEEDS=1000 for many.
 	@$(BIN)/python -m conveyor.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(if $(KEEP),--keep $(KEEP))
+
+fuzz: setup ## Try FUZZ_EXAMPLES (20,000) lying record batches on topics of every kind; some minutes.
+	@FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),20000) $(BIN)/python -m pytest -q tests/faults/test_produce_fuzz.py
 
 bench: setup ## Measure this machine, with Apache Kafka beside it: throughput, latency, start-up, memory.
 	@$(BIN)/python -m benchmarks

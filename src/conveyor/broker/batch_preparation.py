@@ -3,6 +3,7 @@
 Pure: it is run on the event loop for small batches, and on a thread for all others.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -14,13 +15,14 @@ from conveyor.log.batch import COMPRESSION_MASK, BatchHeader
 from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked
 from conveyor.log.recompression import pack_batch, wants_recompression
 from conveyor.log.record_checks import check_records, looks_at_records
-from conveyor.log.records import unpacked_records
+from conveyor.log.records import raw_records, unpacked_records
 from conveyor.log.timestamps import stamps_records
 from conveyor.queues.attributes import PREFIX
 from conveyor.queues.dedup import DedupIndex, KnownId, deduplicate, has_ids, ids_of_records
 
 MAX_DELAYED_BYTES = 8 << 20
-MAX_DELAYED_RECORDS = 65_536
+MAX_MARKED_RECORDS = 10_000
+"""In a batch with ids or delayed messages, which are noted on the event loop: as many as librdkafka sends in one."""
 
 _MARK = PREFIX.encode()
 _NONE: Mapping[int, int] = MappingProxyType({})
@@ -57,9 +59,10 @@ def prepare(wanted: Preparation, limit_bytes: int = MAX_UNPACKED_BYTES) -> Prepa
     is_delayed = wanted.is_delayed and content.find(_MARK, 0) >= 0
     if is_delayed or _checks_records(wanted):
         check_records(header, content, wanted.topic, wanted.now_ms)
-    if is_delayed:
-        _check_delayed(header, content)
-    if wanted.ids is None or not has_ids(content):
+    asks_for_ids = wanted.ids is not None and has_ids(content)
+    if is_delayed or asks_for_ids:
+        _check_size(header, content, is_delayed=is_delayed)
+    if wanted.ids is None or not asks_for_ids:
         return PreparedBatch(batch=_packed(wanted, content))
     if not wanted.drops:
         return PreparedBatch(batch=_packed(wanted, content), fresh=tuple(ids_of_records(header, content)))
@@ -79,15 +82,16 @@ def _checks_records(wanted: Preparation) -> bool:
     return wanted.header.max_timestamp > newest_ms and not stamps_records(topic)
 
 
-def _check_delayed(header: BatchHeader, content: Unpacked) -> None:
-    """The forwarder takes batches apart, on the event loop. A producer can divide one that is too large."""
+def _check_size(header: BatchHeader, content: Unpacked, *, is_delayed: bool) -> None:
+    """A producer can divide a batch that is too large; but not one that lies. Raises UnreadableBatch, RequestError."""
+    if header.records_count > MAX_MARKED_RECORDS:
+        deque(raw_records(header, content), maxlen=0)
+        reason = f"{header.records_count} records, and {MAX_MARKED_RECORDS} is the most with ids or delays"
+        raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, reason)
     is_packed = header.attributes & COMPRESSION_MASK and header.records_count > 1
-    if is_packed and (len(content) > MAX_DELAYED_BYTES or header.records_count > MAX_DELAYED_RECORDS):
-        raise RequestError(
-            ErrorKind.MESSAGE_TOO_LARGE,
-            f"a compressed batch with delayed messages holds at most {MAX_DELAYED_RECORDS} records of"
-            f" {MAX_DELAYED_BYTES} bytes, not {header.records_count} of {len(content)}",
-        )
+    if is_delayed and is_packed and len(content) > MAX_DELAYED_BYTES:  # The forwarder takes it apart.
+        reason = f"unpacks to {len(content)} bytes, and {MAX_DELAYED_BYTES} is the most with delays"
+        raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, reason)
 
 
 def _packed(wanted: Preparation, content: Unpacked) -> Bytes:

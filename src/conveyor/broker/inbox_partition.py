@@ -26,7 +26,7 @@ from conveyor.queues.forwarding_history import ForwardingHistory
 from conveyor.queues.forwarding_records import Cancelled, Intent, Note, decode_notes, encode_note
 from conveyor.queues.forwarding_scan import DueRun, scan_due
 from conveyor.queues.message import Message
-from conveyor.queues.source import SMALL_BYTES, MessageSource, StillPacked, takes_long_to_unpack
+from conveyor.queues.source import SMALL_BYTES, MessageSource, StillPacked, takes_long_to_look_at
 from conveyor.replication.partition import Partition, Waiter
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class InboxPartition:
         for header, place, batch in self._source.batches(offset, limit_offset, max_bytes):
             known = not is_new and machine.has_forwarded(header.base_offset, header.next_offset)
             try:
-                if not known and limit_bytes < MAX_UNPACKED_BYTES and takes_long_to_unpack(header):
+                if not known and limit_bytes < MAX_UNPACKED_BYTES and takes_long_to_look_at(header):
                     raise StillPacked(header, place)
                 runs = [] if known else scan_due(header, batch, limit_bytes)
             except UnreadableBatch:

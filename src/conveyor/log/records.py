@@ -88,13 +88,13 @@ def raw_records(header: BatchHeader, content: compression.Unpacked) -> Iterator[
             start = position
             length, position = _read_varint(content, position)
             end = position + length
-            timestamp_delta, offset_delta, key, value, headers, position = read_fields(content, position)
+            timestamp_delta, offset_delta, key, value, headers, position = _read_fields(content, position)
             if position != end:
                 raise UnreadableBatch(f"a record of {length} bytes has {position - end + length}")
             if not last_delta < offset_delta <= largest_delta:
                 raise UnreadableBatch(f"a record's offset delta is {offset_delta}, after {last_delta}")
             last_delta = offset_delta
-            timestamp_ms = record_timestamp(base_timestamp, timestamp_delta)
+            timestamp_ms = _timestamp(base_timestamp, timestamp_delta)
             if append_time is not None:
                 timestamp_ms = append_time
             yield start, end, offset_delta, timestamp_ms, key, value, headers
@@ -102,14 +102,6 @@ def raw_records(header: BatchHeader, content: compression.Unpacked) -> Iterator[
         raise UnreadableBatch("a record reaches beyond its batch") from None
     if position != len(content):
         raise UnreadableBatch(f"{len(content) - position} bytes follow the last record of a batch")
-
-
-def record_timestamp(base_timestamp: int, delta: int) -> int:
-    """Raises UnreadableBatch where it is none that a record can have."""
-    timestamp_ms = base_timestamp + delta
-    if not -_LAST_TIMESTAMP <= timestamp_ms <= _LAST_TIMESTAMP:
-        raise UnreadableBatch(f"a record's timestamp is {timestamp_ms}")
-    return timestamp_ms
 
 
 def encode_batch(
@@ -174,7 +166,7 @@ def unpacked_records(
 
 
 def record_positions(content: compression.Unpacked, count: int) -> "array[int]":
-    """Where each of the unpacked records begins, behind its length; and at last where the one after them would.
+    """Where each of the unpacked records begins, with its length; and at last where they end.
 
     Raises UnreadableBatch if these records are not exactly the content.
     """
@@ -182,8 +174,8 @@ def record_positions(content: compression.Unpacked, count: int) -> "array[int]":
     position = 0
     try:
         for _ in range(count):
-            length, position = _read_varint(content, position)
             positions.append(position)
+            length, position = _read_varint(content, position)
             if length <= 0:
                 raise UnreadableBatch(f"a record's length is {length}")
             position += length
@@ -195,7 +187,34 @@ def record_positions(content: compression.Unpacked, count: int) -> "array[int]":
     return positions
 
 
-def read_fields(
+def read_record(header: BatchHeader, content: compression.Unpacked, start: int, end: int) -> Record:
+    """The record between two of `record_positions`. Raises UnreadableBatch."""
+    try:
+        _, position = _read_varint(content, start)
+        timestamp_delta, offset_delta, key, value, headers, reached = _read_fields(content, position)
+    except IndexError:
+        raise UnreadableBatch("a record reaches beyond its batch") from None
+    if reached != end:
+        raise UnreadableBatch(f"a record ends at {reached}, not at {end}")
+    timestamp_ms = _timestamp(header.base_timestamp, timestamp_delta)
+    return Record(
+        offset=header.base_offset + offset_delta,
+        timestamp_ms=header.max_timestamp if header.attributes & LOG_APPEND_TIME else timestamp_ms,
+        key=key,
+        value=value,
+        headers=headers,
+    )
+
+
+def _timestamp(base_timestamp: int, delta: int) -> int:
+    """Raises UnreadableBatch where it is none that a record can have."""
+    timestamp_ms = base_timestamp + delta
+    if not -_LAST_TIMESTAMP <= timestamp_ms <= _LAST_TIMESTAMP:
+        raise UnreadableBatch(f"a record's timestamp is {timestamp_ms}")
+    return timestamp_ms
+
+
+def _read_fields(
     content: compression.Unpacked, position: int
 ) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...], int]:
     """One record's timestamp delta, offset delta, key, value and headers, from the place behind its length; its end.

@@ -263,14 +263,16 @@ class QueueMachine:
 
     def _scan_batches(self, behind: list[Deliveries], high_watermark: int, now_ms: int, limit_bytes: int) -> None:
         position = min(each.scanned_offset for each in behind)
-        reached = position
+        has_found = False
         for header, place, batch in self._source.batches(position, high_watermark, SCAN_BYTES):
             scan = BatchScan(self._source, header, place, batch, limit_bytes)
-            reached = header.next_offset
+            has_found = True
             for each in behind:
-                if each.scanned_offset < reached:
-                    each.take(scan.runs(each.policy.fair_by), reached, now_ms)
-        if reached == position:  # Compaction has left nothing up to there.
+                if each.scanned_offset < header.next_offset:
+                    each.take(*scan.runs(each.policy.fair_by, each.scanned_offset), now_ms)
+            if any(each.scanned_offset < header.next_offset for each in behind):
+                return  # The rest of the batch comes next.
+        if not has_found:  # Compaction has left nothing up to there.
             for each in behind:
                 each.take((), high_watermark, now_ms)
 

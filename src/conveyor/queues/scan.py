@@ -3,17 +3,18 @@
 Most batches hold plain messages only, which one search for the headers' common prefix tells: they become one run.
 """
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from conveyor.kernel.ports import FileSlice
 from conveyor.log.batch import COMPRESSION_MASK, CONTROL, BatchHeader
-from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked
-from conveyor.log.records import Header, UnreadableBatch, raw_records
+from conveyor.log.compression import MAX_UNPACKED_BYTES
+from conveyor.log.records import Header, Record, UnreadableBatch, raw_records, read_record
 from conveyor.queues.attributes import DEFAULT_PRIORITY, PREFIX, last_header, read_attributes
 from conveyor.queues.available import NO_GROUP
 from conveyor.queues.message import Message
-from conveyor.queues.source import MessageSource
+from conveyor.queues.source import SMALL_RECORDS, MessageSource, SourceBatch
 
 _MARK = PREFIX.encode()
 
@@ -41,7 +42,7 @@ class Scanned(NamedTuple):
 
 
 class BatchScan:
-    """One batch, looked through once for each way that somebody wants it grouped.
+    """One batch, looked through once for each way that somebody wants it grouped; one of many records part by part.
 
     limit_bytes: see `MessageSource.open`.
     """
@@ -61,69 +62,81 @@ class BatchScan:
         self._limit_bytes = limit_bytes
         self._by_group: dict[str | None, list[Scanned]] = {}
 
-    def runs(self, fair_by: str | None) -> list[Scanned]:
-        """Its messages in the order of their offsets; none if it cannot be read. Raises StillPacked.
+    def runs(self, fair_by: str | None, start_offset: int = 0) -> tuple[list[Scanned], int]:
+        """Its messages in the order of their offsets, from one on at least, and the offset behind them.
 
-        fair_by: the header that names their groups.
+        fair_by: the header that names their groups. A batch that cannot be read has no messages. Raises StillPacked.
         """
+        next_offset = self.header.next_offset
         found = self._by_group.get(fair_by)
-        if found is None:
-            try:
-                found = list(self._scan(fair_by))
-            except UnreadableBatch:  # The broker does not look inside what it stores.
-                found = []
-            self._by_group[fair_by] = found
-        return found
+        if found is not None:
+            return found, next_offset
+        try:
+            if self.header.records_count > SMALL_RECORDS and not self._is_plain(fair_by):
+                return self._part(fair_by, start_offset)
+            found = list(self._scan(fair_by))
+        except UnreadableBatch:  # The broker does not look inside what it stores.
+            found = []
+        self._by_group[fair_by] = found
+        return found, next_offset
 
     def _scan(self, fair_by: str | None) -> Iterator[Scanned]:
         header = self.header
         if header.attributes & CONTROL or not header.records_count:
             return
-        if fair_by is None and self._is_plain():
-            yield self._plain()
+        if self._is_plain(fair_by):
+            yield Scanned(
+                header.base_offset, header.next_offset, DEFAULT_PRIORITY, 0, 0, header.max_timestamp, NO_GROUP
+            )
         else:
-            yield from self._joined(fair_by)
+            yield from _joined(self._scanned(fair_by))
 
-    def _plain(self) -> Scanned:
-        """All of its messages, which ask for nothing."""
-        header = self.header
-        return Scanned(header.base_offset, header.next_offset, DEFAULT_PRIORITY, 0, 0, header.max_timestamp, NO_GROUP)
-
-    def _is_plain(self) -> bool:
+    def _is_plain(self, fair_by: str | None) -> bool:
+        """Whether all of its messages ask for nothing. Raises UnreadableBatch, StillPacked."""
+        if fair_by is not None:
+            return False
         if not self.header.attributes & COMPRESSION_MASK:
             return _MARK not in self._batch
-        return self._content().find(_MARK, 0) < 0
+        return not self._opened().is_marked
 
-    def _joined(self, fair_by: str | None) -> Iterator[Scanned]:
-        """One run for neighbours that are alike."""
-        last: Scanned | None = None
-        for each in self._each(fair_by):
-            if last is not None and last.end == each.start and last[2:5] == each[2:5] and last.group == each.group:
-                last = last._replace(end=each.end)
-                continue
-            if last is not None:
-                yield last
-            last = each
+    def _scanned(self, fair_by: str | None) -> Iterator[Scanned]:
+        content = self._opened().content
+        assert content is not None
+        base_offset = self.header.base_offset
+        for _, _, offset_delta, timestamp_ms, _, _, headers in raw_records(self.header, content):
+            yield _scanned(base_offset + offset_delta, timestamp_ms, headers, fair_by)
+
+    def _part(self, fair_by: str | None, start_offset: int) -> tuple[list[Scanned], int]:
+        opened = self._opened()
+        count = len(opened.positions) - 1
+        first = bisect_left(range(count), start_offset, key=lambda index: self._record(opened, index).offset)
+        records = [self._record(opened, index) for index in range(first, min(first + SMALL_RECORDS, count))]
+        runs = list(_joined(_scanned(each.offset, each.timestamp_ms, each.headers, fair_by) for each in records))
+        is_rest = first + SMALL_RECORDS >= count
+        return runs, self.header.next_offset if is_rest else runs[-1].end
+
+    def _record(self, opened: SourceBatch, index: int) -> Record:
+        assert opened.content is not None
+        return read_record(self.header, opened.content, opened.positions[index], opened.positions[index + 1])
+
+    def _opened(self) -> SourceBatch:
+        return self._source.open(self.header, self._place, self._batch, self._limit_bytes)
+
+
+def _scanned(offset: int, timestamp_ms: int, headers: Sequence[Header], fair_by: str | None) -> Scanned:
+    due_ms, expires_ms, priority, _ = read_attributes(headers, timestamp_ms)
+    return Scanned(offset, offset + 1, priority, due_ms, expires_ms, timestamp_ms, _group(headers, fair_by))
+
+
+def _joined(messages: Iterable[Scanned]) -> Iterator[Scanned]:
+    """One run for neighbours that are alike."""
+    last: Scanned | None = None
+    for each in messages:
+        if last is not None and last.end == each.start and last[2:5] == each[2:5] and last.group == each.group:
+            last = last._replace(end=each.end)
+            continue
         if last is not None:
             yield last
-
-    def _each(self, fair_by: str | None) -> Iterator[Scanned]:
-        """Message by message."""
-        base_offset = self.header.base_offset
-        for _, _, offset_delta, timestamp_ms, _, _, headers in raw_records(self.header, self._content()):
-            attributes = read_attributes(headers, timestamp_ms)
-            offset = base_offset + offset_delta
-            yield Scanned(
-                offset,
-                offset + 1,
-                attributes.priority,
-                attributes.due_ms,
-                attributes.expires_ms,
-                timestamp_ms,
-                _group(headers, fair_by),
-            )
-
-    def _content(self) -> Unpacked:
-        opened = self._source.open(self.header, self._place, self._batch, self._limit_bytes)
-        assert opened.content is not None
-        return opened.content
+        last = each
+    if last is not None:
+        yield last

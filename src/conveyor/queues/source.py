@@ -11,7 +11,7 @@ unpacked by `unpack_batch` on a thread, if the caller asks for messages within a
 import logging
 from array import array
 from bisect import bisect_right, insort
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 
 from conveyor.kernel.errors import ReadLater, RequestError
@@ -20,7 +20,6 @@ from conveyor.log.batch import (
     COMPRESSION_MASK,
     CONTROL,
     HEADER_BYTES,
-    LOG_APPEND_TIME,
     BatchHeader,
     iterate_batches,
     read_header,
@@ -28,7 +27,8 @@ from conveyor.log.batch import (
 from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked
 from conveyor.log.log import Log
 from conveyor.log.reading import find_time
-from conveyor.log.records import UnreadableBatch, read_fields, record_positions, record_timestamp, unpacked_records
+from conveyor.log.records import UnreadableBatch, raw_records, read_record, record_positions, unpacked_records
+from conveyor.queues.attributes import PREFIX
 from conveyor.queues.cache_share import CacheShare
 from conveyor.queues.message import Message
 
@@ -49,7 +49,10 @@ SMALL_BYTES = 1 << 18
 _SMALL_PACKED_BYTES = 1 << 16
 """Unpacked on the event loop, if that is little: a member of gzip that holds nothing takes 20 bytes, and 10 us."""
 
-_SMALL_RECORDS = 10_000
+SMALL_RECORDS = 2_000
+"""Looked through on the event loop, at once."""
+
+_MARK = PREFIX.encode()
 _UNPACKED_AT_ONCE = 1 << 20
 """By one call of `batches`, and the last batch."""
 
@@ -66,10 +69,10 @@ class StillPacked(ReadLater):
 class SourceBatch:
     """One batch: its header, where its records begin, and their bytes, as long as these are kept.
 
-    One that cannot be read has no positions.
+    One that cannot be read has no positions. is_marked: some header may ask something of the queues.
     """
 
-    __slots__ = ("base_offset", "content", "header", "next_offset", "place", "positions")
+    __slots__ = ("base_offset", "content", "header", "is_marked", "next_offset", "place", "positions")
 
     def __init__(self, header: BatchHeader, place: FileSlice, content: Unpacked, positions: "array[int]") -> None:
         self.header = header
@@ -78,6 +81,7 @@ class SourceBatch:
         self.place = place
         self.content: Unpacked | None = content
         self.positions = positions
+        self.is_marked = content.find(_MARK, 0) >= 0
 
 
 def unpack_batch(header: BatchHeader, place: FileSlice) -> SourceBatch:
@@ -90,13 +94,21 @@ def takes_long_to_unpack(header: BatchHeader) -> bool:
     return bool(header.attributes & COMPRESSION_MASK) and header.size > _SMALL_PACKED_BYTES
 
 
+def takes_long_to_look_at(header: BatchHeader) -> bool:
+    """Whether a batch is looked at on a thread first: it may take long to unpack, or has very many records."""
+    return header.records_count > SMALL_RECORDS or takes_long_to_unpack(header)
+
+
 def _unpack(header: BatchHeader, place: FileSlice, batch: bytes, limit_bytes: int) -> SourceBatch:
     """Raises StillPacked, only if there is a limit."""
     is_limited = limit_bytes < MAX_UNPACKED_BYTES
-    if is_limited and (header.records_count > _SMALL_RECORDS or takes_long_to_unpack(header)):
+    is_small = not takes_long_to_look_at(header)
+    if is_limited and not is_small:
         raise StillPacked(header, place)
     try:
         _, content = unpacked_records(batch, limit_bytes)
+        if not is_small:  # They are looked at part by part: whether they all are sound shows now.
+            deque(raw_records(header, content), maxlen=0)
         return SourceBatch(header, place, content, record_positions(content, header.records_count))
     except UnreadableBatch as error:
         if is_limited and header.attributes & COMPRESSION_MASK:  # It may only be too large.
@@ -218,28 +230,35 @@ class MessageSource:
             if batch is None or batch.header.attributes & CONTROL:
                 return None
             return self._find(batch, offset, limit_bytes)
-        except (IndexError, RequestError) as error:  # The broker does not look inside what it stores.
+        except RequestError as error:  # The broker does not look inside what it stores.
             log.debug("record unreadable partition=%s-%d offset=%d: %s", self._topic, self._partition, offset, error)
             return None
 
     def message(self, batch: SourceBatch, index: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> Message:
-        """One record of a batch, by its place. Raises IndexError, UnreadableBatch, StillPacked, StorageFailure."""
-        content, position = self._record(batch, index, limit_bytes)
-        timestamp_delta, offset_delta, key, value, headers, _ = read_fields(content, position)
-        header = batch.header
-        timestamp_ms = record_timestamp(header.base_timestamp, timestamp_delta)
+        """One record of a batch, by its place. Raises UnreadableBatch, StillPacked, StorageFailure."""
+        start, end = batch.positions[index], batch.positions[index + 1]
+        content = batch.content
+        if content is None and not batch.header.attributes & COMPRESSION_MASK:
+            content = batch.place.file.read(batch.place.position + HEADER_BYTES + start, end - start)
+            start, end = 0, end - start
+        elif content is None:
+            packed = batch.place.file.read(batch.place.position, batch.place.length)
+            content = self._with_content(batch, packed, limit_bytes)
+        record = read_record(batch.header, content, start, end)
         return Message(
             self._topic,
             self._partition,
-            header.base_offset + offset_delta,
-            header.max_timestamp if header.attributes & LOG_APPEND_TIME else timestamp_ms,
-            key,
-            value,
-            headers,
+            record.offset,
+            record.timestamp_ms,
+            record.key,
+            record.value,
+            record.headers,
         )
 
     def _find(self, batch: SourceBatch, offset: int, limit_bytes: int) -> Message | None:
         low, high = 0, min(offset - batch.base_offset, len(batch.positions) - 2)
+        if high < 0:  # The batch cannot be read.
+            return None
         if batch.header.records_count == batch.header.last_offset_delta + 1:  # A producer's own, which may lie.
             low = high
         index = high
@@ -253,15 +272,6 @@ class MessageSource:
                 high = index - 1
             index = (low + high) // 2
         return None
-
-    def _record(self, batch: SourceBatch, index: int, limit_bytes: int) -> tuple[Unpacked, int]:
-        if batch.content is not None:
-            return batch.content, batch.positions[index]
-        if not batch.header.attributes & COMPRESSION_MASK:
-            start, end = batch.positions[index], batch.positions[index + 1]
-            return batch.place.file.read(batch.place.position + HEADER_BYTES + start, end - start), 0
-        packed = batch.place.file.read(batch.place.position, batch.place.length)
-        return self._with_content(batch, packed, limit_bytes), batch.positions[index]
 
     def _holding(self, offset: int, limit_bytes: int) -> SourceBatch | None:
         last = self._last

@@ -141,7 +141,7 @@ async def test_batch_of_too_many_records_is_refused_so_that_its_producer_divides
     await create(broker, "plain", {})
     for topic, batch in (
         ("plain", sealed(b"", MAX_RECORDS + 1, codec=compression.ZSTD)),
-        ("delayed", many_records(70_000, compression.ZSTD, [(DELAY_MS.encode(), b"5")])),
+        ("delayed", many_records(10_001, compression.ZSTD, [(DELAY_MS.encode(), b"5")])),
         ("delayed", sealed(raw_record(0, value=bytes(9 << 20), headers=[(DELAY_MS.encode(), b"5")]) + raw_record(1), 2,
                            codec=compression.ZSTD)),
     ):  # fmt: skip

@@ -171,12 +171,12 @@ def kept_bytes(source: MessageSource) -> int:
 def test_reading_a_batch_of_lying_offsets_decodes_one_record_for_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = 0
 
-    def read_fields(*arguments: Any) -> Any:
+    def read_record(*arguments: Any) -> Any:
         nonlocal decoded
         decoded += 1
-        return records.read_fields(*arguments)
+        return records.read_record(*arguments)
 
-    monkeypatch.setattr(source_module, "read_fields", read_fields)
+    monkeypatch.setattr(source_module, "read_record", read_record)
     log, source = opened()
     append(log, sealed(b"".join(raw_record(1 << 30) for _ in range(200)), 200))
     assert [source.get(offset) for offset in range(200)] == [None] * 200

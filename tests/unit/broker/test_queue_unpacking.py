@@ -1,0 +1,118 @@
+"""Queues on stored batches that take long to unpack, or that cannot be read at all."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+import pytest
+
+from conveyor.broker.broker import Broker
+from conveyor.broker.publish import ACKS_ALL, Published
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.log import compression
+from conveyor.queues.policy import Start
+from tests.lying_batches import LIES, bomb, many_records, raw_record, sealed
+from tests.unit.broker.parts import Storage, running_parts
+
+EARLIEST = Start(kind="earliest")
+LARGE = many_records(12_000, compression.ZSTD)
+BROAD = sealed(b"".join(raw_record(delta, value=bytes(1 << 20)) for delta in range(3)), 3, codec=compression.LZ4)
+LAST = sealed(raw_record(0, value=b"last"), 1)
+
+
+async def produce(broker: Broker, *batches: bytes) -> int:
+    """Returns the offset of the last batch."""
+    done: asyncio.Future[list[Published]] = asyncio.get_running_loop().create_future()
+    broker.publisher.publish(
+        [("t", 0, each) for each in batches], ACKS_ALL, lambda results: done.set_result([*results])
+    )
+    results = await done
+    assert [each.error for each in results] == [None] * len(batches)
+    return results[-1].base_offset
+
+
+async def subscribe(broker: Broker, name: str = "s", policy: Mapping[str, object] | None = None) -> None:
+    await broker.queues.create("t", name, EARLIEST, policy or {})
+
+
+async def drained(broker: Broker, count: int, name: str = "s") -> list[int]:
+    """The offsets that are leased, and acknowledged, until there are so many."""
+    offsets: list[int] = []
+    while len(offsets) < count:
+        leased = await broker.queues.lease(name, 5_000, 20_000, None)
+        offsets += [each.message.offset for each in leased]
+        assert not any(await broker.queues.ack(name, [each.ack_id for each in leased]))
+    return offsets
+
+
+@pytest.mark.parametrize("policy", [{}, {"fair_by": "group"}, {"ordering": "key"}], ids=["plain", "fair", "ordered"])
+async def test_messages_of_large_batches_are_leased(broker: Broker, policy: dict[str, object]) -> None:
+    await subscribe(broker, policy=policy)
+    last = await produce(broker, BROAD, LARGE[:], BROAD, LAST)
+    count = 4 if policy.get("ordering") == "key" else last + 1
+    assert await drained(broker, count) == list(range(count))
+
+
+async def test_messages_of_large_batches_are_leased_after_a_restart(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await subscribe(broker)
+        await produce(broker, *[BROAD] * 4, LAST)
+    async with running_parts(storage=storage) as broker:
+        assert await drained(broker, 13) == list(range(13))
+
+
+async def test_subscriptions_at_different_large_batches_both_go_on(broker: Broker) -> None:
+    await subscribe(broker, "s")
+    await subscribe(broker, "other")
+    await produce(broker, *[BROAD] * 6)
+    both = tuple(await asyncio.gather(drained(broker, 18, "s"), drained(broker, 18, "other")))
+    assert both == (list(range(18)), list(range(18)))
+
+
+@pytest.mark.parametrize("policy", [{}, {"fair_by": "group"}, {"ordering": "key"}], ids=["plain", "fair", "ordered"])
+async def test_batches_that_cannot_be_read_hold_no_messages(broker: Broker, policy: dict[str, object]) -> None:
+    await subscribe(broker, policy=policy)
+    unreadable = [*LIES.values(), bomb(compression.ZSTD, 4 << 20), bomb(compression.SNAPPY, 4 << 20)]
+    last = await produce(broker, *unreadable, LAST)
+    await subscribe(broker, "later", policy)
+    for name in ("s", "later"):
+        while last not in await drained(broker, 1, name):  # A record that tells the truth may lie among others.
+            pass
+    assert not broker.partitions.offline()
+
+
+async def test_subscription_made_on_batches_that_cannot_be_read_begins_behind_them(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        last = await produce(broker, *LIES.values(), LAST)
+        await broker.queues.create("t", "s", Start(kind="time", timestamp_ms=1), {})
+        assert (await drained(broker, 1))[-1] <= last
+    async with running_parts(storage=storage) as broker:
+        await produce(broker, LAST)
+        while last + 1 not in await drained(broker, 1):
+            pass
+
+
+async def test_lease_is_answered_while_the_broker_stops(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await subscribe(broker)
+        await produce(broker, *[BROAD] * 6)
+        waiting = asyncio.ensure_future(broker.queues.lease("s", 18, 20_000, None))
+        await asyncio.sleep(0)
+    with contextlib.suppress(RequestError):
+        assert len(await asyncio.wait_for(waiting, 20)) < 18
+
+
+async def test_batch_that_cannot_be_read_from_the_disk_is_said_to_whoever_wants_it(
+    broker: Broker, storage: Storage
+) -> None:
+    await subscribe(broker)
+    await produce(broker, *[BROAD] * 12)
+    await drained(broker, 3)
+    storage.disk.fail("read")
+    with pytest.raises(RequestError) as refused:
+        await drained(broker, 33)
+    assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
