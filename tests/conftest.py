@@ -1,11 +1,20 @@
 """Fixtures that every kind of test may use."""
 
 from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import walk_packages
 
 import pytest
 from hypothesis import settings
 
+import conveyor
 from conveyor.testing import Broker
+
+for module in walk_packages(conveyor.__path__, "conveyor."):
+    # pytest compiles what it imports by `ast`, which Python up to 3.11.7 cannot do on two threads at once; a broker in
+    # a test imports on a thread.
+    if not module.name.startswith("conveyor.pipeline") and not module.name.endswith("__main__"):
+        import_module(module.name)
 
 settings.register_profile("conveyor", deadline=None, print_blob=True)
 settings.load_profile("conveyor")
