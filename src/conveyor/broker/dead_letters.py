@@ -112,7 +112,7 @@ class DeadLetters:
             if not _matches(wanted, letter):
                 continue
             found.append(letter)
-            left_bytes -= len(letter.message.value or b"")
+            left_bytes -= letter.message.weight_bytes
             if len(found) == limit or left_bytes <= 0:
                 return PeekedLetters(found, None)
         dead = min(dead, await self._count(subscription))  # Letters may have come and gone meanwhile.

@@ -108,7 +108,7 @@ class LeaseRequests:
                     failures[partition.number] = error
                     continue
                 taken += [(partition, each) for each in found.messages]
-                left_bytes -= sum(len(each.message.value or b"") for each in found.messages)
+                left_bytes -= sum(each.message.weight_bytes for each in found.messages)
                 if not found.messages:
                     await asyncio.sleep(0)  # A filter lets little through: others have a turn, too.
         except asyncio.CancelledError:

@@ -279,7 +279,7 @@ class Queues:
                 end, now_ms = each.messages.high_watermark, self._clock.now_ms()
                 with _reading(each):
                     peeked = peek(queue, each.source, end, max_messages - len(found), now_ms, left_bytes)
-                left_bytes -= sum(len(one.message.value or b"") for one in peeked)
+                left_bytes -= sum(one.message.weight_bytes for one in peeked)
                 found += peeked
         return found
 

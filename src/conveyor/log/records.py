@@ -35,6 +35,9 @@ Header = tuple[str, bytes | None]
 RawRecord = tuple[int, int, int, int, bytes | None, bytes | None, tuple[Header, ...]]
 """The bytes [start, end) that a record takes of the unpacked records; offset delta, timestamp, key, value, headers."""
 
+MAX_HEADERS = 10_000
+"""Of one record: each costs far more to decode and to show than its two bytes on the wire."""
+
 _VARINT_BITS = 35
 """A number of 32 bits takes five bytes at most."""
 
@@ -228,8 +231,8 @@ def _read_fields(
     count, position = _read_varint(content, position)
     if not count:
         return timestamp_delta, offset_delta, key, value, (), position
-    if count < 0:
-        raise UnreadableBatch(f"a record has {count} headers")
+    if not 0 <= count <= MAX_HEADERS:
+        raise UnreadableBatch(f"a record has {count} headers: at most {MAX_HEADERS} are read")
     headers = []
     for _ in range(count):
         name, position = _read_bytes(content, position)

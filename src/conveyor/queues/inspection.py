@@ -54,7 +54,7 @@ def peek(
     found = []
     for message in unsettled_messages(queue, source, high_watermark):
         found.append(Peeked(message, message_state(queue, message, now_ms)))
-        max_bytes -= len(message.value or b"")
+        max_bytes -= message.weight_bytes
         if len(found) == limit or max_bytes <= 0:
             break
     return found

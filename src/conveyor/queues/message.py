@@ -7,6 +7,7 @@ from conveyor.log.records import Header
 from conveyor.queues.attributes import TAG, last_header
 
 _MESSAGE_ID = re.compile(r"[0-9]{1,10}-[0-9]{1,19}")
+_HEADER_BYTES = 256
 _WAITING_ID = re.compile(r"[0-9]{1,10}-i[0-9]{1,19}")
 
 
@@ -31,6 +32,14 @@ class Message(NamedTuple):
         if self.is_waiting:
             return format_waiting_id(self.partition, self.offset)
         return format_message_id(self.partition, self.offset)
+
+    @property
+    def weight_bytes(self) -> int:
+        """What it takes to hold and to show it, roughly: of a header far more than its bytes."""
+        weight = len(self.value or b"") + len(self.key or b"")
+        if self.headers:
+            weight += sum(len(name) + len(value or b"") + _HEADER_BYTES for name, value in self.headers)
+        return weight
 
     @property
     def tag(self) -> str | None:

@@ -362,7 +362,7 @@ class Queue:
             self._free_key(offset)
         else:
             self.deliveries.lease(offset, Lease(number, ends_ms, delivery_count, popped.priority, popped.group))
-        found.bytes += len(message.value or b"")
+        found.bytes += message.weight_bytes
         found.leased.append(LeasedMessage(message, self._incarnation, number, ends_ms, delivery_count))
 
     def _deliveries_of(self, offset: int) -> int:

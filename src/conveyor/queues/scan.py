@@ -3,7 +3,7 @@
 Most batches hold plain messages only, which one search for the headers' common prefix tells: they become one run.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from conveyor.log.records import Header, Record, UnreadableBatch, raw_records, r
 from conveyor.queues.attributes import DEFAULT_PRIORITY, PREFIX, last_header, read_attributes
 from conveyor.queues.available import NO_GROUP
 from conveyor.queues.message import Message
-from conveyor.queues.source import SMALL_RECORDS, MessageSource, SourceBatch
+from conveyor.queues.source import SMALL_BYTES, SMALL_RECORDS, MessageSource, SourceBatch
 
 _MARK = PREFIX.encode()
 
@@ -72,7 +72,7 @@ class BatchScan:
         if found is not None:
             return found, next_offset
         try:
-            if self.header.records_count > SMALL_RECORDS and not self._is_plain(fair_by):
+            if self._has_parts(fair_by):
                 return self._part(fair_by, start_offset)
             found = list(self._scan(fair_by))
         except UnreadableBatch:  # The broker does not look inside what it stores.
@@ -90,6 +90,12 @@ class BatchScan:
             )
         else:
             yield from _joined(self._scanned(fair_by))
+
+    def _has_parts(self, fair_by: str | None) -> bool:
+        """Whether its records are too many, or too large, for one turn of the loop. Raises as `_is_plain`."""
+        if self.header.attributes & CONTROL or not self.header.records_count or self._is_plain(fair_by):
+            return False
+        return not self._opened().is_small
 
     def _is_plain(self, fair_by: str | None) -> bool:
         """Whether all of its messages ask for nothing. Raises UnreadableBatch, StillPacked."""
@@ -110,9 +116,13 @@ class BatchScan:
         opened = self._opened()
         count = len(opened.positions) - 1
         first = bisect_left(range(count), start_offset, key=lambda index: self._record(opened, index).offset)
-        records = [self._record(opened, index) for index in range(first, min(first + SMALL_RECORDS, count))]
+        last = min(first + SMALL_RECORDS, count)
+        if first < last:
+            end = opened.positions[first] + SMALL_BYTES
+            last = max(first + 1, bisect_right(opened.positions, end, first, last + 1) - 1)
+        records = [self._record(opened, index) for index in range(first, last)]
         runs = list(_joined(_scanned(each.offset, each.timestamp_ms, each.headers, fair_by) for each in records))
-        is_rest = first + SMALL_RECORDS >= count
+        is_rest = last >= count
         return runs, self.header.next_offset if is_rest else runs[-1].end
 
     def _record(self, opened: SourceBatch, index: int) -> Record:

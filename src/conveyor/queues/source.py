@@ -43,8 +43,8 @@ _PARTS = 3
 _BATCH_COST = 100
 """What is kept of a batch besides its positions takes as much room as so many of them."""
 
-SMALL_BYTES = 1 << 18
-"""Unpacked on the event loop."""
+SMALL_BYTES = 1 << 16
+"""Unpacked and looked at on the event loop: so much may be thousands of headers."""
 
 _SMALL_PACKED_BYTES = 1 << 16
 """Unpacked on the event loop, if that is little: a member of gzip that holds nothing takes 20 bytes, and 10 us."""
@@ -72,7 +72,7 @@ class SourceBatch:
     One that cannot be read has no positions. is_marked: some header may ask something of the queues.
     """
 
-    __slots__ = ("base_offset", "content", "header", "is_marked", "next_offset", "place", "positions")
+    __slots__ = ("base_offset", "content", "header", "is_marked", "is_small", "next_offset", "place", "positions")
 
     def __init__(self, header: BatchHeader, place: FileSlice, content: Unpacked, positions: "array[int]") -> None:
         self.header = header
@@ -82,6 +82,7 @@ class SourceBatch:
         self.content: Unpacked | None = content
         self.positions = positions
         self.is_marked = content.find(_MARK, 0) >= 0
+        self.is_small = header.records_count <= SMALL_RECORDS and len(content) <= SMALL_BYTES
 
 
 def unpack_batch(header: BatchHeader, place: FileSlice) -> SourceBatch:
@@ -96,20 +97,20 @@ def takes_long_to_unpack(header: BatchHeader) -> bool:
 
 def takes_long_to_look_at(header: BatchHeader) -> bool:
     """Whether a batch is looked at on a thread first: it may take long to unpack, or has very many records."""
-    return header.records_count > SMALL_RECORDS or takes_long_to_unpack(header)
+    return header.records_count > SMALL_RECORDS or header.size > SMALL_BYTES
 
 
 def _unpack(header: BatchHeader, place: FileSlice, batch: bytes, limit_bytes: int) -> SourceBatch:
     """Raises StillPacked, only if there is a limit."""
     is_limited = limit_bytes < MAX_UNPACKED_BYTES
-    is_small = not takes_long_to_look_at(header)
-    if is_limited and not is_small:
+    if is_limited and takes_long_to_look_at(header):
         raise StillPacked(header, place)
     try:
         _, content = unpacked_records(batch, limit_bytes)
-        if not is_small:  # They are looked at part by part: whether they all are sound shows now.
+        unpacked = SourceBatch(header, place, content, record_positions(content, header.records_count))
+        if not unpacked.is_small:  # They are looked at part by part: whether they all are sound shows now.
             deque(raw_records(header, content), maxlen=0)
-        return SourceBatch(header, place, content, record_positions(content, header.records_count))
+        return unpacked
     except UnreadableBatch as error:
         if is_limited and header.attributes & COMPRESSION_MASK:  # It may only be too large.
             raise StillPacked(header, place) from None

@@ -33,7 +33,7 @@ from conveyor.queues.machine import QueueMachine
 from conveyor.queues.memory_budget import MemoryBudget
 from conveyor.queues.policy import Start, Subscription, default_policy, policy_from_document
 from conveyor.queues.queue import Queue
-from conveyor.queues.source import MessageSource
+from conveyor.queues.source import MessageSource, StillPacked, unpack_batch
 from conveyor.replication.partition import Partition
 from conveyor.replication.runner import MachineRunner, replay
 from conveyor.testing import ManualClock, MemoryDisk
@@ -131,7 +131,11 @@ class Stage:
 
     def submit(self, command: QueueCommand, respond: Callable[[object], None] = lambda _: None) -> object:
         """Returns what is decided; `respond` is told when it is safe."""
-        self.runner.submit(command, respond)
+        try:
+            self.runner.submit(command, respond)
+        except StillPacked as packed:
+            self.source.keep(unpack_batch(packed.header, packed.place))
+            return self.submit(command, respond)
         self.advance()
         return self.machine.decided
 
