@@ -267,7 +267,10 @@ class MemoryDisk:
 
     def volume(self, path: str) -> Volume:
         self.check("volume", path)
-        return Volume(path, self.total_bytes, -1 if self.free_bytes is None else self.free_bytes)
+        if self.free_bytes is None:
+            return Volume(path, self.total_bytes, -1)
+        used_bytes = sum(file.size for file in list(self._files.values()))
+        return Volume(path, max(self.total_bytes, used_bytes + self.free_bytes), self.free_bytes)
 
     def sync_directory(self, path: str) -> None:
         self.check("sync_directory", path)
