@@ -31,7 +31,7 @@ from conveyor.log.batch import check_batch, iterate_batches
 from conveyor.log.records import decode_records, encode_batch
 from conveyor.queues.attributes import DEDUP_ID
 from conveyor.queues.policy import Start
-from tests.lying_batches import BOMB_BYTES, DEDUP, LIES, any_batch, bomb, many_records
+from tests.lying_batches import BOMB_BYTES, DEDUP, DELAY, LIES, any_batch, bomb, many_records, raw_record, sealed
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "5000"))
@@ -222,6 +222,9 @@ class LongestCallback:
 
 BOMBS = {
     **{compression.NAMES[codec]: bomb(codec) for codec in range(1, 5)},
+    "a large value": sealed(raw_record(value=bytes(BOMB_BYTES - 100), headers=[DEDUP]), 1, codec=compression.ZSTD),
+    "a large key": sealed(raw_record(key=bytes(BOMB_BYTES - 100), headers=[DELAY]), 1, codec=compression.ZSTD),
+    "a large header": sealed(raw_record(headers=[DEDUP, (b"h", bytes(BOMB_BYTES - 100))]), 1, codec=compression.ZSTD),
     "many ids": many_records(30_000, compression.ZSTD, [DEDUP]),
 }
 
@@ -249,6 +252,6 @@ async def test_bombs_do_not_stall_the_loop(name: str) -> None:
 
 
 async def leased_offsets(broker: Broker, name: str) -> list[int]:
-    leased = await broker.queues.lease(name, 1000, 0, None)
+    leased = await broker.queues.lease(name, 300, 0, None)
     await broker.queues.ack(name, [each.ack_id for each in leased])
     return [each.message.offset for each in leased]

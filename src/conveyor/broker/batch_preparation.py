@@ -12,7 +12,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Bytes
 from conveyor.kernel.settings import TopicSettings
 from conveyor.log.batch import COMPRESSION_MASK, BatchHeader
-from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked
+from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked, contains
 from conveyor.log.recompression import pack_batch, wants_recompression
 from conveyor.log.record_checks import check_records, looks_at_records
 from conveyor.log.records import raw_records, unpacked_records
@@ -56,7 +56,7 @@ class PreparedBatch(NamedTuple):
 def prepare(wanted: Preparation, limit_bytes: int = MAX_UNPACKED_BYTES) -> PreparedBatch:
     """Raises UnreadableBatch (also if the batch unpacks to more than the limit), RefusedRecords, RequestError."""
     header, content = unpacked_records(wanted.batch, limit_bytes)
-    is_delayed = wanted.is_delayed and content.find(_MARK, 0) >= 0
+    is_delayed = wanted.is_delayed and contains(content, _MARK)
     if is_delayed or _checks_records(wanted):
         check_records(header, content, wanted.topic, wanted.now_ms)
     asks_for_ids = wanted.ids is not None and has_ids(content)
@@ -85,7 +85,7 @@ def _checks_records(wanted: Preparation) -> bool:
 def _check_size(header: BatchHeader, content: Unpacked, *, is_delayed: bool) -> None:
     """A producer can divide a batch that is too large; but not one that lies. Raises UnreadableBatch, RequestError."""
     if header.records_count > MAX_MARKED_RECORDS:
-        deque(raw_records(header, content), maxlen=0)
+        deque(raw_records(header, content, skims=True), maxlen=0)
         reason = f"{header.records_count} records, and {MAX_MARKED_RECORDS} is the most with ids or delays"
         raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, reason)
     is_packed = header.attributes & COMPRESSION_MASK and header.records_count > 1

@@ -16,7 +16,7 @@ MAX_UNPACKED_BYTES = 1 << 27
 NO_LIMIT = sys.maxsize
 
 Unpacked = bytes | mmap
-"""The records of a batch. A slice is bytes, an index is a number, and `find` finds in both."""
+"""The records of a batch. A slice is bytes, an index is a number; see also `contains`."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + bytes([0, 0, 0, 1, 0, 0, 0, 1])
@@ -52,6 +52,14 @@ def decompress(codec: int, content: Bytes, limit_bytes: int = MAX_UNPACKED_BYTES
         return _unpack_snappy(content, limit_bytes) if codec == SNAPPY else _unpack(codec, content, limit_bytes)
     except (cramjam.DecompressionError, OSError, ValueError, OverflowError) as error:
         raise ValueError(f"{NAMES[codec]} records do not unpack: {error}") from error
+
+
+def contains(content: Unpacked, text: bytes) -> bool:
+    """Whether a text is anywhere in unpacked records."""
+    if isinstance(content, bytes):
+        return text in content
+    parts = range(0, len(content), _COPIED_BYTES)
+    return any(text in content[start : start + _COPIED_BYTES + len(text) - 1] for start in parts)
 
 
 def cut_out(content: Bytes | mmap, ranges: Sequence[tuple[int, int]]) -> Unpacked:

@@ -7,10 +7,13 @@ from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.log.batch import HEADER_BYTES, BatchHeader, read_header
 from conveyor.log.index import below_by_second
-from conveyor.log.records import Record, UnreadableBatch, decode_records
+from conveyor.log.records import Record, UnreadableBatch, raw_records, unpacked_records
 from conveyor.log.segment import Segment
 
 _SCAN_BYTES = 8192
+_UNPACKED_BYTES = 8 << 20
+_LOOKED_AT = 20_000
+"""Records of one batch."""
 
 
 def segment_for(segments: Sequence[Segment], offset: int) -> Segment:
@@ -115,11 +118,15 @@ def _find_time_in(segment: Segment, timestamp_ms: int, limit_offset: int, start_
 
 
 def _find_time_among(batch: bytes, timestamp_ms: int, start_offset: int) -> Record | None:
-    """A batch that cannot be read, which a plain topic stores, counts as its first record, of the header's time."""
+    """A batch that cannot be read, or not soon, counts as its first record, of the header's time."""
     try:
-        for record in decode_records(batch):
-            if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-                return record
+        header, content = unpacked_records(batch, _UNPACKED_BYTES)
+        if header.records_count > _LOOKED_AT:
+            raise UnreadableBatch(f"{header.records_count} records are too many to look at")
+        for _, _, offset_delta, time_ms, _, _, _ in raw_records(header, content, skims=True):
+            offset = header.base_offset + offset_delta
+            if time_ms >= timestamp_ms and offset >= start_offset:
+                return Record(offset=offset, timestamp_ms=time_ms, key=None, value=None)
     except UnreadableBatch:
         header = read_header(batch)
         offset = max(header.base_offset, start_offset)

@@ -41,7 +41,7 @@ def check_records(header: BatchHeader, content: Unpacked, topic: TopicSettings, 
     has_wrong_time = False
     errors: list[RecordError] = []
     refused_count = 0
-    for index, (_, _, _, timestamp_ms, key, _, _) in enumerate(raw_records(header, content)):
+    for index, (_, _, _, timestamp_ms, key, _, _) in enumerate(raw_records(header, content, skims=True)):
         fault = timestamp_fault(timestamp_ms, topic, now_ms) if checks_times else None
         if fault is not None:
             has_wrong_time = True

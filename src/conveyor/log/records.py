@@ -7,6 +7,7 @@ A producer can put anything behind a right CRC, and a plain topic stores it. So 
 for `UnreadableBatch`: the batch does not unpack, or its records are not those that its header announces.
 """
 
+import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,9 @@ _VARLONG_BITS = 70
 
 _ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
 
+_MAX_HEADER_BYTES = 8 << 20
+"""Of a header's name, and of its value."""
+
 _LAST_TIMESTAMP = (1 << 62) - 1
 """So that the difference of two timestamps still is a number of 64 bits."""
 
@@ -78,10 +82,11 @@ def decode_records(batch: Bytes) -> Iterator[Record]:
         )
 
 
-def raw_records(header: BatchHeader, content: compression.Unpacked) -> Iterator[RawRecord]:
+def raw_records(header: BatchHeader, content: compression.Unpacked, *, skims: bool = False) -> Iterator[RawRecord]:
     """Every one of a batch's unpacked records. Raises UnreadableBatch, possibly after some of the records.
 
     Their offsets rise, with gaps where the broker has left records out, and stay within the batch.
+    skims: keys and values are empty or null: a large one is not copied.
     """
     position, last_delta, largest_delta = 0, -1, header.last_offset_delta
     base_timestamp = header.base_timestamp
@@ -91,7 +96,7 @@ def raw_records(header: BatchHeader, content: compression.Unpacked) -> Iterator[
             start = position
             length, position = _read_varint(content, position)
             end = position + length
-            timestamp_delta, offset_delta, key, value, headers, position = _read_fields(content, position)
+            timestamp_delta, offset_delta, key, value, headers, position = _read_fields(content, position, skims=skims)
             if position != end:
                 raise UnreadableBatch(f"a record of {length} bytes has {position - end + length}")
             if not last_delta < offset_delta <= largest_delta:
@@ -218,7 +223,7 @@ def _timestamp(base_timestamp: int, delta: int) -> int:
 
 
 def _read_fields(
-    content: compression.Unpacked, position: int
+    content: compression.Unpacked, position: int, *, skims: bool = False
 ) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...], int]:
     """One record's timestamp delta, offset delta, key, value and headers, from the place behind its length; its end.
 
@@ -226,8 +231,9 @@ def _read_fields(
     """
     timestamp_delta, position = _read_varint(content, position + 1, _VARLONG_BITS)
     offset_delta, position = _read_varint(content, position)
-    key, position = _read_bytes(content, position)
-    value, position = _read_bytes(content, position)
+    read = _skip_bytes if skims else _read_bytes
+    key, position = read(content, position)
+    value, position = read(content, position)
     count, position = _read_varint(content, position)
     if not count:
         return timestamp_delta, offset_delta, key, value, (), position
@@ -235,10 +241,10 @@ def _read_fields(
         raise UnreadableBatch(f"a record has {count} headers: at most {MAX_HEADERS} are read")
     headers = []
     for _ in range(count):
-        name, position = _read_bytes(content, position)
+        name, position = _read_bytes(content, position, _MAX_HEADER_BYTES)
         if name is None:
             raise UnreadableBatch("a header has no name")
-        header_value, position = _read_bytes(content, position)
+        header_value, position = _read_bytes(content, position, _MAX_HEADER_BYTES)
         headers.append((name.decode("utf-8", "surrogateescape"), header_value))
     return timestamp_delta, offset_delta, key, value, tuple(headers), position
 
@@ -294,11 +300,20 @@ def _read_varint(content: compression.Unpacked, position: int, bits: int = _VARI
     raise UnreadableBatch(f"a number takes more than {bits // 7} bytes")
 
 
-def _read_bytes(content: compression.Unpacked, position: int) -> tuple[bytes | None, int]:
+def _read_bytes(
+    content: compression.Unpacked, position: int, limit_bytes: int = sys.maxsize
+) -> tuple[bytes | None, int]:
     length, position = _read_varint(content, position)
     if length < 0:
         return None, position
+    if length > limit_bytes:
+        raise UnreadableBatch(f"a header has a name or a value of {length} bytes, above {limit_bytes}")
     end = position + length
     if end > len(content):
         raise IndexError(end)
     return content[position:end], end
+
+
+def _skip_bytes(content: compression.Unpacked, position: int) -> tuple[bytes | None, int]:
+    length, position = _read_varint(content, position)
+    return (None, position) if length < 0 else (b"", position + length)

@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.log.batch import BatchHeader, iterate_batches
-from conveyor.log.compression import Unpacked, cut_out
+from conveyor.log.compression import Unpacked, contains, cut_out
 from conveyor.log.records import Header, UnreadableBatch, raw_records, unpacked_records
 from conveyor.queues.attributes import DEDUP_ID, last_header
 
@@ -77,7 +77,7 @@ class Deduplicated:
 
 def has_ids(content: Unpacked) -> bool:
     """Whether it is worth looking for ids among unpacked records."""
-    return content.find(_NAME, 0) >= 0
+    return contains(content, _NAME)
 
 
 def deduplicate(header: BatchHeader, content: Unpacked, index: DedupIndex, now_ms: int, window_ms: int) -> Deduplicated:
@@ -91,7 +91,7 @@ def deduplicate(header: BatchHeader, content: Unpacked, index: DedupIndex, now_m
     fresh: dict[bytes, KnownId] = {}
     duplicates: dict[int, int] = {}
     repeats: dict[int, int] = {}
-    for start, end, offset_delta, timestamp_ms, _, _, headers in raw_records(header, content):
+    for start, end, offset_delta, timestamp_ms, _, _, headers in raw_records(header, content, skims=True):
         digest = dedup_digest(headers)
         first = None if digest is None else index.find(digest, now_ms, window_ms)
         if first is not None:
@@ -120,7 +120,7 @@ def ids_of_records(header: BatchHeader, content: Unpacked) -> list[KnownId]:
     base_offset = header.base_offset
     return [
         KnownId(digest, base_offset + offset_delta, timestamp_ms)
-        for _, _, offset_delta, timestamp_ms, _, _, headers in raw_records(header, content)
+        for _, _, offset_delta, timestamp_ms, _, _, headers in raw_records(header, content, skims=True)
         if (digest := dedup_digest(headers)) is not None
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from conveyor.log.batch import COMPRESSION_MASK, CONTROL, BatchHeader
-from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked
+from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked, contains
 from conveyor.log.records import UnreadableBatch, raw_records, unpacked_records
 from conveyor.queues.attributes import PREFIX, read_attributes
 
@@ -33,7 +33,7 @@ def scan_due(header: BatchHeader, batch: bytes, limit_bytes: int = MAX_UNPACKED_
     has_gaps = header.records_count != header.last_offset_delta + 1
     try:
         _, content = unpacked_records(batch, limit_bytes)
-        if not has_gaps and content.find(_MARK, 0) < 0:
+        if not has_gaps and not contains(content, _MARK):
             return [whole]
         return list(_joined(_each(header, content)))
     except UnreadableBatch:  # The broker does not look inside what it stores.
@@ -43,7 +43,7 @@ def scan_due(header: BatchHeader, batch: bytes, limit_bytes: int = MAX_UNPACKED_
 
 
 def _each(header: BatchHeader, content: Unpacked) -> Iterator[DueRun]:
-    for _, _, offset_delta, timestamp_ms, _, _, headers in raw_records(header, content):
+    for _, _, offset_delta, timestamp_ms, _, _, headers in raw_records(header, content, skims=True):
         offset = header.base_offset + offset_delta
         due_ms = read_attributes(headers, timestamp_ms).due_ms if headers else 0
         yield DueRun(offset, offset + 1, due_ms)

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from conveyor.kernel.errors import StorageFailure
+from conveyor.log.compression import MAX_UNPACKED_BYTES
 from conveyor.queues.attributes import read_attributes
 from conveyor.queues.commands import MessageState, QueueCounts
 from conveyor.queues.message import Message
 from conveyor.queues.queue import Queue
-from conveyor.queues.source import MessageSource
+from conveyor.queues.source import SMALL_BYTES, MessageSource, StillPacked
 
 MAX_PEEKED_BYTES = 8 << 20
 """As large are the messages of one answer, apart from the last."""
@@ -41,7 +42,9 @@ def count_messages(queue: Queue, source: MessageSource, high_watermark: int) -> 
 
 def _oldest_ms(queue: Queue, source: MessageSource, high_watermark: int) -> int | None:
     try:
-        oldest = next(unsettled_messages(queue, source, high_watermark), None)
+        oldest = next(unsettled_messages(queue, source, high_watermark, SMALL_BYTES), None)
+    except StillPacked as packed:  # It is not worth the time.
+        return packed.header.max_timestamp
     except StorageFailure:  # Whoever wants the message is told; the counts hold all the same.
         return None
     return None if oldest is None else oldest.timestamp_ms
@@ -60,14 +63,16 @@ def peek(
     return found
 
 
-def unsettled_messages(queue: Queue, source: MessageSource, high_watermark: int) -> Iterator[Message]:
-    """Ascending by offset, not beyond a number of them that one call may look at."""
+def unsettled_messages(
+    queue: Queue, source: MessageSource, high_watermark: int, limit_bytes: int = MAX_UNPACKED_BYTES
+) -> Iterator[Message]:
+    """Ascending by offset, not beyond a number of them that one call may look at. limit_bytes: see `MessageSource`."""
     looked_at = 0
     progress = queue.progress
     start = max(progress.start_offset, source.log_start_offset)
     for first, end in progress.settled.gaps(start, high_watermark):
         for offset in range(first, end):
-            message = source.get(offset)
+            message = source.get(offset, limit_bytes)
             if message is not None:
                 yield message
             looked_at += 1

@@ -60,25 +60,26 @@ class BatchScan:
         self._place = place
         self._batch = batch
         self._limit_bytes = limit_bytes
-        self._by_group: dict[str | None, list[Scanned]] = {}
+        self._found: dict[tuple[str | None, int], tuple[list[Scanned], int]] = {}
 
     def runs(self, fair_by: str | None, start_offset: int = 0) -> tuple[list[Scanned], int]:
         """Its messages in the order of their offsets, from one on at least, and the offset behind them.
 
         fair_by: the header that names their groups. A batch that cannot be read has no messages. Raises StillPacked.
         """
-        next_offset = self.header.next_offset
-        found = self._by_group.get(fair_by)
+        place = (fair_by, start_offset)
+        found = self._found.get(place)
         if found is not None:
-            return found, next_offset
+            return found
         try:
             if self._has_parts(fair_by):
-                return self._part(fair_by, start_offset)
-            found = list(self._scan(fair_by))
+                found = self._part(fair_by, start_offset)
+            else:
+                found = list(self._scan(fair_by)), self.header.next_offset
         except UnreadableBatch:  # The broker does not look inside what it stores.
-            found = []
-        self._by_group[fair_by] = found
-        return found, next_offset
+            found = [], self.header.next_offset
+        self._found[place] = found
+        return found
 
     def _scan(self, fair_by: str | None) -> Iterator[Scanned]:
         header = self.header
@@ -109,7 +110,7 @@ class BatchScan:
         content = self._opened().content
         assert content is not None
         base_offset = self.header.base_offset
-        for _, _, offset_delta, timestamp_ms, _, _, headers in raw_records(self.header, content):
+        for _, _, offset_delta, timestamp_ms, _, _, headers in raw_records(self.header, content, skims=True):
             yield _scanned(base_offset + offset_delta, timestamp_ms, headers, fair_by)
 
     def _part(self, fair_by: str | None, start_offset: int) -> tuple[list[Scanned], int]:

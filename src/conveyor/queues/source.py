@@ -24,7 +24,7 @@ from conveyor.log.batch import (
     iterate_batches,
     read_header,
 )
-from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked
+from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked, contains
 from conveyor.log.log import Log
 from conveyor.log.reading import find_time
 from conveyor.log.records import UnreadableBatch, raw_records, read_record, record_positions, unpacked_records
@@ -49,8 +49,11 @@ SMALL_BYTES = 1 << 16
 _SMALL_PACKED_BYTES = 1 << 16
 """Unpacked on the event loop, if that is little: a member of gzip that holds nothing takes 20 bytes, and 10 us."""
 
-SMALL_RECORDS = 2_000
+SMALL_RECORDS = 1_000
 """Looked through on the event loop, at once."""
+
+_MAX_MESSAGE_BYTES = 16 << 20
+"""A message may be larger if its topic takes such messages unpacked, too."""
 
 _MARK = PREFIX.encode()
 _UNPACKED_AT_ONCE = 1 << 20
@@ -81,7 +84,7 @@ class SourceBatch:
         self.place = place
         self.content: Unpacked | None = content
         self.positions = positions
-        self.is_marked = content.find(_MARK, 0) >= 0
+        self.is_marked = contains(content, _MARK)
         self.is_small = header.records_count <= SMALL_RECORDS and len(content) <= SMALL_BYTES
 
 
@@ -109,7 +112,7 @@ def _unpack(header: BatchHeader, place: FileSlice, batch: bytes, limit_bytes: in
         _, content = unpacked_records(batch, limit_bytes)
         unpacked = SourceBatch(header, place, content, record_positions(content, header.records_count))
         if not unpacked.is_small:  # They are looked at part by part: whether they all are sound shows now.
-            deque(raw_records(header, content), maxlen=0)
+            deque(raw_records(header, content, skims=True), maxlen=0)
         return unpacked
     except UnreadableBatch as error:
         if is_limited and header.attributes & COMPRESSION_MASK:  # It may only be too large.
@@ -238,6 +241,8 @@ class MessageSource:
     def message(self, batch: SourceBatch, index: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> Message:
         """One record of a batch, by its place. Raises UnreadableBatch, StillPacked, StorageFailure."""
         start, end = batch.positions[index], batch.positions[index + 1]
+        if end - start > _MAX_MESSAGE_BYTES and end - start > self._log.topic.max_message_bytes:
+            raise UnreadableBatch(f"a message of {end - start} bytes, above max.message.bytes, is not read into memory")
         content = batch.content
         if content is None and not batch.header.attributes & COMPRESSION_MASK:
             content = batch.place.file.read(batch.place.position + HEADER_BYTES + start, end - start)

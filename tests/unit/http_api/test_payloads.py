@@ -46,3 +46,8 @@ def test_header_that_comes_twice_has_a_list() -> None:
 def test_header_that_is_not_base64_is_named() -> None:
     with pytest.raises(RequestError, match=r"^headers\.trace\.base64 is not base64"):
         read_headers({"trace": Base64(base64="?")})
+
+
+def test_header_name_that_is_no_text_can_be_shown() -> None:
+    name = b"caf\xff\xc3\xa9".decode("utf-8", "surrogateescape")
+    assert msgspec.json.encode(show_headers([(name, b"1")])).decode() == '{"caf\ufffd\u00e9":"1"}'

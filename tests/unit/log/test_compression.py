@@ -5,7 +5,7 @@ from random import Random
 import cramjam
 import pytest
 
-from conveyor.log.compression import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, compress, decompress
+from conveyor.log.compression import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, compress, contains, cut_out, decompress
 
 CODECS = [GZIP, SNAPPY, LZ4, ZSTD]
 EVERY = pytest.mark.parametrize("codec", CODECS, ids=[NAMES[codec] for codec in CODECS])
@@ -74,3 +74,20 @@ def test_snappy_in_very_many_blocks_is_refused() -> None:
     frame, block = compress(SNAPPY, b"")[:16], (1).to_bytes(4, "big") + b"\0"
     assert decompress(SNAPPY, frame + block * 4096) == b""
     assert "more than 4096 blocks" in refused(SNAPPY, frame + block * 4097)
+
+
+def test_text_is_found_wherever_it_lies() -> None:
+    for size in (100, 3 << 20):
+        for place in (0, 50, size - 4, *([(1 << 20) - 2, 1 << 20] if size > 100 else [])):
+            content = bytes(place) + b"text" + bytes(size - place - 4)
+            unpacked = decompress(ZSTD, compress(ZSTD, content))
+            assert contains(unpacked, b"text")
+            assert not contains(unpacked, b"texts")
+
+
+def test_ranges_are_cut_out() -> None:
+    content = noise(5 << 20)
+    ranges = [(1, 9), (1 << 20, 3 << 20), (5 << 20, 5 << 20), (4_000_000, 5 << 20)]
+    for wanted in (ranges[:1], ranges, []):
+        unpacked = cut_out(decompress(LZ4, compress(LZ4, content)), wanted)
+        assert unpacked[:] == b"".join(content[start:end] for start, end in wanted)

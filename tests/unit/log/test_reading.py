@@ -4,11 +4,13 @@ import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.settings import TopicSettings
+from conveyor.log.batch import read_header
 from conveyor.log.compression import ZSTD
 from conveyor.log.log import Log
 from conveyor.log.reading import find_newest, find_time, headers, segment_for
 from conveyor.log.records import encode_batch
 from conveyor.testing import MemoryDisk
+from tests.lying_batches import LIES
 from tests.unit.log.logs import NOW_MS, append, batch, contents, flush, open_topic_log, read_bytes, records_of
 
 SIZE = len(batch(b"a", b"b"))
@@ -143,3 +145,23 @@ def test_find_newest_takes_the_first_of_the_newest() -> None:
     newest = find_newest(log.segments, log.written_offset)
     assert newest is not None
     assert (newest.offset, newest.timestamp_ms) == (1, 40)
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_batch_that_cannot_be_read_is_found_by_time_and_hides_none(lie: bytes) -> None:
+    time_ms = read_header(lie).max_timestamp
+    log = open_topic_log(MemoryDisk())
+    append(log, batch(b"before", at_ms=time_ms - 1))
+    append(log, lie)
+    append(log, batch(b"after", at_ms=time_ms + 1))
+    before, found, after = (found_time(log, time_ms + late_ms) for late_ms in (-1, 0, 1))
+    assert found is not None
+    assert before == 0
+    assert 1 <= found < log.log_end_offset - 1
+    assert after == log.log_end_offset - 1
+
+
+def test_batch_that_takes_long_to_look_at_is_found_as_a_whole() -> None:
+    log = open_topic_log(MemoryDisk())
+    append(log, encode_batch([(NOW_MS, None, b"", ())] * 30_000 + [(NOW_MS + 1, None, b"", ())], codec=ZSTD))
+    assert found_time(log, NOW_MS + 1) == 0

@@ -1,6 +1,7 @@
 """Records inside a batch: what is encoded is decoded, and hostile bytes end in UnreadableBatch, soon."""
 
 import contextlib
+from collections import deque
 
 import pytest
 from crc32c import crc32c
@@ -10,7 +11,18 @@ from hypothesis import strategies as st
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.log import compression
 from conveyor.log.batch import CRC_START, HEADER, HEADER_BYTES, MAGIC_END, check_batch, read_header
-from conveyor.log.records import Header, Record, decode_records, encode_batch
+from conveyor.log.records import (
+    Header,
+    Record,
+    UnreadableBatch,
+    decode_records,
+    encode_batch,
+    raw_records,
+    read_record,
+    record_positions,
+    unpacked_records,
+)
+from tests.lying_batches import LIES
 
 OPTIONAL_BYTES = st.none() | st.binary(max_size=300)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), OPTIONAL_BYTES), max_size=3)
@@ -104,3 +116,37 @@ def test_decode_records_refuses_numbers_that_cannot_be(
 def test_decode_records_survives_anything(content: bytes, records_count: int) -> None:
     with contextlib.suppress(RequestError):
         assert len(list(decode_records(batch_of(content, records_count)))) == records_count
+
+
+@pytest.mark.parametrize("skims", [False, True], ids=["read", "skimmed"])
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_batch_that_lies_is_unreadable(lie: bytes, skims: bool) -> None:
+    with pytest.raises(UnreadableBatch):
+        deque(raw_records(*unpacked_records(lie), skims=skims), maxlen=0)
+
+
+@given(records=RECORDS)
+@settings(max_examples=25, deadline=None)
+def test_one_record_is_read_as_all_are(
+    records: list[tuple[int, bytes | None, bytes | None, tuple[Header, ...]]],
+) -> None:
+    encoded = encode_batch(records, codec=compression.LZ4)
+    header, content = unpacked_records(encoded)
+    positions = record_positions(content, header.records_count)
+    found = [read_record(header, content, *positions[index : index + 2]) for index in range(header.records_count)]
+    assert found == list(decode_records(encoded))
+
+
+@pytest.mark.parametrize("codec", range(5), ids=compression.NAMES)
+def test_records_of_a_large_batch_are_read(codec: int) -> None:
+    values = [bytes([number]) * (1 << 20) for number in range(3)]
+    records = decode_records(encode_batch([(0, b"k", value, [("n", value[:9])]) for value in values], codec=codec))
+    assert [(each.key, each.value, each.headers) for each in records] == [
+        (b"k", value, (("n", value[:9]),)) for value in values
+    ]
+
+
+def test_header_that_is_too_large_is_unreadable() -> None:
+    batch = encode_batch([(0, None, None, [("name", bytes(9 << 20))])], codec=compression.ZSTD)
+    with pytest.raises(UnreadableBatch, match="header"):
+        list(decode_records(batch))

@@ -83,3 +83,20 @@ def test_batch_whose_record_lies_beyond_it_has_no_messages() -> None:
     records = list(decode_records(bytes(content)))
     strange = rebuild_batch(found, [records[0], replace(records[1], offset=1_000)], NOW_MS, found.attributes)
     assert runs(strange) == []
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_batch_of_many_records_is_looked_through_part_by_part(codec: int) -> None:
+    content = batch(*[[header("priority", number % 2)] for number in range(2_500)], codec=codec)
+    found = read_header(content)
+    kept = [each for each in decode_records(content) if not 1_200 <= each.offset < 1_300]
+    scanned = scan(rebuild_batch(found, kept, NOW_MS, found.attributes))
+    offsets: list[int] = []
+    start = 0
+    while start < found.next_offset:
+        runs_found, reached = scanned.runs(None, start)
+        assert start < reached
+        offsets += [each.start for each in runs_found]
+        start = reached
+    assert offsets == [each.offset for each in kept]
+    assert scanned.runs(None, 1_250)[0][0].start == 1_300

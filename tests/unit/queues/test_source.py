@@ -12,7 +12,7 @@ from conveyor.log.log import Log
 from conveyor.log.records import Header, decode_records, encode_batch, rebuild_batch
 from conveyor.queues import source as source_module
 from conveyor.queues.cache_share import CacheShare
-from conveyor.queues.source import SMALL_BYTES, MessageSource, StillPacked
+from conveyor.queues.source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
 from conveyor.testing import MemoryDisk
 from tests.lying_batches import raw_record, sealed
 from tests.unit.log.logs import NOW_MS, open_topic_log
@@ -190,3 +190,25 @@ def test_batch_that_is_large_when_packed_is_not_unpacked_on_the_event_loop() -> 
     with pytest.raises(StillPacked):
         source.get(0, SMALL_BYTES)
     assert source.get(0) is not None
+
+
+def test_message_that_is_larger_than_its_topic_takes_is_not_read_into_memory() -> None:
+    content = encode_batch([(NOW_MS, None, bytes(17 << 20), ()), (NOW_MS, None, b"v", ())], codec=compression.ZSTD)
+    for max_message_bytes, is_read in ((1 << 20, False), (18 << 20, True)):
+        log, source = opened(TopicSettings(max_message_bytes=max_message_bytes))
+        append(log, content)
+        assert (source.get(0) is not None) == is_read
+        assert source.get(1) is not None
+
+
+def test_batch_that_takes_long_is_unpacked_elsewhere() -> None:
+    log, source = opened()
+    for _ in range(2):
+        append(log, encode_batch([(NOW_MS, None, bytes(6 << 20), ())], codec=compression.ZSTD))
+    for offset in (0, 1, 0):
+        with pytest.raises(StillPacked) as packed:
+            source.get(offset, SMALL_BYTES)
+        assert not source.has_content(packed.value.header)
+        source.keep(unpack_batch(packed.value.header, packed.value.place))
+        assert source.get(offset, SMALL_BYTES) is not None
+    assert source.get(1) is not None
