@@ -19,8 +19,8 @@ from conveyor.log.records import raw_records, unpacked_records
 from conveyor.log.timestamps import stamps_records
 from conveyor.queues.attributes import PREFIX
 from conveyor.queues.dedup import DedupIndex, KnownId, deduplicate, has_ids, ids_of_records
+from conveyor.queues.forwarding_batches import MAX_DELAYED_BYTES
 
-MAX_DELAYED_BYTES = 8 << 20
 MAX_MARKED_RECORDS = 10_000
 """In a batch with ids or delayed messages, which are noted on the event loop: as many as librdkafka sends in one."""
 
@@ -61,7 +61,7 @@ def prepare(wanted: Preparation, limit_bytes: int = MAX_UNPACKED_BYTES) -> Prepa
         check_records(header, content, wanted.topic, wanted.now_ms)
     asks_for_ids = wanted.ids is not None and has_ids(content)
     if is_delayed or asks_for_ids:
-        _check_size(header, content, is_delayed=is_delayed)
+        _check_size(wanted, content, is_delayed=is_delayed)
     if wanted.ids is None or not asks_for_ids:
         return PreparedBatch(batch=_packed(wanted, content))
     if not wanted.drops:
@@ -82,14 +82,16 @@ def _checks_records(wanted: Preparation) -> bool:
     return wanted.header.max_timestamp > newest_ms and not stamps_records(topic)
 
 
-def _check_size(header: BatchHeader, content: Unpacked, *, is_delayed: bool) -> None:
+def _check_size(wanted: Preparation, content: Unpacked, *, is_delayed: bool) -> None:
     """A producer can divide a batch that is too large; but not one that lies. Raises UnreadableBatch, RequestError."""
+    header = wanted.header
     if header.records_count > MAX_MARKED_RECORDS:
         deque(raw_records(header, content, skims=True), maxlen=0)
         reason = f"{header.records_count} records, and {MAX_MARKED_RECORDS} is the most with ids or delays"
         raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, reason)
-    is_packed = header.attributes & COMPRESSION_MASK and header.records_count > 1
-    if is_delayed and is_packed and len(content) > MAX_DELAYED_BYTES:  # The forwarder takes it apart.
+    is_taken_apart = header.records_count > 1 or stamps_records(wanted.topic)
+    is_packed = header.attributes & COMPRESSION_MASK
+    if is_delayed and is_taken_apart and is_packed and len(content) > MAX_DELAYED_BYTES:
         reason = f"unpacks to {len(content)} bytes, and {MAX_DELAYED_BYTES} is the most with delays"
         raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, reason)
 

@@ -67,6 +67,7 @@ class QueuePartition:
         self._snapshot_bytes = 0
         self._bytes_at_snapshot = 0
         messages.queue = self
+        source.dispose = threads.submit
         self._rose()
 
     @property

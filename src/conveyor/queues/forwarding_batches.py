@@ -20,7 +20,10 @@ from conveyor.log.timestamps import stamps_records
 from conveyor.queues.attributes import DELAY_MS, DELIVER_AT_MS, read_attributes
 from conveyor.queues.forwarding_records import Intent, Range
 from conveyor.queues.message import Message
-from conveyor.queues.source import MessageSource
+from conveyor.queues.source import MessageSource, StillPacked
+
+MAX_DELAYED_BYTES = 8 << 20
+"""A compressed batch with delayed messages unpacks to no more, as it is taken apart on the event loop."""
 
 _BATCH_BYTES = 128 << 10
 _HEADER_BYTES = 61
@@ -65,11 +68,14 @@ def _whole_batch(run: Range, inbox: MessageSource, limit_offset: int, topic: Top
 def _is_better_packed(header: BatchHeader, inbox: MessageSource, topic: TopicSettings) -> bool:
     """Small batches cost those who read them; but a record that is compressed by itself stays so.
 
-    A batch that cannot be read goes on as it is.
+    A batch that cannot be read, or not soon, goes on as it is.
     """
     if header.records_count > 1 or (header.attributes & COMPRESSION_MASK and not stamps_records(topic)):
         return False
-    return inbox.get(header.base_offset) is not None
+    try:
+        return inbox.get(header.base_offset, MAX_DELAYED_BYTES) is not None
+    except StillPacked:
+        return False
 
 
 def _records(run: Range, inbox: MessageSource, topic: TopicSettings) -> Iterator[PackedRecord]:

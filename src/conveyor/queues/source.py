@@ -12,7 +12,7 @@ import logging
 from array import array
 from bisect import bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from conveyor.kernel.errors import ReadLater, RequestError
 from conveyor.kernel.ports import FileSlice
@@ -58,6 +58,10 @@ _MAX_MESSAGE_BYTES = 16 << 20
 _MARK = PREFIX.encode()
 _UNPACKED_AT_ONCE = 1 << 20
 """By one call of `batches`, and the last batch."""
+
+
+def _do(work: Callable[[], None]) -> None:
+    work()
 
 
 class StillPacked(ReadLater):
@@ -135,6 +139,8 @@ class MessageSource:
         self._content_bytes = 0
         self._unpacked_bytes = 0
         self._has_told_of_garbage = False
+        self.dispose: Callable[[Callable[[], None]], object] = _do
+        """Takes what gives large unpacked records back to the system, which takes long."""
         self._last: SourceBatch | None = None
         self._share: CacheShare | None = None
 
@@ -348,4 +354,6 @@ class MessageSource:
     def _drop_content(self, batch: SourceBatch) -> None:
         if batch.content is not None and self._contents.pop(batch.header.base_offset, None) is not None:
             self._content_bytes -= len(batch.content)
-            batch.content = None
+            dropped, batch.content = [batch.content], None
+            if not isinstance(dropped[0], bytes):
+                self.dispose(dropped.clear)

@@ -15,7 +15,7 @@ from conveyor.log.batch import MAX_RECORDS
 from conveyor.log.record_checks import MAX_RECORD_ERRORS, RefusedRecords
 from conveyor.log.records import Header, encode_batch
 from conveyor.queues.attributes import DEDUP_ID, DELAY_MS
-from tests.lying_batches import LIES, bomb, many_records, raw_record, sealed
+from tests.lying_batches import DEDUP, LIES, bomb, many_records, raw_record, sealed
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
 LOOKING: dict[str, Mapping[str, str]] = {
@@ -137,22 +137,34 @@ async def test_bomb_is_refused_or_taken_as_it_is(broker: Broker, topic: str, cod
     assert (await begin(broker, topic, sound(b"v"))).error is None
 
 
-async def test_batch_of_too_many_records_is_refused_so_that_its_producer_divides_it(broker: Broker) -> None:
-    await create(broker, "plain", {})
-    for topic, batch in (
-        ("plain", sealed(b"", MAX_RECORDS + 1, codec=compression.ZSTD)),
-        ("delayed", many_records(10_001, compression.ZSTD, [(DELAY_MS.encode(), b"5")])),
-        ("delayed", sealed(raw_record(0, value=bytes(9 << 20), headers=[(DELAY_MS.encode(), b"5")]) + raw_record(1), 2,
-                           codec=compression.ZSTD)),
-    ):  # fmt: skip
-        if topic == "delayed":
-            await create_once(broker, topic)
-        assert (await refusal(broker, topic, batch)).kind is ErrorKind.MESSAGE_TOO_LARGE
+DELAY = (DELAY_MS.encode(), b"5")
+LARGE = raw_record(0, value=bytes(9 << 20), headers=[DELAY])
 
 
-async def create_once(broker: Broker, name: str) -> None:
-    if name not in broker.topics.image.topics:
-        await create(broker, name)
+@pytest.mark.parametrize(
+    ("config", "batch"),
+    [
+        ({}, sealed(b"", MAX_RECORDS + 1, codec=compression.ZSTD)),
+        ({"delay.enable": "true"}, many_records(10_001, compression.ZSTD, [DELAY])),
+        ({"delay.enable": "true"}, sealed(LARGE + raw_record(1), 2, codec=compression.ZSTD)),
+        (
+            {"delay.enable": "true", "message.timestamp.type": "LogAppendTime"},
+            sealed(LARGE, 1, codec=compression.ZSTD),
+        ),
+        ({"dedup.enable": "true"}, many_records(10_001, compression.ZSTD, [DEDUP])),
+    ],
+    ids=["records", "delayed records", "delayed bytes", "stamped bytes", "ids"],
+)
+async def test_batch_that_is_too_large_is_refused_so_that_its_producer_divides_it(
+    broker: Broker, config: Mapping[str, str], batch: bytes
+) -> None:
+    await create(broker, "small", config)
+    assert (await refusal(broker, "small", batch)).kind is ErrorKind.MESSAGE_TOO_LARGE
+
+
+async def test_delayed_record_that_is_large_by_itself_is_taken(broker: Broker) -> None:
+    await create(broker, "delayed")
+    assert (await begin(broker, "delayed", sealed(LARGE, 1, codec=compression.ZSTD))).error is None
 
 
 async def test_each_record_that_a_topic_does_not_take_is_named(broker: Broker) -> None:
