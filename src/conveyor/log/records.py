@@ -195,11 +195,13 @@ def record_positions(content: compression.Unpacked, count: int) -> "array[int]":
     return positions
 
 
-def read_record(header: BatchHeader, content: compression.Unpacked, start: int, end: int) -> Record:
-    """The record between two of `record_positions`. Raises UnreadableBatch."""
+def read_record(
+    header: BatchHeader, content: compression.Unpacked, start: int, end: int, *, skims: bool = False
+) -> Record:
+    """The record between two of `record_positions`. skims: see `raw_records`. Raises UnreadableBatch."""
     try:
         _, position = _read_varint(content, start)
-        timestamp_delta, offset_delta, key, value, headers, reached = _read_fields(content, position)
+        timestamp_delta, offset_delta, key, value, headers, reached = _read_fields(content, position, skims=skims)
     except IndexError:
         raise UnreadableBatch("a record reaches beyond its batch") from None
     if reached != end:

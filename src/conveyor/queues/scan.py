@@ -128,7 +128,8 @@ class BatchScan:
 
     def _record(self, opened: SourceBatch, index: int) -> Record:
         assert opened.content is not None
-        return read_record(self.header, opened.content, opened.positions[index], opened.positions[index + 1])
+        start, end = opened.positions[index], opened.positions[index + 1]
+        return read_record(self.header, opened.content, start, end, skims=True)
 
     def _opened(self) -> SourceBatch:
         return self._source.open(self.header, self._place, self._batch, self._limit_bytes)
