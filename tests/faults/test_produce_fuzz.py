@@ -231,10 +231,10 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 async def test_bombs_do_not_stall_the_loop(name: str) -> None:
-    """Unpacking any of them once on the loop, or clearing room for it, would take longer than all that it may do."""
+    """Unpacking any of them on the loop would take four times as long as clearing room for it: half of that is allowed."""
     began = thread_time()
     bytes(bytearray(BOMB_BYTES))
-    too_long = thread_time() - began
+    too_long = 2 * (thread_time() - began)
     longest = LongestCallback()
     storage = Storage()
     async with watched_broker(storage) as broker:
