@@ -231,7 +231,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 async def test_bombs_do_not_stall_the_loop(name: str) -> None:
-    """Unpacking any of them on the loop would take four times as long as making room for it; half of that is allowed."""
+    """Unpacking any of them on the loop takes four times as long as making room for it: half of that is allowed."""
     began = thread_time()
     bytes(bytearray(BOMB_BYTES))
     too_long = 2 * (thread_time() - began)
