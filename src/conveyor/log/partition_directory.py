@@ -42,7 +42,9 @@ class PartitionDirectory:
         elif self._disk.list(self._directory):
             self._disk.write_atomic(self._marker, encode_owner(self.topic_id))
         else:
-            self._disk.open(self._marker, create=True).append([encode_owner(self.topic_id)])
+            marker = self._disk.open(self._marker, create=True)
+            marker.append([encode_owner(self.topic_id)])
+            marker.close()
 
     @property
     def is_anothers(self) -> bool:
@@ -74,7 +76,9 @@ class PartitionDirectory:
     def sync_directory(self, path: str) -> None:
         """The mark, too, is durable then."""
         held = self._held()
-        held.open(self._marker).sync()
+        marker = held.open(self._marker)
+        marker.sync()
+        marker.close()
         held.sync_directory(path)
 
     def _held(self) -> Directory:

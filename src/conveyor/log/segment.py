@@ -173,9 +173,9 @@ class Segment:
 
     def seal(self, seal: Seal) -> None:
         """Drop the indexes in memory: they are on disk now."""
+        self._close_indexes()
         self._seal = seal
         self._offsets, self._times = MemoryEntries(), MemoryEntries("q")
-        self._indexes = {}
 
     def load_seal(self) -> bool:
         """Take the bounds from the seal's file; False if it does not check out, or is of another size."""

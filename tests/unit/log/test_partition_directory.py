@@ -1,5 +1,7 @@
 """A partition's directory belongs to one topic id, and work on one topic's files never touches another's."""
 
+import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -71,6 +73,27 @@ def test_mark_is_durable_with_the_first_flush() -> None:
     disk = MemoryDisk()
     filled(disk, keyed((b"a", FILLING)))
     assert all(decode_owner(disk.power_cut(Random(seed)).read(MARK)) == TOPIC_ID for seed in range(20))
+
+
+def open_names(root: Path) -> set[str]:
+    """The files below a directory that this process has open."""
+    names = {path.stat().st_ino: path.name for path in root.rglob("*") if path.is_file()}
+    opened = set()
+    for descriptor in Path("/dev/fd").iterdir():
+        with contextlib.suppress(OSError):
+            opened.add(os.fstat(int(descriptor.name)).st_ino)
+    return {names[each] for each in opened & names.keys()}
+
+
+def test_neither_marks_nor_index_files_stay_open(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path, 100)
+    log = filled(disk, keyed((b"a", FILLING)))
+    log.close()
+    log = open_topic_log(disk, TOPIC)
+    for _ in range(2):
+        append(log, keyed((b"b", bytes(1000))))
+        flush(log)
+    assert open_names(tmp_path) == {f"{segment.base_offset:020d}.log" for segment in log.segments}
 
 
 def test_torn_mark_is_made_again_before_the_first_flush_and_is_a_failure_after_it() -> None:
