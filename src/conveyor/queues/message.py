@@ -7,7 +7,7 @@ from conveyor.log.records import Header
 from conveyor.queues.attributes import TAG, last_header
 
 _MESSAGE_ID = re.compile(r"[0-9]{1,10}-[0-9]{1,19}")
-_HEADER_BYTES = 1024
+_HEADER_BYTES = 256
 _WAITING_ID = re.compile(r"[0-9]{1,10}-i[0-9]{1,19}")
 
 
