@@ -55,8 +55,9 @@ class QueueLoader:
 
     def unloaded(self) -> dict[str, str]:
         """The topics that have subscriptions and not all of their queues, and why."""
-        topics = self._subscriptions.topics() & self._topics.image.topics.keys()
-        waiting = [each for each in topics if each in self._failures or not self._partitions.is_loaded(each)]
+        images = self._topics.image.topics
+        topics = self._subscriptions.topics() & images.keys()
+        waiting = [name for name in topics if name in self._failures or not self._partitions.is_loaded(images[name])]
         return {topic: self._failures.get(topic, "the state of its queues is being read") for topic in waiting}
 
     def stop(self) -> None:

@@ -74,45 +74,35 @@ class QueuePartitions:
         """Those of a topic, in their order; none until all of them are loaded for the first time."""
         return self._loaded.get(topic_id, [])
 
-    def is_loaded(self, topic: str) -> bool:
-        """Whether all partitions of a topic are. Raises RequestError (UNKNOWN_TOPIC)."""
-        image = self._topics.existing(topic)
-        return len(self.of(image.topic_id)) == len(image.partitions)
+    def is_loaded(self, topic: TopicImage) -> bool:
+        """Whether all partitions of a topic are."""
+        return len(self.of(topic.topic_id)) == len(topic.partitions)
 
     async def load(self, topic: str) -> list[QueuePartition]:
         """All of a topic, loaded if they are not. Raises RequestError; then as many are loaded as before."""
         image = self._topics.existing(topic)
-        if not self.is_loaded(topic):
+        if not self.is_loaded(image):
             async with self._loading.setdefault(image.topic_id, asyncio.Lock()):
                 while len(self.of(image.topic_id)) < len(self._still(image).partitions):
                     await self._topics.ensure_companion(QUEUE_STATE, topic)
                     await self._load_missing(self._still(image))
         return self.of(image.topic_id)
 
-    async def refresh(self, topic: str) -> list[QueuePartition]:
-        """Load those again whose partition, or that of their state, is another one now. Returns these.
-
-        Raises RequestError.
-        """
+    async def refresh(self, topic: str) -> None:
+        """Load those again whose partition, or that of their state, is another one now. Raises RequestError."""
         image = self._topics.existing(topic)
-        fresh: list[QueuePartition] = []
         async with self._loading.setdefault(image.topic_id, asyncio.Lock()):
             loaded = self.of(image.topic_id)
             for number, before in enumerate(loaded):
                 messages, state = self._present(topic, number)
-                if before.is_of(messages, state):
-                    continue
-                if before.use(messages, state):
+                if before.is_of(messages, state) or before.use(messages, state):
                     continue
                 made = await self._load(image, number)
                 if self.of(image.topic_id) is not loaded:  # They were unloaded meanwhile.
-                    made.stop()
-                    return []
+                    return made.stop()
                 before.stop()
                 loaded[number] = made
                 self._take(image.topic_id, made)
-                fresh.append(made)
-        return fresh
 
     def unload(self, topic_id: UUID) -> None:
         """Its topic has no subscription any more."""

@@ -133,3 +133,14 @@ async def test_a_cancelled_message_stays_cancelled_though_its_queue_is_loaded_ag
     await broker.queues.delete("last")
     await broker.queues.create("t", "s", EARLIEST, {})
     assert (await broker.queues.stats("s")).unsettled == 0
+
+
+async def test_unloaded_queues_are_told_while_their_topic_is_deleted(broker: Broker) -> None:
+    """Whatever the moment: /readyz asks."""
+    await broker.queues.create("t", "s", EARLIEST, {})
+    deleting = asyncio.ensure_future(broker.topics.delete("t"))
+    while not deleting.done():
+        assert broker.queues.unloaded().keys() <= {"t"}
+        await asyncio.sleep(0)
+    await deleting
+    assert broker.queues.unloaded() == {}
