@@ -19,11 +19,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.settings import TopicSettings
 from conveyor.log.compaction import compact
 from conveyor.log.flush import FlushJob
 from conveyor.log.log import Log
 from conveyor.server.server import Server
+from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, append, flush, idempotent_batch, open_topic_log
 from tests.unit.log.test_compaction import keyed

@@ -18,7 +18,6 @@ from conveyor.broker.disk_room import DiskRoom
 from conveyor.broker.inbox_partition import InboxPartition, load_inbox
 from conveyor.kernel.errors import OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
-from conveyor.kernel.settings import DiskSettings, ProducerSettings, TopicSettings
 from conveyor.log.batch import CONTROL, iterate_batches
 from conveyor.log.flush import FlushJob
 from conveyor.log.probe import LogProbe
@@ -27,6 +26,7 @@ from conveyor.log.recovery import open_log
 from conveyor.queues.attributes import DELIVER_AT_MS
 from conveyor.queues.cache_share import CacheShare
 from conveyor.replication.partition import Partition
+from conveyor.settings.tree import DiskSettings, ProducerSettings, TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "300"))

@@ -25,7 +25,7 @@ from conveyor.groups.replies import (
     Synced,
 )
 from conveyor.kernel.errors import ErrorKind
-from conveyor.kernel.machine import Token
+from conveyor.kernel.state_machine import Token
 from tests.unit.groups.consumers import ConsumerMember, tell_topics
 from tests.unit.groups.coordinator import GROUP, REBALANCE_MS, SESSION_MS, Coordinator, kind_of
 from tests.unit.groups.test_protocol_change import subscription

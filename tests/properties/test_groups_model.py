@@ -14,7 +14,7 @@ from conveyor.groups.commands import LeaveGroup, LeavingMember
 from conveyor.groups.records import GroupKey, decode_group, decode_key
 from conveyor.groups.replies import Alive, Committed, Joined, JoinRefused, Left, Synced
 from conveyor.kernel.errors import ErrorKind
-from conveyor.kernel.machine import Token
+from conveyor.kernel.state_machine import Token
 from tests.unit.groups.coordinator import GROUP, REBALANCE_MS, SESSION_MS, Coordinator, kind_of
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "600"))

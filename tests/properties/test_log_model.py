@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.settings import TopicSettings
 from conveyor.log.flush import FlushJob
 from conveyor.log.log import Log
 from conveyor.log.producer_state import REMEMBERED_BATCHES
 from conveyor.log.reading import find_newest, find_time
 from conveyor.log.records import encode_batch
 from conveyor.log.retention import FOREVER, retained_from
+from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, contents, open_topic_log, records_of
 from tests.unit.log.power_switch import PowerSwitch

@@ -6,7 +6,7 @@ from dataclasses import fields
 from urllib.request import urlopen
 
 from conveyor.cli.settings import render_markdown
-from conveyor.kernel.settings import Settings
+from conveyor.settings.tree import Settings
 from conveyor.testing import Broker
 from tests.tidy.sources import ROOT
 

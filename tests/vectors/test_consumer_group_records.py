@@ -31,7 +31,7 @@ from conveyor.groups.consumer_records import (
 )
 from conveyor.groups.records import decode_key
 from conveyor.kernel.errors import StorageFailure
-from conveyor.kernel.machine import LogRecord
+from conveyor.kernel.state_machine import LogRecord
 
 ONE, TWO = UUID(int=1), UUID(int=2)
 ONE_HEX, TWO_HEX = "00000000000000000000000000000001", "00000000000000000000000000000002"

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Bytes
-from conveyor.kernel.settings import TopicSettings
 from conveyor.log.batch import COMPRESSION_MASK, BatchHeader
 from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked, contains
 from conveyor.log.recompression import pack_batch, wants_recompression
@@ -20,6 +19,7 @@ from conveyor.log.timestamps import stamps_records
 from conveyor.queues.attributes import PREFIX
 from conveyor.queues.dedup import DedupIndex, KnownId, deduplicate, has_ids, ids_of_records
 from conveyor.queues.forwarding_batches import MAX_DELAYED_BYTES
+from conveyor.settings.tree import TopicSettings
 
 MAX_MARKED_RECORDS = 10_000
 """In a batch with ids or delayed messages, which are noted on the event loop: as many as librdkafka sends in one."""

@@ -33,8 +33,8 @@ from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import SCHEDULES_PATH, SUBSCRIPTIONS_PATH, BrokerImage, ClusterImage
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import ABSENT, Clock, Disk, MetadataStore
-from conveyor.kernel.settings import Settings
 from conveyor.log.probe import LogProbe
+from conveyor.settings.tree import Settings
 
 if TYPE_CHECKING:
     from conveyor.broker.dead_letters import DeadLetters

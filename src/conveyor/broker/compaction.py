@@ -16,10 +16,10 @@ from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import OutOfFiles, StorageFailure
 from conveyor.kernel.ports import Clock
-from conveyor.kernel.settings import BrokerSettings
 from conveyor.log.compaction import CompactionResult
 from conveyor.log.compaction_plan import CompactionPlan
 from conveyor.replication.partition import Partition
+from conveyor.settings.tree import BrokerSettings
 
 log = logging.getLogger(__name__)
 

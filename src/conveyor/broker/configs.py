@@ -8,7 +8,7 @@ from typing import Any
 from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import TopicImage
 from conveyor.cluster.setting_names import broker_settings, group_settings, topic_default_name
-from conveyor.kernel.settings import Settings, topic_setting_fields, topic_settings
+from conveyor.settings.tree import Settings, topic_setting_fields, topic_settings
 
 _MINUTE_MS = 60_000
 

@@ -17,7 +17,7 @@ import logging
 
 from conveyor.kernel.errors import DiskFull
 from conveyor.kernel.ports import Disk, Volume
-from conveyor.kernel.settings import DiskSettings
+from conveyor.settings.tree import DiskSettings
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from conveyor.cluster.setting_names import BrokerSetting, broker_settings, group
 from conveyor.cluster.topic_change import ConfigChange
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError, StorageFailure
 from conveyor.kernel.ports import ABSENT, MetadataStore, Versioned
-from conveyor.kernel.settings import Settings
+from conveyor.settings.tree import Settings
 
 log = logging.getLogger(__name__)
 

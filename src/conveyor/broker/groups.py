@@ -21,9 +21,9 @@ from conveyor.groups.machine import GroupMachine
 from conveyor.groups.replies import ListedGroup, ListedGroups
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
-from conveyor.kernel.settings import GroupsSettings
 from conveyor.replication.partition import Partition
 from conveyor.replication.runner import MachineRunner, Respond, replay
+from conveyor.settings.tree import GroupsSettings
 
 GroupRunner = MachineRunner[GroupCommand]
 

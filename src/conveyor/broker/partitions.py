@@ -18,12 +18,12 @@ from conveyor.cluster.image import INBOX, TopicImage, companion, companion_of, i
 from conveyor.kernel.errors import ErrorKind, PassingFailure, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicId, TopicPartition
 from conveyor.kernel.ports import Clock, Disk, Volume
-from conveyor.kernel.settings import Settings, TopicSettings, topic_settings
 from conveyor.log.log import Log
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.probe import LogProbe
 from conveyor.log.recovery import open_log
 from conveyor.replication.partition import Partition
+from conveyor.settings.tree import Settings, TopicSettings, topic_settings
 
 log = logging.getLogger(__name__)
 

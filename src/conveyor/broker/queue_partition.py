@@ -15,8 +15,8 @@ from uuid import UUID
 from conveyor.broker.retention import Retention
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.machine import Token
 from conveyor.kernel.ports import Clock
+from conveyor.kernel.state_machine import Token
 from conveyor.queues.commands import LeaseMessages, QueueCommand
 from conveyor.queues.machine import QueueMachine
 from conveyor.queues.source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch

@@ -45,7 +45,7 @@ from conveyor.cluster.quotas import (
 )
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure, metadata_failure
 from conveyor.kernel.ports import ABSENT, Clock, MetadataStore, Versioned
-from conveyor.kernel.settings import ClientSettings
+from conveyor.settings.tree import ClientSettings
 
 log = logging.getLogger(__name__)
 

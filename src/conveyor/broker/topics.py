@@ -37,8 +37,8 @@ from conveyor.cluster.topic_creation import TopicRequest, plan_topic
 from conveyor.kernel.errors import DiskFull, ErrorKind, RequestError, StorageFailure, metadata_failure
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import ABSENT, ANY_VERSION, Disk, MetadataStore
-from conveyor.kernel.settings import Settings, topic_settings
 from conveyor.log.log import Log
+from conveyor.settings.tree import Settings, topic_settings
 
 log = logging.getLogger(__name__)
 

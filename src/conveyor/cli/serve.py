@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.kernel.errors import SettingsError
-from conveyor.kernel.settings import Settings, from_sources
 from conveyor.server.sources import FILE_VARIABLE, FLAGS, environment_settings, file_settings
+from conveyor.settings.tree import Settings, from_sources
 
 _DEFAULT_FILE = Path("conveyor.toml")
 _MADE_BETWEEN_COLLECTIONS = 10_000

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from conveyor.cluster.setting_names import BrokerSetting
-from conveyor.kernel.setting import type_names
-from conveyor.kernel.settings import Settings, topic_setting_name
+from conveyor.settings.setting import type_names
+from conveyor.settings.tree import Settings, topic_setting_name
 
 _INTRODUCTION = """\
 # Settings

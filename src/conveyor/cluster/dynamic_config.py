@@ -20,8 +20,8 @@ from urllib.parse import quote, unquote
 from conveyor.cluster.setting_names import BrokerSetting, broker_settings, group_settings
 from conveyor.cluster.topic_change import ConfigChange, Operation, change_text
 from conveyor.kernel.errors import SettingsError
-from conveyor.kernel.settings import GroupsSettings, Settings, with_values
-from conveyor.kernel.topic_settings import words
+from conveyor.settings.topic_settings import words
+from conveyor.settings.tree import GroupsSettings, Settings, with_values
 
 BROKERS_PATH = "/config/brokers"
 GROUPS_PATH = "/config/groups"

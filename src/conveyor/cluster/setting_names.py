@@ -10,7 +10,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from conveyor.kernel.settings import GroupsSettings, Settings, TopicSettings
+from conveyor.settings.tree import GroupsSettings, Settings, TopicSettings
 
 BROKER_NAMES = {
     "cleanup.policy": "log.cleanup.policy",

@@ -10,8 +10,8 @@ from conveyor.cluster.internal_topics import with_own_config
 from conveyor.cluster.topic_creation import check_partition_count, check_replicas, checked_config
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId
-from conveyor.kernel.settings import Settings, topic_setting_fields
-from conveyor.kernel.topic_settings import words
+from conveyor.settings.topic_settings import words
+from conveyor.settings.tree import Settings, topic_setting_fields
 
 
 class Operation(Enum):

@@ -16,8 +16,8 @@ from conveyor.cluster.image import (
 from conveyor.cluster.internal_topics import own_config
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
-from conveyor.kernel.settings import Settings, topic_settings
-from conveyor.kernel.topic_settings import tidied
+from conveyor.settings.topic_settings import tidied
+from conveyor.settings.tree import Settings, topic_settings
 
 BROKER_DEFAULT = -1
 MAX_NAME_CHARACTERS = 249

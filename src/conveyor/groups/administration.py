@@ -19,7 +19,7 @@ from conveyor.groups.replies import (
     OffsetsDeleted,
 )
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.machine import Token
+from conveyor.kernel.state_machine import Token
 
 _CLASSIC, _CONSUMER = "classic", "consumer"
 

@@ -24,7 +24,7 @@ from conveyor.groups.records import GroupKey, GroupValue, group_record
 from conveyor.groups.replies import Alive, Left
 from conveyor.groups.silences import Silences
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.machine import LogRecord, Token
+from conveyor.kernel.state_machine import LogRecord, Token
 
 
 class ClassicGroups:

@@ -23,7 +23,7 @@ from conveyor.groups.group_draft import GroupDraft
 from conveyor.groups.known_topics import Assigned, KnownTopics
 from conveyor.groups.replies import Alive, Joined, JoinRefused, Left, Synced
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.machine import Token
+from conveyor.kernel.state_machine import Token
 
 
 class ClassicInConsumers:

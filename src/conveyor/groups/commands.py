@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from conveyor.groups.known_topics import Assigned, KnownTopics
-from conveyor.kernel.settings import GroupsSettings
+from conveyor.settings.tree import GroupsSettings
 
 NO_GENERATION = -1
 NO_MEMBER = ""

@@ -30,7 +30,7 @@ from conveyor.groups.replies import HeartbeatAnswer
 from conveyor.groups.silences import Silences
 from conveyor.groups.target_assignment import refresh, retarget
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.machine import LogRecord, Token
+from conveyor.kernel.state_machine import LogRecord, Token
 
 
 class ConsumerGroups:

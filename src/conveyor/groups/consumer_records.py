@@ -21,7 +21,7 @@ from conveyor.groups.consumer_member import ClassicMember, Current, MemberState,
 from conveyor.groups.known_topics import Assigned, TopicIdPartition
 from conveyor.groups.record_fields import FieldReader, FieldWriter
 from conveyor.kernel.errors import StorageFailure
-from conveyor.kernel.machine import LogRecord
+from conveyor.kernel.state_machine import LogRecord
 
 SubscribedTopics = Mapping[str, tuple[UUID, int]]
 """By name: a topic's id, and its number of partitions."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from conveyor.kernel.machine import LogRecord, Outcome, Reply, Token
+from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, Token
 
 
 @dataclass(slots=True)

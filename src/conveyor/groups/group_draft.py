@@ -18,7 +18,7 @@ from conveyor.groups.consumer_records import (
     topics_record,
 )
 from conveyor.groups.known_topics import Assigned, TopicIdPartition
-from conveyor.kernel.machine import LogRecord
+from conveyor.kernel.state_machine import LogRecord
 
 
 class GroupDraft:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from conveyor.kernel.settings import GroupsSettings
+from conveyor.settings.tree import GroupsSettings
 
 
 class SettingsByGroup:

@@ -6,8 +6,8 @@ from conveyor.groups.decision import Decision
 from conveyor.groups.member import Member, new_member
 from conveyor.groups.replies import JoinRefused
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.machine import Token
-from conveyor.kernel.settings import GroupsSettings
+from conveyor.kernel.state_machine import Token
+from conveyor.settings.tree import GroupsSettings
 
 
 def check_join(command: JoinGroup, settings: GroupsSettings) -> None:

@@ -2,7 +2,7 @@
 
 Hard state, changed by `apply` only: committed offsets, and what the log says of each group. Soft state: who waits, when
 sessions end, and which topics there are; it is made from the hard state by `loaded`, and told by `UpdateTopics`. What
-`handle` changes is soft, and is as the records that it decides on. See `conveyor.kernel.machine` for the contract.
+`handle` changes is soft, and is as the records that it decides on. See `conveyor.kernel.state_machine` for the contract.
 """
 
 from collections.abc import Mapping
@@ -45,8 +45,8 @@ from conveyor.groups.records import OffsetKey, SilenceKey, decode_group, decode_
 from conveyor.groups.replies import JoinRefused, SettingsUpdated, TopicsUpdated
 from conveyor.groups.silences import Silences
 from conveyor.kernel.errors import RequestError
-from conveyor.kernel.machine import LogRecord, Outcome, Token
-from conveyor.kernel.settings import GroupsSettings
+from conveyor.kernel.state_machine import LogRecord, Outcome, Token
+from conveyor.settings.tree import GroupsSettings
 
 _EXPIRED_AT_ONCE = 100
 """Groups. After a restart the members of all may be given up in the same moment, and a batch has a limit."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from conveyor.groups.commands import JoinGroup
 from conveyor.groups.records import MemberValue
 from conveyor.groups.replies import DescribedMember, JoinedMember
-from conveyor.kernel.machine import Token
+from conveyor.kernel.state_machine import Token
 
 
 @dataclass(slots=True, eq=False)

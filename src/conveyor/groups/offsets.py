@@ -5,7 +5,7 @@ from conveyor.groups.known_topics import KnownTopics
 from conveyor.groups.records import OffsetKey, OffsetValue, offset_record
 from conveyor.groups.replies import Committed, CommittedOffset, FetchedOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.machine import LogRecord
+from conveyor.kernel.state_machine import LogRecord
 
 
 class CommittedOffsets:

@@ -17,7 +17,7 @@ from uuid import UUID
 from conveyor.groups.consumer_records import ConsumerKey, decode_consumer_key
 from conveyor.groups.record_fields import FieldReader, FieldWriter
 from conveyor.kernel.errors import StorageFailure
-from conveyor.kernel.machine import LogRecord
+from conveyor.kernel.state_machine import LogRecord
 
 _OFFSET_KEYS = (0, 1)
 _OFFSET_KEY = 1

@@ -14,7 +14,7 @@ which groups have unheard members; who these are, the groups themselves know.
 from collections.abc import Collection, Iterable
 
 from conveyor.groups.records import silence_record
-from conveyor.kernel.machine import LogRecord
+from conveyor.kernel.state_machine import LogRecord
 
 NOTED_EVERY_MS = 5_000
 SHORTEST_SESSION_MS = 5_000

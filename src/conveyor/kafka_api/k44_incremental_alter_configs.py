@@ -9,7 +9,7 @@ from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kafka_api import configs
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.settings import topic_setting_fields
+from conveyor.settings.tree import topic_setting_fields
 
 _OPERATIONS = {0: Operation.SET, configs.DELETE_OPERATION: Operation.DELETE, 2: Operation.APPEND, 3: Operation.SUBTRACT}
 

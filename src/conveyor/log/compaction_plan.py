@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conveyor.kernel.ids import TopicId
-from conveyor.kernel.settings import TopicSettings
 from conveyor.log.segment import Segment
+from conveyor.settings.tree import TopicSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,6 @@ from crc32c import crc32c
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Bytes, FileSlice
-from conveyor.kernel.settings import TopicSettings
 from conveyor.log import reading
 from conveyor.log.batch import BatchHeader, check_batch, placed_prefix, read_header, with_append_time
 from conveyor.log.compaction import CompactionResult
@@ -40,6 +39,7 @@ from conveyor.log.segment import MAX_BYTES, Segment
 from conveyor.log.swap import SwapJob, discard
 from conveyor.log.timestamps import check_newest, stamps_records
 from conveyor.log.trim import TrimJob
+from conveyor.settings.tree import TopicSettings
 
 log = logging.getLogger(__name__)
 

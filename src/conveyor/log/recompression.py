@@ -1,11 +1,11 @@
 """Packing a batch's records with the codec that its topic asks for (`compression.type`)."""
 
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.settings import TopicSettings
 from conveyor.log import compression
 from conveyor.log.batch import COMPRESSION_MASK, HEADER_BYTES, BatchHeader
 from conveyor.log.compression import Unpacked
 from conveyor.log.records import seal_batch
+from conveyor.settings.tree import TopicSettings
 
 AS_PRODUCED = "producer"
 _GZIPS_OWN_LEVEL = -1

@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.settings import TopicSettings
 from conveyor.log.batch import BatchHeader
 from conveyor.log.compression import Unpacked
 from conveyor.log.records import raw_records
 from conveyor.log.timestamps import check_newest, limits_age, stamps_records, timestamp_fault
+from conveyor.settings.tree import TopicSettings
 
 MAX_RECORD_ERRORS = 10_000
 """Named in one answer at most, so that a small batch cannot ask for a huge answer."""

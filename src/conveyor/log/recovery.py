@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import Offset, TopicId
 from conveyor.kernel.ports import Directory, Disk
-from conveyor.kernel.settings import ProducerSettings, TopicSettings
 from conveyor.log.batch import HEADER_BYTES, BatchHeader, batch_is_intact, read_header
 from conveyor.log.cut import KEPT_CUTS, Cut
 from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
@@ -34,6 +33,7 @@ from conveyor.log.segment import OFFSET_DIGITS, Segment, segment_path
 from conveyor.log.snapshot import SUFFIX as SNAPSHOT
 from conveyor.log.snapshot import encode_snapshot, load_newest_snapshot, remove_snapshots
 from conveyor.log.swap import finish_swap
+from conveyor.settings.tree import ProducerSettings, TopicSettings
 
 log = logging.getLogger(__name__)
 

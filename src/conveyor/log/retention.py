@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from conveyor.kernel.ids import NO_TIMESTAMP
-from conveyor.kernel.settings import TopicSettings
 from conveyor.log.segment import Segment
+from conveyor.settings.tree import TopicSettings
 
 FOREVER = -1
 """`retention.ms` or `retention.bytes`: no limit."""

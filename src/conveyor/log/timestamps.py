@@ -2,7 +2,7 @@
 
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NO_TIMESTAMP
-from conveyor.kernel.settings import TopicSettings
+from conveyor.settings.tree import TopicSettings
 
 NO_LIMIT = (1 << 63) - 1
 

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from conveyor.kernel.machine import LogRecord
+from conveyor.kernel.state_machine import LogRecord
 from conveyor.queues.commands import LeasedMessage
 from conveyor.queues.filter_expression import MAX_COST_NS
 from conveyor.queues.filters import Filter

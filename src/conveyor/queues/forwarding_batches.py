@@ -11,7 +11,6 @@ a `conveyor-deliver-at-ms` of the time that it meant.
 from collections.abc import Iterator
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.kernel.settings import TopicSettings
 from conveyor.log import compression
 from conveyor.log.batch import COMPRESSION_MASK, BatchHeader, without_producer
 from conveyor.log.recompression import AS_PRODUCED, CODECS
@@ -21,6 +20,7 @@ from conveyor.queues.attributes import DELAY_MS, DELIVER_AT_MS, read_attributes
 from conveyor.queues.forwarding_records import Intent, Range
 from conveyor.queues.message import Message
 from conveyor.queues.source import MessageSource, StillPacked
+from conveyor.settings.tree import TopicSettings
 
 MAX_DELAYED_BYTES = 8 << 20
 """A compressed batch with delayed messages unpacks to no more, as it is taken apart on the event loop."""

@@ -2,7 +2,7 @@
 
 Hard state, changed by `apply` only: a `Progress` for each subscription, and the messages that were cancelled. Soft
 state: a `Deliveries` for each, made from these and from the topic's own log, which `advance` goes through as it grows.
-See `conveyor.kernel.machine` for the contract. Reading messages is no change: what is in a log never changes.
+See `conveyor.kernel.state_machine` for the contract. Reading messages is no change: what is in a log never changes.
 
 A command for one subscription costs the same however many there are: after each change of a queue, `_look_at` notes
 when it is due, and whether it lags behind the log or has dead letters to move.
@@ -16,7 +16,7 @@ from itertools import islice
 from uuid import UUID
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.machine import LogRecord, Outcome, Reply, Token
+from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, Token
 from conveyor.log.compression import MAX_UNPACKED_BYTES
 from conveyor.queues.attributes import read_attributes
 from conveyor.queues.commands import (

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from uuid import UUID
 
-from conveyor.kernel.machine import LogRecord
+from conveyor.kernel.state_machine import LogRecord
 from conveyor.queues.dead_copies import DeadCopies
 from conveyor.queues.range_set import RangeSet
 from conveyor.queues.records import (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 
 from conveyor.kernel.errors import RequestError, StorageFailure
-from conveyor.kernel.machine import LogRecord
+from conveyor.kernel.state_machine import LogRecord
 from conveyor.queues.attributes import (
     DEFAULT_PRIORITY,
     ONLY_FOR,

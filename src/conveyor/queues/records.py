@@ -25,7 +25,7 @@ from enum import IntEnum
 from struct import Struct, pack, unpack
 from uuid import UUID
 
-from conveyor.kernel.machine import LogRecord
+from conveyor.kernel.state_machine import LogRecord
 from conveyor.queues.dead_copies import CopiedRange, CopyLog
 
 Range = tuple[int, int]

@@ -26,12 +26,12 @@ from conveyor.http_api.tokens import read_tokens
 from conveyor.kafka_api.apis import load_all
 from conveyor.kernel.errors import StartupError, StorageFailure
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
-from conveyor.kernel.settings import Settings
 from conveyor.server.addresses import Address, bind, bound_address, check_exposure, parse_address
 from conveyor.server.data_directory import DataDirectory
 from conveyor.server.http_listener import OPERATIONS_CONNECTIONS, HttpListener
 from conveyor.server.kafka_listener import KafkaListener
 from conveyor.server.probe import NetworkProbe
+from conveyor.settings.tree import Settings
 
 if TYPE_CHECKING:
     from conveyor.adapters.kernel_syncs import KernelSyncs

@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from conveyor.kernel.errors import SettingsError
-from conveyor.kernel.settings import Settings
+from conveyor.settings.tree import Settings
 
 PREFIX = "CONVEYOR_"
 FILE_VARIABLE = "CONVEYOR_CONFIG"

@@ -12,8 +12,8 @@ from typing import Self
 
 import uvloop
 
-from conveyor.kernel.settings import from_sources
 from conveyor.server.server import Server
+from conveyor.settings.tree import from_sources
 from conveyor.testing.broker_clock import BrokerClock, EmbeddedClock, RunningServer
 from conveyor.testing.manual_clock import DEFAULT_START_MS
 from conveyor.testing.memory_disk import MemoryDisk

@@ -10,8 +10,8 @@ from uuid import uuid4
 from conveyor.adapters.compactor import ThreadCompactor
 from conveyor.broker.broker import Broker, BrokerPorts
 from conveyor.broker.publish import ACKS_ALL, Published
-from conveyor.kernel.settings import from_sources
 from conveyor.log.records import encode_batch
+from conveyor.settings.tree import from_sources
 from conveyor.testing import ManualClock, MemoryDisk
 from conveyor.testing.memory_store import MemoryStore
 

@@ -4,7 +4,7 @@ import pytest
 
 from conveyor.broker.disk_room import RESERVE, DiskRoom
 from conveyor.kernel.errors import DiskFull
-from conveyor.kernel.settings import DiskSettings
+from conveyor.settings.tree import DiskSettings
 from conveyor.testing import MemoryDisk
 
 MIB = 1 << 20

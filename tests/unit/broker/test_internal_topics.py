@@ -14,7 +14,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.groups.coordinator_partition import partition_for_group
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicId
-from conveyor.kernel.topic_settings import TopicSettings
+from conveyor.settings.topic_settings import TopicSettings
 from tests.unit.broker.parts import BATCH, Storage, publish, running_parts
 
 ORDINARY = {"cleanup.policy": "delete", "retention.ms": "1000"}

@@ -22,7 +22,7 @@ from conveyor.cluster.quotas import (
     entity_path,
 )
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.settings import ClientSettings
+from conveyor.settings.tree import ClientSettings
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
 APP: QuotaEntity = ((CLIENT_ID, "app"),)

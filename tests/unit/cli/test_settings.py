@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from conveyor.kernel.settings import Settings
+from conveyor.settings.tree import Settings
 from tests.unit.cli.commands import Run
 
 

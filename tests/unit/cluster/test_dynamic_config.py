@@ -16,7 +16,7 @@ from conveyor.cluster.dynamic_config import (
 from conveyor.cluster.setting_names import broker_settings, group_settings
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import SettingsError
-from conveyor.kernel.settings import Settings, from_sources
+from conveyor.settings.tree import Settings, from_sources
 
 GIVEN = from_sources({"broker.num_partitions": 2})
 NAME = "num.partitions"

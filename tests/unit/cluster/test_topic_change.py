@@ -9,7 +9,7 @@ from conveyor.cluster.topic_change import ConfigChange, Operation, changed_confi
 from conveyor.cluster.topic_creation import TopicRequest, plan_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicId
-from conveyor.kernel.settings import Settings, from_sources
+from conveyor.settings.tree import Settings, from_sources
 
 SETTINGS = Settings()
 BROKER = BrokerImage(node_id=NodeId(1), host="localhost", port=9092)

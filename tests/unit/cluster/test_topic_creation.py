@@ -9,7 +9,7 @@ from conveyor.cluster.image import BrokerImage, ClusterImage, TopicImage
 from conveyor.cluster.topic_creation import TopicRequest, check_name, plan_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicId
-from conveyor.kernel.settings import Settings, from_sources
+from conveyor.settings.tree import Settings, from_sources
 
 TOPIC_ID = TopicId(UUID(int=7))
 

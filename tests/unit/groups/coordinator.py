@@ -16,8 +16,8 @@ from conveyor.groups.commands import (
 from conveyor.groups.machine import GroupMachine
 from conveyor.groups.replies import CommittedOffset, FetchedOffsets, Joined, JoinRefused, Synced
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.machine import LogRecord, Outcome, Token
-from conveyor.kernel.settings import GroupsSettings
+from conveyor.kernel.state_machine import LogRecord, Outcome, Token
+from conveyor.settings.tree import GroupsSettings
 
 GROUP = "readers"
 SESSION_MS = 10_000

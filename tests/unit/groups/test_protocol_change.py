@@ -8,7 +8,7 @@ from conveyor.groups.commands import DescribeGroup, ListGroups
 from conveyor.groups.consumer_protocol import decode_assignment, encode_assignment
 from conveyor.groups.replies import Alive, Committed, DescribedGroup, Joined, JoinRefused, Left, Synced
 from conveyor.kernel.errors import ErrorKind
-from conveyor.kernel.machine import Token
+from conveyor.kernel.state_machine import Token
 from tests.unit.groups.consumers import ConsumerMember, coordinator_with, described, joined, place, settle, tell_topics
 from tests.unit.groups.coordinator import GROUP, REBALANCE_MS, SESSION_MS, Coordinator, kind_of
 

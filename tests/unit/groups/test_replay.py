@@ -5,7 +5,7 @@ from conveyor.groups.records import GroupKey, GroupValue, group_record
 from conveyor.groups.replies import Alive
 from conveyor.groups.silences import NOTED_EVERY_MS
 from conveyor.kernel.errors import ErrorKind
-from conveyor.kernel.machine import LogRecord
+from conveyor.kernel.state_machine import LogRecord
 from tests.unit.groups.coordinator import GROUP, SESSION_MS, Coordinator, kind_of
 
 

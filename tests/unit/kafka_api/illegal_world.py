@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from typing import Any, Self
 from uuid import UUID
 
-from conveyor.kernel.settings import Settings
 from conveyor.log.records import encode_batch
+from conveyor.settings.tree import Settings
 from conveyor.testing import Broker, ManualClock
 from tests.unit.kafka_api.illegal_row import Given
 from tests.unit.kafka_api.requests import framed, request, response

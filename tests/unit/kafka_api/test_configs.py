@@ -7,7 +7,7 @@ import pytest
 from conveyor.broker.configs import broker_configs, topic_configs
 from conveyor.cluster.dynamic_config import as_given
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.settings import Settings, topic_setting_fields
+from conveyor.settings.tree import Settings, topic_setting_fields
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.kafka_api.client import MemoryClient
 

@@ -5,13 +5,13 @@ from uuid import UUID
 
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Disk
-from conveyor.kernel.settings import ProducerSettings, TopicSettings
 from conveyor.log import compression
 from conveyor.log.batch import iterate_batches
 from conveyor.log.log import AppendInfo, Log
 from conveyor.log.probe import LogProbe
 from conveyor.log.records import decode_records, encode_batch
 from conveyor.log.recovery import open_log
+from conveyor.settings.tree import ProducerSettings, TopicSettings
 from conveyor.testing.manual_clock import DEFAULT_START_MS
 
 DIRECTORY = "logs/t-0"

@@ -6,7 +6,6 @@ import pytest
 from crc32c import crc32c
 
 from conveyor.kernel.ports import Disk
-from conveyor.kernel.settings import TopicSettings
 from conveyor.log import compression
 from conveyor.log.batch import (
     CRC_START,
@@ -22,6 +21,7 @@ from conveyor.log.batch import (
 from conveyor.log.compaction import compact
 from conveyor.log.log import Log
 from conveyor.log.records import Record, decode_records, encode_batch
+from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, append, flush, open_topic_log, read_bytes
 

@@ -3,9 +3,9 @@
 import pytest
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.kernel.settings import TopicSettings
 from conveyor.log.log import Log
 from conveyor.log.snapshot import snapshot_offsets
+from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import DIRECTORY, append, batch, flush, idempotent_batch, open_topic_log, segment_file
 

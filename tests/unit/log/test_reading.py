@@ -3,12 +3,12 @@
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.settings import TopicSettings
 from conveyor.log.batch import read_header
 from conveyor.log.compression import ZSTD
 from conveyor.log.log import Log
 from conveyor.log.reading import find_newest, find_time, headers, segment_for
 from conveyor.log.records import encode_batch
+from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.lying_batches import LIES
 from tests.unit.log.logs import NOW_MS, append, batch, contents, flush, open_topic_log, read_bytes, records_of

@@ -5,11 +5,11 @@ from random import Random
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.settings import TopicSettings, topic_settings
 from conveyor.log.batch import batch_is_intact, read_header
 from conveyor.log.compression import NAMES
 from conveyor.log.recompression import CODECS, pack_batch, wants_recompression
 from conveyor.log.records import decode_records, encode_batch, unpacked_records
+from conveyor.settings.tree import TopicSettings, topic_settings
 
 RECORDS = [(1000 + number, b"key", bytes(100), [("name", None)]) for number in range(20)]
 

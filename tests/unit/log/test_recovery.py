@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.settings import ProducerSettings, TopicSettings
 from conveyor.log.batch import batch_is_intact
 from conveyor.log.log import Log
 from conveyor.log.probe import LogProbe
 from conveyor.log.reading import find_time
+from conveyor.settings.tree import ProducerSettings, TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import (
     DIRECTORY,

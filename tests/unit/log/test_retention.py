@@ -5,13 +5,13 @@ from random import Random
 from uuid import UUID
 
 from conveyor.kernel.ids import NO_TIMESTAMP, TopicId
-from conveyor.kernel.settings import ProducerSettings, TopicSettings, topic_settings
 from conveyor.log.log import Log
 from conveyor.log.offset_file import LOG_START, read_offset, write_offset
 from conveyor.log.probe import LogProbe
 from conveyor.log.records import encode_batch
 from conveyor.log.recovery import open_log
 from conveyor.log.retention import retained_from
+from conveyor.settings.tree import ProducerSettings, TopicSettings, topic_settings
 from conveyor.testing import MemoryDisk
 
 DIRECTORY = "logs/t-0"

@@ -3,9 +3,9 @@
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.settings import TopicSettings
 from conveyor.log.records import encode_batch
 from conveyor.log.timestamps import NO_LIMIT
+from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, open_topic_log
 

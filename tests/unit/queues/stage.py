@@ -5,8 +5,7 @@ from random import Random
 from uuid import UUID
 
 from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
-from conveyor.kernel.machine import Outcome, Token
-from conveyor.kernel.settings import ProducerSettings, TopicSettings
+from conveyor.kernel.state_machine import Outcome, Token
 from conveyor.log import compression
 from conveyor.log.log import Log
 from conveyor.log.probe import LogProbe
@@ -36,6 +35,7 @@ from conveyor.queues.queue import Queue
 from conveyor.queues.source import MessageSource, StillPacked, unpack_batch
 from conveyor.replication.partition import Partition
 from conveyor.replication.runner import MachineRunner, replay
+from conveyor.settings.tree import ProducerSettings, TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
 
 TOPIC = "t"

@@ -4,7 +4,6 @@ import pytest
 from crc32c import crc32c
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.kernel.settings import TopicSettings
 from conveyor.log.batch import CONTROL, CRC_START, HEADER_BYTES, MAGIC_END, read_header
 from conveyor.log.compression import NONE, ZSTD
 from conveyor.log.log import Log
@@ -14,6 +13,7 @@ from conveyor.queues.forwarding_batches import batches_of
 from conveyor.queues.forwarding_records import Cancelled, Intent, Note, Range, decode_notes, encode_note
 from conveyor.queues.forwarding_scan import DueRun, scan_due
 from conveyor.queues.source import MessageSource
+from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, append, batch, idempotent_batch, open_topic_log
 

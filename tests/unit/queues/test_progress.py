@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from conveyor.kernel.machine import LogRecord
+from conveyor.kernel.state_machine import LogRecord
 from conveyor.queues import records
 from conveyor.queues.dead_copies import CopiedRange, CopyLog
 from conveyor.queues.progress import Progress

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from conveyor.kernel.settings import TopicSettings
 from conveyor.log import compression, records
 from conveyor.log.batch import CONTROL, CRC_START, HEADER, HEADER_BYTES, MAGIC_END, BatchHeader, read_header
 from conveyor.log.log import Log
@@ -13,6 +12,7 @@ from conveyor.log.records import Header, decode_records, encode_batch, rebuild_b
 from conveyor.queues import source as source_module
 from conveyor.queues.cache_share import CacheShare
 from conveyor.queues.source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
+from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.lying_batches import raw_record, sealed
 from tests.unit.log.logs import NOW_MS, open_topic_log

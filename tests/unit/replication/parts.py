@@ -2,8 +2,8 @@
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, TopicPartition
-from conveyor.kernel.settings import TopicSettings
 from conveyor.replication.partition import Partition
+from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import open_topic_log
 

@@ -3,7 +3,7 @@
 import pytest
 
 from conveyor.kernel.errors import ERRORS, ErrorKind, OutOfFiles, RequestError, StorageFailure
-from conveyor.kernel.settings import TopicSettings
+from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from conveyor.testing.memory_disk import MemoryFile
 from tests.unit.log.logs import NOW_MS, batch, open_topic_log, values

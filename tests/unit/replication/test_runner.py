@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.machine import LogRecord, Outcome, Reply, StateMachine, Token
-from conveyor.kernel.settings import TopicSettings
+from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, StateMachine, Token
 from conveyor.log.records import encode_batch
 from conveyor.replication.runner import MachineRunner, replay
+from conveyor.settings.tree import TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
 from tests.unit.log.logs import NOW_MS, append, open_topic_log
 from tests.unit.replication.parts import Owner

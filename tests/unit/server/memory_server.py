@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from conveyor.kernel.ports import Disk, MetadataStore
-from conveyor.kernel.settings import from_sources
 from conveyor.server.server import Server
+from conveyor.settings.tree import from_sources
 from conveyor.testing import MemoryDisk
 from conveyor.testing.memory_store import MemoryStore
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from conveyor.kernel.errors import SettingsError
-from conveyor.kernel.settings import Settings, from_sources
 from conveyor.server.sources import environment_settings, file_settings
+from conveyor.settings.tree import Settings, from_sources
 
 NAME = "network.max_idle_ms"
 FLAG = {NAME: "1"}

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from conveyor.kernel.errors import SettingsError
-from conveyor.kernel.setting import parse, setting
-from conveyor.kernel.topic_settings import TopicSettings, topic_setting_fields, topic_setting_name, topic_settings
+from conveyor.settings.setting import parse, setting
+from conveyor.settings.topic_settings import TopicSettings, topic_setting_fields, topic_setting_name, topic_settings
 
 __all__ = [
     "BrokerSettings",

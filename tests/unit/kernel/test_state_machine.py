@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from conveyor.kernel.machine import LogRecord, Outcome, Reply, Token
+from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, Token
 
 
 def test_outcome_decides_nothing_by_default() -> None:

@@ -9,7 +9,7 @@ from dataclasses import Field, dataclass, fields, replace
 from typing import Any, cast
 
 from conveyor.kernel.errors import SettingsError
-from conveyor.kernel.setting import parse, setting
+from conveyor.settings.setting import parse, setting
 
 _THROTTLED = r"\s*(\*|([0-9]+:[0-9]+)?(\s*,\s*[0-9]+:[0-9]+)*)\s*"
 

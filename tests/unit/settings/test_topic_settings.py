@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from conveyor.kernel.errors import SettingsError
-from conveyor.kernel.topic_settings import TopicSettings, tidied, topic_setting_fields, topic_settings
+from conveyor.settings.topic_settings import TopicSettings, tidied, topic_setting_fields, topic_settings
 
 LONGEST = (1 << 63) - 1
 KAFKA_DEFAULTS: dict[str, object] = {

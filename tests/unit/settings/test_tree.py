@@ -5,8 +5,8 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from conveyor.kernel.errors import SettingsError
-from conveyor.kernel.setting import type_names
-from conveyor.kernel.settings import (
+from conveyor.settings.setting import type_names
+from conveyor.settings.tree import (
     Settings,
     TopicSettings,
     from_sources,
