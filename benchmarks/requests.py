@@ -18,7 +18,7 @@ from kio.schema.produce.v9.response import ProduceResponse
 
 from benchmarks.wire import read_response, request_frame
 from benchmarks.workers import Gate
-from conveyor.log.records import encode_batch
+from conveyor.records.record import encode_batch
 
 IN_FLIGHT = 5
 """Open requests of a connection, as Kafka's clients have them."""

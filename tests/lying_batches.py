@@ -9,8 +9,8 @@ from random import Random
 
 from crc32c import crc32c
 
-from conveyor.log import compression
-from conveyor.log.batch import CRC_START, HEADER, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC, MAGIC_END
+from conveyor.records import compression
+from conveyor.records.batch import CRC_START, HEADER, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC, MAGIC_END
 
 NOW_MS = 1_700_000_000_000
 BOMB_BYTES = 128 << 20

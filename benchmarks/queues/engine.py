@@ -17,9 +17,9 @@ from conveyor.broker.queue_calls import ask
 from conveyor.broker.queue_partition import QueuePartition
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import RequestError
-from conveyor.log.records import encode_batch
 from conveyor.queues.commands import Acknowledge, LeasedMessages, LeaseMessages, Target
 from conveyor.queues.policy import Start
+from conveyor.records.record import encode_batch
 from conveyor.replication.partition import Partition
 from conveyor.settings.tree import from_sources
 from conveyor.testing import MemoryDisk

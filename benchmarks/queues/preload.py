@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from benchmarks.requests import batch_frame, check_answer
-from conveyor.log.records import Header, encode_batch
+from conveyor.records.record import Header, encode_batch
 
 _BATCH = 1_000
 _PRIORITIES = 10

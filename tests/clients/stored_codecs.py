@@ -3,7 +3,7 @@
 from itertools import groupby
 from pathlib import Path
 
-from conveyor.log.batch import COMPRESSION_MASK, HEADER, read_header
+from conveyor.records.batch import COMPRESSION_MASK, HEADER, read_header
 from tests.clients.records import CODECS, PARTITIONS
 
 _LENGTH_END = 12

@@ -8,9 +8,9 @@ import pytest
 from conveyor.adapters.disk import RealDisk
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Disk
-from conveyor.log.batch import LENGTH_PREFIX_BYTES, batch_is_intact, read_header
 from conveyor.log.log import Log
-from conveyor.log.probe import LogProbe
+from conveyor.log.log_probe import LogProbe
+from conveyor.records.batch import LENGTH_PREFIX_BYTES, batch_is_intact, read_header
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import (

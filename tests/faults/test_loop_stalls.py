@@ -19,14 +19,14 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.log.compaction import compact
+from conveyor.log.compaction.key_compaction import compact
 from conveyor.log.flush import FlushJob
 from conveyor.log.log import Log
 from conveyor.server.server import Server
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
+from tests.unit.log.compaction.test_key_compaction import keyed
 from tests.unit.log.logs import NOW_MS, append, flush, idempotent_batch, open_topic_log
-from tests.unit.log.test_compaction import keyed
 from tests.unit.server.memory_server import server
 
 ENTRIES = 30_000

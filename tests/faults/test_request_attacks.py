@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.log.records import encode_batch
+from conveyor.records.record import encode_batch
 from tests.faults.rest_client import RestClient, cpu_seconds, resident_bytes
 from tests.processes import BrokerProcess
 from tests.unit.kafka_api.requests import API_VERSIONS, SOFTWARE, framed, produce, request

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.log import compression
-from conveyor.log.batch import iterate_batches
-from conveyor.log.compaction import compact
+from conveyor.log.compaction.key_compaction import compact
+from conveyor.log.compaction.swap import discard
 from conveyor.log.log import Log
-from conveyor.log.records import Record, decode_records, encode_batch
-from conveyor.log.swap import discard
+from conveyor.records import compression
+from conveyor.records.batch import iterate_batches
+from conveyor.records.record import Record, decode_records, encode_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import DIRECTORY, NOW_MS, open_topic_log

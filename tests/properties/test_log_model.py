@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.log.flush import FlushJob
 from conveyor.log.log import Log
-from conveyor.log.producer_state import REMEMBERED_BATCHES
-from conveyor.log.reading import find_newest, find_time
-from conveyor.log.records import encode_batch
-from conveyor.log.retention import FOREVER, retained_from
+from conveyor.log.producers.producer_state import REMEMBERED_BATCHES
+from conveyor.log.retention_limits import FOREVER, retained_from
+from conveyor.log.segments.lookup import find_newest, find_time
+from conveyor.records.record import encode_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, contents, open_topic_log, records_of

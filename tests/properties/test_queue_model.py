@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from conveyor.kernel.errors import RequestError
-from conveyor.log import compression
-from conveyor.log.records import Header
 from conveyor.queues.commands import (
     Acknowledge,
     Cancel,
@@ -36,6 +34,8 @@ from conveyor.queues.commands import (
 from conveyor.queues.dead_copies import Copy, CopyLog
 from conveyor.queues.deliveries import MAX_INDEXED
 from conveyor.queues.inspection import message_state, peek
+from conveyor.records import compression
+from conveyor.records.record import Header
 from conveyor.settings.tree import TopicSettings
 from tests.unit.queues.model import COPY_LOGS, Hard, Known, QueueModel, hard_of, kinds
 from tests.unit.queues.stage import SUBSCRIPTION, Stage, header, subscription, target

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from conveyor.broker.inbox_partition import InboxPartition
-from conveyor.log.producer_state import ProducerState
+from conveyor.log.producers.producer_state import ProducerState
 from conveyor.replication.partition import Partition
 from conveyor.replication.runner import MachineRunner
 from conveyor.testing.simulation.schedule import make_schedule

@@ -11,7 +11,7 @@ from kio.serial import entity_writer
 
 from conveyor.kafka_api.apis import APIS
 from conveyor.kafka_api.codec import build
-from conveyor.log.records import encode_batch
+from conveyor.records.record import encode_batch
 from conveyor.testing import Broker
 from tests.vectors.wire import ask, read_response
 

@@ -16,7 +16,7 @@ from conveyor.kafka_api.call import Call
 from conveyor.kafka_api.codec import encode_response
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import FileSlice
-from conveyor.log.record_checks import RecordError, RefusedRecords
+from conveyor.records.record_checks import RecordError, RefusedRecords
 from conveyor.testing import MemoryDisk
 
 TOPIC_ID = UUID("f81d4fae-7dec-11d0-a765-00a0c91e6bf6")

@@ -19,8 +19,8 @@ from typing import IO
 from conveyor.adapters.disk import RealDisk
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Disk
-from conveyor.log.compaction import CleanedSegment, CompactionResult, compact
-from conveyor.log.compaction_plan import CompactionPlan, SegmentBounds
+from conveyor.log.compaction.compaction_plan import CompactionPlan, SegmentBounds
+from conveyor.log.compaction.key_compaction import CleanedSegment, CompactionResult, compact
 
 _OPEN_FILES = 64
 _NICENESS = 10

@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Bytes
-from conveyor.log.batch import COMPRESSION_MASK, BatchHeader
-from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked, contains
-from conveyor.log.recompression import pack_batch, wants_recompression
-from conveyor.log.record_checks import check_records, looks_at_records
-from conveyor.log.records import raw_records, unpacked_records
-from conveyor.log.timestamps import stamps_records
 from conveyor.queues.attributes import PREFIX
 from conveyor.queues.dedup import DedupIndex, KnownId, deduplicate, has_ids, ids_of_records
 from conveyor.queues.forwarding_batches import MAX_DELAYED_BYTES
+from conveyor.records.batch import COMPRESSION_MASK, BatchHeader
+from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked, contains
+from conveyor.records.record import raw_records, unpacked_records
+from conveyor.records.record_checks import check_records, looks_at_records
+from conveyor.records.repack import pack_batch, wants_recompression
+from conveyor.records.timestamps import stamps_records
 from conveyor.settings.tree import TopicSettings
 
 MAX_MARKED_RECORDS = 10_000

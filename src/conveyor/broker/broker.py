@@ -33,7 +33,7 @@ from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import SCHEDULES_PATH, SUBSCRIPTIONS_PATH, BrokerImage, ClusterImage
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import ABSENT, Clock, Disk, MetadataStore
-from conveyor.log.probe import LogProbe
+from conveyor.log.log_probe import LogProbe
 from conveyor.settings.tree import Settings
 
 if TYPE_CHECKING:

@@ -20,14 +20,14 @@ from conveyor.cluster.image import TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
-from conveyor.log.compression import MAX_UNPACKED_BYTES
-from conveyor.log.records import Header
 from conveyor.queues import attributes
 from conveyor.queues.commands import MoveToDeadLetters
 from conveyor.queues.dead_copies import Copy, CopyLog
 from conveyor.queues.message import Message
 from conveyor.queues.policy import Subscription
 from conveyor.queues.records import Attempt
+from conveyor.records.compression import MAX_UNPACKED_BYTES
+from conveyor.records.record import Header
 
 log = logging.getLogger(__name__)
 

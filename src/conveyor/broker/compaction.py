@@ -16,8 +16,8 @@ from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import OutOfFiles, StorageFailure
 from conveyor.kernel.ports import Clock
-from conveyor.log.compaction import CompactionResult
-from conveyor.log.compaction_plan import CompactionPlan
+from conveyor.log.compaction.compaction_plan import CompactionPlan
+from conveyor.log.compaction.key_compaction import CompactionResult
 from conveyor.replication.partition import Partition
 from conveyor.settings.tree import BrokerSettings
 

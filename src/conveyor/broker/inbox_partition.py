@@ -15,9 +15,6 @@ from functools import partial
 from conveyor.broker.disk_room import DiskRoom
 from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
-from conveyor.log.batch import COMPRESSION_MASK, CONTROL, BatchHeader, iterate_batches
-from conveyor.log.compression import MAX_UNPACKED_BYTES
-from conveyor.log.records import UnreadableBatch
 from conveyor.queues.attributes import read_attributes
 from conveyor.queues.cache_share import CacheShare
 from conveyor.queues.forwarding import RECORDS_AT_ONCE, Forwarding
@@ -27,6 +24,9 @@ from conveyor.queues.forwarding_records import Cancelled, Intent, Note, decode_n
 from conveyor.queues.forwarding_scan import DueRun, scan_due
 from conveyor.queues.message import Message
 from conveyor.queues.source import SMALL_BYTES, MessageSource, StillPacked, takes_long_to_look_at
+from conveyor.records.batch import COMPRESSION_MASK, CONTROL, BatchHeader, iterate_batches
+from conveyor.records.compression import MAX_UNPACKED_BYTES
+from conveyor.records.record import UnreadableBatch
 from conveyor.replication.partition import Partition, Waiter
 
 log = logging.getLogger(__name__)

@@ -20,11 +20,11 @@ from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Bytes, Clock
-from conveyor.log.batch import BatchHeader, check_batch
 from conveyor.log.log import AppendInfo
-from conveyor.log.recompression import AS_PRODUCED, wants_recompression
-from conveyor.log.record_checks import RefusedRecords, looks_at_records
-from conveyor.log.records import UnreadableBatch
+from conveyor.records.batch import BatchHeader, check_batch
+from conveyor.records.record import UnreadableBatch
+from conveyor.records.record_checks import RefusedRecords, looks_at_records
+from conveyor.records.repack import AS_PRODUCED, wants_recompression
 from conveyor.replication.partition import Partition
 
 AT_ONCE = 2

@@ -7,7 +7,7 @@ from conveyor.broker.partitions import PartitionTable
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.log.leader_epochs import NO_EPOCH
-from conveyor.log.reading import find_newest, find_time
+from conveyor.log.segments.lookup import find_newest, find_time
 from conveyor.replication.partition import Partition
 
 LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4

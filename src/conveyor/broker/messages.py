@@ -15,9 +15,6 @@ from conveyor.broker.topics import Topics
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Bytes, Clock, FileSlice
-from conveyor.log.batch import CONTROL, iterate_batches
-from conveyor.log.record_checks import RefusedRecords
-from conveyor.log.records import Header, Record, UnreadableBatch, decode_records, encode_batch
 from conveyor.queues.attributes import DEDUP_ID, LAST_TIME_MS, last_header
 from conveyor.queues.message import (
     Message,
@@ -29,6 +26,9 @@ from conveyor.queues.message import (
     parse_waiting_id,
 )
 from conveyor.queues.policy import Start
+from conveyor.records.batch import CONTROL, iterate_batches
+from conveyor.records.record import Header, Record, UnreadableBatch, decode_records, encode_batch
+from conveyor.records.record_checks import RefusedRecords
 from conveyor.replication.partition import Partition
 
 _READ_BYTES = 1 << 20

@@ -19,9 +19,9 @@ from conveyor.kernel.errors import ErrorKind, PassingFailure, RequestError, Stor
 from conveyor.kernel.ids import TopicId, TopicPartition
 from conveyor.kernel.ports import Clock, Disk, Volume
 from conveyor.log.log import Log
+from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
-from conveyor.log.probe import LogProbe
-from conveyor.log.recovery import open_log
+from conveyor.log.recovery.recovery import open_log
 from conveyor.replication.partition import Partition
 from conveyor.settings.tree import Settings, TopicSettings, topic_settings
 

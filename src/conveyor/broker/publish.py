@@ -14,7 +14,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.kernel.ports import Bytes, Clock
 from conveyor.log.log import AppendInfo
-from conveyor.log.timestamps import stamps_records
+from conveyor.records.timestamps import stamps_records
 from conveyor.replication.partition import Partition
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1

@@ -17,7 +17,7 @@ from conveyor.broker.tasks import Tasks
 from conveyor.cluster.image import is_internal
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
-from conveyor.log.trim import TrimJob
+from conveyor.log.segments.trim import TrimJob
 from conveyor.replication.partition import Partition
 
 log = logging.getLogger(__name__)

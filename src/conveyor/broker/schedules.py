@@ -37,11 +37,11 @@ from conveyor.broker.topics import Topics
 from conveyor.cluster.image import SCHEDULES_PATH, TopicImage
 from conveyor.kernel.errors import DiskFull, ErrorKind, RequestError, StorageFailure, metadata_failure
 from conveyor.kernel.ports import ABSENT, ANY_VERSION, Clock, MetadataStore
-from conveyor.log.records import Header
 from conveyor.queues.attributes import DEDUP_ID, check_attributes, last_header
 from conveyor.queues.backoff import retry_delay_ms
 from conveyor.queues.cron import check_cron, last_firing_ms, next_firing_ms
 from conveyor.queues.policy import Retry, Start
+from conveyor.records.record import Header
 
 log = logging.getLogger(__name__)
 

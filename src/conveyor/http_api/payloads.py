@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType
 
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.log.records import Header
+from conveyor.records.record import Header
 
 Encoding: TypeAlias = Literal["base64"]
 

@@ -17,8 +17,8 @@ from conveyor.http_api.payloads import Encoding, HeaderValue, as_bytes, read_hea
 from conveyor.http_api.problems import Problem, problem_of
 from conveyor.http_api.reading import body_parser
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.log.records import Header
 from conveyor.queues import attributes
+from conveyor.records.record import Header
 
 BATCH_BYTES = 16 << 20
 """A batch's body may be this long, or twice as long as the topic's largest message: base64 takes a third more."""

@@ -17,9 +17,9 @@ from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
 from conveyor.kafka_api.packing import array_length, nullable_string, string
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.log.batch import COMPRESSION_MASK
-from conveyor.log.compression import ZSTD
-from conveyor.log.record_checks import RecordError, RefusedRecords
+from conveyor.records.batch import COMPRESSION_MASK
+from conveyor.records.compression import ZSTD
+from conveyor.records.record_checks import RecordError, RefusedRecords
 
 _TOPIC_IDS = 13
 _FLEXIBLE = 9

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Directory
 from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
-from conveyor.log.producer_state import ProducerEntries
-from conveyor.log.seal import Seal
-from conveyor.log.segment import Segment, segment_path
-from conveyor.log.snapshot import SUFFIX, encode_snapshot, remove_snapshots
+from conveyor.log.producers.producer_snapshot import SUFFIX, encode_snapshot, remove_snapshots
+from conveyor.log.producers.producer_state import ProducerEntries
+from conveyor.log.segments.seal import Seal
+from conveyor.log.segments.segment import Segment, segment_path
 
 _KEPT_SNAPSHOTS = 2
 

@@ -23,22 +23,22 @@ from crc32c import crc32c
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Bytes, FileSlice
-from conveyor.log import reading
-from conveyor.log.batch import BatchHeader, check_batch, placed_prefix, read_header, with_append_time
-from conveyor.log.compaction import CompactionResult
-from conveyor.log.compaction_plan import CompactionPlan, plan_compaction
+from conveyor.log.compaction.compaction_plan import CompactionPlan, plan_compaction
+from conveyor.log.compaction.key_compaction import CompactionResult
+from conveyor.log.compaction.swap import SwapJob, discard
 from conveyor.log.flush import FlushJob
 from conveyor.log.leader_epochs import LeaderEpochs
+from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
-from conveyor.log.probe import LogProbe
-from conveyor.log.producer_state import ProducerEntries, ProducerState
-from conveyor.log.record_checks import check_records, looks_at_records
-from conveyor.log.records import unpacked_records
-from conveyor.log.retention import is_too_old
-from conveyor.log.segment import MAX_BYTES, Segment
-from conveyor.log.swap import SwapJob, discard
-from conveyor.log.timestamps import check_newest, stamps_records
-from conveyor.log.trim import TrimJob
+from conveyor.log.producers.producer_state import ProducerEntries, ProducerState
+from conveyor.log.retention_limits import is_too_old
+from conveyor.log.segments import lookup as reading
+from conveyor.log.segments.segment import MAX_BYTES, Segment
+from conveyor.log.segments.trim import TrimJob
+from conveyor.records.batch import BatchHeader, check_batch, placed_prefix, read_header, with_append_time
+from conveyor.records.record import unpacked_records
+from conveyor.records.record_checks import check_records, looks_at_records
+from conveyor.records.timestamps import check_newest, stamps_records
 from conveyor.settings.tree import TopicSettings
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.log.records import Header
+from conveyor.records.record import Header
 
 PREFIX = "conveyor-"
 DELAY_MS = "conveyor-delay-ms"

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from conveyor.kernel.ids import NO_TIMESTAMP
-from conveyor.log.batch import BatchHeader, iterate_batches
-from conveyor.log.compression import Unpacked, contains, cut_out
-from conveyor.log.records import Header, UnreadableBatch, raw_records, unpacked_records
 from conveyor.queues.attributes import DEDUP_ID, last_header
+from conveyor.records.batch import BatchHeader, iterate_batches
+from conveyor.records.compression import Unpacked, contains, cut_out
+from conveyor.records.record import Header, UnreadableBatch, raw_records, unpacked_records
 
 _NAME = DEDUP_ID.encode()
 _DIGEST_BYTES = 16

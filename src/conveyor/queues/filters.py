@@ -20,12 +20,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from conveyor.kernel.errors import ConveyorError, ErrorKind, RequestError
-from conveyor.log.records import Header
 from conveyor.queues.attributes import read_attributes
 from conveyor.queues.filter_expression import MAX_COST_NS, CheckedExpression, check_expression
 from conveyor.queues.filter_payload import PayloadReader, RawPayload
 from conveyor.queues.filter_price import MESSAGE, Amount
 from conveyor.queues.message import Message
+from conveyor.records.record import Header
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FAILURES = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)

@@ -11,15 +11,15 @@ a `conveyor-deliver-at-ms` of the time that it meant.
 from collections.abc import Iterator
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.log import compression
-from conveyor.log.batch import COMPRESSION_MASK, BatchHeader, without_producer
-from conveyor.log.recompression import AS_PRODUCED, CODECS
-from conveyor.log.records import Header, encode_batch
-from conveyor.log.timestamps import stamps_records
 from conveyor.queues.attributes import DELAY_MS, DELIVER_AT_MS, read_attributes
 from conveyor.queues.forwarding_records import Intent, Range
 from conveyor.queues.message import Message
 from conveyor.queues.source import MessageSource, StillPacked
+from conveyor.records import compression
+from conveyor.records.batch import COMPRESSION_MASK, BatchHeader, without_producer
+from conveyor.records.record import Header, encode_batch
+from conveyor.records.repack import AS_PRODUCED, CODECS
+from conveyor.records.timestamps import stamps_records
 from conveyor.settings.tree import TopicSettings
 
 MAX_DELAYED_BYTES = 8 << 20

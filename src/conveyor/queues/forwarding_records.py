@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 
-from conveyor.log.batch import CONTROL
-from conveyor.log.records import decode_records, encode_batch
+from conveyor.records.batch import CONTROL
+from conveyor.records.record import decode_records, encode_batch
 
 Range = tuple[int, int]
 

@@ -6,10 +6,10 @@ Most batches of most topics ask for nothing, which one search for the headers' c
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from conveyor.log.batch import COMPRESSION_MASK, CONTROL, BatchHeader
-from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked, contains
-from conveyor.log.records import UnreadableBatch, raw_records, unpacked_records
 from conveyor.queues.attributes import PREFIX, read_attributes
+from conveyor.records.batch import COMPRESSION_MASK, CONTROL, BatchHeader
+from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked, contains
+from conveyor.records.record import UnreadableBatch, raw_records, unpacked_records
 
 _MARK = PREFIX.encode()
 

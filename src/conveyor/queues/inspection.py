@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.log.compression import MAX_UNPACKED_BYTES
 from conveyor.queues.attributes import read_attributes
 from conveyor.queues.commands import MessageState, QueueCounts
 from conveyor.queues.message import Message
 from conveyor.queues.queue import Queue
 from conveyor.queues.source import SMALL_BYTES, MessageSource, StillPacked
+from conveyor.records.compression import MAX_UNPACKED_BYTES
 
 MAX_PEEKED_BYTES = 8 << 20
 """As large are the messages of one answer, apart from the last."""

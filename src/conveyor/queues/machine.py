@@ -17,7 +17,6 @@ from uuid import UUID
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, Token
-from conveyor.log.compression import MAX_UNPACKED_BYTES
 from conveyor.queues.attributes import read_attributes
 from conveyor.queues.commands import (
     Acknowledge,
@@ -62,6 +61,7 @@ from conveyor.queues.remembered_acks import RememberedAcks
 from conveyor.queues.scan import BatchScan
 from conveyor.queues.source import MessageSource, StillPacked
 from conveyor.queues.timetable import Timetable
+from conveyor.records.compression import MAX_UNPACKED_BYTES
 
 SCAN_BYTES = 1 << 18
 

@@ -3,8 +3,8 @@
 import re
 from typing import NamedTuple
 
-from conveyor.log.records import Header
 from conveyor.queues.attributes import TAG, last_header
+from conveyor.records.record import Header
 
 _MESSAGE_ID = re.compile(r"[0-9]{1,10}-[0-9]{1,19}")
 _HEADER_BYTES = 256

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from conveyor.kernel.ports import FileSlice
-from conveyor.log.batch import COMPRESSION_MASK, CONTROL, BatchHeader
-from conveyor.log.compression import MAX_UNPACKED_BYTES
-from conveyor.log.records import Header, Record, UnreadableBatch, raw_records, read_record
 from conveyor.queues.attributes import DEFAULT_PRIORITY, PREFIX, last_header, read_attributes
 from conveyor.queues.available import NO_GROUP
 from conveyor.queues.message import Message
 from conveyor.queues.source import SMALL_BYTES, SMALL_RECORDS, MessageSource, SourceBatch
+from conveyor.records.batch import COMPRESSION_MASK, CONTROL, BatchHeader
+from conveyor.records.compression import MAX_UNPACKED_BYTES
+from conveyor.records.record import Header, Record, UnreadableBatch, raw_records, read_record
 
 _MARK = PREFIX.encode()
 

@@ -16,7 +16,12 @@ from collections.abc import Callable, Iterator
 
 from conveyor.kernel.errors import ReadLater, RequestError
 from conveyor.kernel.ports import FileSlice
-from conveyor.log.batch import (
+from conveyor.log.log import Log
+from conveyor.log.segments.lookup import find_time
+from conveyor.queues.attributes import PREFIX
+from conveyor.queues.cache_share import CacheShare
+from conveyor.queues.message import Message
+from conveyor.records.batch import (
     COMPRESSION_MASK,
     CONTROL,
     HEADER_BYTES,
@@ -24,13 +29,8 @@ from conveyor.log.batch import (
     iterate_batches,
     read_header,
 )
-from conveyor.log.compression import MAX_UNPACKED_BYTES, Unpacked, contains
-from conveyor.log.log import Log
-from conveyor.log.reading import find_time
-from conveyor.log.records import UnreadableBatch, raw_records, read_record, record_positions, unpacked_records
-from conveyor.queues.attributes import PREFIX
-from conveyor.queues.cache_share import CacheShare
-from conveyor.queues.message import Message
+from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked, contains
+from conveyor.records.record import UnreadableBatch, raw_records, read_record, record_positions, unpacked_records
 
 log = logging.getLogger(__name__)
 

@@ -20,14 +20,14 @@ from typing import Protocol
 from conveyor.kernel.errors import ErrorKind, PassingFailure, ReadLater, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, Offset, TopicPartition
 from conveyor.kernel.ports import Bytes, FileSlice
-from conveyor.log.compaction import CompactionResult
-from conveyor.log.compaction_plan import CompactionPlan
+from conveyor.log.compaction.compaction_plan import CompactionPlan
+from conveyor.log.compaction.key_compaction import CompactionResult
+from conveyor.log.compaction.swap import SwapJob
 from conveyor.log.flush import FlushJob
 from conveyor.log.log import AppendInfo, Log
-from conveyor.log.retention import retained_from
-from conveyor.log.segment import Segment
-from conveyor.log.swap import SwapJob
-from conveyor.log.trim import TrimJob
+from conveyor.log.retention_limits import retained_from
+from conveyor.log.segments.segment import Segment
+from conveyor.log.segments.trim import TrimJob
 
 log = logging.getLogger(__name__)
 

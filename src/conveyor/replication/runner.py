@@ -16,9 +16,9 @@ from typing import Generic
 from conveyor.kernel.errors import DiskFull, ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.kernel.state_machine import Command, LogRecord, Outcome, Reply, StateMachine, Token
-from conveyor.log.batch import batch_is_intact, iterate_batches
 from conveyor.log.log import Log
-from conveyor.log.records import Record, decode_records, encode_batch
+from conveyor.records.batch import batch_is_intact, iterate_batches
+from conveyor.records.record import Record, decode_records, encode_batch
 from conveyor.replication.partition import Partition
 
 Respond = Callable[[object], None]

@@ -14,7 +14,7 @@ from conveyor.adapters.compactor import ProcessCompactor
 from conveyor.adapters.disk import RealDisk
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import TopicId
-from conveyor.log.compaction_plan import CompactionPlan, SegmentBounds
+from conveyor.log.compaction.compaction_plan import CompactionPlan, SegmentBounds
 from conveyor.log.partition_directory import PartitionDirectory
 
 PLAN = CompactionPlan(

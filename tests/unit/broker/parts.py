@@ -10,7 +10,7 @@ from uuid import uuid4
 from conveyor.adapters.compactor import ThreadCompactor
 from conveyor.broker.broker import Broker, BrokerPorts
 from conveyor.broker.publish import ACKS_ALL, Published
-from conveyor.log.records import encode_batch
+from conveyor.records.record import encode_batch
 from conveyor.settings.tree import from_sources
 from conveyor.testing import ManualClock, MemoryDisk
 from conveyor.testing.memory_store import MemoryStore

@@ -10,12 +10,12 @@ from conveyor.broker.broker import Broker
 from conveyor.broker.compaction import Compaction, Compactor
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import StorageFailure
-from conveyor.log import compression
-from conveyor.log.compaction import CLEANED, CompactionResult
-from conveyor.log.compaction_plan import CompactionPlan
-from conveyor.log.segment import Segment
+from conveyor.log.compaction.compaction_plan import CompactionPlan
+from conveyor.log.compaction.key_compaction import CLEANED, CompactionResult
+from conveyor.log.segments.segment import Segment
+from conveyor.records import compression
 from tests.unit.broker.parts import Storage, publish
-from tests.unit.log.test_compaction import poisoned
+from tests.unit.log.compaction.test_key_compaction import poisoned
 
 CHECK_MS = 15_000
 HOUR_MS = 3_600_000

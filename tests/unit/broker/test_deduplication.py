@@ -10,9 +10,9 @@ from conveyor.broker.messages import OutgoingMessage, PublishedMessage
 from conveyor.broker.publish import ACKS_ALL, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.log.records import encode_batch
 from conveyor.queues.attributes import DEDUP_ID, DELAY_MS
 from conveyor.queues.policy import Start
+from conveyor.records.record import encode_batch
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
 ONCE = TopicRequest(name="once", partitions=1, config={"dedup.enable": "true"})

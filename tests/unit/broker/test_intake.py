@@ -10,11 +10,11 @@ from conveyor.broker.messages import OutgoingMessage
 from conveyor.broker.publish import ACKS_ALL, ACKS_LEADER, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.log import compression
-from conveyor.log.batch import MAX_RECORDS
-from conveyor.log.record_checks import MAX_RECORD_ERRORS, RefusedRecords
-from conveyor.log.records import Header, encode_batch
 from conveyor.queues.attributes import DEDUP_ID, DELAY_MS
+from conveyor.records import compression
+from conveyor.records.batch import MAX_RECORDS
+from conveyor.records.record import Header, encode_batch
+from conveyor.records.record_checks import MAX_RECORD_ERRORS, RefusedRecords
 from tests.lying_batches import DEDUP, LIES, bomb, many_records, raw_record, sealed
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 

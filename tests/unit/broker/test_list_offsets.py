@@ -8,7 +8,7 @@ from conveyor.broker.broker import Broker
 from conveyor.broker.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, NEWEST_TIMESTAMP, find_offset
 from conveyor.broker.publish import ACKS_ALL
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.log.records import encode_batch
+from conveyor.records.record import encode_batch
 
 TIMES = (1000, 3000, 2000)
 

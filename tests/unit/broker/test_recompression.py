@@ -8,9 +8,9 @@ from conveyor.broker.broker import Broker
 from conveyor.broker.publish import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind
-from conveyor.log import compression
-from conveyor.log.batch import HEADER_BYTES, iterate_batches
-from conveyor.log.records import decode_records, encode_batch
+from conveyor.records import compression
+from conveyor.records.batch import HEADER_BYTES, iterate_batches
+from conveyor.records.record import decode_records, encode_batch
 
 
 def numbered(number: int, codec: int) -> bytes:

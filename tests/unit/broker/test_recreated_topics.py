@@ -12,8 +12,8 @@ from conveyor.broker.compaction import Compaction
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import TopicId
-from conveyor.log.compaction import CompactionResult
-from conveyor.log.compaction_plan import CompactionPlan
+from conveyor.log.compaction.compaction_plan import CompactionPlan
+from conveyor.log.compaction.key_compaction import CompactionResult
 from conveyor.log.partition_directory import MARKER, decode_owner, encode_owner
 from conveyor.testing import MemoryDisk
 from tests.unit.broker.parts import Storage, publish, running_parts

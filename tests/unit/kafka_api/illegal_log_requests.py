@@ -8,9 +8,9 @@ from typing import Any
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode as E
 
-from conveyor.log.batch import CRC_START, HEADER, MAGIC_END, read_header
-from conveyor.log.compression import GZIP, ZSTD
-from conveyor.log.records import encode_batch
+from conveyor.records.batch import CRC_START, HEADER, MAGIC_END, read_header
+from conveyor.records.compression import GZIP, ZSTD
+from conveyor.records.record import encode_batch
 from tests.unit.kafka_api.illegal_row import Given, Row, Values
 from tests.unit.kafka_api.illegal_world import NOW_MS, record_batch
 

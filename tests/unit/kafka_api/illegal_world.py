@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any, Self
 from uuid import UUID
 
-from conveyor.log.records import encode_batch
+from conveyor.records.record import encode_batch
 from conveyor.settings.tree import Settings
 from conveyor.testing import Broker, ManualClock
 from tests.unit.kafka_api.illegal_row import Given

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
-from conveyor.log.batch import CRC_START, HEADER, HEADER_BYTES, MAGIC_END, read_header
+from conveyor.records.batch import CRC_START, HEADER, HEADER_BYTES, MAGIC_END, read_header
 from tests.unit.broker.parts import BATCH, Storage
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import (

@@ -6,7 +6,7 @@ import pytest
 
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ProtocolViolation
-from conveyor.log.records import encode_batch
+from conveyor.records.record import encode_batch
 from tests.unit.broker.parts import BATCH, NOW_MS, Storage, publish
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import PRODUCE, framed, request

@@ -8,7 +8,7 @@ import pytest
 from conveyor.kafka_api.apis import APIS
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ProtocolViolation
-from conveyor.log.records import encode_batch
+from conveyor.records.record import encode_batch
 from tests.unit.broker.parts import BATCH, Storage
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import (

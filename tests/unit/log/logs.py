@@ -5,12 +5,12 @@ from uuid import UUID
 
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Disk
-from conveyor.log import compression
-from conveyor.log.batch import iterate_batches
 from conveyor.log.log import AppendInfo, Log
-from conveyor.log.probe import LogProbe
-from conveyor.log.records import decode_records, encode_batch
-from conveyor.log.recovery import open_log
+from conveyor.log.log_probe import LogProbe
+from conveyor.log.recovery.recovery import open_log
+from conveyor.records import compression
+from conveyor.records.batch import iterate_batches
+from conveyor.records.record import decode_records, encode_batch
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 from conveyor.testing.manual_clock import DEFAULT_START_MS
 

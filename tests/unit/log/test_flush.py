@@ -4,7 +4,7 @@ import pytest
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.log import Log
-from conveyor.log.snapshot import snapshot_offsets
+from conveyor.log.producers.producer_snapshot import snapshot_offsets
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import DIRECTORY, append, batch, flush, idempotent_batch, open_topic_log, segment_file

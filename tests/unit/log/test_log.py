@@ -3,10 +3,10 @@
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.log.batch import read_header
 from conveyor.log.log import Log
-from conveyor.log.probe import LogProbe
-from conveyor.log.records import decode_records
+from conveyor.log.log_probe import LogProbe
+from conveyor.records.batch import read_header
+from conveyor.records.record import decode_records
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import (

@@ -13,15 +13,15 @@ from conveyor.adapters.disk import RealDisk
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Disk
-from conveyor.log.compaction import CompactionResult, compact
+from conveyor.log.compaction.key_compaction import CompactionResult, compact
 from conveyor.log.log import Log
+from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import MARKER, decode_owner, encode_owner
-from conveyor.log.probe import LogProbe
-from conveyor.log.recovery import open_log
+from conveyor.log.recovery.recovery import open_log
 from conveyor.settings.tree import ProducerSettings
 from conveyor.testing import MemoryDisk
+from tests.unit.log.compaction.test_key_compaction import FILLING, TOPIC, everything, filled, keyed
 from tests.unit.log.logs import DIRECTORY, NOW_MS, TOPIC_ID, append, flush, open_topic_log
-from tests.unit.log.test_compaction import FILLING, TOPIC, everything, filled, keyed
 
 OTHER_ID = TopicId(UUID("78eccf1f-c0cc-4b13-b1b4-3db4b0b80d3b"))
 MARK = f"{DIRECTORY}/{MARKER}"

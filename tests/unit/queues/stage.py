@@ -6,11 +6,9 @@ from uuid import UUID
 
 from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
 from conveyor.kernel.state_machine import Outcome, Token
-from conveyor.log import compression
 from conveyor.log.log import Log
-from conveyor.log.probe import LogProbe
-from conveyor.log.records import Header, encode_batch
-from conveyor.log.recovery import open_log
+from conveyor.log.log_probe import LogProbe
+from conveyor.log.recovery.recovery import open_log
 from conveyor.queues.commands import (
     Acknowledge,
     ForgetSubscription,
@@ -33,6 +31,8 @@ from conveyor.queues.memory_budget import MemoryBudget
 from conveyor.queues.policy import Start, Subscription, default_policy, policy_from_document
 from conveyor.queues.queue import Queue
 from conveyor.queues.source import MessageSource, StillPacked, unpack_batch
+from conveyor.records import compression
+from conveyor.records.record import Header, encode_batch
 from conveyor.replication.partition import Partition
 from conveyor.replication.runner import MachineRunner, replay
 from conveyor.settings.tree import ProducerSettings, TopicSettings

@@ -1,9 +1,9 @@
 """Which records of a batch are known already, and what is left of it."""
 
-from conveyor.log import compression
-from conveyor.log.records import Header, decode_records, encode_batch, seal_batch, unpacked_records
 from conveyor.queues.attributes import DEDUP_ID
 from conveyor.queues.dedup import DedupIndex, Deduplicated, KnownId, deduplicate, ids_of_log
+from conveyor.records import compression
+from conveyor.records.record import Header, decode_records, encode_batch, seal_batch, unpacked_records
 
 NOW_MS = 1_700_000_000_000
 WINDOW_MS = 1000

@@ -4,15 +4,15 @@ import pytest
 from crc32c import crc32c
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.log.batch import CONTROL, CRC_START, HEADER_BYTES, MAGIC_END, read_header
-from conveyor.log.compression import NONE, ZSTD
 from conveyor.log.log import Log
-from conveyor.log.records import decode_records, encode_batch
 from conveyor.queues.attributes import DELAY_MS
 from conveyor.queues.forwarding_batches import batches_of
 from conveyor.queues.forwarding_records import Cancelled, Intent, Note, Range, decode_notes, encode_note
 from conveyor.queues.forwarding_scan import DueRun, scan_due
 from conveyor.queues.source import MessageSource
+from conveyor.records.batch import CONTROL, CRC_START, HEADER_BYTES, MAGIC_END, read_header
+from conveyor.records.compression import NONE, ZSTD
+from conveyor.records.record import decode_records, encode_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, append, batch, idempotent_batch, open_topic_log

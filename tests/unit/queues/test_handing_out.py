@@ -5,7 +5,6 @@ from uuid import UUID
 import pytest
 
 from conveyor.kernel.errors import ErrorKind
-from conveyor.log.records import Header, encode_batch
 from conveyor.queues.attributes import ONLY_FOR
 from conveyor.queues.commands import (
     Cancel,
@@ -20,6 +19,7 @@ from conveyor.queues.commands import (
 )
 from conveyor.queues.inspection import peek
 from conveyor.queues.machine import SCAN_BYTES
+from conveyor.records.record import Header, encode_batch
 from conveyor.settings.tree import TopicSettings
 from tests.unit.queues.model import kinds
 from tests.unit.queues.stage import SUBSCRIPTION, Stage, header, subscription, target

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from conveyor.log import compression
-from conveyor.log.batch import CONTROL, read_header
-from conveyor.log.records import Header, decode_records, encode_batch, rebuild_batch
 from conveyor.queues.scan import BatchScan, Scanned
 from conveyor.queues.source import MessageSource
+from conveyor.records import compression
+from conveyor.records.batch import CONTROL, read_header
+from conveyor.records.record import Header, decode_records, encode_batch, rebuild_batch
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, open_topic_log
 from tests.unit.queues.stage import header

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from conveyor.log import compression, records
-from conveyor.log.batch import CONTROL, CRC_START, HEADER, HEADER_BYTES, MAGIC_END, BatchHeader, read_header
 from conveyor.log.log import Log
-from conveyor.log.records import Header, decode_records, encode_batch, rebuild_batch
 from conveyor.queues import source as source_module
 from conveyor.queues.cache_share import CacheShare
 from conveyor.queues.source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
+from conveyor.records import compression
+from conveyor.records import record as records
+from conveyor.records.batch import CONTROL, CRC_START, HEADER, HEADER_BYTES, MAGIC_END, BatchHeader, read_header
+from conveyor.records.record import Header, decode_records, encode_batch, rebuild_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.lying_batches import raw_record, sealed

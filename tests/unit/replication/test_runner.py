@@ -6,7 +6,7 @@ import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, StateMachine, Token
-from conveyor.log.records import encode_batch
+from conveyor.records.record import encode_batch
 from conveyor.replication.runner import MachineRunner, replay
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk

@@ -12,7 +12,7 @@ import pytest
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api.connection import KafkaConnection
 from conveyor.kernel.errors import StorageFailure
-from conveyor.log.records import encode_batch
+from conveyor.records.record import encode_batch
 from conveyor.server.server import Server
 from conveyor.testing import MemoryDisk
 from conveyor.testing.memory_disk import MemoryFile

@@ -16,7 +16,7 @@ from typing import Any
 from kio.schema.index import api_key_map
 
 from conveyor.kafka_api.apis import APIS
-from conveyor.log.records import encode_batch
+from conveyor.records.record import encode_batch
 from tests.clients.programs import Line, Program
 from tests.clients.toolchains import built, java_jars, java_tool, require, run
 from tests.vectors.recorded import FOLDER

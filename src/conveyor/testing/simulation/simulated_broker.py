@@ -10,8 +10,8 @@ from uuid import UUID
 
 from conveyor.broker.broker import Broker, BrokerPorts
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.log.compaction import CompactionResult, compact
-from conveyor.log.compaction_plan import CompactionPlan
+from conveyor.log.compaction.compaction_plan import CompactionPlan
+from conveyor.log.compaction.key_compaction import CompactionResult, compact
 from conveyor.settings.tree import from_sources
 from conveyor.testing.memory_disk import MemoryDisk
 from conveyor.testing.memory_store import MemoryStore

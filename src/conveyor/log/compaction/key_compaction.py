@@ -1,0 +1,215 @@
+"""Compaction: of each key the last record stays. Runs in another process, on files that no longer change.
+
+    1. remember the last offset of each key in the dirty part
+    2. go over all segments from the start, and write those records into new segments that no later one replaces
+    3. hand the new segments back (`<name>.cleaned`, flushed, with their indexes); the owner swaps them in
+
+A batch keeps its offsets, its producer's fields and its compression; records only go missing from it. A tombstone
+stays for `delete.retention.ms` after the compaction that first saw it as the last record of its key: the batch's base
+timestamp then says until when, and attribute bit 6 that it does. Records without a key go. A batch whose records cannot
+be read, though its CRC is right, stays as its producer sent it, and is counted. Source: KIP-280, KIP-534.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from uuid import UUID
+
+from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ids import TopicId
+from conveyor.kernel.ports import Directory, Disk
+from conveyor.log.compaction.compaction_plan import CompactionPlan, SegmentBounds
+from conveyor.log.partition_directory import PartitionDirectory
+from conveyor.log.segments.lookup import headers
+from conveyor.log.segments.segment import MAX_BYTES, Segment
+from conveyor.records.batch import DELETE_HORIZON, BatchHeader, read_header
+from conveyor.records.record import Record, decode_records, rebuild_batch
+
+CLEANED = ".cleaned"
+_DIGEST_BYTES = 16
+_WRITE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanedSegment:
+    """A new segment, in `<name>.cleaned` files."""
+
+    base_offset: int
+    next_offset: int
+    max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionResult:
+    """Which segments (by base offset) are replaced by which. cleaned_offset: everything below has been gone over.
+
+    unreadable_batches: below it, kept because their records cannot be read; and the base offset of the first, or -1.
+    """
+
+    replaced: tuple[int, ...]
+    cleaned: tuple[CleanedSegment, ...]
+    cleaned_offset: int
+    bytes_before: int
+    bytes_after: int
+    unreadable_batches: int
+    first_unreadable_offset: int
+
+
+def compact(disk: Disk, plan: CompactionPlan) -> CompactionResult:
+    """Carry out a plan. Blocks, for long. Raises StorageFailure, also if the directory is another topic's by now."""
+    return _compact(PartitionDirectory(disk, plan.directory, TopicId(UUID(plan.topic_id))), plan)
+
+
+def _compact(disk: Directory, plan: CompactionPlan) -> CompactionResult:
+    latest, cleaned_offset = _latest_offsets(disk, plan)
+    passage = _Passage(latest=latest, cleaned_offset=cleaned_offset)
+    replaced: list[int] = []
+    cleaned: list[CleanedSegment] = []
+    bytes_after = 0
+    for group in _groups(plan):
+        new, changed = _rewrite(disk, plan, group, passage)
+        if changed or len(group) > 1:
+            replaced += [each.base_offset for each in group]
+            cleaned.append(
+                CleanedSegment(
+                    base_offset=new.base_offset, next_offset=new.next_offset, max_timestamp=new.max_timestamp
+                )
+            )
+            bytes_after += new.size
+        else:
+            new.remove()
+            bytes_after += group[0].size
+    disk.sync_directory(plan.directory)
+    return CompactionResult(
+        replaced=tuple(replaced),
+        cleaned=tuple(cleaned),
+        cleaned_offset=cleaned_offset,
+        bytes_before=sum(each.size for each in plan.segments),
+        bytes_after=bytes_after,
+        unreadable_batches=len(passage.unreadable),
+        first_unreadable_offset=min(passage.unreadable, default=-1),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Passage:
+    """What goes over the segments: the last offset of each key below `cleaned_offset`; and what comes of it: the base
+    offsets of batches that cannot be read."""
+
+    latest: dict[bytes, int]
+    cleaned_offset: int
+    unreadable: list[int] = field(default_factory=list)
+
+
+def _latest_offsets(disk: Directory, plan: CompactionPlan) -> tuple[dict[bytes, int], int]:
+    """The last offset of each key from the first dirty offset on, and how far that goes: to where memory was full."""
+    latest: dict[bytes, int] = {}
+    reached = plan.first_dirty_offset
+    for bounds in plan.segments:
+        if bounds.next_offset <= plan.first_dirty_offset:
+            continue
+        for header, batch in _batches(Segment(disk, plan.directory, bounds.base_offset)):
+            if header.next_offset <= plan.first_dirty_offset:
+                continue
+            if latest and len(latest) + header.records_count > plan.max_keys:
+                return latest, reached
+            for record in _records(batch) or ():
+                if record.key is not None:
+                    latest[_short(record.key)] = record.offset
+            reached = header.next_offset
+        reached = max(reached, bounds.next_offset)
+    return latest, reached
+
+
+def _groups(plan: CompactionPlan) -> Iterator[list[SegmentBounds]]:
+    """Neighbours that fit into one segment together."""
+    group: list[SegmentBounds] = []
+    for bounds in plan.segments:
+        size = sum(each.size for each in group) + bounds.size
+        if group and (size > plan.segment_bytes or bounds.next_offset - group[0].base_offset > MAX_BYTES):
+            yield group
+            group = []
+        group.append(bounds)
+    if group:
+        yield group
+
+
+def _rewrite(
+    disk: Directory, plan: CompactionPlan, group: list[SegmentBounds], passage: _Passage
+) -> tuple[Segment, bool]:
+    """One new segment with what stays of a group; whether anything went or changed. From an offset on, all stays."""
+    for path in Segment.paths_of(plan.directory, group[0].base_offset, CLEANED):
+        disk.remove(path)
+    new = Segment(disk, plan.directory, group[0].base_offset, CLEANED, create=True)
+    new.last_append_ms = max(each.last_append_ms for each in group)
+    changed = False
+    pending: list[bytes] = []
+    position = size = 0
+    for bounds in group:
+        for header, batch in _batches(Segment(disk, plan.directory, bounds.base_offset)):
+            kept = batch if header.base_offset >= passage.cleaned_offset else _cleaned(header, batch, passage, plan)
+            changed = changed or kept is not batch
+            if kept is None:
+                continue
+            kept_header = read_header(kept)
+            new.note(
+                kept_header.next_offset - 1, kept_header.max_timestamp, position, len(kept), plan.index_interval_bytes
+            )
+            pending.append(kept)
+            position += len(kept)
+            size += len(kept)
+            if size >= _WRITE_BYTES:
+                new.append(pending)
+                pending, size = [], 0
+    new.append(pending)
+    new.file.sync()
+    new.finish()
+    new.write_indexes(new.encoded_indexes())
+    return new, changed
+
+
+def _cleaned(header: BatchHeader, batch: bytes, passage: _Passage, plan: CompactionPlan) -> bytes | None:
+    """The batch itself if all of it stays as it is, a smaller one, or None if nothing stays."""
+    records = _records(batch)
+    if records is None:
+        passage.unreadable.append(header.base_offset)
+        return batch
+    has_horizon = bool(header.attributes & DELETE_HORIZON)
+    horizon_ms = header.base_timestamp if has_horizon else plan.now_ms + plan.delete_retention_ms
+    kept = [each for each in records if _stays(each, passage.latest, plan, has_horizon and horizon_ms <= plan.now_ms)]
+    if not kept:
+        return None
+    has_tombstone = any(each.value is None for each in kept)
+    if len(kept) == len(records) and has_tombstone == has_horizon:
+        return batch
+    attributes = header.attributes & ~DELETE_HORIZON
+    if has_tombstone:
+        return rebuild_batch(header, kept, horizon_ms, attributes | DELETE_HORIZON)
+    base_timestamp = kept[0].timestamp_ms if has_horizon else header.base_timestamp
+    return rebuild_batch(header, kept, base_timestamp, attributes)
+
+
+def _stays(record: Record, latest: dict[bytes, int], plan: CompactionPlan, tombstones_are_due: bool) -> bool:
+    if record.key is None:
+        return False
+    if latest.get(_short(record.key), -1) > record.offset:
+        return False
+    return record.value is not None or not tombstones_are_due
+
+
+def _batches(segment: Segment) -> Iterable[tuple[BatchHeader, bytes]]:
+    for position, header in headers(segment, 0):
+        yield header, segment.file.read(position, header.size)
+
+
+def _records(batch: bytes) -> list[Record] | None:
+    """None if the batch holds something else: a plain topic takes what its producers send."""
+    try:
+        return list(decode_records(batch))
+    except RequestError:
+        return None
+
+
+def _short(key: bytes) -> bytes:
+    """A key as it is remembered: itself, or its digest, which is longer than any key that is kept itself."""
+    return key if len(key) < _DIGEST_BYTES else blake2b(key, digest_size=_DIGEST_BYTES).digest()

@@ -1,0 +1,157 @@
+"""What a partition knows of its idempotent producers: epoch, and the last five batches, so that a retry is recognised.
+
+Rules (KIP-98, KIP-360):
+- an older epoch is refused (INVALID_PRODUCER_EPOCH); a newer one starts at sequence 0;
+- a batch with the sequences of one of the last five is a duplicate, answered with the first one's offset;
+- otherwise the sequence goes on where the last batch ended, and wraps to 0 after 2**31 - 1;
+- a producer that is not known (new, or forgotten) may start anywhere.
+
+Everything here is rebuilt from the log; nothing here decides on its own when to forget: the caller passes the time.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import Offset
+from conveyor.records.batch import BatchHeader
+
+REMEMBERED_BATCHES = 5
+_SEQUENCES = 1 << 31
+
+
+class RememberedBatch(NamedTuple):
+    """One appended batch of a producer."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    append_timestamp_ms: int
+
+
+class RememberedProducer(NamedTuple):
+    """What is known of one producer: its newest epoch, when it last appended, and its last batches, oldest first.
+
+    It is replaced, never changed: a snapshot of many producers needs no copy of each.
+    """
+
+    epoch: int
+    last_timestamp_ms: int
+    batches: tuple[RememberedBatch, ...]
+
+
+ProducerEntries = tuple[Sequence[int], Sequence[RememberedProducer]]
+"""Producer ids, and in the same order the producers, least recently heard first: two lists are made in no time."""
+
+
+class ProducerState:
+    """The producers of one partition, least recently heard first."""
+
+    def __init__(self, max_producers: int, expiration_ms: int) -> None:
+        self._max_producers = max_producers
+        self._expiration_ms = expiration_ms
+        self._producers: OrderedDict[int, RememberedProducer] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, header: BatchHeader) -> RememberedBatch | None:
+        """Whether a batch of an idempotent producer may be appended; the earlier batch that it repeats, if it does.
+
+        Raises RequestError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return None
+        if header.producer_epoch != producer.epoch:
+            _check_new_epoch(producer, header)
+            return None
+        earlier = _earlier(producer, header)
+        if earlier is None:
+            _check_next_sequence(producer, header)
+        return earlier
+
+    def knows(self, producer_id: int) -> bool:
+        """Whether a producer has written here, as far as is remembered."""
+        return producer_id in self._producers
+
+    def find(self, header: BatchHeader) -> RememberedBatch | None:
+        """The earlier batch that this one repeats; nothing else about it is checked."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            return None
+        return _earlier(producer, header)
+
+    def record(self, header: BatchHeader, base_offset: Offset, append_timestamp_ms: int) -> None:
+        """Remember a batch that is in the log; called at append and at recovery alike."""
+        known = self._producers.get(header.producer_id)
+        earlier = known.batches if known is not None and known.epoch == header.producer_epoch else ()
+        batch = RememberedBatch(
+            header.base_sequence,
+            _last_sequence(header),
+            base_offset,
+            base_offset + header.last_offset_delta,
+            append_timestamp_ms,
+        )
+        batches = (*earlier[1 - REMEMBERED_BATCHES :], batch)
+        self._producers[header.producer_id] = RememberedProducer(header.producer_epoch, append_timestamp_ms, batches)
+        self._producers.move_to_end(header.producer_id)
+        if known is None:
+            self._make_room()
+
+    def entries(self) -> ProducerEntries:
+        """All that is remembered now."""
+        return list(self._producers), list(self._producers.values())
+
+    def restore(self, entries: ProducerEntries) -> None:
+        """Start from what `entries` has returned."""
+        self._producers = OrderedDict(zip(*entries, strict=True))
+
+    def expire(self, now_ms: int) -> None:
+        """Forget producers that were silent for the expiration time. It costs what it forgets."""
+        oldest = now_ms - self._expiration_ms
+        while self._producers and next(iter(self._producers.values())).last_timestamp_ms < oldest:
+            self._producers.popitem(last=False)
+
+    def clear(self) -> None:
+        self._producers.clear()
+
+    def _make_room(self) -> None:
+        if len(self._producers) > self._max_producers:
+            self._producers.popitem(last=False)
+
+
+def _last_sequence(header: BatchHeader) -> int:
+    return (header.base_sequence + header.last_offset_delta) % _SEQUENCES
+
+
+def _earlier(producer: RememberedProducer, header: BatchHeader) -> RememberedBatch | None:
+    last_sequence = _last_sequence(header)
+    for batch in producer.batches:
+        if batch.base_sequence == header.base_sequence and batch.last_sequence == last_sequence:
+            return batch
+    return None
+
+
+def _check_new_epoch(producer: RememberedProducer, header: BatchHeader) -> None:
+    if header.producer_epoch < producer.epoch:
+        raise RequestError(
+            ErrorKind.INVALID_PRODUCER_EPOCH,
+            f"producer {header.producer_id} writes with epoch {header.producer_epoch}, its newest is {producer.epoch}",
+        )
+    if header.base_sequence != 0:
+        raise RequestError(
+            ErrorKind.OUT_OF_ORDER_SEQUENCE,
+            f"producer {header.producer_id} starts epoch {header.producer_epoch} at {header.base_sequence}, not 0",
+        )
+
+
+def _check_next_sequence(producer: RememberedProducer, header: BatchHeader) -> None:
+    expected = (producer.batches[-1].last_sequence + 1) % _SEQUENCES
+    if header.base_sequence != expected:
+        raise RequestError(
+            ErrorKind.OUT_OF_ORDER_SEQUENCE,
+            f"producer {header.producer_id} sent sequence {header.base_sequence}, expected {expected}",
+        )

@@ -1,0 +1,144 @@
+"""Finding places in segments: by offset, by time, and where a slice may end. Looks at headers, mostly."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import NO_TIMESTAMP
+from conveyor.log.segments.index import below_by_second
+from conveyor.log.segments.segment import Segment
+from conveyor.records.batch import HEADER_BYTES, BatchHeader, read_header
+from conveyor.records.record import Record, UnreadableBatch, raw_records, unpacked_records
+
+_SCAN_BYTES = 8192
+_UNPACKED_BYTES = 8 << 20
+_LOOKED_AT = 20_000
+"""Records of one batch."""
+
+
+def segment_for(segments: Sequence[Segment], offset: int) -> Segment:
+    """The segment that holds an offset; the first one for an offset below all."""
+    return segments[max(0, bisect_right(segments, offset, key=base_offset) - 1)]
+
+
+def position_of(segment: Segment, offset: int) -> int:
+    """Where the batch that holds an offset begins; the segment's size for the offset after its last.
+
+    Raises StorageFailure.
+    """
+    start = segment.position_before(offset)
+    for position, header in headers(segment, start):
+        if header.next_offset > offset:
+            return position
+        start = position + header.size
+    return start
+
+
+def cut(segment: Segment, start: int, limit: int, max_bytes: int, *, at_least_one: bool) -> int:
+    """Where a slice from `start` ends: a batch boundary within `max_bytes`, or the end of one batch that is larger."""
+    if limit - start <= max_bytes:
+        return limit
+    boundary = segment.boundary_at_or_before(min(start + max_bytes, limit))
+    if boundary > start:
+        return boundary
+    end = start
+    for position, header in headers(segment, start):
+        if position + header.size - start > max_bytes:
+            break
+        end = position + header.size
+    if end == start and at_least_one:
+        return start + segment.header_at(start).size
+    return end
+
+
+def headers(segment: Segment, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+    """Positions and headers of the batches from a position on. Raises StorageFailure if one is cut or damaged."""
+    end = segment.size if end is None else end
+    chunk, chunk_start = b"", position
+    while position < end:
+        within = position - chunk_start
+        if within + HEADER_BYTES > len(chunk):
+            chunk, chunk_start, within = segment.file.read(position, _SCAN_BYTES), position, 0
+            if len(chunk) < HEADER_BYTES:
+                raise StorageFailure(f"{segment.path('log')} ends within a batch, at {position}")
+        header = read_header(chunk, within)
+        if header.size < HEADER_BYTES or position + header.size > end:
+            raise StorageFailure(f"{segment.path('log')} is damaged at {position}")
+        yield position, header
+        position += header.size
+
+
+def find_time(
+    segments: Sequence[Segment], timestamp_ms: int, limit_offset: int, start_offset: int = 0
+) -> Record | None:
+    """The first record at or after a time, from an offset on and below another; None if there is none.
+
+    Raises StorageFailure.
+    """
+    for segment in segments:
+        if segment.max_timestamp >= timestamp_ms and segment.base_offset < limit_offset:
+            found = _find_time_in(segment, timestamp_ms, limit_offset, start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def find_newest(segments: Sequence[Segment], limit_offset: int, start_offset: int = 0) -> Record | None:
+    """The first of the records with the largest timestamp, between offsets. Raises StorageFailure. Source: KIP-734."""
+    held = [segment for segment in segments if segment.base_offset < limit_offset and segment.size]
+    if not held:
+        return None
+    times = [_newest_time(segment, limit_offset) for segment in held]
+    newest_ms = max(times)
+    return _find_time_in(held[times.index(newest_ms)], newest_ms, limit_offset, start_offset)
+
+
+def _newest_time(segment: Segment, limit_offset: int) -> int:
+    """The largest timestamp of a segment's batches that begin below an offset."""
+    if segment.next_offset <= limit_offset:
+        return segment.max_timestamp
+    entry = below_by_second(segment.time_entries, limit_offset - segment.base_offset)
+    newest_ms, delta = entry or (NO_TIMESTAMP, 0)
+    for _, header in headers(segment, segment.position_before(segment.base_offset + delta)):
+        if header.base_offset >= limit_offset:
+            break
+        newest_ms = max(newest_ms, header.max_timestamp)
+    return newest_ms
+
+
+def _find_time_in(segment: Segment, timestamp_ms: int, limit_offset: int, start_offset: int) -> Record | None:
+    for position, header in headers(segment, segment.position_before_time(timestamp_ms)):
+        if header.base_offset >= limit_offset:
+            return None
+        if header.max_timestamp >= timestamp_ms:
+            found = _find_time_among(segment.file.read(position, header.size), timestamp_ms, start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _find_time_among(batch: bytes, timestamp_ms: int, start_offset: int) -> Record | None:
+    """A batch that cannot be read, or not soon, counts as its first record, of the header's time."""
+    try:
+        header, content = unpacked_records(batch, _UNPACKED_BYTES)
+        if header.records_count > _LOOKED_AT:
+            raise UnreadableBatch(f"{header.records_count} records are too many to look at")
+        for _, _, offset_delta, time_ms, _, _, _ in raw_records(header, content, skims=True):
+            offset = header.base_offset + offset_delta
+            if time_ms >= timestamp_ms and offset >= start_offset:
+                return Record(offset=offset, timestamp_ms=time_ms, key=None, value=None)
+    except UnreadableBatch:
+        header = read_header(batch)
+        offset = max(header.base_offset, start_offset)
+        return Record(offset=offset, timestamp_ms=header.max_timestamp, key=None, value=None)
+    return None
+
+
+def first_with_records(segments: Sequence[Segment], before: Segment) -> Segment:
+    """The first segment after one that holds anything; the last one if none does. Compaction may empty segments."""
+    later = segments[bisect_right(segments, before.base_offset, key=base_offset) :]
+    return next((segment for segment in later if segment.size), segments[-1])
+
+
+def base_offset(segment: Segment) -> int:
+    return segment.base_offset

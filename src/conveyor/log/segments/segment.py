@@ -1,0 +1,304 @@
+"""One segment: a file of record batches, and its two sparse indexes.
+
+A segment is written (active), then sealing (closed, not yet flushed), then sealed (flushed, index files and seal on
+disk); written again, if a clean stop has sealed it.
+Only the last segment of a log is written. Who may call: `Log` and recovery.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import NO_TIMESTAMP
+from conveyor.kernel.ports import Bytes, Directory, File
+from conveyor.log.segments.index import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    Entries,
+    FileEntries,
+    GrowingEntries,
+    MemoryEntries,
+    below_by_first,
+    floor_by_first,
+    floor_by_second,
+)
+from conveyor.log.segments.seal import Seal, decode_seal, encode_seal
+from conveyor.records.batch import HEADER_BYTES, BatchHeader, read_header
+
+log = logging.getLogger(__name__)
+
+OFFSET_DIGITS = 20
+SUFFIXES = ("seal", "index", "timeindex", "log")
+MAX_BYTES = (1 << 31) - 1
+"""Positions in the index are 32 bits wide, and Kafka reads them as signed."""
+
+_REBUILT_INTERVAL_BYTES = 4096
+
+
+def segment_path(directory: str, base_offset: int, suffix: str) -> str:
+    """`<directory>/<base offset, 20 digits>.<suffix>`"""
+    return f"{directory}/{base_offset:0{OFFSET_DIGITS}d}.{suffix}"
+
+
+class Segment:
+    """A segment's file, its size, its bounds and its indexes."""
+
+    def __init__(
+        self, disk: Directory, directory: str, base_offset: int, ending: str = "", *, create: bool = False
+    ) -> None:
+        """A segment that is there; create: a new one. Raises StorageFailure.
+
+        `ending` is put behind its files' names: for a segment that is not in the log yet.
+        """
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.max_timestamp = NO_TIMESTAMP
+        self.first_append_ms: int | None = None
+        self.last_append_ms = NO_TIMESTAMP
+        self._disk = disk
+        self._directory = directory
+        self._ending = ending
+        self.file: File = disk.open(self.path("log"), create=create)
+        self._offsets: MemoryEntries | GrowingEntries = MemoryEntries()
+        self._times: MemoryEntries | GrowingEntries = MemoryEntries("q")
+        self._seal: Seal | None = None
+        self._indexes: dict[str, FileEntries] = {}
+        """The sealed ones, by their suffix, once they were used."""
+        self._is_released = False
+        self._max_timestamp_offset = base_offset
+        self._bytes_since_entry = 0
+
+    def path(self, suffix: str) -> str:
+        return segment_path(self._directory, self.base_offset, suffix) + self._ending
+
+    @staticmethod
+    def paths_of(directory: str, base_offset: int, ending: str = "") -> tuple[str, ...]:
+        """A segment's files, the seal first: without it a segment does not count as flushed."""
+        return tuple(segment_path(directory, base_offset, suffix) + ending for suffix in SUFFIXES)
+
+    @property
+    def sealed(self) -> bool:
+        """On the disk, complete, with index files and seal."""
+        return self._seal is not None
+
+    @property
+    def ends_log(self) -> bool:
+        """Sealed by a clean stop: nothing came after it."""
+        return self._seal is not None and self._seal.ends_log
+
+    @property
+    def size(self) -> int:
+        return self.file.size
+
+    @property
+    def offset_entries(self) -> Entries:
+        return self._offsets if self._seal is None else self._open_index("index")
+
+    @property
+    def time_entries(self) -> Entries:
+        return self._times if self._seal is None else self._open_index("timeindex")
+
+    def append(self, buffers: Sequence[Bytes]) -> None:
+        """Write batches whose index entries were made by `note`. Raises StorageFailure."""
+        self.file.append(buffers)
+
+    def note(self, last_offset: int, max_timestamp: int, position: int, size: int, interval_bytes: int) -> None:
+        """Take one batch, at a position of the file, into the bounds and the indexes."""
+        if self._bytes_since_entry > interval_bytes:
+            self._offsets.append(last_offset - self.base_offset, position)
+            self._note_time()
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += size
+        self.next_offset = last_offset + 1
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self._max_timestamp_offset = last_offset
+
+    def _note_time(self) -> None:
+        known = self._times[len(self._times) - 1][0] if len(self._times) else NO_TIMESTAMP
+        if self.max_timestamp > known:
+            self._times.append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
+
+    def position_before(self, offset: int) -> int:
+        """A batch boundary at or before the batch that holds the offset, at most about one index interval away."""
+        entry = floor_by_first(self.offset_entries, offset - self.base_offset)
+        return entry[1] if entry else 0
+
+    def boundary_at_or_before(self, position: int) -> int:
+        """The last indexed batch boundary at or before a position."""
+        entry = floor_by_second(self.offset_entries, position)
+        return entry[1] if entry else 0
+
+    def position_before_time(self, timestamp_ms: int) -> int:
+        """A batch boundary before which every record is older than the timestamp."""
+        entry = below_by_first(self.time_entries, timestamp_ms)
+        return self.position_before(self.base_offset + entry[1]) if entry else 0
+
+    def header_at(self, position: int) -> BatchHeader:
+        """Raises StorageFailure if no header is there."""
+        raw = self.file.read(position, HEADER_BYTES)
+        if len(raw) < HEADER_BYTES:
+            raise StorageFailure(f"{self.path('log')} ends within a batch, at {position}")
+        return read_header(raw)
+
+    def finish(self) -> None:
+        """Nothing is written to the segment any more: its indexes get their last entry."""
+        self._note_time()
+
+    def encoded_indexes(self, *, ends_log: bool = False) -> "EncodedIndexes":
+        """What the index files and the seal of a finished segment hold. Raises StorageFailure.
+
+        It takes milliseconds: call it off the event loop. ends_log: at a clean stop, of the last segment.
+        """
+        offsets, times = self._offsets.encode(), self._times.encode()
+        seal = Seal(
+            size=self.size,
+            next_offset=self.next_offset,
+            max_timestamp=self.max_timestamp,
+            last_append_ms=self.last_append_ms,
+            offset_index_crc=crc32c(offsets),
+            time_index_crc=crc32c(times),
+            ends_log=ends_log,
+        )
+        return EncodedIndexes(offsets, times, seal)
+
+    def write_indexes(self, encoded: "EncodedIndexes") -> None:
+        """Blocks; called off the event loop, after the segment's file was flushed. The seal goes last."""
+        self._disk.write_atomic(self.path("timeindex"), encoded.times)
+        self._disk.write_atomic(self.path("index"), encoded.offsets)
+        self._disk.write_atomic(self.path("seal"), encode_seal(encoded.seal))
+
+    def seal(self, seal: Seal) -> None:
+        """Drop the indexes in memory: they are on disk now."""
+        self._close_indexes()
+        self._seal = seal
+        self._offsets, self._times = MemoryEntries(), MemoryEntries("q")
+
+    def load_seal(self) -> bool:
+        """Take the bounds from the seal's file; False if it does not check out, or is of another size."""
+        seal = decode_seal(self._disk.read(self.path("seal")))
+        if seal is None or seal.size != self.size:
+            return False
+        self.seal(seal)
+        self.next_offset, self.max_timestamp = seal.next_offset, seal.max_timestamp
+        self.last_append_ms = seal.last_append_ms
+        return True
+
+    def reopen(self) -> None:
+        """Go on writing a segment that a clean stop has sealed. The seal goes before it grows.
+
+        The index files stay, and are not read: without the seal they say nothing to the next start, and what comes to
+        them is in memory until they are written anew. Raises StorageFailure.
+        """
+        offsets, times = self._open_index("index"), self._open_index("timeindex")
+        self._disk.remove(self.path("seal"))
+        if len(times):
+            self._max_timestamp_offset = self.base_offset + times[len(times) - 1][1]
+        self._offsets = GrowingEntries(offsets, MemoryEntries())
+        self._times = GrowingEntries(times, MemoryEntries("q"))
+        self._indexes = {}
+        self._seal = None
+
+    def forget_indexes(self) -> None:
+        """Drop the indexes in memory: what is scanned next makes them anew."""
+        self._close_indexes()
+        self._offsets, self._times = MemoryEntries(), MemoryEntries("q")
+        self._bytes_since_entry = 0
+        self._seal = None
+        self.next_offset, self.max_timestamp = self.base_offset, NO_TIMESTAMP
+
+    def paths(self) -> tuple[str, ...]:
+        return self.paths_of(self._directory, self.base_offset, self._ending)
+
+    def detach(self) -> None:
+        """The files of a sealed segment are about to lose their names: its readers can still read it.
+
+        Reads index files: call it off the event loop. Raises StorageFailure.
+        """
+        self.file.detach()
+        for suffix in ("index", "timeindex"):
+            self._open_index(suffix).file.detach()
+
+    def leave(self) -> None:
+        """The log has no use for this segment any more: only its slices can be read, and its indexes take no room."""
+        self.file.detach()
+        self._close_indexes()
+
+    def release(self) -> None:
+        """Open none of its files any more; see `File.release`."""
+        self._is_released = True
+        self.file.release()
+        for file in self._index_files():
+            file.release()
+
+    def remove(self) -> None:
+        self.close()
+        self.remove_index_files()
+        self._disk.remove(self.path("log"))
+
+    def close(self) -> None:
+        self.file.close()
+        self._close_indexes()
+
+    def remove_index_files(self) -> None:
+        """The seal goes first: without it the others say nothing."""
+        for suffix in ("seal", "index", "timeindex"):
+            self._disk.remove(self.path(suffix))
+
+    def _close_indexes(self) -> None:
+        for file in self._index_files():
+            file.close()
+        self._indexes = {}
+
+    def _index_files(self) -> list[File]:
+        """Those that are in use."""
+        grown = [each.stored for each in (self._offsets, self._times) if isinstance(each, GrowingEntries)]
+        return [entries.file for entries in (*self._indexes.values(), *grown)]
+
+    def _open_index(self, suffix: str) -> FileEntries:
+        """A sealed index, checked when it is first used, and made anew if it is wrong. Any thread may be the first."""
+        opened = self._indexes.get(suffix)
+        if opened is not None:
+            return opened
+        if self._is_released:
+            raise StorageFailure(f"{self.path(suffix)} is not this log's any more")
+        assert self._seal is not None, "only a sealed segment has its indexes in files"
+        if not self._index_is_sound(suffix, self._seal):
+            self._rebuild_indexes(self._seal)
+        layout = OFFSET_ENTRY if suffix == "index" else TIME_ENTRY
+        return self._indexes.setdefault(suffix, FileEntries(self._disk.open(self.path(suffix)), layout))
+
+    def _index_is_sound(self, suffix: str, seal: Seal) -> bool:
+        checksum = seal.offset_index_crc if suffix == "index" else seal.time_index_crc
+        return self._disk.exists(self.path(suffix)) and crc32c(self._disk.read(self.path(suffix))) == checksum
+
+    def _rebuild_indexes(self, bounds: Seal) -> None:
+        """Go over the segment's batches, and write index files again; a failure leaves this segment as it was."""
+        log.warning("index files rebuilt segment=%s: they do not check out", self.path("log"))
+        again, position = Segment(self._disk, self._directory, self.base_offset, self._ending), 0
+        while position < self.size:
+            header = self.header_at(position)
+            if header.size < HEADER_BYTES:
+                raise StorageFailure(f"{self.path('log')} is damaged at {position}")
+            again.note(header.next_offset - 1, header.max_timestamp, position, header.size, _REBUILT_INTERVAL_BYTES)
+            position += header.size
+        again.close()
+        again.finish()
+        again.last_append_ms = bounds.last_append_ms
+        encoded = again.encoded_indexes(ends_log=bounds.ends_log)
+        if (encoded.seal.next_offset, encoded.seal.size) != (bounds.next_offset, bounds.size):
+            raise StorageFailure(f"{self.path('log')} does not hold what its seal says")
+        self.write_indexes(encoded)
+        self.seal(encoded.seal)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedIndexes:
+    """The content of the offset index and the time index, and the seal that goes with them."""
+
+    offsets: bytes
+    times: bytes
+    seal: Seal

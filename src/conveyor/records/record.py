@@ -1,0 +1,321 @@
+"""The records inside a batch, decoded and encoded. Only what must look inside uses it: never a plain produce or fetch.
+
+Each record: length, attributes, timestamp delta, offset delta, key, value, headers; all numbers are zig-zag varints.
+Source: Kafka's message format, version 2.
+
+A producer can put anything behind a right CRC, and a plain topic stores it. So every reader of records must be ready
+for `UnreadableBatch`: the batch does not unpack, or its records are not those that its header announces.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import NO_PRODUCER_ID, NO_SEQUENCE
+from conveyor.kernel.ports import Bytes
+from conveyor.records import compression
+from conveyor.records.batch import (
+    COMPRESSION_MASK,
+    CRC_START,
+    HEADER,
+    HEADER_BYTES,
+    LAST_COMPRESSION,
+    LENGTH_PREFIX_BYTES,
+    LOG_APPEND_TIME,
+    MAGIC,
+    MAGIC_END,
+    BatchHeader,
+    read_header,
+)
+
+Header = tuple[str, bytes | None]
+RawRecord = tuple[int, int, int, int, bytes | None, bytes | None, tuple[Header, ...]]
+"""The bytes [start, end) that a record takes of the unpacked records; offset delta, timestamp, key, value, headers."""
+
+MAX_HEADERS = 10_000
+"""Of one record: each costs far more to decode and to show than its two bytes on the wire."""
+
+_VARINT_BITS = 35
+"""A number of 32 bits takes five bytes at most."""
+
+_VARLONG_BITS = 70
+"""A number of 64 bits takes ten bytes at most."""
+
+_ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
+
+_MAX_HEADER_BYTES = 8 << 20
+"""Of a header's name, and of its value."""
+
+_LAST_TIMESTAMP = (1 << 62) - 1
+"""So that the difference of two timestamps still is a number of 64 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record, with its place in the log. `value=None` is a tombstone."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+class UnreadableBatch(RequestError):  # noqa: N818 - named for what it is
+    """A batch does not unpack, or its records are not those that its header announces: INVALID_RECORD."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(ErrorKind.INVALID_RECORD, why)
+
+
+def decode_records(batch: Bytes) -> Iterator[Record]:
+    """Every record of one whole batch. Raises UnreadableBatch, possibly after some of the records."""
+    header, content = unpacked_records(batch)
+    base_offset = header.base_offset
+    for _, _, offset_delta, timestamp_ms, key, value, headers in raw_records(header, content):
+        yield Record(
+            offset=base_offset + offset_delta, timestamp_ms=timestamp_ms, key=key, value=value, headers=headers
+        )
+
+
+def raw_records(header: BatchHeader, content: compression.Unpacked, *, skims: bool = False) -> Iterator[RawRecord]:
+    """Every one of a batch's unpacked records. Raises UnreadableBatch, possibly after some of the records.
+
+    Their offsets rise, with gaps where the broker has left records out, and stay within the batch.
+    skims: keys and values are empty or null: a large one is not copied.
+    """
+    position, last_delta, largest_delta = 0, -1, header.last_offset_delta
+    base_timestamp = header.base_timestamp
+    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    try:
+        for _ in range(header.records_count):
+            start = position
+            length, position = _read_varint(content, position)
+            end = position + length
+            timestamp_delta, offset_delta, key, value, headers, position = _read_fields(content, position, skims=skims)
+            if position != end:
+                raise UnreadableBatch(f"a record of {length} bytes has {position - end + length}")
+            if not last_delta < offset_delta <= largest_delta:
+                raise UnreadableBatch(f"a record's offset delta is {offset_delta}, after {last_delta}")
+            last_delta = offset_delta
+            timestamp_ms = _timestamp(base_timestamp, timestamp_delta)
+            if append_time is not None:
+                timestamp_ms = append_time
+            yield start, end, offset_delta, timestamp_ms, key, value, headers
+    except IndexError:
+        raise UnreadableBatch("a record reaches beyond its batch") from None
+    if position != len(content):
+        raise UnreadableBatch(f"{len(content) - position} bytes follow the last record of a batch")
+
+
+def encode_batch(
+    records: Sequence[tuple[int, bytes | None, bytes | None, Sequence[Header]]],
+    *,
+    codec: int = compression.NONE,
+    attributes: int = 0,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = NO_SEQUENCE,
+) -> bytes:
+    """A batch of (timestamp_ms, key, value, headers), base offset 0, as a producer would send it."""
+    base_timestamp = records[0][0]
+    encoded = bytearray()
+    for delta, (timestamp_ms, key, value, headers) in enumerate(records):
+        body = _encode_record(delta, timestamp_ms - base_timestamp, key, value, headers)
+        encoded += _varint(len(body)) + body
+    newest = max(record[0] for record in records)
+    header = BatchHeader(0, 0, -1, MAGIC, 0, codec | attributes, len(records) - 1, base_timestamp, newest, producer_id,
+                         producer_epoch, base_sequence, len(records))  # fmt: skip
+    return seal_batch(header, compression.compress(codec, bytes(encoded)))
+
+
+def rebuild_batch(header: BatchHeader, records: Sequence[Record], base_timestamp: int, attributes: int) -> bytes:
+    """A batch with some of its records: the same offsets, producer and compression. It may have none left."""
+    encoded = bytearray()
+    for each in records:
+        delta_ms = each.timestamp_ms - base_timestamp
+        body = _encode_record(each.offset - header.base_offset, delta_ms, each.key, each.value, each.headers)
+        encoded += _varint(len(body)) + body
+    packed = compression.compress(attributes & COMPRESSION_MASK, bytes(encoded))
+    rebuilt = header._replace(
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max((each.timestamp_ms for each in records), default=header.max_timestamp),
+        records_count=len(records),
+    )
+    return seal_batch(rebuilt, packed)
+
+
+def seal_batch(header: BatchHeader, packed: Bytes) -> bytes:
+    """The batch of a header and its packed records; the header's length and CRC are made to fit."""
+    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(packed)
+    batch = bytearray(HEADER.pack(*header._replace(batch_length=length, crc=0)))
+    batch += packed
+    batch[MAGIC_END:CRC_START] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
+    return bytes(batch)
+
+
+def unpacked_records(
+    batch: Bytes, limit_bytes: int = compression.MAX_UNPACKED_BYTES
+) -> tuple[BatchHeader, compression.Unpacked]:
+    """The header of one whole batch, and its records, unpacked. Raises UnreadableBatch."""
+    header = read_header(batch)
+    codec = header.attributes & COMPRESSION_MASK
+    if codec > LAST_COMPRESSION:
+        raise UnreadableBatch(f"compression type {codec} is not known")
+    try:
+        return header, compression.decompress(codec, memoryview(batch)[HEADER_BYTES:], limit_bytes)
+    except ValueError as error:
+        raise UnreadableBatch(str(error)) from None
+
+
+def record_positions(content: compression.Unpacked, count: int) -> "array[int]":
+    """Where each of the unpacked records begins, with its length; and at last where they end.
+
+    Raises UnreadableBatch if these records are not exactly the content.
+    """
+    positions = array("L")
+    position = 0
+    try:
+        for _ in range(count):
+            positions.append(position)
+            length, position = _read_varint(content, position)
+            if length <= 0:
+                raise UnreadableBatch(f"a record's length is {length}")
+            position += length
+    except IndexError:
+        raise UnreadableBatch("a record reaches beyond its batch") from None
+    if position != len(content):
+        raise UnreadableBatch(f"{count} records take {position} bytes of {len(content)}")
+    positions.append(position)
+    return positions
+
+
+def read_record(
+    header: BatchHeader, content: compression.Unpacked, start: int, end: int, *, skims: bool = False
+) -> Record:
+    """The record between two of `record_positions`. skims: see `raw_records`. Raises UnreadableBatch."""
+    try:
+        _, position = _read_varint(content, start)
+        timestamp_delta, offset_delta, key, value, headers, reached = _read_fields(content, position, skims=skims)
+    except IndexError:
+        raise UnreadableBatch("a record reaches beyond its batch") from None
+    if reached != end:
+        raise UnreadableBatch(f"a record ends at {reached}, not at {end}")
+    timestamp_ms = _timestamp(header.base_timestamp, timestamp_delta)
+    return Record(
+        offset=header.base_offset + offset_delta,
+        timestamp_ms=header.max_timestamp if header.attributes & LOG_APPEND_TIME else timestamp_ms,
+        key=key,
+        value=value,
+        headers=headers,
+    )
+
+
+def _timestamp(base_timestamp: int, delta: int) -> int:
+    """Raises UnreadableBatch where it is none that a record can have."""
+    timestamp_ms = base_timestamp + delta
+    if not -_LAST_TIMESTAMP <= timestamp_ms <= _LAST_TIMESTAMP:
+        raise UnreadableBatch(f"a record's timestamp is {timestamp_ms}")
+    return timestamp_ms
+
+
+def _read_fields(
+    content: compression.Unpacked, position: int, *, skims: bool = False
+) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...], int]:
+    """One record's timestamp delta, offset delta, key, value and headers, from the place behind its length; its end.
+
+    Raises IndexError where it reaches beyond the content, UnreadableBatch.
+    """
+    timestamp_delta, position = _read_varint(content, position + 1, _VARLONG_BITS)
+    offset_delta, position = _read_varint(content, position)
+    read = _skip_bytes if skims else _read_bytes
+    key, position = read(content, position)
+    value, position = read(content, position)
+    count, position = _read_varint(content, position)
+    if not count:
+        return timestamp_delta, offset_delta, key, value, (), position
+    if not 0 <= count <= MAX_HEADERS:
+        raise UnreadableBatch(f"a record has {count} headers: at most {MAX_HEADERS} are read")
+    headers = []
+    for _ in range(count):
+        name, position = _read_bytes(content, position, _MAX_HEADER_BYTES)
+        if name is None:
+            raise UnreadableBatch("a header has no name")
+        header_value, position = _read_bytes(content, position, _MAX_HEADER_BYTES)
+        headers.append((name.decode("utf-8", "surrogateescape"), header_value))
+    return timestamp_delta, offset_delta, key, value, tuple(headers), position
+
+
+def _encode_record(
+    offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: Sequence[Header]
+) -> bytes:
+    body = b"".join((
+        b"\0", _varint(timestamp_delta), _varint(offset_delta), _field(key), _field(value), _varint(len(headers))
+    ))  # fmt: skip
+    if not headers:
+        return body
+    fields = (
+        field for name, value in headers for field in (_field(name.encode("utf-8", "surrogateescape")), _field(value))
+    )
+    return body + b"".join(fields)
+
+
+def _field(content: bytes | None) -> bytes:
+    return b"\x01" if content is None else _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    rest = (number << 1) ^ (number >> 63)
+    if rest < 0x80:
+        return _ONE_BYTE[rest]
+    if rest < 0x4000:
+        return bytes((rest & 0x7F | 0x80, rest >> 7))
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def _read_varint(content: compression.Unpacked, position: int, bits: int = _VARINT_BITS) -> tuple[int, int]:
+    byte = content[position]
+    if byte < 0x80:  # Most numbers of a record are small.
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    second = content[position + 1]
+    if second < 0x80:
+        rest = byte & 0x7F | second << 7
+        return (rest >> 1) ^ -(rest & 1), position + 2
+    shift = result = 0
+    while shift < bits:
+        byte = content[position]
+        position += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (result >> 1) ^ -(result & 1), position
+        shift += 7
+    raise UnreadableBatch(f"a number takes more than {bits // 7} bytes")
+
+
+def _read_bytes(
+    content: compression.Unpacked, position: int, limit_bytes: int = sys.maxsize
+) -> tuple[bytes | None, int]:
+    length, position = _read_varint(content, position)
+    if length < 0:
+        return None, position
+    if length > limit_bytes:
+        raise UnreadableBatch(f"a header has a name or a value of {length} bytes, above {limit_bytes}")
+    end = position + length
+    if end > len(content):
+        raise IndexError(end)
+    return content[position:end], end
+
+
+def _skip_bytes(content: compression.Unpacked, position: int) -> tuple[bytes | None, int]:
+    length, position = _read_varint(content, position)
+    return (None, position) if length < 0 else (b"", position + length)

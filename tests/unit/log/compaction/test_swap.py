@@ -1,0 +1,30 @@
+"""Compacted segments take the others' place wholly or not at all, and so does what is known of how far that went."""
+
+from random import Random
+
+import pytest
+
+from conveyor.kernel.errors import StorageFailure
+from conveyor.log.compaction.key_compaction import compact
+from conveyor.testing import MemoryDisk
+from tests.unit.log.compaction.test_key_compaction import TOPIC, everything, filled, keyed
+from tests.unit.log.logs import NOW_MS, open_topic_log
+from tests.unit.log.power_switch import PowerSwitch
+
+
+@pytest.mark.parametrize("operations", range(12))
+def test_swap_that_was_interrupted_is_known_as_far_as_it_went(operations: int) -> None:
+    disk = MemoryDisk()
+    log = filled(disk, keyed((b"a", b"1")), keyed((b"a", b"2")))
+    plan = log.plan_compaction(log.flushed_offset, NOW_MS, 100)
+    assert plan is not None
+    job = log.begin_swap(compact(disk, plan))
+    assert job is not None
+    try:
+        with PowerSwitch(disk, operations):
+            job.run()
+    except StorageFailure:
+        log.abandon()
+    reopened = open_topic_log(disk.power_cut(Random(operations)), TOPIC)
+    is_compacted = [each.offset for each in everything(reopened)] == [1, 2]
+    assert reopened.cleaned_offset == (2 if is_compacted else 0)

@@ -1,0 +1,103 @@
+"""Snapshots of producer state: what is written is read, and what does not check out is as good as none."""
+
+import pytest
+from crc32c import crc32c
+
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import Offset
+from conveyor.log.producers.producer_snapshot import (
+    encode_snapshot,
+    load_newest_snapshot,
+    remove_snapshots,
+    snapshot_offsets,
+)
+from conveyor.log.producers.producer_state import ProducerState
+from conveyor.records.batch import read_header
+from conveyor.testing import MemoryDisk
+from tests.unit.log.logs import DIRECTORY, idempotent_batch, segment_file
+
+
+def empty_state() -> ProducerState:
+    return ProducerState(max_producers=10, expiration_ms=1000)
+
+
+def state_of(*producer_ids: int) -> ProducerState:
+    state = empty_state()
+    for number, producer_id in enumerate(producer_ids):
+        content = idempotent_batch(number, b"v", producer_id=producer_id, epoch=3)
+        state.record(read_header(content), Offset(number), 1000 + number)
+    return state
+
+
+def disk_with(**contents: bytes) -> MemoryDisk:
+    """Snapshots by offset: `at_20=...`."""
+    disk = MemoryDisk()
+    for name, content in contents.items():
+        disk.write_atomic(segment_file(int(name.removeprefix("at_")), "producers"), content)
+    return disk
+
+
+def test_snapshot_round_trips() -> None:
+    state, loaded = state_of(5, 4, 5), empty_state()
+    disk = disk_with(at_20=encode_snapshot(state.entries()))
+    assert load_newest_snapshot(disk, DIRECTORY, loaded, 20) == 20
+    assert list(loaded.entries()) == list(state.entries())
+
+
+def test_snapshot_of_nobody_counts() -> None:
+    loaded = empty_state()
+    assert load_newest_snapshot(disk_with(at_20=encode_snapshot(empty_state().entries())), DIRECTORY, loaded, 20) == 20
+    assert len(loaded) == 0
+
+
+def test_load_takes_the_newest_at_or_below_the_limit() -> None:
+    disk = disk_with(
+        at_5=encode_snapshot(state_of(5).entries()),
+        at_10=encode_snapshot(state_of(10).entries()),
+        at_15=encode_snapshot(state_of(15).entries()),
+    )
+    loaded = empty_state()
+    assert load_newest_snapshot(disk, DIRECTORY, loaded, 14) == 10
+    assert list(loaded.entries()[0]) == [10]
+
+
+@pytest.mark.parametrize("position", [0, 4, 5, 6, -1])
+def test_damaged_snapshot_is_passed_over(position: int) -> None:
+    damaged = bytearray(encode_snapshot(state_of(10).entries()))
+    damaged[position] ^= 1
+    disk = disk_with(at_5=encode_snapshot(state_of(5).entries()), at_10=bytes(damaged))
+    loaded = empty_state()
+    assert load_newest_snapshot(disk, DIRECTORY, loaded, 10) == 5
+    assert list(loaded.entries()[0]) == [5]
+
+
+@pytest.mark.parametrize("size", [0, 3, 5, 6, 30])
+def test_cut_snapshot_is_as_good_as_none(size: int) -> None:
+    loaded = empty_state()
+    disk = disk_with(at_10=encode_snapshot(state_of(10).entries())[:size])
+    assert load_newest_snapshot(disk, DIRECTORY, loaded, 10) == 0
+    assert len(loaded) == 0
+
+
+def test_snapshot_of_a_newer_version_is_refused() -> None:
+    body = (2).to_bytes(2, "big")
+    disk = disk_with(at_10=crc32c(body).to_bytes(4, "big") + body)
+    with pytest.raises(StorageFailure, match="newer than this broker"):
+        load_newest_snapshot(disk, DIRECTORY, empty_state(), 10)
+
+
+def test_remove_snapshots_keeps_the_newest() -> None:
+    disk = disk_with(at_1=b"", at_2=b"", at_3=b"")
+    remove_snapshots(disk, DIRECTORY, keep=2)
+    assert snapshot_offsets(disk.list(DIRECTORY)) == [2, 3]
+
+
+def test_remove_snapshots_above_an_offset() -> None:
+    disk = disk_with(at_1=b"", at_2=b"", at_3=b"")
+    remove_snapshots(disk, DIRECTORY, above=2)
+    assert snapshot_offsets(disk.list(DIRECTORY)) == [1, 2]
+
+
+def test_snapshot_offsets_see_only_snapshots() -> None:
+    names = [f"{5:020d}.producers", f"{6:020d}.log", f"{7:020d}.producers.new", "x.producers"]
+    assert snapshot_offsets(names) == [5]

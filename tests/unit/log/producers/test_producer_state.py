@@ -1,0 +1,121 @@
+"""What a partition knows of its idempotent producers: sequences, duplicates, epochs, and when it forgets."""
+
+import pytest
+
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import Offset
+from conveyor.log.producers.producer_state import REMEMBERED_BATCHES, ProducerState, RememberedBatch
+from conveyor.records.batch import BatchHeader, read_header
+from tests.unit.log.logs import idempotent_batch
+
+LAST_SEQUENCE = 2**31 - 1
+
+
+def header(sequence: int, count: int = 1, *, producer_id: int = 7, epoch: int = 0) -> BatchHeader:
+    return read_header(idempotent_batch(sequence, *[b"v"] * count, producer_id=producer_id, epoch=epoch))
+
+
+def state_with(*headers: BatchHeader, max_producers: int = 10) -> ProducerState:
+    """A state that has seen these batches, one millisecond and as many offsets as they have records apart."""
+    state = ProducerState(max_producers, expiration_ms=1000)
+    offset = 0
+    for now_ms, each in enumerate(headers):
+        state.record(each, Offset(offset), now_ms)
+        offset += each.records_count
+    return state
+
+
+def refusal(state: ProducerState, wanted: BatchHeader) -> ErrorKind:
+    with pytest.raises(RequestError) as refused:
+        state.check(wanted)
+    return refused.value.kind
+
+
+def test_unknown_producer_may_start_anywhere() -> None:
+    assert state_with().check(header(500, epoch=3)) is None
+
+
+def test_next_sequence_is_taken() -> None:
+    assert state_with(header(0, 3)).check(header(3)) is None
+
+
+@pytest.mark.parametrize("sequence", [1, 2, 4, 100])
+def test_gap_or_overlap_is_out_of_order(sequence: int) -> None:
+    assert refusal(state_with(header(0, 3)), header(sequence)) is ErrorKind.OUT_OF_ORDER_SEQUENCE
+
+
+def test_duplicate_gets_its_first_offsets() -> None:
+    state = state_with(header(0, 3), header(3, 2), header(5))
+    assert state.check(header(3, 2)) == RememberedBatch(3, 4, 3, 4, 1)
+
+
+def test_same_start_with_another_length_is_no_duplicate() -> None:
+    assert refusal(state_with(header(0, 3)), header(0, 2)) is ErrorKind.OUT_OF_ORDER_SEQUENCE
+
+
+def test_only_the_last_batches_are_remembered() -> None:
+    state = state_with(*[header(sequence) for sequence in range(REMEMBERED_BATCHES + 1)])
+    assert refusal(state, header(0)) is ErrorKind.OUT_OF_ORDER_SEQUENCE
+    assert state.check(header(1)) == RememberedBatch(1, 1, 1, 1, 1)
+
+
+def test_sequence_wraps_to_zero() -> None:
+    state = state_with(header(LAST_SEQUENCE))
+    assert state.check(header(0)) is None
+    assert refusal(state, header(1)) is ErrorKind.OUT_OF_ORDER_SEQUENCE
+
+
+def test_sequence_wraps_within_a_batch() -> None:
+    state = state_with(header(LAST_SEQUENCE - 1, 4))
+    assert state.check(header(2)) is None
+    assert state.check(header(LAST_SEQUENCE - 1, 4)) == RememberedBatch(LAST_SEQUENCE - 1, 1, 0, 3, 0)
+
+
+def test_older_epoch_is_fenced() -> None:
+    assert refusal(state_with(header(0, epoch=2)), header(1, epoch=1)) is ErrorKind.INVALID_PRODUCER_EPOCH
+
+
+def test_newer_epoch_starts_at_zero_and_forgets_the_older() -> None:
+    state = state_with(header(0, epoch=1))
+    assert refusal(state, header(1, epoch=2)) is ErrorKind.OUT_OF_ORDER_SEQUENCE
+    assert state.check(header(0, epoch=2)) is None
+    state.record(header(0, epoch=2), Offset(1), 0)
+    assert state.check(header(0, epoch=2)) == RememberedBatch(0, 0, 1, 1, 0)
+    assert refusal(state, header(1, epoch=1)) is ErrorKind.INVALID_PRODUCER_EPOCH
+
+
+def test_producers_do_not_disturb_each_other() -> None:
+    state = state_with(header(0, producer_id=1), header(0, producer_id=2))
+    assert state.check(header(1, producer_id=1)) is None
+    assert refusal(state, header(2, producer_id=2)) is ErrorKind.OUT_OF_ORDER_SEQUENCE
+
+
+def test_expire_forgets_the_silent_only() -> None:
+    state = state_with()
+    state.record(header(0, producer_id=1), Offset(0), 0)
+    state.record(header(0, producer_id=2), Offset(1), 1)
+    state.expire(1001)
+    assert len(state) == 1
+    assert state.check(header(7, producer_id=1)) is None
+    assert refusal(state, header(7, producer_id=2)) is ErrorKind.OUT_OF_ORDER_SEQUENCE
+
+
+def test_full_state_forgets_the_longest_silent() -> None:
+    ids = [1, 2, 1, 3]
+    state = state_with(*[header(number, producer_id=each) for number, each in enumerate(ids)], max_producers=2)
+    assert set(state.entries()[0]) == {1, 3}
+
+
+def test_entries_restore_the_same_state() -> None:
+    state = state_with(header(0, producer_id=2), header(0, 2, producer_id=1), header(1, producer_id=2))
+    other = state_with(header(9, producer_id=9))
+    other.restore(state.entries())
+    assert list(other.entries()) == list(state.entries())
+    assert other.check(header(0, 2, producer_id=1)) == RememberedBatch(0, 1, 1, 2, 1)
+    assert other.check(header(2, producer_id=2)) is None
+
+
+def test_clear_forgets_all() -> None:
+    state = state_with(header(0))
+    state.clear()
+    assert len(state) == 0
