@@ -17,8 +17,8 @@ from conveyor.broker.queue_calls import ask
 from conveyor.broker.queue_partition import QueuePartition
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import RequestError
-from conveyor.queues.commands import Acknowledge, LeasedMessages, LeaseMessages, Target
-from conveyor.queues.policy import Start
+from conveyor.queues.queue_commands import Acknowledge, LeasedMessages, LeaseMessages, Target
+from conveyor.queues.subscription.policy import Start
 from conveyor.records.record import encode_batch
 from conveyor.replication.partition import Partition
 from conveyor.settings.tree import from_sources

@@ -26,10 +26,10 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.http_api.payloads import show_headers
 from conveyor.kafka_api import k00_produce
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.attributes import DEDUP_ID
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
 from conveyor.records import compression
 from conveyor.records.batch import check_batch, iterate_batches
+from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import decode_records, encode_batch
 from tests.lying_batches import BOMB_BYTES, DEDUP, DELAY, LIES, any_batch, bomb, many_records, raw_record, sealed
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts

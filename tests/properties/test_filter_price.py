@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from conveyor.kernel.errors import RequestError
-from conveyor.queues.filters import Filter, FilterFailure
-from conveyor.queues.message import Message
+from conveyor.queues.subscription.filters import Filter, FilterFailure
+from conveyor.records.message import Message
 
 EXAMPLES = int(os.environ.get("FILTER_PRICE_EXAMPLES", "150"))
 ROOM = 4

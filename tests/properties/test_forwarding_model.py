@@ -18,12 +18,12 @@ from conveyor.broker.disk_room import DiskRoom
 from conveyor.broker.inbox_partition import InboxPartition, load_inbox
 from conveyor.kernel.errors import OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
+from conveyor.log.cache_share import CacheShare
 from conveyor.log.flush import FlushJob
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.recovery.recovery import open_log
-from conveyor.queues.attributes import DELIVER_AT_MS
-from conveyor.queues.cache_share import CacheShare
 from conveyor.records.batch import CONTROL, iterate_batches
+from conveyor.records.message_attributes import DELIVER_AT_MS
 from conveyor.records.record import Record, decode_records, encode_batch
 from conveyor.replication.partition import Partition
 from conveyor.settings.tree import DiskSettings, ProducerSettings, TopicSettings

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from conveyor.kernel.errors import RequestError
-from conveyor.queues.commands import (
+from conveyor.queues.delivery.deliveries import MAX_INDEXED
+from conveyor.queues.delivery.inspection import message_state, peek
+from conveyor.queues.messages.dead_copies import Copy, CopyLog
+from conveyor.queues.queue_commands import (
     Acknowledge,
     Cancel,
     DropDeadLetters,
@@ -31,9 +34,6 @@ from conveyor.queues.commands import (
     Seek,
     Target,
 )
-from conveyor.queues.dead_copies import Copy, CopyLog
-from conveyor.queues.deliveries import MAX_INDEXED
-from conveyor.queues.inspection import message_state, peek
 from conveyor.records import compression
 from conveyor.records.record import Header
 from conveyor.settings.tree import TopicSettings

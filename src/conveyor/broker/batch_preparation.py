@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from conveyor.delay.forwarding_batches import MAX_DELAYED_BYTES
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Bytes
-from conveyor.queues.attributes import PREFIX
-from conveyor.queues.dedup import DedupIndex, KnownId, deduplicate, has_ids, ids_of_records
-from conveyor.queues.forwarding_batches import MAX_DELAYED_BYTES
+from conveyor.queues.messages.dedup import DedupIndex, KnownId, deduplicate, has_ids, ids_of_records
 from conveyor.records.batch import COMPRESSION_MASK, BatchHeader
 from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked, contains
+from conveyor.records.message_attributes import PREFIX
 from conveyor.records.record import raw_records, unpacked_records
 from conveyor.records.record_checks import check_records, looks_at_records
 from conveyor.records.repack import pack_batch, wants_recompression

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from conveyor.broker.queue_wiring import Queueing
     from conveyor.broker.queues import Queues
     from conveyor.broker.schedules import Schedules
-    from conveyor.queues.cache_share import CacheShare
+    from conveyor.log.cache_share import CacheShare
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class Broker:
     @cached_property
     def queue_cache(self) -> "CacheShare":
         """The memory for what queues and inboxes have read."""
-        from conveyor.queues.cache_share import CacheShare
+        from conveyor.log.cache_share import CacheShare
 
         return CacheShare(self.settings.broker.queue_cache_bytes)
 

@@ -20,13 +20,13 @@ from conveyor.cluster.image import TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
-from conveyor.queues import attributes
-from conveyor.queues.commands import MoveToDeadLetters
-from conveyor.queues.dead_copies import Copy, CopyLog
-from conveyor.queues.message import Message
-from conveyor.queues.policy import Subscription
-from conveyor.queues.records import Attempt
+from conveyor.queues.messages.dead_copies import Copy, CopyLog
+from conveyor.queues.queue_commands import MoveToDeadLetters
+from conveyor.queues.subscription.policy import Subscription
+from conveyor.queues.subscription.queue_records import Attempt
+from conveyor.records import message_attributes as attributes
 from conveyor.records.compression import MAX_UNPACKED_BYTES
+from conveyor.records.message import Message
 from conveyor.records.record import Header
 
 log = logging.getLogger(__name__)

@@ -15,11 +15,11 @@ from itertools import islice
 from conveyor.broker.messages import Messages
 from conveyor.broker.queue_partition import QueuePartition
 from conveyor.cluster.image import TopicImage
-from conveyor.queues import attributes
-from conveyor.queues.attributes import last_header
-from conveyor.queues.dead_copies import LAST_OFFSET, CopiedRange, CopyLog, DeadCopies
-from conveyor.queues.message import Message
-from conveyor.queues.policy import Subscription
+from conveyor.queues.messages.dead_copies import LAST_OFFSET, CopiedRange, CopyLog, DeadCopies
+from conveyor.queues.subscription.policy import Subscription
+from conveyor.records import message_attributes as attributes
+from conveyor.records.message import Message
+from conveyor.records.message_attributes import last_header
 
 _AT_ONCE = 500
 _READ_BYTES = 1 << 20

@@ -20,13 +20,13 @@ from conveyor.broker.subscriptions import Subscriptions
 from conveyor.broker.topics import Topics
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Clock
-from conveyor.queues import attributes
-from conveyor.queues.commands import DropDeadLetters, Redeliver
-from conveyor.queues.filters import Filter, FilterFailure
-from conveyor.queues.inspection import MAX_PEEKED_BYTES
-from conveyor.queues.message import is_message_id, parse_message_id
-from conveyor.queues.policy import Subscription
-from conveyor.queues.range_set import RangeSet
+from conveyor.kernel.range_set import RangeSet
+from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES
+from conveyor.queues.queue_commands import DropDeadLetters, Redeliver
+from conveyor.queues.subscription.filters import Filter, FilterFailure
+from conveyor.queues.subscription.policy import Subscription
+from conveyor.records import message_attributes as attributes
+from conveyor.records.message import is_message_id, parse_message_id
 
 _AT_ONCE = 500
 _PORTION_SECONDS = 0.1

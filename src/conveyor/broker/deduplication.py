@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Clock, FileSlice
 from conveyor.log.log import AppendInfo, Log
-from conveyor.queues.dedup import DedupIndex, KnownId, ids_of_log
+from conveyor.queues.messages.dedup import DedupIndex, KnownId, ids_of_log
 from conveyor.records.timestamps import stamps_records
 from conveyor.replication.partition import Partition
 

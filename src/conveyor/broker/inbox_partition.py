@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from conveyor.broker.disk_room import DiskRoom
+from conveyor.delay.forwarding import RECORDS_AT_ONCE, Forwarding
+from conveyor.delay.forwarding_batches import batches_of
+from conveyor.delay.forwarding_history import ForwardingHistory
+from conveyor.delay.forwarding_records import Cancelled, Intent, Note, decode_notes, encode_note
+from conveyor.delay.forwarding_scan import DueRun, scan_due
 from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
-from conveyor.queues.attributes import read_attributes
-from conveyor.queues.cache_share import CacheShare
-from conveyor.queues.forwarding import RECORDS_AT_ONCE, Forwarding
-from conveyor.queues.forwarding_batches import batches_of
-from conveyor.queues.forwarding_history import ForwardingHistory
-from conveyor.queues.forwarding_records import Cancelled, Intent, Note, decode_notes, encode_note
-from conveyor.queues.forwarding_scan import DueRun, scan_due
-from conveyor.queues.message import Message
-from conveyor.queues.source import SMALL_BYTES, MessageSource, StillPacked, takes_long_to_look_at
+from conveyor.log.cache_share import CacheShare
+from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked, takes_long_to_look_at
 from conveyor.records.batch import COMPRESSION_MASK, CONTROL, BatchHeader, iterate_batches
 from conveyor.records.compression import MAX_UNPACKED_BYTES
+from conveyor.records.message import Message
+from conveyor.records.message_attributes import read_attributes
 from conveyor.records.record import UnreadableBatch
 from conveyor.replication.partition import Partition, Waiter
 

@@ -16,12 +16,12 @@ from conveyor.broker.inbox_partition import InboxPartition, Scan, load_inbox
 from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.image import TopicImage
+from conveyor.delay.forwarding_scan import DueRun
 from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock
-from conveyor.queues.cache_share import CacheShare
-from conveyor.queues.forwarding_scan import DueRun
-from conveyor.queues.message import Message
+from conveyor.log.cache_share import CacheShare
+from conveyor.records.message import Message
 from conveyor.replication.partition import Partition
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from conveyor.broker.queue_partition import QueuePartition
 from conveyor.broker.subscriptions import Subscriptions
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Clock
-from conveyor.queues.ack_id import LeaseName, encode_ack_id
-from conveyor.queues.commands import LeasedMessage, LeasedMessages, LeaseMessages, Release, Target
-from conveyor.queues.policy import Subscription
+from conveyor.queues.delivery.ack_id import LeaseName, encode_ack_id
+from conveyor.queues.queue_commands import LeasedMessage, LeasedMessages, LeaseMessages, Release, Target
+from conveyor.queues.subscription.policy import Subscription
 
 _MAX_BYTES = 16 << 20
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from conveyor.broker.queue_partition import QueuePartition
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.ack_id import decode_ack_id
-from conveyor.queues.commands import Target
-from conveyor.queues.message import is_message_id, parse_message_id
-from conveyor.queues.policy import Subscription
+from conveyor.queues.delivery.ack_id import decode_ack_id
+from conveyor.queues.queue_commands import Target
+from conveyor.queues.subscription.policy import Subscription
+from conveyor.records.message import is_message_id, parse_message_id
 
 
 def find_target(subscription: Subscription, text: str, partition_count: int) -> tuple[int, Target] | RequestError:

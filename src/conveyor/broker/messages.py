@@ -15,8 +15,9 @@ from conveyor.broker.topics import Topics
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Bytes, Clock, FileSlice
-from conveyor.queues.attributes import DEDUP_ID, LAST_TIME_MS, last_header
-from conveyor.queues.message import (
+from conveyor.queues.subscription.policy import Start
+from conveyor.records.batch import CONTROL, iterate_batches
+from conveyor.records.message import (
     Message,
     format_message_id,
     format_waiting_id,
@@ -25,8 +26,7 @@ from conveyor.queues.message import (
     parse_message_id,
     parse_waiting_id,
 )
-from conveyor.queues.policy import Start
-from conveyor.records.batch import CONTROL, iterate_batches
+from conveyor.records.message_attributes import DEDUP_ID, LAST_TIME_MS, last_header
 from conveyor.records.record import Header, Record, UnreadableBatch, decode_records, encode_batch
 from conveyor.records.record_checks import RefusedRecords
 from conveyor.replication.partition import Partition
@@ -49,7 +49,7 @@ _MOST_BATCH_BYTES = 1 << 20
 class OutgoingMessage(NamedTuple):
     """What to publish. Without a partition the key decides, then `conveyor-dedup-id`; without a time it is now.
 
-    What it asks of the queues is in its headers: see `conveyor.queues.attributes`.
+    What it asks of the queues is in its headers: see `conveyor.records.message_attributes`.
     """
 
     value: bytes | None

@@ -5,7 +5,7 @@ from typing import Any
 
 from conveyor.broker.queue_partition import QueuePartition
 from conveyor.kernel.errors import RequestError
-from conveyor.queues.commands import QueueCommand
+from conveyor.queues.queue_commands import QueueCommand
 
 
 async def ask(partition: QueuePartition, command: QueueCommand) -> Any:

@@ -17,9 +17,9 @@ from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.kernel.state_machine import Token
-from conveyor.queues.commands import LeaseMessages, QueueCommand
-from conveyor.queues.machine import QueueMachine
-from conveyor.queues.source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
+from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
+from conveyor.queues.queue_commands import LeaseMessages, QueueCommand
+from conveyor.queues.queue_machine import QueueMachine
 from conveyor.replication.partition import Partition
 from conveyor.replication.runner import MachineRunner
 

@@ -21,13 +21,13 @@ from conveyor.broker.topics import Topics
 from conveyor.cluster.image import QUEUE_STATE, TopicImage, companion
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
-from conveyor.queues.cache_share import CacheShare
-from conveyor.queues.commands import CutBack, ForgetSubscription, QueueProbe
-from conveyor.queues.machine import QueueMachine
-from conveyor.queues.memory_budget import MemoryBudget
-from conveyor.queues.policy import Subscription
-from conveyor.queues.records import cut
-from conveyor.queues.source import MessageSource
+from conveyor.log.cache_share import CacheShare
+from conveyor.log.record_source import MessageSource
+from conveyor.queues.delivery.memory_budget import MemoryBudget
+from conveyor.queues.queue_commands import CutBack, ForgetSubscription, QueueProbe
+from conveyor.queues.queue_machine import QueueMachine
+from conveyor.queues.subscription.policy import Subscription
+from conveyor.queues.subscription.queue_records import cut
 from conveyor.replication.partition import Partition
 from conveyor.replication.runner import replay
 

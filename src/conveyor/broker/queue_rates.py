@@ -4,8 +4,8 @@ from collections.abc import Callable
 from uuid import UUID
 
 from conveyor.kernel.ports import Clock
-from conveyor.queues.commands import QueueProbe
-from conveyor.queues.rates import SAMPLED_EVERY_MS, Rates
+from conveyor.queues.queue_commands import QueueProbe
+from conveyor.queues.subscription.rates import SAMPLED_EVERY_MS, Rates
 
 
 class QueueRates:

@@ -12,7 +12,7 @@ from conveyor.broker.queue_partitions import QueuePartitions
 from conveyor.broker.queues import Queues
 from conveyor.broker.schedules import Schedules
 from conveyor.broker.subscriptions import Subscriptions
-from conveyor.queues.memory_budget import MemoryBudget
+from conveyor.queues.delivery.memory_budget import MemoryBudget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

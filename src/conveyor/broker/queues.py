@@ -27,7 +27,8 @@ from conveyor.broker.topics import Topics
 from conveyor.cluster.image import QUEUE_STATE, TopicImage, companion_of
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
-from conveyor.queues.commands import (
+from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES, Peeked, count_messages, message_state, peek
+from conveyor.queues.queue_commands import (
     Acknowledge,
     Cancel,
     Extend,
@@ -42,10 +43,9 @@ from conveyor.queues.commands import (
     Settled,
     Target,
 )
-from conveyor.queues.filters import Filter
-from conveyor.queues.inspection import MAX_PEEKED_BYTES, Peeked, count_messages, message_state, peek
-from conveyor.queues.message import Message, is_waiting_id, parse_waiting_id
-from conveyor.queues.policy import Start, Subscription, default_policy
+from conveyor.queues.subscription.filters import Filter
+from conveyor.queues.subscription.policy import Start, Subscription, default_policy
+from conveyor.records.message import Message, is_waiting_id, parse_waiting_id
 from conveyor.replication.partition import Partition
 
 log = logging.getLogger(__name__)

@@ -37,11 +37,11 @@ from conveyor.broker.topics import Topics
 from conveyor.cluster.image import SCHEDULES_PATH, TopicImage
 from conveyor.kernel.errors import DiskFull, ErrorKind, RequestError, StorageFailure, metadata_failure
 from conveyor.kernel.ports import ABSENT, ANY_VERSION, Clock, MetadataStore
-from conveyor.queues.attributes import DEDUP_ID, check_attributes, last_header
-from conveyor.queues.backoff import retry_delay_ms
-from conveyor.queues.cron import check_cron, last_firing_ms, next_firing_ms
-from conveyor.queues.policy import Retry, Start
+from conveyor.queues.delivery.backoff import retry_delay_ms
+from conveyor.queues.subscription.policy import Retry, Start
+from conveyor.records.message_attributes import DEDUP_ID, check_attributes, last_header
 from conveyor.records.record import Header
+from conveyor.schedules.cron import check_cron, last_firing_ms, next_firing_ms
 
 log = logging.getLogger(__name__)
 

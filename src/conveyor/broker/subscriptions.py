@@ -14,7 +14,7 @@ from conveyor.broker.topics import Topics
 from conveyor.cluster.image import SUBSCRIPTIONS_PATH, TopicImage
 from conveyor.kernel.errors import DiskFull, ErrorKind, RequestError, StorageFailure, metadata_failure
 from conveyor.kernel.ports import ABSENT, MetadataStore
-from conveyor.queues.policy import (
+from conveyor.queues.subscription.policy import (
     Policy,
     Start,
     Subscription,

@@ -3,7 +3,7 @@
 import re
 from typing import Any, ClassVar, Self
 
-from conveyor.queues.attributes import UNITS_MS
+from conveyor.records.message_attributes import UNITS_MS
 
 _DURATION = re.compile(r"([0-9]{1,10})(ms|s|m|h)")
 

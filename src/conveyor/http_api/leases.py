@@ -11,8 +11,8 @@ from conveyor.http_api.endpoint import Call, Endpoint
 from conveyor.http_api.message_document import MessageDocument, MessageStateName, message_fields
 from conveyor.http_api.payloads import as_text, show_headers
 from conveyor.http_api.subscriptions import named
-from conveyor.queues.inspection import Peeked
-from conveyor.queues.policy import MAX_VISIBILITY_MS
+from conveyor.queues.delivery.inspection import Peeked
+from conveyor.queues.subscription.policy import MAX_VISIBILITY_MS
 
 MAX_LEASES = 1000
 _MessageCount = Annotated[int, Meta(ge=1, le=MAX_LEASES)]

@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeAlias
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from conveyor.http_api.payloads import Encoding, Headers, as_text, show_headers
-from conveyor.queues.message import Message
+from conveyor.records.message import Message
 
 _STATES = (
     "available, leased, delayed, retrying, waiting (behind another of its key), dying (on its way to the dead letters),"

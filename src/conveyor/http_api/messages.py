@@ -7,7 +7,7 @@ from msgspec import Meta, Struct, field
 from conveyor.http_api.endpoint import Call, Endpoint, NoQuery
 from conveyor.http_api.message_document import MessageDocument, MessageStateName, show_message
 from conveyor.http_api.moments import Position
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
 
 _MAX_LOOKED_AT = 1000
 

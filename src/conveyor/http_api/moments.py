@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Self
 
-from conveyor.queues.attributes import LAST_TIME_MS
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
+from conveyor.records.message_attributes import LAST_TIME_MS
 
 _TIME = "a time as in 2026-01-31T12:00:00Z (RFC 3339)"
 _EXAMPLE = "2026-01-31T12:00:00Z"

@@ -17,7 +17,7 @@ from conveyor.http_api.payloads import Encoding, HeaderValue, as_bytes, read_hea
 from conveyor.http_api.problems import Problem, problem_of
 from conveyor.http_api.reading import body_parser
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues import attributes
+from conveyor.records import message_attributes as attributes
 from conveyor.records.record import Header
 
 BATCH_BYTES = 16 << 20

@@ -8,7 +8,13 @@ from conveyor.http_api.endpoint import Call, Endpoint, NoQuery
 from conveyor.http_api.moments import Beginning, format_start
 from conveyor.http_api.topics import TopicName
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.policy import MAX_NAME_CHARACTERS, MAX_VISIBILITY_MS, Start, Subscription, policy_document
+from conveyor.queues.subscription.policy import (
+    MAX_NAME_CHARACTERS,
+    MAX_VISIBILITY_MS,
+    Start,
+    Subscription,
+    policy_document,
+)
 
 _YEAR_MS = 365 * 86_400_000
 _Milliseconds = Annotated[int, Meta(ge=0, le=_YEAR_MS)]

@@ -5,7 +5,7 @@ import pytest
 from conveyor.broker.broker import Broker
 from conveyor.broker.messages import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
 from tests.unit.broker.parts import running_parts
 
 CONFIG = {"cleanup.policy": "acknowledged", "segment.bytes": "1024", "retention.ms": "1"}

@@ -10,9 +10,9 @@ from conveyor.broker.fetch import Fetched, FetchPosition, FetchWait
 from conveyor.broker.messages import OutgoingMessage
 from conveyor.broker.schedules import Schedule
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.queues.attributes import DELAY_MS
-from conveyor.queues.message import Message
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
+from conveyor.records.message import Message
+from conveyor.records.message_attributes import DELAY_MS
 from conveyor.replication.partition import Partition
 from tests.unit.broker.parts import NOW_MS, Storage
 

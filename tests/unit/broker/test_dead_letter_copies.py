@@ -10,7 +10,7 @@ from conveyor.broker.messages import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import FileSlice
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
 from tests.unit.broker.parts import Storage, running_parts
 
 EARLIEST = Start(kind="earliest")

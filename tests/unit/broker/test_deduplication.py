@@ -10,8 +10,8 @@ from conveyor.broker.messages import OutgoingMessage, PublishedMessage
 from conveyor.broker.publish import ACKS_ALL, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.attributes import DEDUP_ID, DELAY_MS
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
+from conveyor.records.message_attributes import DEDUP_ID, DELAY_MS
 from conveyor.records.record import encode_batch
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 

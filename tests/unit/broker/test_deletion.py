@@ -10,7 +10,7 @@ from conveyor.cluster.image import INBOX, QUEUE_STATE, TOPICS_PATH, companion, t
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import ANY_VERSION
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
 from conveyor.testing import MemoryDisk
 from conveyor.testing.memory_store import MemoryStore
 from tests.unit.broker.parts import Storage, running_parts

@@ -13,8 +13,8 @@ from conveyor.groups.commands import CommitOffsets, FetchOffsets, OffsetToCommit
 from conveyor.groups.coordinator_partition import partition_for_group
 from conveyor.groups.replies import FetchedOffsets
 from conveyor.kernel.errors import DiskFull, ErrorKind, OutOfFiles, RequestError, StorageFailure
-from conveyor.queues.attributes import DELAY_MS
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
+from conveyor.records.message_attributes import DELAY_MS
 from tests.unit.broker.parts import LosesAll, Storage, publish, running_parts
 
 EARLIEST = Start(kind="earliest")

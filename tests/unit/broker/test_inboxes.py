@@ -13,9 +13,9 @@ from conveyor.cluster.image import INBOX, companion
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.attributes import DEDUP_ID, DELAY_MS, DELIVER_AT_MS
-from conveyor.queues.message import Message
 from conveyor.records.batch import read_header
+from conveyor.records.message import Message
+from conveyor.records.message_attributes import DEDUP_ID, DELAY_MS, DELIVER_AT_MS
 from conveyor.records.record import Header, encode_batch
 from tests.lying_batches import LIES
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts

@@ -10,9 +10,9 @@ from conveyor.broker.messages import OutgoingMessage
 from conveyor.broker.publish import ACKS_ALL, ACKS_LEADER, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.attributes import DEDUP_ID, DELAY_MS
 from conveyor.records import compression
 from conveyor.records.batch import MAX_RECORDS
+from conveyor.records.message_attributes import DEDUP_ID, DELAY_MS
 from conveyor.records.record import Header, encode_batch
 from conveyor.records.record_checks import MAX_RECORD_ERRORS, RefusedRecords
 from tests.lying_batches import DEDUP, LIES, bomb, many_records, raw_record, sealed

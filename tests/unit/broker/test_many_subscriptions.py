@@ -11,7 +11,7 @@ import pytest
 from conveyor.broker.broker import Broker
 from conveyor.broker.messages import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
 from tests.unit.broker.parts import Storage, running_parts
 
 EARLIEST = Start(kind="earliest")

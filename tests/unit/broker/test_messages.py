@@ -7,8 +7,8 @@ from conveyor.broker.messages import OutgoingMessage, PublishedMessage
 from conveyor.broker.partitioner import partition_for_key
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.message import Message
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
+from conveyor.records.message import Message
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
 EARLIEST = Start(kind="earliest")

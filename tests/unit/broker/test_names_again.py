@@ -17,9 +17,9 @@ from conveyor.cluster.image import SCHEDULES_PATH, SUBSCRIPTIONS_PATH, TopicImag
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import ANY_VERSION
-from conveyor.queues.attributes import DELAY_MS
-from conveyor.queues.commands import QueueProbe
-from conveyor.queues.policy import Start, Subscription
+from conveyor.queues.queue_commands import QueueProbe
+from conveyor.queues.subscription.policy import Start, Subscription
+from conveyor.records.message_attributes import DELAY_MS
 from conveyor.testing import ManualClock
 from conveyor.testing.memory_store import MemoryStore
 from tests.unit.broker.parts import Storage, running_parts

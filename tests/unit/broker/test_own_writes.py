@@ -11,7 +11,7 @@ from conveyor.broker.publish import ACKS_LEADER
 from conveyor.broker.retention import HIGH_WATERMARK
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
 from conveyor.replication.partition import Partition
 from tests.unit.broker.held_disk import HeldDisk
 from tests.unit.broker.parts import Storage, publish, running_parts

@@ -2,8 +2,8 @@
 
 from conveyor.broker.messages import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.queues.attributes import DELAY_MS
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
+from conveyor.records.message_attributes import DELAY_MS
 from tests.unit.broker.parts import LosesAll, Storage, running_parts
 
 LOSES_ALL = LosesAll()

@@ -8,8 +8,8 @@ from conveyor.broker.broker import Broker
 from conveyor.broker.messages import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.queues.attributes import DELAY_MS
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
+from conveyor.records.message_attributes import DELAY_MS
 from tests.unit.broker.parts import Storage, running_parts
 
 EARLIEST = Start(kind="earliest")

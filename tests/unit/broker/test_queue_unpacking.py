@@ -10,7 +10,7 @@ from conveyor.broker.broker import Broker
 from conveyor.broker.publish import ACKS_ALL, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
 from conveyor.records import compression
 from tests.lying_batches import LIES, bomb, many_records, raw_record, sealed
 from tests.unit.broker.parts import Storage, running_parts

@@ -12,9 +12,9 @@ from conveyor.broker.schedules import Schedule
 from conveyor.cluster.image import SCHEDULES_PATH, topic_path
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.attributes import DEDUP_ID
-from conveyor.queues.message import Message
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
+from conveyor.records.message import Message
+from conveyor.records.message_attributes import DEDUP_ID
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
 MINUTE_MS = 60_000

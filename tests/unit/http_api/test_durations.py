@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from conveyor.http_api.durations import Duration, format_duration
 from conveyor.http_api.leases import Visibility, Wait
-from conveyor.queues.attributes import UNITS_MS
+from conveyor.records.message_attributes import UNITS_MS
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conveyor.http_api.moments import Beginning, Moment, Position, format_start
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
 
 NEW_YEAR_MS = 1_767_225_600_000
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.backoff import retry_delay_ms
-from conveyor.queues.commands import LeasedMessage, Target
-from conveyor.queues.dead_copies import Copy, CopyLog
-from conveyor.queues.machine import QueueMachine
-from conveyor.queues.policy import Policy
-from conveyor.queues.progress import Progress
+from conveyor.queues.delivery.backoff import retry_delay_ms
+from conveyor.queues.messages.dead_copies import Copy, CopyLog
+from conveyor.queues.queue_commands import LeasedMessage, Target
+from conveyor.queues.queue_machine import QueueMachine
+from conveyor.queues.subscription.policy import Policy
+from conveyor.queues.subscription.subscription_progress import Progress
 
 COPY_LOGS = [CopyLog(UUID(int=1), 0), CopyLog(UUID(int=1), 1), CopyLog(UUID(int=2), 0)]
 Hard = tuple[bool, bool, bool, bool, bool, int, int, Copy | None]

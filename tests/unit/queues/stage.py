@@ -8,8 +8,13 @@ from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
 from conveyor.kernel.state_machine import Outcome, Token
 from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
+from conveyor.log.record_source import MessageSource, StillPacked, unpack_batch
 from conveyor.log.recovery.recovery import open_log
-from conveyor.queues.commands import (
+from conveyor.queues.delivery.deliveries import MAX_INDEXED
+from conveyor.queues.delivery.inspection import count_messages
+from conveyor.queues.delivery.memory_budget import MemoryBudget
+from conveyor.queues.delivery.subscription_queue import Queue
+from conveyor.queues.queue_commands import (
     Acknowledge,
     ForgetSubscription,
     LeasedMessage,
@@ -24,13 +29,8 @@ from conveyor.queues.commands import (
     Settled,
     Target,
 )
-from conveyor.queues.deliveries import MAX_INDEXED
-from conveyor.queues.inspection import count_messages
-from conveyor.queues.machine import QueueMachine
-from conveyor.queues.memory_budget import MemoryBudget
-from conveyor.queues.policy import Start, Subscription, default_policy, policy_from_document
-from conveyor.queues.queue import Queue
-from conveyor.queues.source import MessageSource, StillPacked, unpack_batch
+from conveyor.queues.queue_machine import QueueMachine
+from conveyor.queues.subscription.policy import Start, Subscription, default_policy, policy_from_document
 from conveyor.records import compression
 from conveyor.records.record import Header, encode_batch
 from conveyor.replication.partition import Partition

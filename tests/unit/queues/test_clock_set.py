@@ -2,7 +2,7 @@
 
 import pytest
 
-from conveyor.queues.commands import Target
+from conveyor.queues.queue_commands import Target
 from tests.unit.queues.stage import VISIBILITY_MS, Stage, header, subscription
 
 HOUR_MS = 3_600_000

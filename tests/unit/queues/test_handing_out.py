@@ -5,8 +5,8 @@ from uuid import UUID
 import pytest
 
 from conveyor.kernel.errors import ErrorKind
-from conveyor.queues.attributes import ONLY_FOR
-from conveyor.queues.commands import (
+from conveyor.queues.delivery.inspection import peek
+from conveyor.queues.queue_commands import (
     Cancel,
     DropDeadLetters,
     ForgetSubscription,
@@ -17,8 +17,8 @@ from conveyor.queues.commands import (
     Seek,
     Target,
 )
-from conveyor.queues.inspection import peek
-from conveyor.queues.machine import SCAN_BYTES
+from conveyor.queues.queue_machine import SCAN_BYTES
+from conveyor.records.message_attributes import ONLY_FOR
 from conveyor.records.record import Header, encode_batch
 from conveyor.settings.tree import TopicSettings
 from tests.unit.queues.model import kinds
@@ -99,7 +99,7 @@ def test_key_order_holds_after_a_restart() -> None:
 
 
 def test_full_line_lets_those_go_who_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conveyor.queues.queue._MOST_WAITING", 2)
+    monkeypatch.setattr("conveyor.queues.delivery.subscription_queue._MOST_WAITING", 2)
     stage = Stage(subscription(ordering="key"))
     keyed(stage, *[b"a"] * 5)
     [first] = stage.lease(10)
@@ -337,7 +337,7 @@ def test_failing_filter_is_one_line(expression: str, caplog: pytest.LogCaptureFi
     stage = Stage(subscription(filter=expression, on_filter_error="skip"))
     stage.publish(*[(None, b'{"n":1}', ())] * 100)
     assert stage.lease_offsets() == []
-    assert [each.name for each in caplog.records] == ["conveyor.queues.queue"]
+    assert [each.name for each in caplog.records] == ["conveyor.queues.delivery.subscription_queue"]
     assert stage.probes[SUBSCRIPTION].filter_errors == 100
 
 

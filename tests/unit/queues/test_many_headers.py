@@ -1,7 +1,7 @@
 """Records with very many headers: a few bytes on the wire, a long time to decode and to show."""
 
-from conveyor.queues.message import Message
-from conveyor.queues.source import SMALL_BYTES
+from conveyor.log.record_source import SMALL_BYTES
+from conveyor.records.message import Message
 from conveyor.records.record import MAX_HEADERS
 from tests.unit.queues.stage import Stage, header, subscription
 

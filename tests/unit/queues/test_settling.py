@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, StorageFailure
-from conveyor.queues import queue as queue_module
-from conveyor.queues.commands import (
+from conveyor.queues.delivery import subscription_queue as queue_module
+from conveyor.queues.delivery.memory_budget import MemoryBudget
+from conveyor.queues.queue_commands import (
     Acknowledge,
     Extend,
     LeaseMessages,
@@ -19,7 +20,6 @@ from conveyor.queues.commands import (
     Seek,
     Target,
 )
-from conveyor.queues.memory_budget import MemoryBudget
 from tests.unit.queues.model import kinds
 from tests.unit.queues.stage import SUBSCRIPTION, Stage, header, subscription, target
 

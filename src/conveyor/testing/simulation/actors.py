@@ -15,9 +15,9 @@ from conveyor.broker.queues import Lease
 from conveyor.groups.commands import CommitOffsets, FetchOffsets, OffsetToCommit
 from conveyor.groups.replies import Committed, FetchedOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.attributes import DELAY_MS
 from conveyor.records.batch import iterate_batches
 from conveyor.records.compression import NONE, ZSTD
+from conveyor.records.message_attributes import DELAY_MS
 from conveyor.records.record import Header, Record, decode_records, encode_batch
 from conveyor.testing.simulation.ledger import DelayLedger, InvariantBroken, LogLedger, OffsetLedger, Place, QueueLedger
 from conveyor.testing.simulation.schedule import Step

@@ -14,7 +14,7 @@ from conveyor.broker.broker import Broker
 from conveyor.broker.publish import ACKS_LEADER
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.policy import Start
+from conveyor.queues.subscription.policy import Start
 from conveyor.testing.simulation.actors import (
     DELAY_TOPIC,
     LOG_TOPIC,

@@ -1,0 +1,4 @@
+"""Delivery of messages: leases, ordering, retries, and the state of one subscription in one partition.
+
+Not here: scanning the log for messages (`queues.messages`).
+"""

@@ -1,0 +1,172 @@
+"""Which messages a subscription wants, as an expression in CEL (the Common Expression Language, cel.dev).
+
+    key           string, "" without a key; bytes that are no UTF-8 are replaced by U+FFFD, here and below
+    headers       map of string to string (null where the header is null); the last header of a name
+    tag           string, "" without one
+    size          int, bytes of the value
+    timestamp     timestamp of the record
+    timestamp_ms  int, the same in ms since the epoch
+    topic         string
+    partition     int
+    offset        int
+    priority      int, 0 to 9
+    payload       the value as JSON; null if it is none
+
+The payload is parsed only for an expression that names it, and only the fields that it names; a payload of which they
+cannot be read is null. What an expression may be: see `filter_expression`; what it may cost: `filter_price`.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from conveyor.kernel.errors import ConveyorError, ErrorKind, RequestError
+from conveyor.queues.subscription.filter_expression import MAX_COST_NS, CheckedExpression, check_expression
+from conveyor.queues.subscription.filter_payload import PayloadReader, RawPayload
+from conveyor.queues.subscription.filter_price import MESSAGE, Amount
+from conveyor.records.message import Message
+from conveyor.records.message_attributes import read_attributes
+from conveyor.records.record import Header
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FAILURES = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+"""What evaluation raises: the message has not what the expression asks for."""
+
+_TEXT_BYTE_NS = 20
+"""To decode a byte that is no UTF-8."""
+_HEADER_NS = 8_000
+_MAX_REASON_CHARACTERS = 200
+
+_SAMPLE = Message("topic", 0, 0, 0, None, None)
+
+
+class FilterFailure(ConveyorError):  # noqa: N818 - named for what it is
+    """A filter says neither yes nor no to a message; the text says why."""
+
+
+class Filter:
+    """One checked expression. Raises RequestError (INVALID_FILTER) when it is made.
+
+    spent_ns: the bound of what all calls of `matches` have cost; its caller bounds the work of one turn by it.
+    """
+
+    __slots__ = ("_checked", "_payload", "_reads_headers", "_reads_key", "_variables", "expression", "spent_ns")
+
+    def __init__(self, expression: str) -> None:
+        self.expression = expression
+        self.spent_ns = 0.0
+        self._checked = check_expression(expression, _SCOPE)
+        variables = self._checked.variables
+        self._reads_key = "key" in variables
+        self._reads_headers = bool(variables & {"headers", "tag", "priority"})
+        self._payload = PayloadReader(self._checked.payload_fields) if "payload" in variables else None
+        self._variables = tuple((name, _VARIABLES[name]) for name in sorted(variables - {"payload"}))
+        _try_out(self._checked, self._context(_SAMPLE, None))
+
+    def matches(self, message: Message) -> bool:
+        """Whether the message is wanted. Raises FilterFailure, and before it evaluates anything if that would cost
+        more than MAX_COST_NS.
+        """
+        payload = self._check_cost(message)
+        try:
+            answer = self._checked.program.execute(self._context(message, payload))
+        except _FAILURES as error:
+            raise FilterFailure(f"{type(error).__name__}: {_first_sentence(error)}") from error
+        if not isinstance(answer, bool):
+            raise FilterFailure(f"the filter gives {_kind(answer)}, not true or false")
+        return answer
+
+    def _check_cost(self, message: Message) -> RawPayload | None:
+        """Returns the payload's fields, not decoded yet."""
+        weight, rounds = 0, 1
+        if self._reads_key:
+            weight += len(message.key or b"") * _TEXT_BYTE_NS
+        if self._reads_headers:
+            weight += _weight_of_headers(message)
+            rounds += len(message.headers)
+        payload = None
+        if self._payload is not None and message.value:
+            weight += self._payload.scan_ns(message.value)
+            if weight <= MAX_COST_NS:
+                payload = self._payload.scan(message.value)
+                weight += payload.weight_ns
+                rounds += payload.elements
+        cost_ns = self._checked.cost.at(weight, rounds) + weight
+        self.spent_ns += min(cost_ns, MAX_COST_NS)
+        if cost_ns > MAX_COST_NS:
+            raise FilterFailure(
+                f"the message is too large for this filter: by its price it takes {cost_ns / 1e6:.0f} ms"
+            )
+        return payload
+
+    def _context(self, message: Message, payload: RawPayload | None) -> dict[str, object]:
+        context: dict[str, object] = {name: read(message) for name, read in self._variables}
+        if self._payload is not None:
+            context["payload"] = None if payload is None else payload.decode()
+        context.update(self._checked.functions)
+        return context
+
+
+def _try_out(checked: CheckedExpression, context: dict[str, object]) -> None:
+    """On a message without a payload and headers, whose other fields have the types that they always have."""
+    try:
+        answer = checked.program.execute(context)
+    except TypeError as error:
+        if not checked.variables & {"headers", "payload"}:
+            raise RequestError(
+                ErrorKind.INVALID_FILTER, f"the filter fails on every message: {_first_sentence(error)}"
+            ) from error
+        return
+    except _FAILURES:
+        return
+    if not isinstance(answer, bool) and "payload" not in checked.variables:
+        raise RequestError(ErrorKind.INVALID_FILTER, f"the filter gives {_kind(answer)}: it has to be true or false")
+
+
+def _text(content: bytes | None) -> str:
+    return "" if content is None else content.decode("utf-8", "replace")
+
+
+def _headers(message: Message) -> dict[str, str | None]:
+    return {_name(header): None if header[1] is None else _text(header[1]) for header in message.headers}
+
+
+def _name(header: Header) -> str:
+    name = header[0]
+    return name if name.isascii() else name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _weight_of_headers(message: Message) -> int:
+    sizes = sum(len(name) + len(value or b"") for name, value in message.headers)
+    return sizes * _TEXT_BYTE_NS + len(message.headers) * _HEADER_NS
+
+
+def _kind(answer: object) -> str:
+    return "nothing" if answer is None else f"a value of type {type(answer).__name__}"
+
+
+def _first_sentence(error: BaseException) -> str:
+    return str(error)[:_MAX_REASON_CHARACTERS].split(". ")[0]
+
+
+_VARIABLES: dict[str, Callable[[Message], object]] = {
+    "key": lambda message: _text(message.key),
+    "headers": _headers,
+    "tag": lambda message: message.tag or "",
+    "size": lambda message: len(message.value or b""),
+    "timestamp": lambda message: _EPOCH + timedelta(milliseconds=message.timestamp_ms),
+    "timestamp_ms": lambda message: message.timestamp_ms,
+    "topic": lambda message: message.topic,
+    "partition": lambda message: message.partition,
+    "offset": lambda message: message.offset,
+    "priority": lambda message: read_attributes(message.headers, message.timestamp_ms).priority,
+}
+"""How each is read; the payload by a reader of its own."""
+
+_SCOPE = {
+    **dict.fromkeys(("key", "headers", "tag"), MESSAGE),
+    **dict.fromkeys(("size", "timestamp", "timestamp_ms"), Amount(fixed=32)),
+    "topic": Amount(fixed=256),
+    **dict.fromkeys(("partition", "offset", "priority"), Amount(fixed=32)),
+    "payload": MESSAGE,
+}
+"""The variables, by the size of their values."""

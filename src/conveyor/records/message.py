@@ -1,0 +1,80 @@
+"""A record of a topic, as those see it who take it out of a queue; and the text that names it."""
+
+import re
+from typing import NamedTuple
+
+from conveyor.records.message_attributes import TAG, last_header
+from conveyor.records.record import Header
+
+_MESSAGE_ID = re.compile(r"[0-9]{1,10}-[0-9]{1,19}")
+_HEADER_BYTES = 256
+_WAITING_ID = re.compile(r"[0-9]{1,10}-i[0-9]{1,19}")
+
+
+class Message(NamedTuple):
+    """One record and its place. `value=None` is a tombstone. Headers keep their order; a name may come twice.
+
+    is_waiting: its place is in the inbox of its partition, as it is not due yet; its topic has `delay.enable`.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+    is_waiting: bool = False
+
+    @property
+    def message_id(self) -> str:
+        """Unique in its topic."""
+        if self.is_waiting:
+            return format_waiting_id(self.partition, self.offset)
+        return format_message_id(self.partition, self.offset)
+
+    @property
+    def weight_bytes(self) -> int:
+        """What it takes to hold and to show it, roughly: of a header far more than its bytes."""
+        weight = len(self.value or b"") + len(self.key or b"")
+        if self.headers:
+            weight += sum(len(name) + len(value or b"") + _HEADER_BYTES for name, value in self.headers)
+        return weight
+
+    @property
+    def tag(self) -> str | None:
+        tag = last_header(self.headers, TAG)
+        return None if tag is None else tag.decode("utf-8", "replace")
+
+
+def format_message_id(partition: int, offset: int) -> str:
+    return f"{partition}-{offset}"
+
+
+def is_message_id(text: str) -> bool:
+    """Whether a text is the id of a message in the log, `<partition>-<offset>`."""
+    return _MESSAGE_ID.fullmatch(text) is not None
+
+
+def parse_message_id(text: str) -> tuple[int, int]:
+    """(partition, offset) of what `is_message_id` says yes to. Raises ValueError for anything else."""
+    if not is_message_id(text):
+        raise ValueError(f"'{text}' is no message id: it is <partition>-<offset>, as in 0-42")
+    partition, _, offset = text.partition("-")
+    return int(partition), int(offset)
+
+
+def format_waiting_id(partition: int, inbox_offset: int) -> str:
+    """The id of a message that waits in an inbox. It names nothing any more once the message is in its topic."""
+    return f"{partition}-i{inbox_offset}"
+
+
+def is_waiting_id(text: str) -> bool:
+    """Whether a text is the id of a message in an inbox, `<partition>-i<offset>`."""
+    return _WAITING_ID.fullmatch(text) is not None
+
+
+def parse_waiting_id(text: str) -> tuple[int, int]:
+    """(partition, offset in its inbox) of what `is_waiting_id` says yes to."""
+    partition, _, offset = text.partition("-i")
+    return int(partition), int(offset)

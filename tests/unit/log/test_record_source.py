@@ -1,0 +1,215 @@
+"""Reading single messages out of batches, whatever became of these."""
+
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from conveyor.log import record_source as source_module
+from conveyor.log.cache_share import CacheShare
+from conveyor.log.log import Log
+from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
+from conveyor.records import compression
+from conveyor.records import record as records
+from conveyor.records.batch import CONTROL, CRC_START, HEADER, HEADER_BYTES, MAGIC_END, BatchHeader, read_header
+from conveyor.records.record import Header, decode_records, encode_batch, rebuild_batch
+from conveyor.settings.tree import TopicSettings
+from conveyor.testing import MemoryDisk
+from tests.lying_batches import raw_record, sealed
+from tests.unit.log.logs import NOW_MS, open_topic_log
+
+CODECS = [compression.NONE, compression.LZ4, compression.ZSTD]
+HEADERS: tuple[Header, ...] = (("n", b"1"), ("n", None))
+
+
+def opened(topic: TopicSettings | None = None) -> tuple[Log, MessageSource]:
+    log = open_topic_log(MemoryDisk(), topic)
+    return log, MessageSource("t", 3, log)
+
+
+def append(log: Log, content: bytes) -> None:
+    log.append(content, 0, NOW_MS, is_checked=True)
+    log.write()
+
+
+def batch(count: int, codec: int = compression.NONE) -> bytes:
+    return encode_batch([(NOW_MS + n, b"k%d" % n, b"v%d" % n, HEADERS) for n in range(count)], codec=codec)
+
+
+def with_header(content: bytes, header: BatchHeader) -> bytes:
+    changed = bytearray(HEADER.pack(*header)) + content[HEADER_BYTES:]
+    changed[MAGIC_END:CRC_START] = crc32c(memoryview(changed)[CRC_START:]).to_bytes(4, "big")
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_message_can_be_read_in_any_order(codec: int) -> None:
+    log, source = opened()
+    append(log, batch(3, codec))
+    append(log, batch(2, codec))
+    for offset in (4, 0, 3, 2, 1, 0):
+        message = source.get(offset)
+        assert message is not None
+        number = offset if offset < 3 else offset - 3
+        assert (message.topic, message.partition, message.offset) == ("t", 3, offset)
+        assert (message.key, message.value, message.headers) == (b"k%d" % number, b"v%d" % number, HEADERS)
+        assert message.timestamp_ms == NOW_MS + number
+    assert source.get(5) is None
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_messages_can_be_read_when_their_content_was_let_go(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "_MAX_CONTENT_BYTES", 1)
+    monkeypatch.setattr(source_module, "_MAX_POSITIONS", 10)
+    log, source = opened()
+    for _ in range(6):
+        append(log, batch(3, codec))
+    for offset in (*range(18), *range(17, -1, -1)):
+        message = source.get(offset)
+        assert message is not None
+        assert (message.offset, message.value) == (offset, b"v%d" % (offset % 3))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_holes_that_compaction_has_left_are_no_messages(codec: int) -> None:
+    log, source = opened()
+    content = batch(6, codec)
+    header = read_header(content)
+    kept = [each for each in decode_records(content) if each.offset in (1, 2, 5)]
+    append(log, rebuild_batch(header, kept, header.base_timestamp, header.attributes))
+    found = [source.get(offset) for offset in range(6)]
+    assert [each and each.offset for each in found] == [None, 1, 2, None, None, 5]
+
+
+def test_batch_that_was_compacted_meanwhile_is_read_anew() -> None:
+    log, source = opened()
+    content = batch(4)
+    append(log, content)
+    found = next(source.batches(0, 4, 1 << 20))
+    source.open(*found)
+    header = read_header(content)
+    kept = [each for each in decode_records(content) if each.offset == 2]
+    compacted = rebuild_batch(header, kept, header.base_timestamp, header.attributes)
+    again = source.open(read_header(compacted), found[1], compacted)
+    assert source.message(again, 0).offset == 2
+    assert again.header.records_count == 1
+
+
+def test_brokers_own_marks_are_no_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, source = opened()
+    content = batch(1)
+    append(log, content)
+    opened_batch = source.open(*next(source.batches(0, 1, 1 << 20)))
+    opened_batch.header = opened_batch.header._replace(attributes=CONTROL)
+    assert source.get(0) is None
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_garbage_in_a_sound_batch_is_no_message(codec: int) -> None:
+    log, source = opened()
+    packed = compression.compress(codec, b"\xff" * 40)
+    header = read_header(batch(2, codec))
+    header = header._replace(batch_length=HEADER_BYTES - 12 + len(packed))
+    append(log, with_header(bytes(HEADER_BYTES) + packed, header))
+    append(log, batch(1, codec))
+    assert [source.get(0), source.get(1)] == [None, None]
+    message = source.get(2)
+    assert message is not None
+
+
+def test_append_time_is_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, source = opened(TopicSettings(message_timestamp_type="LogAppendTime"))
+    append(log, batch(2))
+    message = source.get(0)
+    assert message is not None
+    assert message.timestamp_ms == NOW_MS
+
+
+def test_nothing_is_read_below_the_start_of_the_log() -> None:
+    log, source = opened()
+    append(log, batch(2))
+    log.trim(1)
+    assert source.get(0) is None
+    assert source.get(1) is not None
+    assert source.log_start_offset == 1
+
+
+def test_first_offset_after_a_time_is_found() -> None:
+    log, source = opened()
+    append(log, batch(3))
+    assert source.first_offset_after(NOW_MS + 1, 3) == 1
+    assert source.first_offset_after(NOW_MS + 9, 3) == 3
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_sources_share_their_memory_equally(codec: int) -> None:
+    share = CacheShare(90_000)
+    sources: list[MessageSource] = []
+    sizes: list[int] = []
+    for _ in range(32):
+        log, source = opened()
+        for _ in range(20):
+            append(log, batch(100, codec))
+        source.join(share)
+        sources.append(source)
+        for offset in range(0, 2_000, 50):
+            found = source.get(offset)
+            assert found is not None
+            assert found.value == b"v%d" % (offset % 100)
+        sizes.append(sum(map(kept_bytes, sources)))
+    least = max(map(kept_bytes, sources))  # The last batch of each is kept, however small the share is.
+    assert all(size <= 2 * 90_000 + len(sources) * least for size in sizes)
+    assert kept_bytes(sources[0]) == least < sizes[0] / 3
+    for source in sources[1:]:
+        source.leave()
+    assert share.bytes == 90_000
+
+
+def kept_bytes(source: MessageSource) -> int:
+    return source._content_bytes + 8 * source._positions_count
+
+
+def test_reading_a_batch_of_lying_offsets_decodes_one_record_for_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = 0
+
+    def read_record(*arguments: Any) -> Any:
+        nonlocal decoded
+        decoded += 1
+        return records.read_record(*arguments)
+
+    monkeypatch.setattr(source_module, "read_record", read_record)
+    log, source = opened()
+    append(log, sealed(b"".join(raw_record(1 << 30) for _ in range(200)), 200))
+    assert [source.get(offset) for offset in range(200)] == [None] * 200
+    assert decoded == 200
+
+
+def test_batch_that_is_large_when_packed_is_not_unpacked_on_the_event_loop() -> None:
+    log, source = opened()
+    empty, record = compression.compress(compression.ZSTD, b""), compression.compress(compression.ZSTD, raw_record(0))
+    append(log, sealed(b"", 1, codec=compression.ZSTD, packed=empty * 10_000 + record))
+    with pytest.raises(StillPacked):
+        source.get(0, SMALL_BYTES)
+    assert source.get(0) is not None
+
+
+def test_message_that_is_larger_than_its_topic_takes_is_not_read_into_memory() -> None:
+    content = encode_batch([(NOW_MS, None, bytes(17 << 20), ()), (NOW_MS, None, b"v", ())], codec=compression.ZSTD)
+    for max_message_bytes, is_read in ((1 << 20, False), (18 << 20, True)):
+        log, source = opened(TopicSettings(max_message_bytes=max_message_bytes))
+        append(log, content)
+        assert (source.get(0) is not None) == is_read
+        assert source.get(1) is not None
+
+
+def test_batch_that_takes_long_is_unpacked_elsewhere() -> None:
+    log, source = opened()
+    for _ in range(2):
+        append(log, encode_batch([(NOW_MS, None, bytes(6 << 20), ())], codec=compression.ZSTD))
+    for offset in (0, 1, 0):
+        with pytest.raises(StillPacked) as packed:
+            source.get(offset, SMALL_BYTES)
+        assert not source.has_content(packed.value.header)
+        source.keep(unpack_batch(packed.value.header, packed.value.place))
+        assert source.get(offset, SMALL_BYTES) is not None
+    assert source.get(1) is not None

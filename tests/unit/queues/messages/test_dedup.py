@@ -1,0 +1,118 @@
+"""Which records of a batch are known already, and what is left of it."""
+
+from conveyor.queues.messages.dedup import DedupIndex, Deduplicated, KnownId, deduplicate, ids_of_log
+from conveyor.records import compression
+from conveyor.records.message_attributes import DEDUP_ID
+from conveyor.records.record import Header, decode_records, encode_batch, seal_batch, unpacked_records
+
+NOW_MS = 1_700_000_000_000
+WINDOW_MS = 1000
+
+
+def batch(
+    *ids: bytes | None, codec: int = compression.NONE, producer_id: int = -1, timestamp_ms: int = NOW_MS
+) -> bytes:
+    records = [(timestamp_ms, None, b"v%d" % number, headers(each)) for number, each in enumerate(ids)]
+    sequence = 0 if producer_id >= 0 else -1
+    return encode_batch(records, codec=codec, producer_id=producer_id, producer_epoch=sequence, base_sequence=sequence)
+
+
+def headers(dedup_id: bytes | None) -> tuple[Header, ...]:
+    return () if dedup_id is None else ((DEDUP_ID, dedup_id),)
+
+
+def index_of(*ids: bytes, base_offset: int = 100, max_ids: int = 1000) -> DedupIndex:
+    index = DedupIndex(max_ids)
+    for each in deduplicated(batch(*ids), index).fresh:
+        index.add(KnownId(each.digest, base_offset + each.offset, each.timestamp_ms), WINDOW_MS)
+    return index
+
+
+def deduplicated(content: bytes, index: DedupIndex, now_ms: int = NOW_MS) -> Deduplicated:
+    return deduplicate(*unpacked_records(content), index, now_ms, WINDOW_MS)
+
+
+def values(left: Deduplicated) -> list[tuple[int, bytes | None]]:
+    assert left.content is not None
+    header = left.header._replace(attributes=0)
+    return [(record.offset, record.value) for record in decode_records(seal_batch(header, left.content[:]))]
+
+
+def test_batch_without_ids_is_left_as_it_is() -> None:
+    header, content = unpacked_records(batch(None, None))
+    left = deduplicate(header, content, index_of(b"a"), NOW_MS, WINDOW_MS)
+    assert left == Deduplicated(header=header, content=content)
+    assert left.content is content
+
+
+def test_new_ids_leave_the_batch_as_it_is_and_are_told() -> None:
+    content = batch(b"b", None, b"c")
+    result = deduplicated(content, index_of(b"a"))
+    assert result.content == unpacked_records(content)[1]
+    assert [each.offset for each in result.fresh] == [0, 2]
+    assert not result.duplicates
+
+
+def test_known_records_are_left_out_and_the_others_keep_their_numbers() -> None:
+    result = deduplicated(batch(b"x", b"a", None, b"b"), index_of(b"a", b"b"))
+    assert values(result) == [(0, b"v0"), (2, b"v2")]
+    assert result.duplicates == {1: 100, 3: 101}
+
+
+def test_compressed_batch_stays_compressed() -> None:
+    result = deduplicated(batch(b"x", b"a", codec=compression.GZIP), index_of(b"a"))
+    assert values(result) == [(0, b"v0")]
+    assert (result.header.attributes, result.header.last_offset_delta) == (compression.GZIP, 1)
+
+
+def test_id_that_comes_twice_in_a_batch_is_taken_once() -> None:
+    result = deduplicated(batch(b"x", b"y", b"x", b"x"), DedupIndex(9))
+    assert values(result) == [(0, b"v0"), (1, b"v1")]
+    assert (result.duplicates, result.repeats) == ({}, {2: 0, 3: 0})
+
+
+def test_nothing_is_left_of_a_batch_of_duplicates() -> None:
+    result = deduplicated(batch(b"a", b"b"), index_of(b"a", b"b"))
+    assert (result.content, result.duplicates) == (None, {0: 100, 1: 101})
+
+
+def test_idempotent_producer_uses_up_its_sequence_with_an_empty_batch() -> None:
+    result = deduplicated(batch(b"a", b"b", producer_id=7, codec=compression.ZSTD), index_of(b"a", b"b"))
+    header = result.header
+    assert (header.records_count, header.last_offset_delta, header.producer_id, header.base_sequence) == (0, 1, 7, 0)
+    assert values(result) == []
+
+
+def test_id_is_new_again_after_the_window() -> None:
+    index = index_of(b"a")
+    assert deduplicated(batch(b"a"), index, NOW_MS + WINDOW_MS - 1).duplicates == {0: 100}
+    assert deduplicated(batch(b"a"), index, NOW_MS + WINDOW_MS).duplicates == {}
+
+
+def test_first_of_an_id_stays_within_its_window() -> None:
+    index = index_of(b"a")
+    digest = deduplicated(batch(b"a"), DedupIndex(9)).fresh[0].digest
+    index.add(KnownId(digest, 200, NOW_MS + 1), WINDOW_MS)
+    assert index.find(digest, NOW_MS + 1, WINDOW_MS) == 100
+    index.add(KnownId(digest, 300, NOW_MS + WINDOW_MS), WINDOW_MS)
+    assert index.find(digest, NOW_MS + WINDOW_MS, WINDOW_MS) == 300
+
+
+def test_index_forgets_what_is_over_and_what_is_too_much() -> None:
+    assert len(index_of(b"a", b"b", b"c", max_ids=2)) == 2
+    index = index_of(b"a", b"b")
+    index.add(KnownId(b"late", 102, NOW_MS + WINDOW_MS), WINDOW_MS)
+    assert len(index) == 1
+
+
+def test_ids_are_read_back_from_a_log() -> None:
+    old, new = batch(b"old", timestamp_ms=NOW_MS - 10), batch(b"a", None, b"b", codec=compression.GZIP)
+    known, next_offset = ids_of_log(old + new, NOW_MS)
+    assert [(each.offset, each.timestamp_ms) for each in known] == [(0, NOW_MS), (2, NOW_MS)]
+    assert next_offset == 3
+
+
+def test_batch_that_cannot_be_unpacked_has_no_ids() -> None:
+    garbage = bytearray(batch(b"a", codec=compression.GZIP))
+    garbage[61:] = bytes(len(garbage) - 61)
+    assert ids_of_log(bytes(garbage), 0) == ([], 1)
