@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from conveyor.groups.commands import DescribeConsumerGroup, DescribeGroup
-from conveyor.groups.consumer_protocol import decode_assignment, encode_assignment
+from conveyor.groups.classic.embedded_protocol import decode_assignment, encode_assignment
+from conveyor.groups.group_commands import DescribeConsumerGroup, DescribeGroup
 from conveyor.groups.replies import (
     Alive,
     DescribedConsumerGroup,
@@ -28,7 +28,7 @@ from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.state_machine import Token
 from tests.unit.groups.consumers import ConsumerMember, tell_topics
 from tests.unit.groups.coordinator import GROUP, REBALANCE_MS, SESSION_MS, Coordinator, kind_of
-from tests.unit.groups.test_protocol_change import subscription
+from tests.unit.groups.migration.test_protocol_change import subscription
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "150"))
 PARTITIONS = 4

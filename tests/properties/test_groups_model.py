@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from conveyor.groups.commands import LeaveGroup, LeavingMember
-from conveyor.groups.records import GroupKey, decode_group, decode_key
+from conveyor.groups.group_commands import LeaveGroup, LeavingMember
+from conveyor.groups.records.group_records import GroupKey, decode_group, decode_key
 from conveyor.groups.replies import Alive, Committed, Joined, JoinRefused, Left, Synced
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.state_machine import Token

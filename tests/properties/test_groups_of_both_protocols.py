@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conveyor.groups.commands import (
+from conveyor.groups.classic.embedded_protocol import encode_assignment
+from conveyor.groups.group_commands import (
     CommitOffsets,
     ConsumerHeartbeat,
     DeleteGroup,
@@ -24,10 +25,9 @@ from conveyor.groups.commands import (
     OffsetToCommit,
     SyncGroup,
 )
-from conveyor.groups.consumer_protocol import encode_assignment
 from tests.unit.groups.consumers import place, tell_topics
 from tests.unit.groups.coordinator import GROUP, REBALANCE_MS, SESSION_MS, Coordinator
-from tests.unit.groups.test_protocol_change import subscription
+from tests.unit.groups.migration.test_protocol_change import subscription
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "300"))
 LONG_MS = 20 * 24 * 3_600_000

@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from conveyor.groups.consumer_member import ClassicMember, Current, MemberState, Subscription
-from conveyor.groups.consumer_records import (
+from conveyor.groups.records.consumer_member import ClassicMember, Current, MemberState, Subscription
+from conveyor.groups.records.consumer_records import (
     ConsumerKey,
     ConsumerKeyKind,
     current_record,
@@ -29,7 +29,7 @@ from conveyor.groups.consumer_records import (
     tombstone,
     topics_record,
 )
-from conveyor.groups.records import decode_key
+from conveyor.groups.records.group_records import decode_key
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.state_machine import LogRecord
 

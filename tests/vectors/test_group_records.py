@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from conveyor.groups.records import (
+from conveyor.groups.records.group_records import (
     GroupKey,
     GroupValue,
     MemberValue,

@@ -14,10 +14,10 @@ from conveyor.broker.partitions import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics import Topics
 from conveyor.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage, TopicImage
-from conveyor.groups.commands import GroupCommand, ListGroups, OneGroupCommand, UpdateSettings, UpdateTopics
 from conveyor.groups.coordinator_partition import partition_for_group
+from conveyor.groups.group_commands import GroupCommand, ListGroups, OneGroupCommand, UpdateSettings, UpdateTopics
+from conveyor.groups.group_machine import GroupMachine
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
-from conveyor.groups.machine import GroupMachine
 from conveyor.groups.replies import ListedGroup, ListedGroups
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock

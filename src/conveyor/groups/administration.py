@@ -1,14 +1,14 @@
 """What an administrator asks of groups: list, describe, delete. Nothing here needs to be a member."""
 
-from conveyor.groups.classic_group import ClassicGroup, GroupState
-from conveyor.groups.classic_groups import ClassicGroups, check_group_id
-from conveyor.groups.commands import DeleteOffsets, ListGroups
-from conveyor.groups.consumer_group import ConsumerGroup
-from conveyor.groups.consumer_groups import ConsumerGroups
-from conveyor.groups.consumer_protocol import PROTOCOL_TYPE
+from conveyor.groups.classic.classic_group import ClassicGroup, GroupState
+from conveyor.groups.classic.classic_groups import ClassicGroups, check_group_id
+from conveyor.groups.classic.embedded_protocol import PROTOCOL_TYPE
+from conveyor.groups.committed_offsets import CommittedOffsets
+from conveyor.groups.consumer.consumer_group import ConsumerGroup
+from conveyor.groups.consumer.consumer_groups import ConsumerGroups
 from conveyor.groups.decision import Decision
-from conveyor.groups.offsets import CommittedOffsets
-from conveyor.groups.records import OffsetKey, offset_record
+from conveyor.groups.group_commands import DeleteOffsets, ListGroups
+from conveyor.groups.records.group_records import OffsetKey, offset_record
 from conveyor.groups.replies import (
     Deleted,
     DescribedConsumer,

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from conveyor.groups.consumer_member import Current, Subscription
 from conveyor.groups.known_topics import Assigned
+from conveyor.groups.records.consumer_member import Current, Subscription
 from conveyor.kernel.errors import RequestError
 
 

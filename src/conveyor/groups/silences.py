@@ -13,7 +13,7 @@ which groups have unheard members; who these are, the groups themselves know.
 
 from collections.abc import Collection, Iterable
 
-from conveyor.groups.records import silence_record
+from conveyor.groups.records.group_records import silence_record
 from conveyor.kernel.state_machine import LogRecord
 
 NOTED_EVERY_MS = 5_000

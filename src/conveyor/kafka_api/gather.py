@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from conveyor.groups.commands import OneGroupCommand
+from conveyor.groups.group_commands import OneGroupCommand
 from conveyor.kafka_api.call import Call
 
 Answers = list[dict[str, Any]]

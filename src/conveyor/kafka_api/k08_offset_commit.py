@@ -6,7 +6,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from conveyor.groups.commands import CommitOffsets, OffsetToCommit
+from conveyor.groups.group_commands import CommitOffsets, OffsetToCommit
 from conveyor.groups.replies import Committed
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call

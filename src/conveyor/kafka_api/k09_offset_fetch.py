@@ -9,7 +9,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from conveyor.groups.commands import FetchOffsets
+from conveyor.groups.group_commands import FetchOffsets
 from conveyor.groups.replies import CommittedOffset, FetchedOffsets
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call

@@ -4,7 +4,7 @@ v6 flexible · v7 protocol type in the answer · v8 reason · v9 a leader that n
 from datetime import timedelta
 from functools import partial
 
-from conveyor.groups.commands import JoinGroup
+from conveyor.groups.group_commands import JoinGroup
 from conveyor.groups.replies import Joined, JoinRefused
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call

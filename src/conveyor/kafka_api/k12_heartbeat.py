@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from conveyor.groups.commands import Heartbeat
+from conveyor.groups.group_commands import Heartbeat
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import RequestError

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from conveyor.groups.commands import LeaveGroup, LeavingMember
+from conveyor.groups.group_commands import LeaveGroup, LeavingMember
 from conveyor.groups.replies import Left
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call

@@ -4,7 +4,7 @@ v5 flexible · v6 GROUP_ID_NOT_FOUND for a group that is not there; before, its 
 from functools import partial
 from typing import Any
 
-from conveyor.groups.commands import DescribeGroup
+from conveyor.groups.group_commands import DescribeGroup
 from conveyor.groups.replies import DescribedGroup
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call

@@ -1,7 +1,7 @@
 """ListGroups (key 16): the groups that this broker looks after. v3 flexible · v4 only some states (KIP-518) ·
 v5 only some types (KIP-848)."""
 
-from conveyor.groups.commands import ListGroups
+from conveyor.groups.group_commands import ListGroups
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import RequestError

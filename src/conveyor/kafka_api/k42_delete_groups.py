@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from conveyor.groups.commands import DeleteGroup
+from conveyor.groups.group_commands import DeleteGroup
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
 from conveyor.kafka_api.gather import ask_groups

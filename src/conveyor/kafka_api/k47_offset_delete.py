@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from conveyor.groups.commands import DeleteOffsets
+from conveyor.groups.group_commands import DeleteOffsets
 from conveyor.groups.replies import OffsetsDeleted
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call

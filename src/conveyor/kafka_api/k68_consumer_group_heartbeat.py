@@ -7,7 +7,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from conveyor.groups.commands import ConsumerHeartbeat
+from conveyor.groups.group_commands import ConsumerHeartbeat
 from conveyor.groups.known_topics import Assigned
 from conveyor.groups.replies import HeartbeatAnswer
 from conveyor.kafka_api import errors

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from conveyor.groups.commands import DescribeConsumerGroup
+from conveyor.groups.group_commands import DescribeConsumerGroup
 from conveyor.groups.known_topics import Assigned
 from conveyor.groups.replies import DescribedConsumer, DescribedConsumerGroup
 from conveyor.kafka_api import errors

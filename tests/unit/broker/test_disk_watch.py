@@ -9,8 +9,8 @@ from conveyor.broker.broker import Broker
 from conveyor.broker.messages import OutgoingMessage, PublishedMessage
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.groups.commands import CommitOffsets, FetchOffsets, OffsetToCommit
 from conveyor.groups.coordinator_partition import partition_for_group
+from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetToCommit
 from conveyor.groups.replies import FetchedOffsets
 from conveyor.kernel.errors import DiskFull, ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.queues.subscription.policy import Start

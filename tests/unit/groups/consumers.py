@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from conveyor.groups.commands import ConsumerHeartbeat, DescribeConsumerGroup, UpdateTopics
+from conveyor.groups.group_commands import ConsumerHeartbeat, DescribeConsumerGroup, UpdateTopics
 from conveyor.groups.known_topics import Assigned, KnownTopic, KnownTopics
 from conveyor.groups.replies import DescribedConsumerGroup, HeartbeatAnswer, TopicsUpdated
 from tests.unit.groups.coordinator import GROUP, REBALANCE_MS, Coordinator

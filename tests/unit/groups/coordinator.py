@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from conveyor.groups.commands import (
+from conveyor.groups.group_commands import (
     CommitOffsets,
     FetchOffsets,
     GroupCommand,
@@ -13,7 +13,7 @@ from conveyor.groups.commands import (
     OffsetToCommit,
     SyncGroup,
 )
-from conveyor.groups.machine import GroupMachine
+from conveyor.groups.group_machine import GroupMachine
 from conveyor.groups.replies import CommittedOffset, FetchedOffsets, Joined, JoinRefused, Synced
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import LogRecord, Outcome, Token

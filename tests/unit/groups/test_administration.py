@@ -2,7 +2,7 @@
 
 from struct import pack
 
-from conveyor.groups.commands import DeleteGroup, DeleteOffsets, DescribeGroup, ListGroups, OffsetToCommit
+from conveyor.groups.group_commands import DeleteGroup, DeleteOffsets, DescribeGroup, ListGroups, OffsetToCommit
 from conveyor.groups.replies import Deleted, DescribedGroup, ListedGroups, OffsetsDeleted
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.coordinator import GROUP, RANGE, Coordinator, kind_of

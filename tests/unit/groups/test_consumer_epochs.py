@@ -2,7 +2,7 @@
 
 import pytest
 
-from conveyor.groups.commands import FetchOffsets
+from conveyor.groups.group_commands import FetchOffsets
 from conveyor.groups.replies import Committed, FetchedOffsets
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.consumers import ConsumerMember, coordinator_with, described, joined, place, settle, tell_topics

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from conveyor.groups.commands import DeleteGroup, DeleteOffsets, ListGroups, UpdateTopics
+from conveyor.groups.group_commands import DeleteGroup, DeleteOffsets, ListGroups, UpdateTopics
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
 from conveyor.groups.replies import Deleted, HeartbeatAnswer, ListedGroup, ListedGroups
 from conveyor.kernel.errors import ErrorKind

@@ -1,6 +1,6 @@
 """The consumer protocol: how partitions go from one member to another, one step at a time."""
 
-from conveyor.groups.consumer_member import MemberState
+from conveyor.groups.records.consumer_member import MemberState
 from conveyor.groups.replies import HeartbeatAnswer
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.consumers import ConsumerMember, coordinator_with, described, joined, place, settle, tell_topics

@@ -1,6 +1,6 @@
 """Leaving a group: alone, several at once, and whoever is not there."""
 
-from conveyor.groups.commands import LeaveGroup, LeavingMember
+from conveyor.groups.group_commands import LeaveGroup, LeavingMember
 from conveyor.groups.replies import Alive, Left
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.coordinator import GROUP, Coordinator, kind_of

@@ -1,7 +1,7 @@
 """After a crash: what a coordinator knows from its log, and what its members notice."""
 
-from conveyor.groups.record_fields import FieldWriter
-from conveyor.groups.records import GroupKey, GroupValue, group_record
+from conveyor.groups.records.group_records import GroupKey, GroupValue, group_record
+from conveyor.groups.records.record_fields import FieldWriter
 from conveyor.groups.replies import Alive
 from conveyor.groups.silences import NOTED_EVERY_MS
 from conveyor.kernel.errors import ErrorKind

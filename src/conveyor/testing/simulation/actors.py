@@ -12,7 +12,7 @@ from conveyor.broker.broker import Broker
 from conveyor.broker.fetch import Fetched, FetchPosition, FetchWait
 from conveyor.broker.publish import ACKS_ALL, Published
 from conveyor.broker.queues import Lease
-from conveyor.groups.commands import CommitOffsets, FetchOffsets, OffsetToCommit
+from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetToCommit
 from conveyor.groups.replies import Committed, FetchedOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.records.batch import iterate_batches

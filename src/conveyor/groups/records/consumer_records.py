@@ -17,9 +17,9 @@ from enum import IntEnum
 from itertools import groupby
 from uuid import UUID
 
-from conveyor.groups.consumer_member import ClassicMember, Current, MemberState, Subscription
 from conveyor.groups.known_topics import Assigned, TopicIdPartition
-from conveyor.groups.record_fields import FieldReader, FieldWriter
+from conveyor.groups.records.consumer_member import ClassicMember, Current, MemberState, Subscription
+from conveyor.groups.records.record_fields import FieldReader, FieldWriter
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.state_machine import LogRecord
 

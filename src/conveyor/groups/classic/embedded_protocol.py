@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
-from conveyor.groups.record_fields import FieldReader, FieldWriter
+from conveyor.groups.records.record_fields import FieldReader, FieldWriter
 from conveyor.kernel.errors import StorageFailure
 
 PROTOCOL_TYPE = "consumer"

@@ -2,11 +2,11 @@
 
 from uuid import UUID
 
-from conveyor.groups.assignors import ASSIGNORS, AssignorChoice
-from conveyor.groups.consumer_member import Subscription
-from conveyor.groups.group_draft import GroupDraft
+from conveyor.groups.consumer.assignors import ASSIGNORS, AssignorChoice
+from conveyor.groups.consumer.group_draft import GroupDraft
+from conveyor.groups.consumer.subscription_patterns import matching_topics
 from conveyor.groups.known_topics import KnownTopics
-from conveyor.groups.subscription_patterns import matching_topics
+from conveyor.groups.records.consumer_member import Subscription
 
 
 def refresh(draft: GroupDraft, topics: KnownTopics, now_ms: int, *, has_changed: bool) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from conveyor.groups.consumer_records import ConsumerKey, decode_consumer_key
-from conveyor.groups.record_fields import FieldReader, FieldWriter
+from conveyor.groups.records.consumer_records import ConsumerKey, decode_consumer_key
+from conveyor.groups.records.record_fields import FieldReader, FieldWriter
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.state_machine import LogRecord
 

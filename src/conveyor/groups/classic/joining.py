@@ -1,9 +1,9 @@
 """JoinGroup: who may become a member, and whether that starts a rebalance."""
 
-from conveyor.groups.classic_group import ClassicGroup, GroupState
-from conveyor.groups.commands import NO_MEMBER, JoinGroup
+from conveyor.groups.classic.classic_group import ClassicGroup, GroupState
+from conveyor.groups.classic.classic_member import Member, new_member
 from conveyor.groups.decision import Decision
-from conveyor.groups.member import Member, new_member
+from conveyor.groups.group_commands import NO_MEMBER, JoinGroup
 from conveyor.groups.replies import JoinRefused
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import Token

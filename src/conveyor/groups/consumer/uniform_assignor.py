@@ -19,7 +19,7 @@ Shares = dict[str, set[TopicIdPartition]]
 def assign_uniformly(
     wishes: Mapping[str, frozenset[UUID]], previous: Mapping[str, Assigned], partition_counts: Mapping[UUID, int]
 ) -> dict[str, Assigned]:
-    """See `conveyor.groups.assignors`."""
+    """See `conveyor.groups.consumer.assignors`."""
     shares = _kept(wishes, previous, partition_counts)
     taken = set().union(*shares.values()) if shares else set()
     readers = {

@@ -5,10 +5,9 @@ Hard state, changed by `apply` only: the groups. Soft state: sessions, and the t
 
 from collections.abc import Iterable
 
-from conveyor.groups.assignors import AssignorChoice
-from conveyor.groups.commands import NO_GENERATION, CommitOffsets, ConsumerHeartbeat, FetchOffsets
-from conveyor.groups.consumer_group import ConsumerGroup
-from conveyor.groups.consumer_heartbeat import (
+from conveyor.groups.consumer.assignors import AssignorChoice
+from conveyor.groups.consumer.consumer_group import ConsumerGroup
+from conveyor.groups.consumer.consumer_heartbeat import (
     check_epoch,
     check_identity,
     enter,
@@ -18,17 +17,18 @@ from conveyor.groups.consumer_heartbeat import (
     remove,
     wanted_subscription,
 )
-from conveyor.groups.consumer_member import JOINING_EPOCH, LEAVING_EPOCH, Current, MemberState, Subscription
-from conveyor.groups.consumer_records import ConsumerKey, ConsumerKeyKind
-from conveyor.groups.consumer_sessions import ConsumerSessions
+from conveyor.groups.consumer.consumer_sessions import ConsumerSessions
+from conveyor.groups.consumer.group_draft import GroupDraft, end_of_group
+from conveyor.groups.consumer.reconciliation import reconciled
+from conveyor.groups.consumer.target_assignment import refresh, retarget
 from conveyor.groups.decision import Decision
-from conveyor.groups.group_draft import GroupDraft, end_of_group
+from conveyor.groups.group_commands import NO_GENERATION, CommitOffsets, ConsumerHeartbeat, FetchOffsets
 from conveyor.groups.group_settings import SettingsByGroup
 from conveyor.groups.known_topics import Assigned, KnownTopics
-from conveyor.groups.reconciliation import reconciled
+from conveyor.groups.records.consumer_member import JOINING_EPOCH, LEAVING_EPOCH, Current, MemberState, Subscription
+from conveyor.groups.records.consumer_records import ConsumerKey, ConsumerKeyKind
 from conveyor.groups.replies import HeartbeatAnswer
 from conveyor.groups.silences import Silences
-from conveyor.groups.target_assignment import refresh, retarget
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import LogRecord, Token
 

@@ -16,7 +16,7 @@ _LAST = 1 << 31
 def assign_ranges(
     wishes: Mapping[str, frozenset[UUID]], previous: Mapping[str, Assigned], partition_counts: Mapping[UUID, int]
 ) -> dict[str, Assigned]:
-    """See `conveyor.groups.assignors`."""
+    """See `conveyor.groups.consumer.assignors`."""
     shares: dict[str, set[tuple[UUID, int]]] = {member_id: set() for member_id in wishes}
     starts = _starts(previous)
     for topic_id, count in partition_counts.items():

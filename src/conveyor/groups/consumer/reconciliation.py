@@ -4,8 +4,8 @@ reconciliation"; the table is in `consumer_member`."""
 from collections.abc import Callable
 from dataclasses import replace
 
-from conveyor.groups.consumer_member import Current, MemberState
 from conveyor.groups.known_topics import Assigned, TopicIdPartition
+from conveyor.groups.records.consumer_member import Current, MemberState
 
 _NOTHING: Assigned = frozenset()
 

@@ -1,8 +1,8 @@
 """Committed offsets: hard state, changed by applied records only."""
 
-from conveyor.groups.commands import CommitOffsets, FetchOffsets
+from conveyor.groups.group_commands import CommitOffsets, FetchOffsets
 from conveyor.groups.known_topics import KnownTopics
-from conveyor.groups.records import OffsetKey, OffsetValue, offset_record
+from conveyor.groups.records.group_records import OffsetKey, OffsetValue, offset_record
 from conveyor.groups.replies import Committed, CommittedOffset, FetchedOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import LogRecord

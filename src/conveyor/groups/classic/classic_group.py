@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from conveyor.groups.consumer_protocol import PROTOCOL_TYPE, decode_subscription
+from conveyor.groups.classic.classic_member import Member, restored_member
+from conveyor.groups.classic.embedded_protocol import PROTOCOL_TYPE, decode_subscription
 from conveyor.groups.decision import Decision
-from conveyor.groups.member import Member, restored_member
-from conveyor.groups.records import GroupKey, GroupValue, group_record
+from conveyor.groups.records.group_records import GroupKey, GroupValue, group_record
 from conveyor.groups.replies import Joined, Synced
 from conveyor.groups.silences import Silences
 from conveyor.kernel.errors import ErrorKind, RequestError

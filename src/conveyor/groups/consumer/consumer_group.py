@@ -9,8 +9,9 @@ has said that it did. So no partition ever has two readers, and nobody stops who
 from collections.abc import Mapping
 from typing import TypeVar
 
-from conveyor.groups.consumer_member import Current, MemberState, Subscription
-from conveyor.groups.consumer_records import (
+from conveyor.groups.known_topics import Assigned, TopicIdPartition
+from conveyor.groups.records.consumer_member import Current, MemberState, Subscription
+from conveyor.groups.records.consumer_records import (
     ConsumerKey,
     ConsumerKeyKind,
     SubscribedTopics,
@@ -21,7 +22,6 @@ from conveyor.groups.consumer_records import (
     decode_target,
     decode_topics,
 )
-from conveyor.groups.known_topics import Assigned, TopicIdPartition
 
 EMPTY, ASSIGNING, RECONCILING, STABLE = "Empty", "Assigning", "Reconciling", "Stable"
 """A group's states, by the names that administrators know."""

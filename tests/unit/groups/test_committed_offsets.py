@@ -2,7 +2,7 @@
 
 import pytest
 
-from conveyor.groups.commands import CommitOffsets, FetchOffsets, OffsetToCommit
+from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetToCommit
 from conveyor.groups.replies import CommittedOffset
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.coordinator import GROUP, SESSION_MS, Coordinator, kind_of

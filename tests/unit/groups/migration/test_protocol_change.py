@@ -4,8 +4,8 @@ from struct import pack
 
 import pytest
 
-from conveyor.groups.commands import DescribeGroup, ListGroups
-from conveyor.groups.consumer_protocol import decode_assignment, encode_assignment
+from conveyor.groups.classic.embedded_protocol import decode_assignment, encode_assignment
+from conveyor.groups.group_commands import DescribeGroup, ListGroups
 from conveyor.groups.replies import Alive, Committed, DescribedGroup, Joined, JoinRefused, Left, Synced
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.state_machine import Token

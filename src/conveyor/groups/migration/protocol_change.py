@@ -6,25 +6,25 @@ protocol leaves, and others stay. `groups.consumer_migration_policy` says which 
 "Online migration".
 """
 
-from conveyor.groups.classic_group import ClassicGroup, GroupState
-from conveyor.groups.classic_groups import ClassicGroups
-from conveyor.groups.classic_in_consumers import assigned_by_id, names_of
-from conveyor.groups.commands import ConsumerHeartbeat, JoinGroup
-from conveyor.groups.consumer_group import ConsumerGroup
-from conveyor.groups.consumer_groups import ConsumerGroups
-from conveyor.groups.consumer_member import JOINING_EPOCH, ClassicMember, Current, Subscription
-from conveyor.groups.consumer_protocol import (
+from conveyor.groups.classic.classic_group import ClassicGroup, GroupState
+from conveyor.groups.classic.classic_groups import ClassicGroups
+from conveyor.groups.classic.classic_member import Member
+from conveyor.groups.classic.embedded_protocol import (
     PROTOCOL_TYPE,
     decode_assignment,
     decode_subscription,
     encode_assignment,
 )
-from conveyor.groups.consumer_records import ConsumerKey
+from conveyor.groups.consumer.consumer_group import ConsumerGroup
+from conveyor.groups.consumer.consumer_groups import ConsumerGroups
+from conveyor.groups.consumer.group_draft import GroupDraft, end_of_group
 from conveyor.groups.decision import Decision
-from conveyor.groups.group_draft import GroupDraft, end_of_group
+from conveyor.groups.group_commands import ConsumerHeartbeat, JoinGroup
 from conveyor.groups.group_settings import SettingsByGroup
-from conveyor.groups.member import Member
-from conveyor.groups.records import decode_key
+from conveyor.groups.migration.classic_in_consumers import assigned_by_id, names_of
+from conveyor.groups.records.consumer_member import JOINING_EPOCH, ClassicMember, Current, Subscription
+from conveyor.groups.records.consumer_records import ConsumerKey
+from conveyor.groups.records.group_records import decode_key
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _PLAIN_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")

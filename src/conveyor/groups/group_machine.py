@@ -10,9 +10,15 @@ from itertools import islice
 from types import MappingProxyType
 
 from conveyor.groups.administration import Administration
-from conveyor.groups.classic_groups import ClassicGroups
-from conveyor.groups.classic_in_consumers import ClassicInConsumers
-from conveyor.groups.commands import (
+from conveyor.groups.classic.classic_groups import ClassicGroups
+from conveyor.groups.classic.joining import check_join
+from conveyor.groups.committed_offsets import CommittedOffsets, commit_records
+from conveyor.groups.consumer.consumer_group import ConsumerGroup
+from conveyor.groups.consumer.consumer_groups import ConsumerGroups
+from conveyor.groups.consumer.consumer_heartbeat import check_heartbeat
+from conveyor.groups.deadlines import Deadlines
+from conveyor.groups.decision import Decision
+from conveyor.groups.group_commands import (
     CommitOffsets,
     ConsumerHeartbeat,
     DeleteGroup,
@@ -30,18 +36,19 @@ from conveyor.groups.commands import (
     UpdateSettings,
     UpdateTopics,
 )
-from conveyor.groups.consumer_group import ConsumerGroup
-from conveyor.groups.consumer_groups import ConsumerGroups
-from conveyor.groups.consumer_heartbeat import check_heartbeat
-from conveyor.groups.consumer_member import LEAVING_EPOCH
-from conveyor.groups.consumer_records import ConsumerKey
-from conveyor.groups.deadlines import Deadlines
-from conveyor.groups.decision import Decision
 from conveyor.groups.group_settings import SettingsByGroup
-from conveyor.groups.joining import check_join
-from conveyor.groups.offsets import CommittedOffsets, commit_records
-from conveyor.groups.protocol_change import ProtocolChange
-from conveyor.groups.records import OffsetKey, SilenceKey, decode_group, decode_key, decode_offset, decode_silences
+from conveyor.groups.migration.classic_in_consumers import ClassicInConsumers
+from conveyor.groups.migration.protocol_change import ProtocolChange
+from conveyor.groups.records.consumer_member import LEAVING_EPOCH
+from conveyor.groups.records.consumer_records import ConsumerKey
+from conveyor.groups.records.group_records import (
+    OffsetKey,
+    SilenceKey,
+    decode_group,
+    decode_key,
+    decode_offset,
+    decode_silences,
+)
 from conveyor.groups.replies import JoinRefused, SettingsUpdated, TopicsUpdated
 from conveyor.groups.silences import Silences
 from conveyor.kernel.errors import RequestError

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+from conveyor.groups.consumer.range_assignor import assign_ranges
+from conveyor.groups.consumer.uniform_assignor import assign_uniformly
 from conveyor.groups.known_topics import Assigned
-from conveyor.groups.range_assignor import assign_ranges
-from conveyor.groups.uniform_assignor import assign_uniformly
 
 Wishes = Mapping[str, frozenset[UUID]]
 """By member id: the topics that the member wants to read, all of which are there."""

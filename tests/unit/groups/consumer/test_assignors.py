@@ -5,7 +5,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conveyor.groups.assignors import ASSIGNORS, AssignorChoice
+from conveyor.groups.consumer.assignors import ASSIGNORS, AssignorChoice
 from conveyor.groups.known_topics import Assigned
 
 TOPICS = [UUID(int=number) for number in range(4)]

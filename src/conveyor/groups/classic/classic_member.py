@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from conveyor.groups.commands import JoinGroup
-from conveyor.groups.records import MemberValue
+from conveyor.groups.group_commands import JoinGroup
+from conveyor.groups.records.group_records import MemberValue
 from conveyor.groups.replies import DescribedMember, JoinedMember
 from conveyor.kernel.state_machine import Token
 

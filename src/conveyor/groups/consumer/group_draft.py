@@ -3,9 +3,10 @@
 Nothing here changes the group; `records` does, when it is applied.
 """
 
-from conveyor.groups.consumer_group import ConsumerGroup
-from conveyor.groups.consumer_member import Current, Subscription
-from conveyor.groups.consumer_records import (
+from conveyor.groups.consumer.consumer_group import ConsumerGroup
+from conveyor.groups.known_topics import Assigned, TopicIdPartition
+from conveyor.groups.records.consumer_member import Current, Subscription
+from conveyor.groups.records.consumer_records import (
     ConsumerKeyKind,
     SubscribedTopics,
     current_record,
@@ -17,7 +18,6 @@ from conveyor.groups.consumer_records import (
     tombstone,
     topics_record,
 )
-from conveyor.groups.known_topics import Assigned, TopicIdPartition
 from conveyor.kernel.state_machine import LogRecord
 
 

@@ -5,8 +5,11 @@ Hard state, changed by `apply` only: the last record of each group. Soft state: 
 
 from dataclasses import replace
 
-from conveyor.groups.classic_group import ClassicGroup, GroupState, restored_group
-from conveyor.groups.commands import (
+from conveyor.groups.classic.classic_group import ClassicGroup, GroupState, restored_group
+from conveyor.groups.classic.classic_member import Member
+from conveyor.groups.classic.joining import check_join, check_member, join
+from conveyor.groups.decision import Decision
+from conveyor.groups.group_commands import (
     NO_GENERATION,
     NO_MEMBER,
     CommitOffsets,
@@ -16,11 +19,8 @@ from conveyor.groups.commands import (
     LeavingMember,
     SyncGroup,
 )
-from conveyor.groups.decision import Decision
 from conveyor.groups.group_settings import SettingsByGroup
-from conveyor.groups.joining import check_join, check_member, join
-from conveyor.groups.member import Member
-from conveyor.groups.records import GroupKey, GroupValue, group_record
+from conveyor.groups.records.group_records import GroupKey, GroupValue, group_record
 from conveyor.groups.replies import Alive, Left
 from conveyor.groups.silences import Silences
 from conveyor.kernel.errors import ErrorKind, RequestError

@@ -6,20 +6,20 @@ Everything here decides by a draft; the group itself does not change. Epochs in 
 
 from dataclasses import replace
 
-from conveyor.groups.assignors import AssignorChoice
-from conveyor.groups.commands import ConsumerHeartbeat
-from conveyor.groups.consumer_group import ConsumerGroup
-from conveyor.groups.consumer_member import (
+from conveyor.groups.consumer.assignors import AssignorChoice
+from conveyor.groups.consumer.consumer_group import ConsumerGroup
+from conveyor.groups.consumer.group_draft import GroupDraft
+from conveyor.groups.consumer.subscription_patterns import check_pattern
+from conveyor.groups.consumer.target_assignment import refresh, retarget
+from conveyor.groups.group_commands import ConsumerHeartbeat
+from conveyor.groups.known_topics import KnownTopics
+from conveyor.groups.records.consumer_member import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
     LEAVING_FOR_A_WHILE_EPOCH,
     MemberState,
     Subscription,
 )
-from conveyor.groups.group_draft import GroupDraft
-from conveyor.groups.known_topics import KnownTopics
-from conveyor.groups.subscription_patterns import check_pattern
-from conveyor.groups.target_assignment import refresh, retarget
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 NOT_GIVEN = -1
