@@ -6,8 +6,8 @@ import pytest
 
 from conveyor.broker.inbox_partition import InboxPartition
 from conveyor.log.producers.producer_state import ProducerState
+from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.partition import Partition
-from conveyor.replication.runner import MachineRunner
 from conveyor.testing.simulation.schedule import make_schedule
 from conveyor.testing.simulation.story import play
 

@@ -21,8 +21,8 @@ from conveyor.groups.known_topics import KnownTopic, KnownTopics
 from conveyor.groups.replies import ListedGroup, ListedGroups
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
+from conveyor.replication.machine_runner import MachineRunner, Respond, replay
 from conveyor.replication.partition import Partition
-from conveyor.replication.runner import MachineRunner, Respond, replay
 from conveyor.settings.tree import GroupsSettings
 
 GroupRunner = MachineRunner[GroupCommand]

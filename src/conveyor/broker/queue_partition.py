@@ -20,8 +20,8 @@ from conveyor.kernel.state_machine import Token
 from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
 from conveyor.queues.queue_commands import LeaseMessages, QueueCommand
 from conveyor.queues.queue_machine import QueueMachine
+from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.partition import Partition
-from conveyor.replication.runner import MachineRunner
 
 log = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from conveyor.queues.queue_commands import CutBack, ForgetSubscription, QueuePro
 from conveyor.queues.queue_machine import QueueMachine
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.queues.subscription.queue_records import cut
+from conveyor.replication.machine_runner import replay
 from conveyor.replication.partition import Partition
-from conveyor.replication.runner import replay
 
 log = logging.getLogger(__name__)
 

@@ -33,8 +33,8 @@ from conveyor.queues.queue_machine import QueueMachine
 from conveyor.queues.subscription.policy import Start, Subscription, default_policy, policy_from_document
 from conveyor.records import compression
 from conveyor.records.record import Header, encode_batch
+from conveyor.replication.machine_runner import MachineRunner, replay
 from conveyor.replication.partition import Partition
-from conveyor.replication.runner import MachineRunner, replay
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
 

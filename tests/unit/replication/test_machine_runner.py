@@ -7,7 +7,7 @@ import pytest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, StateMachine, Token
 from conveyor.records.record import encode_batch
-from conveyor.replication.runner import MachineRunner, replay
+from conveyor.replication.machine_runner import MachineRunner, replay
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
 from tests.unit.log.logs import NOW_MS, append, open_topic_log
