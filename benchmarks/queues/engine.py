@@ -12,9 +12,9 @@ from benchmarks.queues.loads import SIZE, Cycled
 from benchmarks.workers import Gate
 from conveyor.adapters.compactor import ThreadCompactor
 from conveyor.adapters.system_clock import SystemClock
-from conveyor.broker.broker import Broker, BrokerPorts
-from conveyor.broker.queue_calls import ask
-from conveyor.broker.queue_partition import QueuePartition
+from conveyor.broker.broker_node import Broker, BrokerPorts
+from conveyor.broker.hosts.queue_partition import QueuePartition
+from conveyor.broker.queues.queue_calls import ask
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import RequestError
 from conveyor.queues.queue_commands import Acknowledge, LeasedMessages, LeaseMessages, Target

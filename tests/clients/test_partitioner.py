@@ -3,7 +3,7 @@
 from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from conveyor.broker.partitioner import partition_for_key
+from conveyor.records.partitioner import partition_for_key
 from conveyor.testing import Broker
 
 PARTITIONS = 7

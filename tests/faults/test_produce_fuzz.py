@@ -16,10 +16,10 @@ from uuid import UUID
 
 import pytest
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.list_offsets import NEWEST_TIMESTAMP, find_offset
-from conveyor.broker.messages import OutgoingMessage
-from conveyor.broker.publish import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Published
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.fetch.list_offsets import NEWEST_TIMESTAMP, find_offset
+from conveyor.broker.produce.message_publisher import OutgoingMessage
+from conveyor.broker.produce.publish import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Published
 from conveyor.cluster.image import INBOX, companion
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from conveyor.broker.disk_room import DiskRoom
-from conveyor.broker.inbox_partition import InboxPartition, load_inbox
+from conveyor.broker.hosts.inbox_partition import InboxPartition, load_inbox
+from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.kernel.errors import OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
 from conveyor.log.cache_share import CacheShare

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from conveyor.broker.inbox_partition import InboxPartition
+from conveyor.broker.hosts.inbox_partition import InboxPartition
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.partition import Partition

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 from kio.index import load_request_schema, load_response_schema
 
-from conveyor.broker.fetch import Fetched
-from conveyor.broker.publish import Published
+from conveyor.broker.fetch.fetcher import Fetched
+from conveyor.broker.produce.publish import Published
 from conveyor.kafka_api import k00_produce, k01_fetch
 from conveyor.kafka_api.apis import APIS
 from conveyor.kafka_api.call import Call

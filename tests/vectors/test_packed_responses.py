@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conveyor.broker.fetch import Fetched
-from conveyor.broker.publish import Published
+from conveyor.broker.fetch.fetcher import Fetched
+from conveyor.broker.produce.publish import Published
 from conveyor.kafka_api import k00_produce, k01_fetch
 from conveyor.kafka_api.call import Call
 from conveyor.kafka_api.codec import encode_response

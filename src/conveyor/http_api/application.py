@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from aiohttp import HttpVersion11, web
 
-from conveyor.broker.broker import Broker
+from conveyor.broker.broker_node import Broker
 from conveyor.http_api import (
     browsers,
     control,

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from conveyor.broker.dead_letter_copies import DeadLetter
+from conveyor.broker.queues.dead_letter_copies import DeadLetter
 from conveyor.http_api.endpoint import Call, Endpoint, NoQuery
 from conveyor.http_api.message_document import MessageDocument, message_fields
 from conveyor.http_api.subscriptions import named

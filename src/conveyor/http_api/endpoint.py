@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from conveyor.broker.broker import Broker
+from conveyor.broker.broker_node import Broker
 from conveyor.http_api.polls import Polls
 
 Query = TypeVar("Query")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from conveyor.broker.queues import Lease
+from conveyor.broker.queues.queues import Lease
 from conveyor.http_api.durations import Duration
 from conveyor.http_api.endpoint import Call, Endpoint
 from conveyor.http_api.message_document import MessageDocument, MessageStateName, message_fields

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.messages import OutgoingMessage, PublishedMessage
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.produce.message_publisher import OutgoingMessage, PublishedMessage
 from conveyor.http_api.body_parts import batch_parts
 from conveyor.http_api.durations import Duration
 from conveyor.http_api.endpoint import Call, Endpoint, NoQuery

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from conveyor.broker.broker import Broker
+from conveyor.broker.broker_node import Broker
 
 QUEUE_GAUGES = {
     "conveyor_queue_available_messages": ("available", "Messages that could be leased now."),

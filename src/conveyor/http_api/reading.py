@@ -11,8 +11,8 @@ import msgspec
 from aiohttp import StreamReader, web
 from multidict import MultiMapping
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.clients.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
 from conveyor.http_api.explaining import explain
 from conveyor.http_api.fields import decode_field, decoder
 from conveyor.http_api.unpacking import ENCODINGS, Unpacking

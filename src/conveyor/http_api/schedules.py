@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.schedules import Schedule
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.hosts.schedules import Schedule
 from conveyor.http_api.endpoint import Call, Endpoint, NoQuery
 from conveyor.http_api.payloads import Encoding, Headers, as_bytes, as_text, read_headers, show_headers
 from conveyor.http_api.topics import TopicName

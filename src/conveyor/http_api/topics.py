@@ -4,8 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from conveyor.broker.configs import as_text, topic_configs
-from conveyor.broker.own_writes import wait_for_commits
+from conveyor.broker.partitions.own_writes import wait_for_commits
+from conveyor.broker.topics.configs import as_text, topic_configs
 from conveyor.cluster.image import TopicImage
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import BROKER_DEFAULT, MAX_NAME_CHARACTERS, TopicRequest

@@ -9,8 +9,8 @@ from conveyor.kafka_api.framing import LENGTH
 from conveyor.kernel.ports import FileSlice
 
 if TYPE_CHECKING:
-    from conveyor.broker.broker import Broker
-    from conveyor.broker.quotas import RequestMeter
+    from conveyor.broker.broker_node import Broker
+    from conveyor.broker.clients.quota_enforcement import RequestMeter
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.configs import (
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.topics.configs import (
     ConfigEntry,
     ConfigSource,
     all_brokers_configs,

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from struct import Struct
 from time import perf_counter
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.clients.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
 from conveyor.kafka_api.apis import API_VERSIONS_KEY, APIS, FETCH_KEY, PRODUCE_KEY, Api
 from conveyor.kafka_api.call import Call, Part
 from conveyor.kafka_api.codec import decode_request

@@ -12,7 +12,7 @@ from functools import partial
 from struct import Struct
 from typing import Any
 
-from conveyor.broker.publish import ACKS_NONE, Published
+from conveyor.broker.produce.publish import ACKS_NONE, Published
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
 from conveyor.kafka_api.packing import array_length, nullable_string, string

@@ -13,8 +13,7 @@ from functools import partial
 from struct import Struct
 from typing import Any
 
-from conveyor.broker.fetch import Fetched, FetchPosition, FetchWait
-from conveyor.broker.fetch_sessions import (
+from conveyor.broker.fetch.fetch_sessions import (
     FIRST_EPOCH,
     LAST_EPOCH,
     NO_SESSION,
@@ -25,6 +24,7 @@ from conveyor.broker.fetch_sessions import (
     epoch_after,
     wrong_epoch,
 )
+from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call, Part
 from conveyor.kafka_api.packing import array_length, null_array, records_length, string

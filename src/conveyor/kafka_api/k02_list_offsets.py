@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from conveyor.broker.list_offsets import (
+from conveyor.broker.fetch.list_offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
@@ -20,7 +20,7 @@ from conveyor.broker.list_offsets import (
     NO_OFFSET,
     find_offset,
 )
-from conveyor.broker.own_writes import COMMIT_TIMEOUT_MS, is_behind, wait_for_commit
+from conveyor.broker.partitions.own_writes import COMMIT_TIMEOUT_MS, is_behind, wait_for_commit
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ErrorKind, RequestError

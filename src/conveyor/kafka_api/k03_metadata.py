@@ -7,7 +7,7 @@ v8 authorised operations · v9 flexible · v10 topic ids · v12 topics by id · 
 from collections.abc import Iterable
 from typing import Any
 
-from conveyor.broker.broker import Broker
+from conveyor.broker.broker_node import Broker
 from conveyor.cluster.image import PartitionImage, TopicImage
 from conveyor.cluster.topic_creation import TopicRequest, check_name
 from conveyor.kafka_api import errors

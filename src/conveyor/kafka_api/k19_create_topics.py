@@ -4,8 +4,8 @@
 from collections import Counter
 from typing import Any
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.configs import topic_configs
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.topics.configs import topic_configs
 from conveyor.cluster.image import TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api import configs, errors

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from conveyor.broker.list_offsets import find_epoch_end
+from conveyor.broker.fetch.list_offsets import find_epoch_end
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import RequestError

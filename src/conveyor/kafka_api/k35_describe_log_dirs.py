@@ -7,7 +7,7 @@ directory; its partitions go offline one by one.
 from collections.abc import Iterable
 from typing import Any
 
-from conveyor.broker.log_sizes import LogSize, log_sizes
+from conveyor.broker.partitions.log_sizes import LogSize, log_sizes
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure

@@ -6,7 +6,7 @@ Null asks for all partitions; then those that need no election are left out of t
 from collections.abc import Iterable
 from typing import Any
 
-from conveyor.broker.leader_election import ElectionKind, elect_leader
+from conveyor.broker.partitions.leader_election import ElectionKind, elect_leader
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import ErrorKind, RequestError

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from conveyor.broker.active_producers import ActiveProducer, active_producers
+from conveyor.broker.partitions.active_producers import ActiveProducer, active_producers
 from conveyor.kafka_api import errors
 from conveyor.kafka_api.call import Call
 from conveyor.kernel.errors import RequestError

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.topic_page import Cursor, TopicSlice, topic_page
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.topics.topic_page import Cursor, TopicSlice, topic_page
 from conveyor.cluster.image import TopicImage
 from conveyor.cluster.topic_creation import check_name
 from conveyor.kafka_api import errors

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from conveyor.broker.broker import Broker
+from conveyor.broker.broker_node import Broker
 from conveyor.http_api.tokens import Tokens
 from conveyor.server.probe import NetworkProbe
 

@@ -19,8 +19,8 @@ from collections import deque
 from functools import partial
 from typing import cast
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.request_budget import Share
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.clients.request_budget import Share
 from conveyor.kafka_api.call import Part
 from conveyor.kafka_api.connection import KafkaConnection
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure

@@ -19,9 +19,9 @@ from conveyor.adapters.compactor import ProcessCompactor, ThreadCompactor
 from conveyor.adapters.disk import RealDisk
 from conveyor.adapters.sqlite_store import SqliteStore
 from conveyor.adapters.system_clock import SystemClock
-from conveyor.broker.broker import Broker, BrokerPorts
-from conveyor.broker.compaction import Compactor
-from conveyor.broker.disk_room import DiskRoom
+from conveyor.broker.broker_node import Broker, BrokerPorts
+from conveyor.broker.partitions.compaction import Compactor
+from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.http_api.tokens import read_tokens
 from conveyor.kafka_api.apis import load_all
 from conveyor.kernel.errors import StartupError, StorageFailure
@@ -188,8 +188,8 @@ class Server:
 
 def _load_groups_and_queues() -> None:
     """The loop would stand still for a tenth of a second while the first request that needs one of them loads it."""
-    import_module("conveyor.broker.groups")
-    import_module("conveyor.broker.queue_wiring")
+    import_module("conveyor.broker.hosts.group_coordinators")
+    import_module("conveyor.broker.queues.queue_wiring")
 
 
 def _load_kernel_syncs() -> "type[KernelSyncs]":

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from conveyor.broker.broker import Broker
+from conveyor.broker.broker_node import Broker
 from conveyor.cluster.topic_creation import TopicRequest
 from tests.unit.broker.parts import Storage, running_parts
 

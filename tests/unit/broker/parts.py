@@ -8,8 +8,8 @@ from random import Random
 from uuid import uuid4
 
 from conveyor.adapters.compactor import ThreadCompactor
-from conveyor.broker.broker import Broker, BrokerPorts
-from conveyor.broker.publish import ACKS_ALL, Published
+from conveyor.broker.broker_node import Broker, BrokerPorts
+from conveyor.broker.produce.publish import ACKS_ALL, Published
 from conveyor.records.record import encode_batch
 from conveyor.settings.tree import from_sources
 from conveyor.testing import ManualClock, MemoryDisk

@@ -2,8 +2,8 @@
 
 import pytest
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.messages import OutgoingMessage
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.produce.message_publisher import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.queues.subscription.policy import Start
 from tests.unit.broker.parts import running_parts

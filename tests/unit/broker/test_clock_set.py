@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.fetch import Fetched, FetchPosition, FetchWait
-from conveyor.broker.messages import OutgoingMessage
-from conveyor.broker.schedules import Schedule
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
+from conveyor.broker.hosts.schedules import Schedule
+from conveyor.broker.produce.message_publisher import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.queues.subscription.policy import Start
 from conveyor.records.message import Message

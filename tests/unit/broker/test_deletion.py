@@ -5,7 +5,7 @@ from threading import Event
 
 import pytest
 
-from conveyor.broker.messages import OutgoingMessage
+from conveyor.broker.produce.message_publisher import OutgoingMessage
 from conveyor.cluster.image import INBOX, QUEUE_STATE, TOPICS_PATH, companion, topic_path
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure

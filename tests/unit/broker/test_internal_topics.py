@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from conveyor.broker.broker import Broker
+from conveyor.broker.broker_node import Broker
 from conveyor.cluster.image import INBOX, OFFSETS_TOPIC, QUEUE_STATE, companion, decode_topic, encode_topic, topic_path
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from conveyor.broker import inboxes
-from conveyor.broker.broker import Broker
-from conveyor.broker.inbox_partition import InboxPartition, load_inbox
-from conveyor.broker.messages import OutgoingMessage
-from conveyor.broker.queue_rates import QueueRates
-from conveyor.broker.schedules import Schedule
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.hosts import inboxes
+from conveyor.broker.hosts.inbox_partition import InboxPartition, load_inbox
+from conveyor.broker.hosts.schedules import Schedule
+from conveyor.broker.produce.message_publisher import OutgoingMessage
+from conveyor.broker.queues.queue_rates import QueueRates
 from conveyor.cluster.image import SCHEDULES_PATH, SUBSCRIPTIONS_PATH, TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure

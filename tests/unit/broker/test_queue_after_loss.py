@@ -1,6 +1,6 @@
 """A topic with `flush.policy=os` may lose in a power cut what its subscriptions have settled already."""
 
-from conveyor.broker.messages import OutgoingMessage
+from conveyor.broker.produce.message_publisher import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.queues.subscription.policy import Start
 from conveyor.records.message_attributes import DELAY_MS

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.messages import OutgoingMessage
-from conveyor.broker.queue_partition import QueuePartition
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.hosts.queue_partition import QueuePartition
+from conveyor.broker.produce.message_publisher import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.queues.subscription.policy import Start

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.publish import ACKS_ALL, Published
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.produce.publish import ACKS_ALL, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.policy import Start

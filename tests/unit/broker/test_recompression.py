@@ -4,8 +4,8 @@ import asyncio
 
 from crc32c import crc32c
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.publish import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Published
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.produce.publish import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind
 from conveyor.records import compression

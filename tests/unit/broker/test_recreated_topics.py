@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from conveyor.adapters.compactor import ThreadCompactor
-from conveyor.broker.broker import Broker
-from conveyor.broker.compaction import Compaction
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.partitions.compaction import Compaction
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import TopicId

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.messages import OutgoingMessage
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.produce.message_publisher import OutgoingMessage
 from conveyor.cluster.image import SUBSCRIPTIONS_PATH
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from multidict import CIMultiDict
 
-from conveyor.broker.messages import OutgoingMessage, PublishedMessage
+from conveyor.broker.produce.message_publisher import OutgoingMessage, PublishedMessage
 from conveyor.http_api.body_parts import PART_BYTES
 from conveyor.http_api.durations import Duration
 from conveyor.http_api.endpoint import Call

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from conveyor.broker.broker import Broker
+from conveyor.broker.broker_node import Broker
 from conveyor.kafka_api.call import Part
 from conveyor.kafka_api.connection import KafkaConnection
 from conveyor.kafka_api.framing import FrameDecoder

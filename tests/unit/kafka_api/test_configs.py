@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from conveyor.broker.configs import broker_configs, topic_configs
+from conveyor.broker.topics.configs import broker_configs, topic_configs
 from conveyor.cluster.dynamic_config import as_given
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.settings.tree import Settings, topic_setting_fields

@@ -313,21 +313,24 @@ async def test_resources_with_settings_are_listed(client: MemoryClient) -> None:
 
 
 async def test_loggers_write_as_much_as_asked_for_until_the_broker_stops(storage: Storage) -> None:
-    logger, top = logging.getLogger("conveyor.broker.topics"), logging.getLogger("conveyor")
+    logger, top = logging.getLogger("conveyor.broker.topics.topics"), logging.getLogger("conveyor")
     before = logger.level, top.level
     async with connected(storage) as client:
-        assert await alter(client, LOGGER, THIS, {"conveyor.broker.topics": "TRACE"}) == (0, None)
+        assert await alter(client, LOGGER, THIS, {"conveyor.broker.topics.topics": "TRACE"}) == (0, None)
         assert logger.getEffectiveLevel() == logging.DEBUG
-        entry = (await described(client, LOGGER, THIS))["conveyor.broker.topics"]
+        entry = (await described(client, LOGGER, THIS))["conveyor.broker.topics.topics"]
         assert (entry.value, int(entry.config_source)) == ("DEBUG", OF_LOGGER)
-        assert await alter(client, LOGGER, THIS, {"conveyor.broker.topics": "FATAL"}, check_only=True) == (0, None)
+        assert await alter(client, LOGGER, THIS, {"conveyor.broker.topics.topics": "FATAL"}, check_only=True) == (
+            0,
+            None,
+        )
         assert await alter(client, BROKER, THIS, {"broker.log_level": "error"}) == (0, None)
         assert (logger.getEffectiveLevel(), top.getEffectiveLevel()) == (logging.DEBUG, logging.ERROR)
-        assert await alter(client, LOGGER, THIS, {"conveyor.broker.topics": None}, DELETE) == (0, None)
+        assert await alter(client, LOGGER, THIS, {"conveyor.broker.topics.topics": None}, DELETE) == (0, None)
         assert logger.getEffectiveLevel() == logging.ERROR
         assert await alter(client, BROKER, THIS, {"broker.log_level": None}, DELETE) == (0, None)
         assert top.level == before[1]
-        await alter(client, LOGGER, THIS, {"conveyor.broker.topics": "FATAL"})
+        await alter(client, LOGGER, THIS, {"conveyor.broker.topics.topics": "FATAL"})
     assert (logger.level, top.level) == before
 
 

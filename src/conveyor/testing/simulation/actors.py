@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.fetch import Fetched, FetchPosition, FetchWait
-from conveyor.broker.publish import ACKS_ALL, Published
-from conveyor.broker.queues import Lease
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
+from conveyor.broker.produce.publish import ACKS_ALL, Published
+from conveyor.broker.queues.queues import Lease
 from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetToCommit
 from conveyor.groups.replies import Committed, FetchedOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError

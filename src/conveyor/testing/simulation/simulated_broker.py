@@ -8,7 +8,7 @@ from random import Random
 from typing import TypeVar
 from uuid import UUID
 
-from conveyor.broker.broker import Broker, BrokerPorts
+from conveyor.broker.broker_node import Broker, BrokerPorts
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.log.compaction.compaction_plan import CompactionPlan
 from conveyor.log.compaction.key_compaction import CompactionResult, compact

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from conveyor.broker.broker import Broker
-from conveyor.broker.publish import ACKS_LEADER
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.produce.publish import ACKS_LEADER
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.policy import Start

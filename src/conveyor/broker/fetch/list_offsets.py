@@ -1,0 +1,63 @@
+"""Finding offsets: the first, the next to come, the one at a time, the newest in time, and the end of a leader epoch.
+
+Source: KIP-79, KIP-734, KIP-320.
+"""
+
+from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import NO_TIMESTAMP
+from conveyor.log.leader_epochs import NO_EPOCH
+from conveyor.log.segments.lookup import find_newest, find_time
+from conveyor.replication.partition import Partition
+
+LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
+LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -5, -6
+"""Nothing is tiered here, and nothing is to be: there is no such offset."""
+NO_OFFSET = -1
+
+
+def find_offset(
+    partitions: PartitionTable, topic: str, number: int, timestamp_ms: int, leader_epoch: int
+) -> tuple[int, int, int]:
+    """(offset, timestamp in ms, leader epoch) for a time or one of the names above; offset -1 if nothing is so new.
+
+    Raises RequestError.
+    """
+    partition = partitions.find(topic, number)
+    partition.check_leader_epoch(leader_epoch)
+    if timestamp_ms == LATEST:
+        return partition.high_watermark, NO_TIMESTAMP, partition.leader_epoch
+    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+        return partition.log.log_start_offset, NO_TIMESTAMP, partition.leader_epoch
+    if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return NO_OFFSET, NO_TIMESTAMP, NO_EPOCH
+    if timestamp_ms < NEWEST_TIMESTAMP:
+        raise RequestError(ErrorKind.UNSUPPORTED_VERSION, f"timestamp {timestamp_ms} has no meaning to this broker")
+    return _by_time(partition, timestamp_ms)
+
+
+def find_epoch_end(
+    partitions: PartitionTable, topic: str, number: int, epoch: int, current_epoch: int
+) -> tuple[int, int]:
+    """(the largest epoch up to the one asked for, the offset where it ended); see `LeaderEpochs.end_of`.
+
+    Raises RequestError. Source: KIP-320.
+    """
+    partition = partitions.find(topic, number)
+    partition.check_leader_epoch(current_epoch)
+    partition.check_online()
+    return partition.log.leader_epochs.end_of(epoch, partition.log.log_end_offset)
+
+
+def _by_time(partition: Partition, timestamp_ms: int) -> tuple[int, int, int]:
+    segments, limit, start = partition.log.segments, partition.high_watermark, partition.log.log_start_offset
+    try:
+        if timestamp_ms == NEWEST_TIMESTAMP:
+            record = find_newest(segments, limit, start)
+        else:
+            record = find_time(segments, timestamp_ms, limit, start)
+    except StorageFailure as failure:
+        raise partition.failed_read(failure) from failure
+    if record is None:
+        return NO_OFFSET, NO_TIMESTAMP, partition.leader_epoch
+    return record.offset, record.timestamp_ms, partition.leader_epoch

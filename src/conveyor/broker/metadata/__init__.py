@@ -1,0 +1,5 @@
+"""The cluster as this broker sees it, and changes to it: image, subscriptions, run-time settings, producer ids.
+
+Here: the only code that uses the metadata store. Not here: applying changes to this broker's partitions
+(`broker.partitions`).
+"""

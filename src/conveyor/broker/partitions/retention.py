@@ -1,0 +1,131 @@
+"""Deleting records: on request at once, by age and size every `broker.retention_check_ms`.
+
+A new log start offset is on the disk before anybody is told of it, and before a file is removed. While a topic has
+subscriptions and the state of one of its queues is not known, retention deletes nothing there: a subscription may
+withhold any message.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from conveyor.broker.partitions.disk_room import DiskRoom
+from conveyor.broker.partitions.own_writes import wait_for_commit
+from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.tasks import Tasks
+from conveyor.cluster.image import is_internal
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ports import Clock
+from conveyor.log.segments.trim import TrimJob
+from conveyor.replication.partition import Partition
+
+log = logging.getLogger(__name__)
+
+HIGH_WATERMARK = -1
+"""The offset of a request that deletes everything there is."""
+
+
+class Retention:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        *,
+        partitions: PartitionTable,
+        room: DiskRoom,
+        clock: Clock,
+        threads: Executor,
+        tasks: Tasks,
+        interval_ms: int,
+    ) -> None:
+        self._partitions = partitions
+        self._room = room
+        self._subscribed_topics: Callable[[], set[str]] = set
+        self._clock = clock
+        self._threads = threads
+        self._tasks = tasks
+        self._interval_ms = interval_ms
+        self._one_at_a_time = asyncio.Lock()
+        self._cancel_alarm: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Look partitions over from now on, every now and then."""
+        self._cancel_alarm = self._clock.call_later(self._interval_ms, self._on_alarm)
+
+    def use(self, interval_ms: int) -> None:
+        """Look partitions over that often from now on."""
+        if interval_ms != self._interval_ms:
+            self._interval_ms = interval_ms
+            if self._cancel_alarm is not None:
+                self._cancel_alarm()
+                self.start()
+
+    def stop(self) -> None:
+        if self._cancel_alarm is not None:
+            self._cancel_alarm()
+
+    def hold(self, subscribed_topics: Callable[[], set[str]]) -> None:
+        """From now on, keep the records of topics that have subscriptions while their queues are not loaded."""
+        self._subscribed_topics = subscribed_topics
+
+    async def delete_records(self, topic: str, number: int, offset: int, timeout_ms: int) -> int:
+        """Delete what is below an offset. Returns the log start offset, once it is on the disk.
+
+        Waits until all that was acknowledged is committed, if the offset asks for that. Raises RequestError: also
+        REQUEST_TIMED_OUT.
+        """
+        if is_internal(topic):
+            raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{topic}' is the broker's own")
+        partition = self._partitions.find(topic, number)
+        if offset == HIGH_WATERMARK or offset > partition.high_watermark:
+            await wait_for_commit(partition, self._clock, timeout_ms)
+        return await self.trim(partition, partition.high_watermark if offset == HIGH_WATERMARK else offset)
+
+    async def trim(self, partition: Partition, offset: int) -> int:
+        """The same, for a partition's owner."""
+        job = partition.delete_records(offset)
+        failure = await self._carry_out(partition, job)
+        if failure is not None:
+            raise RequestError(ErrorKind.PARTITION_OFFLINE, str(failure)) from failure
+        return job.log_start_offset
+
+    async def retain_all(self) -> None:
+        """Apply retention to every partition once."""
+        subscribed = self._subscribed_topics()
+        for partition in list(self._partitions):
+            if partition.queue is None and partition.identity.topic in subscribed:
+                continue
+            may_roll = self._room.has_room_for_indexes(partition.log.segments[-1].size)
+            job = partition.retain(self._clock.now_ms(), may_roll=may_roll)
+            if job is not None:
+                log.info(
+                    "log trimmed partition=%s log_start_offset=%d files=%d",
+                    partition.identity, job.log_start_offset, len(job.doomed_paths),
+                )  # fmt: skip
+                await self._carry_out(partition, job)
+
+    def _on_alarm(self) -> None:
+        self._cancel_alarm = None
+        self._tasks.start(self._look_over())
+
+    async def _look_over(self) -> None:
+        await self.retain_all()
+        self.start()
+
+    async def _carry_out(self, partition: Partition, job: TrimJob) -> StorageFailure | None:
+        """Jobs run one after the other: an older start offset must not overwrite a newer one.
+
+        A partition that has gone offline meanwhile may be opened again, with what the job would remove.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with self._one_at_a_time:
+                if partition.offline_reason is not None:
+                    return StorageFailure(f"{partition.identity} is offline: {partition.offline_reason}")
+                with partition.job():
+                    await loop.run_in_executor(self._threads, job.run)
+        except StorageFailure as failure:
+            partition.go_offline(failure)
+            return failure
+        return None

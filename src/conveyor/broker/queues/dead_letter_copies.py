@@ -1,0 +1,163 @@
+"""Dead letters as their copies show them, read from the dead-letter topic.
+
+Each subscription's state knows where the copies of its dead letters lie, so that nothing is read but these and the
+batches that hold them, whatever else is or was in the topic. A copy that the topic has lost (retention, compaction,
+DeleteRecords, another topic in its place) is passed over.
+"""
+
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from heapq import merge
+from itertools import islice
+
+from conveyor.broker.hosts.queue_partition import QueuePartition
+from conveyor.broker.produce.message_publisher import Messages
+from conveyor.cluster.image import TopicImage
+from conveyor.queues.messages.dead_copies import LAST_OFFSET, CopiedRange, CopyLog, DeadCopies
+from conveyor.queues.subscription.policy import Subscription
+from conveyor.records import message_attributes as attributes
+from conveyor.records.message import Message
+from conveyor.records.message_attributes import last_header
+
+_AT_ONCE = 500
+_READ_BYTES = 1 << 20
+_DENSE_SPAN = 100
+_DENSE_COUNT = 50
+"""So many copies among so many records are read a megabyte at a time, others a batch at a time."""
+
+Place = tuple[int, int]
+"""The partition and the offset of an original."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """What a copy in a dead-letter topic says. Times in ms since the epoch.
+
+    message: as the copy has it, but at the place of the original. copy_id: the id of the copy in the dead-letter topic.
+    """
+
+    message: Message
+    copy_id: str
+    reason: str
+    deliveries: int
+    first_failure_ms: int
+    last_failure_ms: int
+    subscription: str
+
+    @property
+    def place(self) -> Place:
+        """Where the original lies, or lay."""
+        return self.message.partition, self.message.offset
+
+
+class DeadLetterCopies:
+    """Those of one subscription. queues: the partitions of its topic. Everything raises RequestError."""
+
+    def __init__(
+        self, subscription: Subscription, queues: Sequence[QueuePartition], topic: TopicImage | None, messages: Messages
+    ) -> None:
+        self._subscription = subscription
+        self._copies = [_copies_of(subscription, queue) for queue in queues]
+        self._topic = topic
+        self._messages = messages
+        self._logs = [] if topic is None else [CopyLog(topic.topic_id, each) for each in range(len(topic.partitions))]
+        self._ends = {} if topic is None else messages.end_offsets(topic.name)
+        """A letter that dies again while these are read is not one of them."""
+
+    async def all(self, after: Place = (0, -1)) -> AsyncIterator[DeadLetter]:
+        """All that still count, by partition and offset of their copies, behind a place in the dead-letter topic."""
+        for log in self._logs[after[0] :]:
+            start = after[1] + 1 if log.partition == after[0] else 0
+            async for letter in self._read(log, start, partial(self._from_copy, log)):
+                yield letter
+
+    async def of(self, places: Collection[Place]) -> AsyncIterator[DeadLetter]:
+        """Those of some originals that still count, in the same order."""
+        for log in self._logs:
+            copies = sorted(copied.copy_offset for place in places for copied in self._of_original(log, place))
+            async for letter in self._read(log, 0, partial(_from, copies)):
+                if letter.place in places:
+                    yield letter
+
+    def _of_original(self, log: CopyLog, place: Place) -> Iterator[CopiedRange]:
+        number, offset = place
+        if 0 <= number < len(self._copies) and offset >= 0:
+            yield from self._copies[number].of_originals(log, offset, offset + 1)
+
+    def _from_copy(self, log: CopyLog, start: int) -> list[int]:
+        """The offsets of the next few copies."""
+        ranges = merge(*(copies.from_copy(log, start, self._end(log)) for copies in self._copies), key=_copy_offset)
+        return list(
+            islice((offset for each in ranges for offset in range(each.copy_offset, each.copy_end)), _DENSE_SPAN)
+        )
+
+    async def _read(
+        self, log: CopyLog, start: int, copies_from: Callable[[int], Sequence[int]]
+    ) -> AsyncIterator[DeadLetter]:
+        assert self._topic is not None
+        while copies := copies_from(start):
+            is_dense = bisect_left(copies, copies[0] + _DENSE_SPAN) >= _DENSE_COUNT
+            max_bytes = _READ_BYTES if is_dense else 1
+            messages = await self._messages.read(self._topic.name, log.partition, copies[0], _AT_ONCE, max_bytes)
+            if not messages:
+                return
+            for message in messages:
+                letter = read_dead_letter(message)
+                if letter is not None and self._counts(log, message.offset, letter):
+                    yield letter
+            start = messages[-1].offset + 1
+
+    def _end(self, log: CopyLog) -> int:
+        return self._ends.get(log.partition, LAST_OFFSET)  # A partition that could not be opened refuses the read.
+
+    def _counts(self, log: CopyLog, copy_offset: int, letter: DeadLetter) -> bool:
+        """Whether a copy is the last one of a dead letter that is still one, and no message that pretends to be."""
+        is_own = (letter.subscription, letter.message.topic) == (self._subscription.name, self._subscription.topic)
+        is_seen = copy_offset < self._end(log)
+        return (
+            is_own and is_seen and any(each.copy_offset == copy_offset for each in self._of_original(log, letter.place))
+        )
+
+
+def _from(offsets: Sequence[int], start: int) -> Sequence[int]:
+    return offsets[bisect_left(offsets, start) :]
+
+
+def _copy_offset(copied: CopiedRange) -> int:
+    return copied.copy_offset
+
+
+def _copies_of(subscription: Subscription, partition: QueuePartition) -> DeadCopies:
+    queue = partition.machine.queue(subscription.id)
+    return DeadCopies() if queue is None else queue.progress.copies
+
+
+def read_dead_letter(message: Message) -> DeadLetter | None:
+    """What a message says of itself, if it is a dead letter."""
+    try:
+        origin = message._replace(
+            topic=_text(message, attributes.DEAD_TOPIC),
+            partition=int(_text(message, attributes.DEAD_PARTITION)),
+            offset=int(_text(message, attributes.DEAD_OFFSET)),
+        )
+        return DeadLetter(
+            message=origin,
+            copy_id=message.message_id,
+            reason=_text(message, attributes.DEAD_REASON),
+            deliveries=int(_text(message, attributes.DEAD_DELIVERIES)),
+            first_failure_ms=int(_text(message, attributes.DEAD_FIRST_FAILURE_MS)),
+            last_failure_ms=int(_text(message, attributes.DEAD_LAST_FAILURE_MS)),
+            subscription=_text(message, attributes.DEAD_SUBSCRIPTION),
+        )
+    except ValueError:
+        return None
+
+
+def _text(message: Message, name: str) -> str:
+    """Raises ValueError if there is no such header."""
+    value = last_header(message.headers, name)
+    if value is None:
+        raise ValueError(name)
+    return value.decode()

@@ -1,0 +1,42 @@
+"""The messages that clients name: by the ack id of a lease, or by the id of the message."""
+
+from collections.abc import Sequence
+
+from conveyor.broker.hosts.queue_partition import QueuePartition
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.queues.delivery.ack_id import decode_ack_id
+from conveyor.queues.queue_commands import Target
+from conveyor.queues.subscription.policy import Subscription
+from conveyor.records.message import is_message_id, parse_message_id
+
+
+def find_target(subscription: Subscription, text: str, partition_count: int) -> tuple[int, Target] | RequestError:
+    """The partition and the message that an ack id or a message id names."""
+    name = decode_ack_id(subscription.id, text)
+    if name is not None and name.partition < partition_count:
+        return name.partition, Target(name.offset, (name.incarnation, name.number))
+    if not is_message_id(text):
+        return RequestError(
+            ErrorKind.INVALID_ACK_ID,
+            f"'{text[:60]}' is no ack_id of subscription '{subscription.name}', nor a message_id",
+        )
+    number, offset = parse_message_id(text)
+    if number < partition_count:
+        return number, Target(offset)
+    return RequestError(ErrorKind.UNKNOWN_MESSAGE, f"there is no message '{text}': no such partition")
+
+
+def parse_place(message_id: str) -> tuple[int, int]:
+    """The partition and the offset of a message id. Raises RequestError (UNKNOWN_MESSAGE)."""
+    if not is_message_id(message_id):
+        raise RequestError(
+            ErrorKind.UNKNOWN_MESSAGE, f"'{message_id[:60]}' is no message_id: it is <partition>-<offset>"
+        )
+    return parse_message_id(message_id)
+
+
+def numbered(partitions: Sequence[QueuePartition], number: int, topic: str) -> QueuePartition:
+    """A partition of a topic by its number. Raises RequestError (UNKNOWN_MESSAGE)."""
+    if number >= len(partitions):
+        raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' has no partition {number}")
+    return partitions[number]

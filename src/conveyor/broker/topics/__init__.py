@@ -1,0 +1,5 @@
+"""Topics: creates, changes, deletes and describes topics and their settings.
+
+Here: requests of clients. Not here: the decisions (`cluster`), the resulting changes of partitions
+(`broker.partitions`).
+"""

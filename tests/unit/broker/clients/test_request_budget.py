@@ -1,0 +1,85 @@
+"""Large requests wait for their share, in order, and none for ever."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conveyor.broker.clients.request_budget import RequestBudget, Share
+
+
+def ask(budget: RequestBudget, size_bytes: int, told: list[int]) -> Share:
+    return budget.ask(size_bytes, lambda: told.append(size_bytes))
+
+
+def test_share_is_granted_at_once_where_there_is_room() -> None:
+    budget, told = RequestBudget(100), list[int]()
+    ask(budget, 60, told)
+    ask(budget, 40, told)
+    assert told == [60, 40]
+    assert budget.held_bytes == 100
+
+
+def test_shares_are_granted_in_the_order_in_which_they_were_asked_for() -> None:
+    budget, told = RequestBudget(100), list[int]()
+    first = ask(budget, 60, told)
+    ask(budget, 50, told)
+    ask(budget, 10, told)
+    assert told == [60], "the smaller one does not overtake"
+    budget.give_back(first)
+    assert told == [60, 50, 10]
+
+
+def test_share_that_is_given_up_makes_way_for_the_next() -> None:
+    budget, told = RequestBudget(100), list[int]()
+    ask(budget, 60, told)
+    waiting = ask(budget, 50, told)
+    ask(budget, 10, told)
+    budget.give_back(waiting)
+    assert told == [60, 10]
+    assert (budget.waiting_count, budget.held_bytes) == (0, 70)
+
+
+def test_small_requests_keep_large_ones_waiting_but_not_the_only_one() -> None:
+    budget, told = RequestBudget(100), list[int]()
+    budget.count(90)
+    first = ask(budget, 100, told)
+    ask(budget, 20, told)
+    assert told == [100]
+    budget.give_back(first)
+    assert told == [100, 20]
+    ask(budget, 5, told)
+    budget.count(-20)
+    assert told == [100, 20, 5]
+
+
+async def test_holder_that_is_cancelled_holds_nothing() -> None:
+    budget = RequestBudget(100)
+
+    async def hold() -> None:
+        async with budget.hold(80):
+            await asyncio.Event().wait()
+
+    holders = [asyncio.ensure_future(hold()) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert (budget.held_bytes, budget.waiting_count) == (80, 2)
+    for holder in (holders[1], holders[0], holders[2]):
+        holder.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await holder
+    assert (budget.held_bytes, budget.waiting_count) == (0, 0)
+
+
+@given(st.lists(st.tuples(st.integers(1, 100), st.booleans()), max_size=40))
+def test_all_shares_are_granted_in_the_end_and_never_too_many(steps: list[tuple[int, bool]]) -> None:
+    budget, told, shares = RequestBudget(100), list[int](), list[Share]()
+    for size_bytes, gives_back in steps:
+        shares.append(ask(budget, size_bytes, told))
+        if gives_back:
+            budget.give_back(shares.pop(0))
+        assert budget.held_bytes <= 100
+    while shares:
+        assert shares[0].granted is None, "the first in line is served"
+        budget.give_back(shares.pop(0))
+    assert (budget.held_bytes, budget.waiting_count) == (0, 0)

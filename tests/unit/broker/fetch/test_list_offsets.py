@@ -1,0 +1,61 @@
+"""Finding offsets by name and by time."""
+
+import asyncio
+
+import pytest
+
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.fetch.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, NEWEST_TIMESTAMP, find_offset
+from conveyor.broker.produce.publish import ACKS_ALL
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.records.record import encode_batch
+
+TIMES = (1000, 3000, 2000)
+
+
+@pytest.fixture
+async def filled(broker: Broker) -> Broker:
+    """Three records, one batch each, the newest in the middle."""
+    for time_ms in TIMES:
+        done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        broker.publisher.publish([("t", 0, encode_batch([(time_ms, None, b"x", [])]))], ACKS_ALL, done.set_result)
+        await done
+    return broker
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        (LATEST, (3, -1, 0)),
+        (EARLIEST, (0, -1, 0)),
+        (EARLIEST_LOCAL, (0, -1, 0)),
+        (NEWEST_TIMESTAMP, (1, 3000, 0)),
+        (0, (0, 1000, 0)),
+        (1000, (0, 1000, 0)),
+        (1001, (1, 3000, 0)),
+        (3001, (-1, -1, 0)),
+    ],
+)
+async def test_an_offset_is_found(filled: Broker, asked: int, found: tuple[int, int, int]) -> None:
+    assert find_offset(filled.partitions, "t", 0, asked, -1) == found
+
+
+async def test_an_empty_partition_has_no_offset_at_any_time(broker: Broker) -> None:
+    assert find_offset(broker.partitions, "t", 1, NEWEST_TIMESTAMP, -1) == (-1, -1, 0)
+    assert find_offset(broker.partitions, "t", 1, LATEST, 0) == (0, -1, 0)
+
+
+@pytest.mark.parametrize(
+    ("topic", "asked", "epoch", "kind"),
+    [
+        ("nothing", LATEST, -1, ErrorKind.UNKNOWN_TOPIC),
+        ("t", -7, -1, ErrorKind.UNSUPPORTED_VERSION),
+        ("t", LATEST, 1, ErrorKind.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+async def test_what_cannot_be_found_is_refused(
+    broker: Broker, topic: str, asked: int, epoch: int, kind: ErrorKind
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        find_offset(broker.partitions, topic, 0, asked, epoch)
+    assert refused.value.kind is kind

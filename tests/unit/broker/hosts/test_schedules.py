@@ -1,0 +1,282 @@
+"""Schedules: each firing once, missed ones made good, whatever happens around them."""
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.hosts.schedules import Schedule
+from conveyor.cluster.image import SCHEDULES_PATH, topic_path
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.queues.subscription.policy import Start
+from conveyor.records.message import Message
+from conveyor.records.message_attributes import DEDUP_ID
+from tests.unit.broker.parts import NOW_MS, Storage, running_parts
+
+MINUTE_MS = 60_000
+FIRST_MS = NOW_MS - NOW_MS % MINUTE_MS + MINUTE_MS
+PATH = f"{SCHEDULES_PATH}/s"
+SCHEDULE = Schedule(name="s", topic="t", cron="* * * * *", payload=b"go", headers=(("a", b"b"),))
+
+
+async def published(broker: Broker) -> list[Message]:
+    return await broker.messages.browse("t", None, Start(kind="earliest"), 100)
+
+
+async def fired(broker: Broker, count: int) -> list[Message]:
+    """The messages of the topic, once there are so many."""
+    while True:
+        changed = asyncio.Event()
+        for number in range(len(broker.topics.existing("t").partitions)):
+            broker.partitions.find("t", number).watch(changed.set)
+        if len(found := await published(broker)) >= count:
+            return found
+        await changed.wait()
+
+
+async def written_down(storage: Storage, fired_ms: int) -> None:
+    """Wait until the schedule's node says that a firing is done."""
+    changed = asyncio.Event()
+    end_watch = storage.store.watch(PATH, lambda _: changed.set())
+    while (node := await storage.store.get(PATH)) is None or b'"fired_ms":%d}' % fired_ms not in node.value:
+        await changed.wait()
+        changed.clear()
+    end_watch()
+
+
+async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    """Wait until the broker logs something."""
+    found = asyncio.Event()
+
+    def look(record: logging.LogRecord) -> bool:
+        if text in record.getMessage():
+            found.set()
+        return True
+
+    caplog.handler.addFilter(look)
+    await found.wait()
+    caplog.handler.removeFilter(look)
+
+
+def due_times(messages: list[Message]) -> list[int]:
+    ids = [cast("bytes", dict(message.headers)[DEDUP_ID]) for message in messages]
+    assert all(each.startswith(b"schedule:s:") for each in ids)
+    return [int(each.rpartition(b":")[2]) for each in ids]
+
+
+def advance_to(storage: Storage, when_ms: int) -> None:
+    storage.clock.advance(ms=when_ms - storage.clock.now_ms())
+
+
+@pytest.fixture
+async def scheduled(broker: Broker) -> Broker:
+    await broker.schedules.add(SCHEDULE)
+    return broker
+
+
+async def test_schedule_fires_when_it_is_due_and_not_before(scheduled: Broker, storage: Storage) -> None:
+    advance_to(storage, FIRST_MS - 1)
+    assert await published(scheduled) == []
+    advance_to(storage, FIRST_MS)
+    (message,) = await fired(scheduled, 1)
+    assert (message.value, message.headers[0], due_times([message])) == (b"go", ("a", b"b"), [FIRST_MS])
+    await written_down(storage, FIRST_MS)
+    advance_to(storage, FIRST_MS + MINUTE_MS)
+    assert due_times(await fired(scheduled, 2)) == [FIRST_MS, FIRST_MS + MINUTE_MS]
+
+
+async def test_only_the_last_missed_firing_is_made_good(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=2))
+        await broker.schedules.add(SCHEDULE)
+    storage.clock.advance(ms=10 * MINUTE_MS)
+    async with running_parts(storage=storage) as broker:
+        assert broker.schedules.list() == [SCHEDULE]
+        storage.clock.advance()
+        assert due_times(await fired(broker, 1)) == [FIRST_MS + 9 * MINUTE_MS]
+
+
+async def test_firing_that_was_not_written_down_is_not_repeated(storage: Storage) -> None:
+    """As after a crash between the two; however long the broker was down."""
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=2))
+        await broker.schedules.add(SCHEDULE)
+        before = await storage.store.get(PATH)
+        assert before is not None
+        advance_to(storage, FIRST_MS)
+        await fired(broker, 1)
+        await written_down(storage, FIRST_MS)
+    await storage.store.put(PATH, before.value)
+    storage.clock.advance(ms=MINUTE_MS // 2)
+    async with running_parts(storage=storage) as broker:
+        storage.clock.advance()
+        await written_down(storage, FIRST_MS)
+        assert due_times(await fired(broker, 1)) == [FIRST_MS]
+
+
+async def test_firing_that_fails_is_tried_again(storage: Storage, caplog: pytest.LogCaptureFixture) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1, config={"max.message.bytes": "1"}))
+        await broker.schedules.add(SCHEDULE)
+        advance_to(storage, FIRST_MS)
+        await logged(caplog, "tried again")
+        await broker.topics.replace_config("t", {})
+        storage.clock.advance(ms=1000)
+        assert due_times(await fired(broker, 1)) == [FIRST_MS]
+
+
+async def test_schedule_ends_with_its_topic(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        for name in ("t", "other"):
+            await broker.topics.create(TopicRequest(name=name, partitions=1))
+        await broker.schedules.add(SCHEDULE)
+        await broker.schedules.add(replace(SCHEDULE, name="stays", topic="other"))
+        await broker.topics.delete("t")
+        assert [each.name for each in broker.schedules.list()] == ["stays"]
+    assert await storage.store.children(SCHEDULES_PATH) == ["stays"]
+
+
+async def test_schedule_whose_topic_went_before_a_crash_is_removed(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await broker.schedules.add(SCHEDULE)
+    await storage.store.delete(topic_path("t"))
+    async with running_parts(storage=storage) as broker:
+        assert broker.schedules.list() == []
+    assert await storage.store.get(PATH) is None
+
+
+async def test_firing_never_makes_a_topic(
+    scheduled: Broker, storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    there = scheduled.topics.image
+    scheduled.topics.image = there.without_topic("t")
+    advance_to(storage, FIRST_MS)
+    await written_down(storage, FIRST_MS)
+    assert "topic 't' is not there: left out" in caplog.text
+    storage.clock.advance(ms=MINUTE_MS // 2)
+    assert "t" not in scheduled.topics.image.topics
+    assert caplog.text.count("left out") == 1
+    scheduled.topics.image = there
+    advance_to(storage, FIRST_MS + MINUTE_MS)
+    assert due_times(await fired(scheduled, 1)) == [FIRST_MS + MINUTE_MS]
+
+
+async def test_schedule_is_paused_and_goes_on_later(scheduled: Broker, storage: Storage) -> None:
+    paused = await scheduled.schedules.change("s", {"paused": True})
+    assert paused == replace(SCHEDULE, paused=True)
+    advance_to(storage, FIRST_MS + MINUTE_MS)
+    assert await scheduled.schedules.change("s", {"paused": False}) == SCHEDULE
+    storage.clock.advance(ms=MINUTE_MS)
+    assert due_times(await fired(scheduled, 1)) == [FIRST_MS + 2 * MINUTE_MS]
+
+
+async def test_change_is_durable(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await broker.schedules.add(SCHEDULE)
+        changed = await broker.schedules.change("s", {"cron": "0 3 * * *", "payload": b"new", "paused": True})
+    async with running_parts(storage=storage) as broker:
+        assert broker.schedules.list() == [changed]
+
+
+async def test_firing_that_failed_is_made_good_by_a_change(storage: Storage, caplog: pytest.LogCaptureFixture) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1, config={"max.message.bytes": "200"}))
+        await broker.schedules.add(replace(SCHEDULE, payload=b"x" * 1000))
+        advance_to(storage, FIRST_MS)
+        await logged(caplog, "tried again")
+        await broker.schedules.change("s", {"payload": b"go"})
+        storage.clock.advance()
+        assert due_times(await fired(broker, 1)) == [FIRST_MS]
+
+
+async def test_change_of_times_does_not_look_back(scheduled: Broker, storage: Storage) -> None:
+    """The new expression fell due a minute ago."""
+    await scheduled.schedules.change("s", {"cron": "0 0 1 1 *"})
+    storage.clock.advance(ms=10 * MINUTE_MS)
+    await scheduled.schedules.change("s", {"cron": SCHEDULE.cron})
+    due_ms = scheduled.schedules.next_ms(SCHEDULE, storage.clock.now_ms())
+    assert due_ms is not None
+    advance_to(storage, due_ms)
+    assert due_times(await fired(scheduled, 1)) == [due_ms]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"cron": "often"}, ErrorKind.INVALID_SCHEDULE),
+        ({"topic": "nothing"}, ErrorKind.UNKNOWN_TOPIC),
+        ({"headers": ((DEDUP_ID, b"1"),)}, ErrorKind.INVALID_SCHEDULE),
+    ],
+)
+async def test_bad_change_is_refused(scheduled: Broker, changes: dict[str, object], kind: ErrorKind) -> None:
+    with pytest.raises(RequestError) as refused:
+        await scheduled.schedules.change("s", changes)
+    assert refused.value.kind is kind
+    assert scheduled.schedules.list() == [SCHEDULE]
+
+
+async def test_paused_schedule_never_fires(broker: Broker, storage: Storage) -> None:
+    paused = Schedule(name="s", topic="t", cron="* * * * *", paused=True)
+    await broker.schedules.add(paused)
+    assert broker.schedules.next_ms(paused, NOW_MS) is None
+    storage.clock.advance(ms=10 * MINUTE_MS)
+    assert await published(broker) == []
+
+
+async def test_removed_schedule_never_fires_and_is_gone_after_a_restart(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await broker.schedules.add(SCHEDULE)
+        await broker.schedules.remove("s")
+        storage.clock.advance(ms=10 * MINUTE_MS)
+        assert await published(broker) == []
+    async with running_parts(storage=storage) as broker:
+        assert broker.schedules.list() == []
+
+
+async def test_next_firing_is_told(broker: Broker) -> None:
+    assert broker.schedules.next_ms(SCHEDULE, NOW_MS) == FIRST_MS
+
+
+@pytest.mark.parametrize(
+    ("schedule", "kind"),
+    [
+        (Schedule(name="a/b", topic="t", cron="* * * * *"), ErrorKind.INVALID_SCHEDULE),
+        (Schedule(name="s", topic="t", cron="* * * *"), ErrorKind.INVALID_SCHEDULE),
+        (Schedule(name="s", topic="t", cron="* * * * *", time_zone="Nowhere"), ErrorKind.INVALID_SCHEDULE),
+        (Schedule(name="s", topic="t", cron="* * * * *", headers=((DEDUP_ID, b"1"),)), ErrorKind.INVALID_SCHEDULE),
+        (
+            Schedule(name="s", topic="t", cron="* * * * *", headers=(("conveyor-priority", b"11"),)),
+            ErrorKind.INVALID_REQUEST,
+        ),
+        (Schedule(name="s", topic="nothing", cron="* * * * *"), ErrorKind.UNKNOWN_TOPIC),
+    ],
+)
+async def test_bad_schedule_is_refused(broker: Broker, schedule: Schedule, kind: ErrorKind) -> None:
+    with pytest.raises(RequestError) as refused:
+        await broker.schedules.add(schedule)
+    assert refused.value.kind is kind
+    assert broker.schedules.list() == []
+
+
+async def test_name_is_taken_once(scheduled: Broker) -> None:
+    with pytest.raises(RequestError, match="remove it first") as refused:
+        await scheduled.schedules.add(SCHEDULE)
+    assert refused.value.kind is ErrorKind.SCHEDULE_ALREADY_EXISTS
+
+
+async def test_unknown_schedule_is_neither_shown_nor_changed_nor_removed(scheduled: Broker) -> None:
+    with pytest.raises(RequestError, match="there is no schedule 'x'; there are: s") as refused:
+        await scheduled.schedules.remove("x")
+    assert refused.value.kind is ErrorKind.UNKNOWN_SCHEDULE
+    await scheduled.schedules.remove("s")
+    with pytest.raises(RequestError, match="there is no schedule 'none'; there are no schedules"):
+        await scheduled.schedules.change("none", {"paused": True})
+    with pytest.raises(RequestError, match="there are no schedules"):
+        scheduled.schedules.existing("none")

@@ -1,0 +1,138 @@
+"""Compactions that fail are counted, and tried again after pauses that grow."""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from conveyor.adapters.compactor import ThreadCompactor
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.partitions.compaction import Compaction, Compactor
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import StorageFailure
+from conveyor.log.compaction.compaction_plan import CompactionPlan
+from conveyor.log.compaction.key_compaction import CLEANED, CompactionResult
+from conveyor.log.segments.segment import Segment
+from conveyor.records import compression
+from tests.unit.broker.parts import Storage, publish
+from tests.unit.log.compaction.test_key_compaction import poisoned
+
+CHECK_MS = 15_000
+HOUR_MS = 3_600_000
+COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0"}
+
+
+class KilledCompactor:
+    """A compactor whose process dies so many times."""
+
+    def __init__(self, storage: Storage, times: int) -> None:
+        self._compactor = ThreadCompactor(storage.disk)
+        self._times = times
+        self.attempts = 0
+
+    async def compact(self, plan: CompactionPlan) -> CompactionResult:
+        self.attempts += 1
+        if self.attempts <= self._times:
+            raise StorageFailure(f"compaction of {plan.directory}: exit code -9")
+        return await self._compactor.compact(plan)
+
+
+@pytest.fixture
+async def compacted(broker: Broker) -> Broker:
+    """The topic `c` has one partition, with a few segments of one key. The broker does not compact it by itself."""
+    broker.compaction.stop()
+    await broker.topics.create(TopicRequest(name="c", config=COMPACTED))
+    for _ in range(40):
+        await publish(broker, ("c", 0))
+    await broker.flusher.drain()
+    return broker
+
+
+def compaction_of(broker: Broker, storage: Storage, compactor: Compactor, threads: ThreadPoolExecutor) -> Compaction:
+    return Compaction(
+        partitions=broker.partitions,
+        room=broker.room,
+        compactor=compactor,
+        clock=storage.clock,
+        threads=threads,
+        tasks=broker.tasks,
+        settings=broker.settings.broker,
+    )
+
+
+async def test_compaction_whose_process_was_killed_is_tried_again_after_growing_pauses(
+    compacted: Broker, storage: Storage
+) -> None:
+    compactor = KilledCompactor(storage, times=2)
+    log = compacted.partitions.find("c", 0).log
+    size_before = log.size_bytes
+    with ThreadPoolExecutor(1) as threads:
+        compaction = compaction_of(compacted, storage, compactor, threads)
+        attempts = []
+        for _ in range(5):
+            await compaction.compact_all()
+            attempts.append(compactor.attempts)
+            storage.clock.advance(ms=CHECK_MS)
+    assert attempts == [1, 2, 2, 3, 3]
+    assert compaction.failures == 2
+    assert log.size_bytes < size_before
+
+
+async def test_pauses_between_attempts_are_an_hour_at_most(compacted: Broker, storage: Storage) -> None:
+    compactor = KilledCompactor(storage, times=20)
+    with ThreadPoolExecutor(1) as threads:
+        compaction = compaction_of(compacted, storage, compactor, threads)
+        for attempt in range(1, 21):
+            await compaction.compact_all()
+            assert compactor.attempts == compaction.failures == attempt
+            storage.clock.advance(ms=HOUR_MS)
+
+
+async def test_batch_that_cannot_be_read_is_kept_and_counted_and_the_broker_goes_on(
+    storage: Storage, broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its topic was a plain one when it came: the broker does not look inside what it stores."""
+    await broker.topics.create(TopicRequest(name="c", config=COMPACTED | {"cleanup.policy": "delete"}))
+    partition = broker.partitions.find("c", 0)
+    partition.append(poisoned(compression.ZSTD), storage.clock.now_ms())
+    for _ in range(40):
+        await publish(broker, ("c", 0))
+    await broker.flusher.drain()
+    await broker.topics.replace_config("c", COMPACTED)
+    size_before = partition.log.size_bytes
+    with caplog.at_level(logging.WARNING):
+        await broker.compaction.compact_all()
+    assert (broker.compaction.failures, broker.compaction.unreadable_batches) == (0, 1)
+    assert "batches kept uncompacted partition=c-0 count=1 first_offset=0" in caplog.text
+    assert partition.log.size_bytes < size_before
+
+
+class FullDiskCompactor:
+    """A compactor that finds no room for the second half of its work."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    async def compact(self, plan: CompactionPlan) -> CompactionResult:
+        for path in Segment.paths_of(plan.directory, plan.segments[0].base_offset, CLEANED):
+            self._storage.disk.open(path, create=True).append([b"half"])
+        raise StorageFailure(f"compaction of {plan.directory}: No space left on device")
+
+
+async def test_a_compaction_that_fails_leaves_nothing_on_the_disk(compacted: Broker, storage: Storage) -> None:
+    before = storage.disk.list("logs/c-0")
+    with ThreadPoolExecutor(1) as threads:
+        await compaction_of(compacted, storage, FullDiskCompactor(storage), threads).compact_all()
+    assert storage.disk.list("logs/c-0") == before
+
+
+async def test_a_compaction_waits_for_room_while_the_disk_is_low(compacted: Broker, storage: Storage) -> None:
+    compactor = KilledCompactor(storage, times=0)
+    compacted.room.is_low, compacted.room.usable_bytes = True, 1000
+    with ThreadPoolExecutor(1) as threads:
+        compaction = compaction_of(compacted, storage, compactor, threads)
+        await compaction.compact_all()
+        assert compactor.attempts == 0
+        compacted.room.usable_bytes = 1_000_000
+        await compaction.compact_all()
+    assert compactor.attempts == 1

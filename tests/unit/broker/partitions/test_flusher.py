@@ -1,0 +1,179 @@
+"""Flush rounds: every log that wants a flush gets one, however busy the threads are."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import pytest
+
+from conveyor.broker.partitions.flusher import Flusher
+from conveyor.kernel.errors import RequestError, StorageFailure
+from conveyor.kernel.ports import File
+from conveyor.replication.partition import Partition
+from tests.unit.broker.parts import BATCH, NOW_MS
+from tests.unit.replication.parts import Owner
+
+
+class HeldThreads(Executor):
+    """Runs what it is given when the test says so."""
+
+    def __init__(self) -> None:
+        self.held: list[Callable[[], None]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        done: Future[Any] = Future()
+        self.held.append(lambda: done.set_result(fn(*args, **kwargs)))
+        return done
+
+    def run_all(self) -> None:
+        held, self.held = self.held, []
+        for each in held:
+            each()
+
+
+class HeldSyncs:
+    """Takes so many syncs at once, which end when the test says so."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self.held: list[tuple[File, Callable[[StorageFailure | None], None]]] = []
+
+    def begin(self, wanted: Sequence[tuple[File, Callable[[StorageFailure | None], None]]]) -> int:
+        taken = wanted[: self._room]
+        self.held += taken
+        return len(taken)
+
+    def end_all(self) -> None:
+        held, self.held = self.held, []
+        for file, done in held:
+            file.sync()
+            done(None)
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def with_something_to_flush() -> Partition:
+    partition = Owner().partition
+    partition.append(BATCH, NOW_MS)
+    partition.write()
+    return partition
+
+
+async def test_log_that_is_wanted_while_a_round_ends_is_flushed() -> None:
+    """Between the end of a round, which takes the free thread at once, and the start that was asked for before."""
+    loop, threads = asyncio.get_running_loop(), HeldThreads()
+    flusher = Flusher(loop, threads, 1)
+    first, second, third = (with_something_to_flush() for _ in range(3))
+
+    def committed(error: RequestError | None) -> None:
+        loop.call_soon(flusher.want, third)
+        flusher.want(second)
+
+    first.when_committed(1, committed)
+    flusher.want(first)
+    for _ in range(4):
+        await turns()
+        threads.run_all()
+    await asyncio.wait_for(flusher.drain(), 5)
+    assert [each.log.flushed_offset for each in (first, second, third)] == [1, 1, 1]
+
+
+def with_a_plain_flush() -> Partition:
+    """A new log's first flush has more to do."""
+    partition = with_something_to_flush()
+    job = partition.begin_flush()
+    assert job is not None
+    job.run()
+    partition.complete_flush(job, None)
+    partition.append(BATCH, NOW_MS)
+    partition.write()
+    return partition
+
+
+async def test_system_takes_what_is_only_to_be_synced() -> None:
+    threads, syncs = HeldThreads(), HeldSyncs(room=2)
+    flusher = Flusher(asyncio.get_running_loop(), threads, 1)
+    flusher.use(syncs)
+    new, *others = with_something_to_flush(), with_a_plain_flush(), with_a_plain_flush(), with_a_plain_flush()
+    for each in (new, *others):
+        flusher.want(each)
+    await turns()
+    assert (len(syncs.held), len(threads.held)) == (2, 1)
+    syncs.end_all()
+    await turns()
+    assert [each.log.flushed_offset for each in (new, *others)] == [0, 2, 2, 1]
+    threads.run_all()
+    await asyncio.wait_for(flusher.drain(), 5)
+    assert [each.log.flushed_offset for each in (new, *others)] == [1, 2, 2, 2]
+
+
+async def test_what_is_wanted_during_a_sync_is_one_flush_after_it() -> None:
+    threads, syncs = HeldThreads(), HeldSyncs(room=2)
+    flusher = Flusher(asyncio.get_running_loop(), threads, 1)
+    flusher.use(syncs)
+    partition = with_a_plain_flush()
+    flusher.want(partition)
+    await turns()
+    for _ in range(3):
+        partition.append(BATCH, NOW_MS)
+        partition.write()
+        flusher.want(partition)
+        await turns()
+    assert (len(syncs.held), len(threads.held)) == (1, 0)
+    syncs.end_all()
+    await turns()
+    assert (partition.log.flushed_offset, len(syncs.held)) == (2, 1)
+    syncs.end_all()
+    await asyncio.wait_for(flusher.drain(), 5)
+    assert partition.log.flushed_offset == 5
+
+
+async def test_sync_that_failed_takes_its_partition_offline() -> None:
+    syncs = HeldSyncs(room=1)
+    flusher = Flusher(asyncio.get_running_loop(), HeldThreads(), 1)
+    flusher.use(syncs)
+    partition = with_a_plain_flush()
+    flusher.want(partition)
+    await turns()
+    syncs.held[0][1](StorageFailure("the disk is gone"))
+    await asyncio.wait_for(flusher.drain(), 5)
+    assert partition.offline_reason is not None
+
+
+async def test_bug_at_the_end_of_a_flush_is_told_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, syncs, told = asyncio.get_running_loop(), HeldSyncs(room=2), []
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    flusher = Flusher(loop, HeldThreads(), 1)
+    flusher.use(syncs)
+    broken, sound = with_a_plain_flush(), with_a_plain_flush()
+    monkeypatch.setattr(broken.log, "complete_flush", lambda *_: 1 / 0)
+    flusher.want(broken)
+    flusher.want(sound)
+    await turns()
+    syncs.end_all()
+    await asyncio.wait_for(flusher.drain(), 5)
+    assert [type(each) for each in told] == [ZeroDivisionError]
+    assert sound.log.flushed_offset == 2
+
+
+async def test_busy_threads_hold_up_no_sync() -> None:
+    threads, syncs = HeldThreads(), HeldSyncs(room=2)
+    flusher = Flusher(asyncio.get_running_loop(), threads, 1)
+    flusher.use(syncs)
+    slow, waiting, plain = with_something_to_flush(), with_something_to_flush(), with_a_plain_flush()
+    for each in (slow, waiting, plain):
+        flusher.want(each)
+        await turns()
+    assert (len(threads.held), len(syncs.held)) == (1, 1)
+    syncs.end_all()
+    await turns()
+    assert plain.log.flushed_offset == 2
+    threads.run_all()
+    await turns()
+    threads.run_all()
+    await asyncio.wait_for(flusher.drain(), 5)
+    assert [each.log.flushed_offset for each in (slow, waiting)] == [1, 1]

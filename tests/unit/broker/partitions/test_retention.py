@@ -1,0 +1,70 @@
+"""Records are deleted by age and on request, and stay deleted."""
+
+import pytest
+
+from conveyor.broker.broker_node import Broker
+from conveyor.cluster.topic_change import ConfigChange, Operation
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import ErrorKind, RequestError
+from tests.unit.broker.parts import Storage, publish, running_parts
+
+SHORT = ConfigChange(name="retention.ms", operation=Operation.SET, value="1000")
+
+
+async def test_retention_deletes_what_is_too_old(broker: Broker, storage: Storage) -> None:
+    await publish(broker, ("t", 0), ("t", 0))
+    await broker.topics.change_config("t", [SHORT])
+    storage.clock.advance(seconds=2)
+    await broker.retention.retain_all()
+    await broker.flusher.drain()
+    await broker.retention.retain_all()
+    log = broker.partitions.find("t", 0).log
+    assert (log.log_start_offset, log.log_end_offset) == (2, 2)
+    assert log.size_bytes == 0
+
+
+async def test_retention_looks_partitions_over_every_now_and_then(storage: Storage) -> None:
+    async with running_parts({"broker.retention_check_ms": "1000", "topics.retention_ms": "1"}, storage) as broker:
+        await broker.topics.create(TopicRequest(name="t"))
+        await publish(broker, ("t", 0))
+        log = broker.partitions.find("t", 0).log
+        while log.log_start_offset == 0:
+            storage.clock.advance(seconds=1)
+            await broker.turn.end()
+            await broker.flusher.drain()
+
+
+async def test_deleted_records_stay_deleted_after_a_restart(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t"))
+        await publish(broker, ("t", 0), ("t", 0), ("t", 0))
+        assert await broker.retention.delete_records("t", 0, 2, 1000) == 2
+    async with running_parts(storage=storage) as broker:
+        assert broker.partitions.find("t", 0).log.log_start_offset == 2
+
+
+@pytest.mark.parametrize(
+    ("topic", "offset", "kind"),
+    [
+        ("t", 5, ErrorKind.OFFSET_OUT_OF_RANGE),
+        ("t", -2, ErrorKind.OFFSET_OUT_OF_RANGE),
+        ("nothing", 0, ErrorKind.UNKNOWN_TOPIC),
+        ("__consumer_offsets", 0, ErrorKind.INVALID_TOPIC),
+    ],
+)
+async def test_delete_records_refuses(broker: Broker, topic: str, offset: int, kind: ErrorKind) -> None:
+    with pytest.raises(RequestError) as refused:
+        await broker.retention.delete_records(topic, 0, offset, 1000)
+    assert refused.value.kind is kind
+
+
+async def test_delete_records_that_cannot_be_made_durable_takes_the_partition_offline(
+    broker: Broker, storage: Storage
+) -> None:
+    await publish(broker, ("t", 0))
+    storage.disk.fail("write_atomic")
+    with pytest.raises(RequestError) as refused:
+        await broker.retention.delete_records("t", 0, 1, 1000)
+    assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
+    assert broker.partitions.offline_reason("t", 0) is not None
+    storage.disk.heal()

@@ -1,0 +1,78 @@
+"""Topics in pages: every partition comes once, in order, however small the pages are."""
+
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conveyor.broker.topics.topic_page import Cursor, TopicPage, topic_page
+from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
+
+NODE = NodeId(1)
+PARTITION = PartitionImage(leader=NODE, leader_epoch=LeaderEpoch(0), replicas=(NODE,), isr=(NODE,))
+
+
+def image_of(**sizes: int) -> ClusterImage:
+    topics = [
+        TopicImage(name=name, topic_id=TopicId(uuid4()), partitions=(PARTITION,) * size) for name, size in sizes.items()
+    ]
+    return ClusterImage(cluster_id="c", controller_id=NODE).with_topics(*topics)
+
+
+def parts(page: TopicPage) -> list[tuple[str, int]]:
+    return [(each.name, number) for each in page.slices for number in each.partitions]
+
+
+IMAGE = image_of(b=3, a=2, c=1)
+EVERYTHING = [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("c", 0)]
+
+
+@given(st.integers(1, 8))
+def test_pages_together_are_everything(limit: int) -> None:
+    seen: list[tuple[str, int]] = []
+    start: Cursor | None = None
+    for _ in range(len(EVERYTHING)):
+        page = topic_page(IMAGE, None, start, limit)
+        assert len(parts(page)) <= limit
+        seen += parts(page)
+        start = page.following
+        if start is None:
+            break
+    assert (seen, start) == (EVERYTHING, None)
+
+
+def test_a_page_that_ends_with_a_topic_goes_on_with_the_next() -> None:
+    assert topic_page(IMAGE, None, None, 2).following == Cursor("b", 0)
+    assert topic_page(IMAGE, None, None, 3).following == Cursor("b", 1)
+
+
+def test_topics_that_are_named_come_once_each_in_order() -> None:
+    assert parts(topic_page(IMAGE, ["c", "a", "c"], None, 10)) == [("a", 0), ("a", 1), ("c", 0)]
+
+
+def test_a_name_that_is_not_there_has_a_place_and_takes_no_room() -> None:
+    page = topic_page(IMAGE, ["a", "aa", "c"], None, 3)
+    assert [(each.name, each.topic is None, len(each.partitions)) for each in page.slices] == [
+        ("a", False, 2),
+        ("aa", True, 0),
+        ("c", False, 1),
+    ]
+    assert page.following is None
+
+
+def test_a_cursor_whose_topic_is_gone_goes_on_with_the_next_one() -> None:
+    assert parts(topic_page(IMAGE, None, Cursor("bb", 7), 10)) == [("c", 0)]
+
+
+def test_a_cursor_behind_a_topics_last_partition_finds_none_of_it() -> None:
+    assert parts(topic_page(IMAGE, None, Cursor("b", 9), 10)) == [("c", 0)]
+
+
+@pytest.mark.parametrize("cursor", [Cursor("b", -1), Cursor("c", 0)])
+def test_a_cursor_that_no_page_can_have_given_is_refused(cursor: Cursor) -> None:
+    with pytest.raises(RequestError) as caught:
+        topic_page(IMAGE, ["a", "b"], cursor, 10)
+    assert caught.value.kind is ErrorKind.INVALID_REQUEST

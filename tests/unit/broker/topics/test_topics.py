@@ -1,0 +1,185 @@
+"""Topics: made, deleted, found again after a restart."""
+
+import asyncio
+import logging
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from conveyor.broker.broker_node import CLUSTER_ID_PATH, Broker
+from conveyor.broker.fetch.list_offsets import LATEST, find_epoch_end, find_offset
+from conveyor.broker.topics.configs import topic_configs
+from conveyor.cluster.image import QUEUE_STATE, TopicImage, encode_topic, topic_path
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import TopicId
+from conveyor.kernel.ports import ABSENT
+from tests.unit.broker.parts import LosesAll, LosesNothing, Storage, publish, running_parts
+
+
+async def test_a_new_topic_is_served_and_stored(broker: Broker, storage: Storage) -> None:
+    topic = await broker.topics.create(TopicRequest(name="new", partitions=3))
+    assert broker.topics.image.topics["new"] == topic
+    assert [broker.partitions.find("new", number).high_watermark for number in range(3)] == [0, 0, 0]
+    assert await storage.store.children("/topics") == ["new", "t"]
+
+
+async def test_a_check_makes_nothing(broker: Broker, storage: Storage) -> None:
+    assert len(broker.topics.check(TopicRequest(name="new")).partitions) == 1
+    assert await storage.store.children("/topics") == ["t"]
+
+
+async def test_topics_come_back_after_a_restart(storage: Storage) -> None:
+    async with running_parts(storage=storage) as first:
+        made = await first.topics.create(TopicRequest(name="kept", partitions=2, config={"segment.bytes": "4096"}))
+        await publish(first, ("kept", 1))
+    async with running_parts(storage=storage) as second:
+        assert second.topics.image.topics["kept"] == made
+        assert second.topics.image.cluster_id == first.topics.image.cluster_id
+        assert second.partitions.find("kept", 1).high_watermark == 1
+
+
+async def test_partition_that_was_not_stopped_cleanly_begins_a_new_epoch(storage: Storage) -> None:
+    """Who has read what a power cut took away finds that out by the epoch that it knows."""
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", config={"flush.policy": "os"}))
+        await publish(broker, ("t", 0))
+    async with running_parts(storage=storage) as broker:
+        assert broker.partitions.find("t", 0).leader_epoch == 0, "it was stopped cleanly"
+        await broker.flusher.drain()
+        for _ in range(3):
+            await publish(broker, ("t", 0))
+        cut = storage.disk.power_cut(LosesAll())
+    storage.disk = cut
+    for epoch in (1, 1):
+        async with running_parts(storage=storage) as broker:
+            partition = broker.partitions.find("t", 0)
+            assert partition.leader_epoch == epoch
+            assert broker.topics.image.topics["t"].partitions[0].leader_epoch == epoch
+            assert find_epoch_end(broker.partitions, "t", 0, 0, -1) == (0, 1)
+            await publish(broker, ("t", 0))
+            assert find_epoch_end(broker.partitions, "t", 0, 0, -1) == (0, 1)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+async def test_epochs_in_which_nothing_was_written_are_no_truncation(storage: Storage, count: int) -> None:
+    """A consumer at the end of a quiet partition has its epoch from ListOffsets, and asks about it after each start."""
+    handed_out: list[int] = []
+    for number in range(4):
+        async with running_parts(storage=storage) as broker:
+            if number == 0:
+                await broker.topics.create(TopicRequest(name="t"))
+                for _ in range(count):
+                    await publish(broker, ("t", 0))
+            offset, _, epoch = find_offset(broker.partitions, "t", 0, LATEST, -1)
+            handed_out.append(epoch)
+            for earlier in handed_out:
+                known, end_offset = find_epoch_end(broker.partitions, "t", 0, earlier, -1)
+                assert 0 <= known <= earlier
+                assert end_offset == offset == count
+            killed = storage.disk.power_cut(LosesNothing())
+        storage.disk = killed
+    assert handed_out == [0, 1, 2, 3]
+
+
+async def test_topics_whose_names_collide_are_loaded(storage: Storage) -> None:
+    async with running_parts(storage=storage) as first:
+        made = await first.topics.create(TopicRequest(name="col.a"))
+        with pytest.raises(RequestError, match=r"collides with existing topic 'col\.a'"):
+            await first.topics.create(TopicRequest(name="col_a"))
+    await storage.store.put(topic_path("col_a"), encode_topic(replace(made, topic_id=TopicId(uuid4()))), ABSENT)
+    async with running_parts(storage=storage) as second:
+        assert sorted(second.topics.image.topics) == ["col.a", "col_a"]
+        for name in ("col.a", "col_a"):
+            await second.topics.ensure_companion(QUEUE_STATE, name)
+
+
+async def test_a_cluster_keeps_the_id_that_it_has(storage: Storage) -> None:
+    earlier = uuid4().hex
+    await storage.store.put(CLUSTER_ID_PATH, earlier.encode(), ABSENT)
+    async with running_parts(storage=storage) as broker:
+        assert broker.topics.image.cluster_id == earlier
+    async with running_parts() as new:
+        assert len(new.topics.image.cluster_id) == 22
+
+
+async def test_a_deleted_topic_leaves_nothing(broker: Broker, storage: Storage) -> None:
+    await publish(broker, ("t", 0))
+    await broker.topics.delete("t")
+    assert storage.disk.list("logs") == []
+    assert await storage.store.children("/topics") == []
+    assert len(broker.partitions) == 0
+
+
+async def test_a_topic_can_be_made_again_after_its_deletion(broker: Broker) -> None:
+    await publish(broker, ("t", 0))
+    await broker.topics.delete("t")
+    await broker.topics.create(TopicRequest(name="t"))
+    assert broker.partitions.find("t", 0).high_watermark == 0
+
+
+async def test_kafkas_settings_without_effect_are_stored_and_described(broker: Broker) -> None:
+    given = {"unclean.leader.election.enable": "true", "flush.messages": "1", "compression.zstd.level": "7"}
+    topic = await broker.topics.create(TopicRequest(name="from-kafka", config=given))
+    described = {each.name: each.value for each in topic_configs(topic, broker.dynamic_settings.layers)}
+    assert {name: described[name] for name in given} == given
+    assert described["file.delete.delay.ms"] == "60000"
+    assert described["preallocate"] == "false"
+
+
+async def test_what_is_not_there_cannot_be_deleted(broker: Broker) -> None:
+    with pytest.raises(RequestError) as refused:
+        await broker.topics.delete("nothing")
+    assert refused.value.kind is ErrorKind.UNKNOWN_TOPIC
+
+
+async def test_the_brokers_own_topic_cannot_be_deleted(broker: Broker) -> None:
+    await broker.topics.ensure_offsets_topic()
+    with pytest.raises(RequestError) as refused:
+        await broker.topics.delete("__consumer_offsets")
+    assert refused.value.kind is ErrorKind.INVALID_TOPIC
+
+
+async def test_many_who_need_a_topic_at_once_get_the_same(broker: Broker) -> None:
+    found = await asyncio.gather(*(broker.topics.ensure(TopicRequest(name="wanted")) for _ in range(5)))
+    assert len({each.topic_id for each in found}) == 1
+
+
+@pytest.mark.parametrize("first", ["create", "ensure"])
+async def test_who_needs_a_topic_that_is_being_made_waits_for_it(broker: Broker, first: str) -> None:
+    topics, request = broker.topics, TopicRequest(name="wanted")
+    if first == "create":
+        made, ensured = await asyncio.gather(topics.create(request), topics.ensure(request))
+        assert ensured == made
+    else:
+        outcomes = await asyncio.gather(topics.ensure(request), topics.create(request), return_exceptions=True)
+        assert isinstance(outcomes[0], TopicImage)
+        assert isinstance(outcomes[1], RequestError)
+        assert outcomes[1].kind is ErrorKind.TOPIC_ALREADY_EXISTS
+
+
+async def test_a_directory_of_no_topic_is_set_aside(storage: Storage, caplog: pytest.LogCaptureFixture) -> None:
+    storage.disk.open("logs/lost-0/00000000000000000000.log", create=True).append([b"kept"])
+    with caplog.at_level(logging.WARNING):
+        async with running_parts(storage=storage):
+            assert storage.disk.list("logs") == ["lost-0.stray"]
+    assert "stray directory name=lost-0" in caplog.text
+
+
+async def test_a_deletion_that_was_cut_off_is_finished_at_the_start(storage: Storage) -> None:
+    storage.disk.open("logs/t-0.0123.deleted/00000000000000000000.log", create=True).append([b"gone"])
+    async with running_parts(storage=storage):
+        assert storage.disk.list("logs") == []
+
+
+async def test_a_partition_that_cannot_be_opened_is_offline_and_the_others_served(storage: Storage) -> None:
+    async with running_parts(storage=storage) as first:
+        await first.topics.create(TopicRequest(name="t"))
+        await publish(first, ("t", 0))
+    storage.disk.fail("read")
+    async with running_parts(storage=storage) as second:
+        assert second.topics.image.topics["t"].name == "t"
+        assert "read failed" in str(second.partitions.offline_reason("t", 0))
+        with pytest.raises(RequestError, match="offline"):
+            second.partitions.find("t", 0)
