@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 from uuid import UUID
 
-from conveyor.kafka_api.skim import without_none
+from conveyor.kafka_api.wire.skim import without_none
 
 FOLDER = Path(__file__).parent / "golden"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from conveyor.kafka_api.apis import API_VERSIONS_KEY, APIS
+from conveyor.kafka_api.registry import API_VERSIONS_KEY, APIS
 from tests.vectors.recorded import FOLDER
 from tests.vectors.wire import read_request
 

@@ -9,8 +9,8 @@ import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_writer
 
-from conveyor.kafka_api.apis import APIS
-from conveyor.kafka_api.codec import build
+from conveyor.kafka_api.registry import APIS
+from conveyor.kafka_api.wire.codec import build
 from conveyor.records.record import encode_batch
 from conveyor.testing import Broker
 from tests.vectors.wire import ask, read_response

@@ -13,10 +13,10 @@ from kio.index import load_request_schema, load_response_schema
 
 from conveyor.broker.fetch.fetcher import Fetched
 from conveyor.broker.produce.publish import Published
-from conveyor.kafka_api import k00_produce, k01_fetch
-from conveyor.kafka_api.apis import APIS
-from conveyor.kafka_api.call import Call
-from conveyor.kafka_api.codec import build, encode_response
+from conveyor.kafka_api.apis.records import k00_produce, k01_fetch
+from conveyor.kafka_api.registry import APIS
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.wire.codec import build, encode_response
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 from conveyor.kernel.ports import FileSlice
 from conveyor.testing import MemoryDisk

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from conveyor.broker.fetch.fetcher import Fetched
 from conveyor.broker.produce.publish import Published
-from conveyor.kafka_api import k00_produce, k01_fetch
-from conveyor.kafka_api.call import Call
-from conveyor.kafka_api.codec import encode_response
+from conveyor.kafka_api.apis.records import k00_produce, k01_fetch
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.wire.codec import encode_response
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import FileSlice
 from conveyor.records.record_checks import RecordError, RefusedRecords

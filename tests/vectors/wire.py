@@ -8,8 +8,8 @@ import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from conveyor.kafka_api.codec import decode_request
-from conveyor.kafka_api.skim import skimmer
+from conveyor.kafka_api.wire.codec import decode_request
+from conveyor.kafka_api.wire.skim import skimmer
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.testing import Broker
 

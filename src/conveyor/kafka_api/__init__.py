@@ -1,5 +1,5 @@
 """The Kafka door: framing, codecs, and one file per API. `kio` is imported here only."""
 
-from conveyor.kafka_api.kio_import import load_kio
+from conveyor.kafka_api.wire.kio_import import load_kio
 
 load_kio()

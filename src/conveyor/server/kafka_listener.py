@@ -21,8 +21,8 @@ from typing import cast
 
 from conveyor.broker.broker_node import Broker
 from conveyor.broker.clients.request_budget import Share
-from conveyor.kafka_api.call import Part
-from conveyor.kafka_api.connection import KafkaConnection
+from conveyor.kafka_api.wire.call import Part
+from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.server.probe import NetworkProbe

@@ -23,7 +23,7 @@ from conveyor.broker.broker_node import Broker, BrokerPorts
 from conveyor.broker.partitions.compaction import Compactor
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.http_api.tokens import read_tokens
-from conveyor.kafka_api.apis import load_all
+from conveyor.kafka_api.registry import load_all
 from conveyor.kernel.errors import StartupError, StorageFailure
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
 from conveyor.server.addresses import Address, bind, bound_address, check_exposure, parse_address

@@ -4,9 +4,9 @@ import asyncio
 from typing import Any
 
 from conveyor.broker.broker_node import Broker
-from conveyor.kafka_api.call import Part
-from conveyor.kafka_api.connection import KafkaConnection
-from conveyor.kafka_api.framing import FrameDecoder
+from conveyor.kafka_api.wire.call import Part
+from conveyor.kafka_api.wire.connection import KafkaConnection
+from conveyor.kafka_api.wire.framing import FrameDecoder
 from conveyor.kernel.ports import FileSlice
 from tests.unit.kafka_api.requests import framed, request, response
 

@@ -6,8 +6,8 @@ from typing import Any
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from conveyor.kafka_api.codec import build
-from conveyor.kafka_api.framing import LENGTH
+from conveyor.kafka_api.wire.codec import build
+from conveyor.kafka_api.wire.framing import LENGTH
 
 API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, FETCH, FIND_COORDINATOR = 18, 19, 20, 1, 10
 INIT_PRODUCER_ID, LIST_OFFSETS, METADATA, PRODUCE = 22, 2, 3, 0

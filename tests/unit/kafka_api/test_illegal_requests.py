@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from conveyor.kafka_api.apis import APIS
+from conveyor.kafka_api.registry import APIS
 from conveyor.testing import Broker
 from tests.unit.kafka_api import illegal_admin_requests, illegal_group_requests, illegal_log_requests
 from tests.unit.kafka_api.illegal_row import Given, Row, errors_in, filled

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from kio.index import load_request_schema
 
-from conveyor.kafka_api.apis import API_VERSIONS_KEY, APIS
+from conveyor.kafka_api.registry import API_VERSIONS_KEY, APIS
 from conveyor.testing import Broker
 from tests.unit.kafka_api.illegal_world import Wire
 from tests.unit.kafka_api.requests import SOFTWARE, framed, request, response

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from conveyor.kafka_api.apis import APIS
+from conveyor.kafka_api.registry import APIS
 
 PAGE = Path(__file__).parents[3] / "docs" / "kafka.md"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.kafka_api.kio_import import HidingFinder
+from conveyor.kafka_api.wire.kio_import import HidingFinder
 
 STARTED = """
 import sys

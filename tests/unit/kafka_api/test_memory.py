@@ -2,7 +2,7 @@
 
 import pytest
 
-from conveyor.kafka_api import k03_metadata
+from conveyor.kafka_api.apis.topics import k03_metadata
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import fetch, framed, request
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kafka_api.connection import KafkaConnection
+from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kernel.errors import StorageFailure
 from conveyor.records.record import encode_batch
 from conveyor.server.server import Server

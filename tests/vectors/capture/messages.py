@@ -15,7 +15,7 @@ from typing import Any
 
 from kio.schema.index import api_key_map
 
-from conveyor.kafka_api.apis import APIS
+from conveyor.kafka_api.registry import APIS
 from conveyor.records.record import encode_batch
 from tests.clients.programs import Line, Program
 from tests.clients.toolchains import built, java_jars, java_tool, require, run

@@ -1,0 +1,53 @@
+"""ElectLeaders (key 43). v1 a kind of election (KIP-460), a top-level error · v2 flexible.
+
+Null asks for all partitions; then those that need no election are left out of the answer.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from conveyor.broker.partitions.leader_election import ElectionKind, elect_leader
+from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+
+def handle(call: Call) -> None:
+    number = getattr(call.request, "election_type", ElectionKind.PREFERRED.value)
+    asked = call.request.topic_partitions
+    if number not in {kind.value for kind in ElectionKind}:
+        return _refuse(call, RequestError(ErrorKind.INVALID_REQUEST, f"there is no election of type {number}"))
+    kind = ElectionKind(number)
+    if asked is None:
+        results = [
+            _topic(call, topic.name, range(len(topic.partitions)), kind, only_needed=True)
+            for topic in call.broker.topics.image.topics.values()
+        ]
+    else:
+        results = [_topic(call, each.topic, each.partitions, kind) for each in asked]
+    call.answer({"error_code": errors.NONE, "replica_election_results": results})
+
+
+def _topic(
+    call: Call, name: str, partitions: Iterable[int], kind: ElectionKind, *, only_needed: bool = False
+) -> dict[str, Any]:
+    image = call.broker.topics.image
+    outcomes = [(number, elect_leader(image, call.broker.partitions, name, number, kind)) for number in partitions]
+    results = [
+        _result(number, error)
+        for number, error in outcomes
+        if not (only_needed and error.kind is ErrorKind.ELECTION_NOT_NEEDED)
+    ]
+    return {"topic": name, "partition_result": results}
+
+
+def _refuse(call: Call, error: RequestError) -> None:
+    results = [
+        {"topic": topic.topic, "partition_result": [_result(number, error) for number in topic.partitions]}
+        for topic in call.request.topic_partitions or ()
+    ]
+    call.answer({"error_code": errors.code(error), "replica_election_results": results})
+
+
+def _result(number: int, error: RequestError) -> dict[str, Any]:
+    return {"partition_id": number, "error_code": errors.code(error), "error_message": error.message}

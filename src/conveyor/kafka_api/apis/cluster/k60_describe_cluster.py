@@ -1,0 +1,40 @@
+"""DescribeCluster (key 60): the cluster's id, its controller and its brokers (KIP-700).
+
+v1 kinds of endpoints (KIP-919): brokers are described, there are no controllers of their own · v2 fenced brokers
+(KIP-1073), of which there are none.
+"""
+
+from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.apis.topics.k03_metadata import CLUSTER_OPERATIONS, NOT_ASKED
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+_BROKERS, _CONTROLLERS = 1, 2
+
+
+def handle(call: Call) -> None:
+    endpoint_type = getattr(call.request, "endpoint_type", _BROKERS)
+    if endpoint_type != _BROKERS:
+        return _refuse(call, endpoint_type)
+    image = call.broker.topics.image
+    brokers = [
+        {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack, "is_fenced": False}
+        for each in image.brokers.values()
+    ]
+    asked = call.request.include_cluster_authorized_operations
+    call.answer(
+        {
+            "error_code": errors.NONE,
+            "cluster_id": image.cluster_id,
+            "controller_id": image.controller_id,
+            "brokers": brokers,
+            "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NOT_ASKED,
+        }
+    )
+
+
+def _refuse(call: Call, endpoint_type: int) -> None:
+    known = endpoint_type == _CONTROLLERS
+    kind = ErrorKind.MISMATCHED_ENDPOINT_TYPE if known else ErrorKind.UNSUPPORTED_ENDPOINT_TYPE
+    error = RequestError(kind, f"endpoints of type {endpoint_type} are not described here: only brokers ({_BROKERS})")
+    call.answer({"error_code": errors.code(error), "error_message": error.message, "cluster_id": "", "brokers": []})

@@ -1,0 +1,1 @@
+"""APIs for settings and quotas: description and change."""

@@ -1,0 +1,155 @@
+"""What the APIs about settings share: resource types, and how an entry looks on the wire.
+
+Source: KIP-133, KIP-226, KIP-412 (loggers), KIP-848 (groups).
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.topics.configs import (
+    ConfigEntry,
+    ConfigSource,
+    all_brokers_configs,
+    broker_configs,
+    group_configs,
+    logger_configs,
+    topic_configs,
+)
+from conveyor.cluster.topic_change import ConfigChange, Operation
+from conveyor.cluster.topic_creation import check_name
+from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+TOPIC = 2
+BROKER = 4
+BROKER_LOGGER = 8
+CLIENT_METRICS = 16
+GROUP = 32
+DELETE_OPERATION = 1
+
+SOURCES = {
+    ConfigSource.TOPIC: 1,
+    ConfigSource.BROKER_AT_RUN_TIME: 2,
+    ConfigSource.ALL_BROKERS_AT_RUN_TIME: 3,
+    ConfigSource.BROKER: 4,
+    ConfigSource.DEFAULT: 5,
+    ConfigSource.LOGGER: 6,
+    ConfigSource.GROUP: 8,
+}
+_LIST = 7
+_KINDS = {bool: 1, str: 2, int: 5, float: 6}
+
+
+def entries_of(broker: Broker, resource_type: int, name: str) -> list[ConfigEntry]:
+    """The settings of a resource. Raises RequestError."""
+    layers = broker.dynamic_settings.layers
+    if resource_type == TOPIC:
+        check_name(name)
+        return topic_configs(broker.topics.existing(name), layers)
+    if resource_type == BROKER:
+        return all_brokers_configs(layers) if _broker_id(broker, name) is None else broker_configs(layers)
+    if resource_type == BROKER_LOGGER:
+        _check_logger_name(broker, name)
+        return logger_configs(broker.log_levels.all())
+    if resource_type == GROUP:
+        _check_group_name(name)
+        return group_configs(name, layers)
+    raise _unknown_resource(resource_type)
+
+
+async def change(call: Call, resource: Any, changes: Sequence[ConfigChange], *, replaces: bool) -> None:
+    """Carry out the changes of one resource; replaces: settings that are not named are deleted. Raises RequestError."""
+    _check_named_once(call, resource)
+    kind, name, check_only = resource.resource_type, resource.resource_name, call.request.validate_only
+    broker, dynamic = call.broker, call.broker.dynamic_settings
+    if kind == TOPIC and replaces:
+        config = {each.name: each.value or "" for each in changes}
+        await broker.topics.replace_config(name, config, check_only=check_only)
+    elif kind == TOPIC:
+        await broker.topics.change_config(name, changes, check_only=check_only)
+    elif kind == BROKER:
+        await dynamic.change_broker(_broker_id(broker, name), changes, replaces=replaces, check_only=check_only)
+    elif kind == GROUP:
+        _check_group_name(name)
+        await dynamic.change_group(name, changes, replaces=replaces, check_only=check_only)
+    elif kind == BROKER_LOGGER and not replaces:
+        _check_logger_name(broker, name)
+        _change_loggers(broker, changes, check_only=check_only)
+    else:
+        raise _unknown_resource(kind)
+
+
+def encoded(entry: ConfigEntry) -> dict[str, Any]:
+    """An entry by kio's field names, without synonyms and documentation."""
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "read_only": entry.read_only,
+        "is_default": entry.source is ConfigSource.DEFAULT,
+        "config_source": SOURCES[entry.source],
+        "is_sensitive": False,
+        "config_type": _LIST if entry.several else _KINDS[entry.kind],
+    }
+
+
+def result(resource: Any, error: RequestError | None) -> dict[str, Any]:
+    """The answer for one resource of a change."""
+    return errors.fields(error) | {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+
+
+def _change_loggers(broker: Broker, changes: Sequence[ConfigChange], *, check_only: bool) -> None:
+    """All of them, or none."""
+    for only_checked in (True, check_only):
+        for each in changes:
+            if each.operation is Operation.SET:
+                broker.log_levels.set(each.name, each.value or "", check_only=only_checked)
+            elif each.operation is Operation.DELETE:
+                broker.log_levels.clear(each.name, check_only=only_checked)
+            else:
+                raise RequestError(ErrorKind.INVALID_REQUEST, f"the level of logger '{each.name}' is no list")
+
+
+def _check_named_once(call: Call, resource: Any) -> None:
+    """Each resource once in a request, each setting once in a resource, and with a value. Raises RequestError."""
+    counts = Counter((each.resource_type, each.resource_name) for each in call.request.resources)
+    if counts[resource.resource_type, resource.resource_name] > 1:
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"'{resource.resource_name}' is named twice in one request")
+    names = [each.name for each in resource.configs]
+    if len(set(names)) < len(names):
+        raise RequestError(ErrorKind.INVALID_REQUEST, "a setting is named twice for one resource")
+    missing = [
+        each.name
+        for each in resource.configs
+        if each.value is None and getattr(each, "config_operation", None) != DELETE_OPERATION
+    ]
+    if missing:
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"setting '{missing[0]}' has no value")
+
+
+def _broker_id(broker: Broker, name: str) -> int | None:
+    """The broker that is meant: this one, or (None, by an empty name) all. Raises RequestError."""
+    own = broker.settings.broker.node_id
+    if name not in ("", str(own)):
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"this is broker {own}: ask broker '{name}' itself")
+    return own if name else None
+
+
+def _check_logger_name(broker: Broker, name: str) -> None:
+    if _broker_id(broker, name) is None:
+        raise RequestError(ErrorKind.INVALID_REQUEST, "loggers are those of one broker: give its id")
+
+
+def _check_group_name(name: str) -> None:
+    if not name:
+        raise RequestError(ErrorKind.INVALID_REQUEST, "a group's name is not empty")
+
+
+def _unknown_resource(resource_type: int) -> RequestError:
+    return RequestError(
+        ErrorKind.INVALID_REQUEST,
+        f"resource type {resource_type} has no settings that this request knows: topics (2), brokers (4), loggers (8)"
+        " and groups (32) have some",
+    )

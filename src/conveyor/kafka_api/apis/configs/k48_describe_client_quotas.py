@@ -1,0 +1,33 @@
+"""DescribeClientQuotas (key 48): the quotas of the entities that match (KIP-546). v1 flexible."""
+
+from typing import Any
+
+from conveyor.cluster.quotas import Match, QuotaFilter
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+_MATCHES = {0: Match.EXACT, 1: Match.DEFAULT, 2: Match.ANY}
+
+
+def handle(call: Call) -> None:
+    quotas = call.broker.quotas.quotas
+    try:
+        filters = [_filter(each) for each in call.request.components]
+        found = quotas.matching(filters, strict=call.request.strict)
+    except RequestError as error:
+        return call.answer({"error_code": error.kafka_code, "error_message": error.message, "entries": None})
+    entries = [
+        {
+            "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
+            "values": [{"key": key, "value": value} for key, value in quotas.entities[entity].items()],
+        }
+        for entity in found
+    ]
+    call.answer({"error_code": 0, "error_message": None, "entries": entries})
+
+
+def _filter(component: Any) -> QuotaFilter:
+    match = _MATCHES.get(component.match_type)
+    if match is None:
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"match type {component.match_type}: there are 0 to 2")
+    return QuotaFilter(entity_type=component.entity_type, match=match, name=component.match)

@@ -1,0 +1,41 @@
+"""AlterClientQuotas (key 49): set and remove quotas (KIP-546); they hold as soon as this is answered. v1 flexible."""
+
+from collections import Counter
+from typing import Any
+
+from conveyor.cluster.quotas import QuotaChange, QuotaEntity, checked_entity
+from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+
+def handle(call: Call) -> None:
+    call.broker.tasks.start(_alter_all(call))
+
+
+async def _alter_all(call: Call) -> None:
+    counts = Counter(_parts(each) for each in call.request.entries)
+    call.answer({"entries": [await _alter(call, each, counts[_parts(each)]) for each in call.request.entries]})
+
+
+async def _alter(call: Call, entry: Any, count: int) -> dict[str, Any]:
+    failure: RequestError | None = None
+    try:
+        if count > 1:
+            raise RequestError(ErrorKind.INVALID_REQUEST, "an entity is named twice in one request")
+        entity = checked_entity(_parts(entry))
+        changes = [QuotaChange(key=each.key, value=None if each.remove else each.value) for each in entry.ops]
+        await call.broker.quotas.alter(entity, changes, check_only=call.request.validate_only)
+    except RequestError as error:
+        failure = error
+    return {
+        "error_code": errors.code(failure),
+        "error_message": None if failure is None else failure.message,
+        "entity": [{"entity_type": each.entity_type, "entity_name": each.entity_name} for each in entry.entity],
+    }
+
+
+def _parts(entry: Any) -> QuotaEntity:
+    """The (type, name) pairs of an entry, whether they make sense or not, in an order of their own."""
+    pairs = ((each.entity_type, each.entity_name) for each in entry.entity)
+    return tuple(sorted(pairs, key=lambda pair: (pair[0], pair[1] or "")))

@@ -1,0 +1,73 @@
+"""JoinGroup (key 11). v1 rebalance timeout · v4 member ids are given first (KIP-394) · v5 static members ·
+v6 flexible · v7 protocol type in the answer · v8 reason · v9 a leader that need not assign (KIP-814)."""
+
+from datetime import timedelta
+from functools import partial
+
+from conveyor.groups.group_commands import JoinGroup
+from conveyor.groups.replies import Joined, JoinRefused
+from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import RequestError
+
+_KNOWN_ID = 4
+_SKIP_ASSIGNMENT = 9
+_NULL_PROTOCOL = 7
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def handle(call: Call) -> None:
+    request = call.request
+    command = JoinGroup(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        new_member_id=call.broker.groups.new_member_id(getattr(request, "group_instance_id", None) or call.client_id),
+        client_id=call.client_id,
+        client_host=f"/{call.client_host}",
+        session_timeout_ms=request.session_timeout // _MILLISECOND,
+        rebalance_timeout_ms=getattr(request, "rebalance_timeout", request.session_timeout) // _MILLISECOND,
+        protocol_type=request.protocol_type,
+        protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+        group_instance_id=getattr(request, "group_instance_id", None),
+        requires_known_id=call.api_version >= _KNOWN_ID,
+        skips_assignment=call.api_version >= _SKIP_ASSIGNMENT,
+    )
+    call.cancel = call.broker.groups.submit(command, partial(_finish, call))
+
+
+def _finish(call: Call, reply: object) -> None:
+    if isinstance(reply, Joined):
+        return _joined(call, reply)
+    member_id = call.request.member_id
+    if isinstance(reply, JoinRefused):
+        member_id, reply = reply.member_id, reply.error
+    assert isinstance(reply, RequestError)
+    call.answer(
+        {
+            "error_code": errors.code(reply),
+            "generation_id": -1,
+            "protocol_name": None if call.api_version >= _NULL_PROTOCOL else "",
+            "leader": "",
+            "member_id": member_id,
+            "members": [],
+        }
+    )
+
+
+def _joined(call: Call, reply: Joined) -> None:
+    members = [
+        {"member_id": each.member_id, "group_instance_id": each.group_instance_id, "metadata": each.metadata}
+        for each in reply.members
+    ]
+    call.answer(
+        {
+            "error_code": errors.NONE,
+            "generation_id": reply.generation_id,
+            "protocol_type": reply.protocol_type,
+            "protocol_name": reply.protocol_name,
+            "leader": reply.leader,
+            "skip_assignment": reply.skip_assignment,
+            "member_id": reply.member_id,
+            "members": members,
+        }
+    )

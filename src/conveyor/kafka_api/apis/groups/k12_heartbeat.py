@@ -1,0 +1,23 @@
+"""Heartbeat (key 12). v3 static members · v4 flexible."""
+
+from functools import partial
+
+from conveyor.groups.group_commands import Heartbeat
+from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import RequestError
+
+
+def handle(call: Call) -> None:
+    request = call.request
+    command = Heartbeat(
+        group_id=request.group_id,
+        generation_id=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=getattr(request, "group_instance_id", None),
+    )
+    call.cancel = call.broker.groups.submit(command, partial(_finish, call))
+
+
+def _finish(call: Call, reply: object) -> None:
+    call.answer({"error_code": errors.code(reply if isinstance(reply, RequestError) else None)})

@@ -1,0 +1,42 @@
+"""SyncGroup (key 14). v3 static members · v4 flexible · v5 protocol type and name."""
+
+from functools import partial
+
+from conveyor.groups.group_commands import SyncGroup
+from conveyor.groups.replies import Synced
+from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+_NAMES_PROTOCOL = 5
+
+
+def handle(call: Call) -> None:
+    request = call.request
+    if call.api_version >= _NAMES_PROTOCOL and None in (request.protocol_type, request.protocol_name):
+        return _finish(call, RequestError(ErrorKind.INCONSISTENT_GROUP_PROTOCOL, "name the protocol and its type"))
+    command = SyncGroup(
+        group_id=request.group_id,
+        generation_id=request.generation_id,
+        member_id=request.member_id,
+        assignments={each.member_id: bytes(each.assignment) for each in request.assignments},
+        group_instance_id=getattr(request, "group_instance_id", None),
+        protocol_type=getattr(request, "protocol_type", None),
+        protocol_name=getattr(request, "protocol_name", None),
+    )
+    call.cancel = call.broker.groups.submit(command, partial(_finish, call))
+
+
+def _finish(call: Call, reply: object) -> None:
+    if isinstance(reply, Synced):
+        call.answer(
+            {
+                "error_code": errors.NONE,
+                "protocol_type": reply.protocol_type,
+                "protocol_name": reply.protocol_name,
+                "assignment": reply.assignment,
+            }
+        )
+    else:
+        assert isinstance(reply, RequestError)
+        call.answer({"error_code": errors.code(reply), "protocol_type": None, "protocol_name": None, "assignment": b""})

@@ -1,0 +1,57 @@
+"""DescribeGroups (key 15): groups of the classic protocol. v3 what may be done to a group · v4 static members ·
+v5 flexible · v6 GROUP_ID_NOT_FOUND for a group that is not there; before, its state is `Dead` (KIP-1043)."""
+
+from functools import partial
+from typing import Any
+
+from conveyor.groups.group_commands import DescribeGroup
+from conveyor.groups.replies import DescribedGroup
+from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.apis.groups.gather import ask_groups
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+NOT_ASKED = -(1 << 31)
+ALL_OPERATIONS = 0b1101_0100_1000
+"""What can be done to a group, one bit for each of Kafka's operations (KIP-430); nobody is kept from it."""
+
+_SAYS_NOT_FOUND = 6
+
+
+def handle(call: Call) -> None:
+    commands = [DescribeGroup(group_id=each) for each in call.request.groups]
+    ask_groups(call, commands, partial(_group, call), lambda groups: call.answer({"groups": groups}))
+
+
+def _group(call: Call, number: int, reply: object) -> dict[str, Any]:
+    named = {"group_id": call.request.groups[number]}
+    asked = getattr(call.request, "include_authorized_operations", False)
+    operations = ALL_OPERATIONS if asked else NOT_ASKED
+    if isinstance(reply, DescribedGroup):
+        return named | {
+            "error_code": errors.NONE,
+            "group_state": reply.state,
+            "protocol_type": reply.protocol_type,
+            "protocol_data": reply.protocol_name,
+            "members": [_member(each) for each in reply.members],
+            "authorized_operations": operations,
+        }
+    assert isinstance(reply, RequestError)
+    nothing = {"protocol_type": "", "protocol_data": "", "members": []}
+    if reply.kind is not ErrorKind.GROUP_ID_NOT_FOUND:
+        return named | nothing | {"error_code": errors.code(reply), "group_state": ""}
+    dead = named | nothing | {"group_state": "Dead"}
+    if call.api_version >= _SAYS_NOT_FOUND:
+        return dead | {"error_code": errors.code(reply), "error_message": reply.message}
+    return dead | {"error_code": errors.NONE, "authorized_operations": operations}
+
+
+def _member(member: Any) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "member_metadata": member.metadata,
+        "member_assignment": member.assignment,
+    }

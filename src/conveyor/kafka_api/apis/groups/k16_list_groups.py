@@ -1,0 +1,32 @@
+"""ListGroups (key 16): the groups that this broker looks after. v3 flexible · v4 only some states (KIP-518) ·
+v5 only some types (KIP-848)."""
+
+from conveyor.groups.group_commands import ListGroups
+from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import RequestError
+
+
+def handle(call: Call) -> None:
+    call.broker.tasks.start(_list(call))
+
+
+async def _list(call: Call) -> None:
+    states, types = (getattr(call.request, name, ()) for name in ("states_filter", "types_filter"))
+    command = ListGroups(
+        states=frozenset(each.lower() for each in states), types=frozenset(each.lower() for each in types)
+    )
+    try:
+        found = await call.broker.groups.list_groups(command)
+    except RequestError as error:
+        return call.answer({"error_code": errors.code(error), "groups": []})
+    groups = [
+        {
+            "group_id": each.group_id,
+            "protocol_type": each.protocol_type,
+            "group_state": each.state,
+            "group_type": each.group_type,
+        }
+        for each in found
+    ]
+    call.answer({"error_code": errors.NONE, "groups": groups})

@@ -1,0 +1,71 @@
+"""ConsumerGroupHeartbeat (key 68): membership in the consumer protocol (KIP-848). v1 the client chooses its member id,
+and may subscribe by a pattern."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from conveyor.groups.group_commands import ConsumerHeartbeat
+from conveyor.groups.known_topics import Assigned
+from conveyor.groups.replies import HeartbeatAnswer
+from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import RequestError
+
+_CLIENT_CHOOSES_ID = 1
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def handle(call: Call) -> None:
+    request = call.request
+    names = request.subscribed_topic_names
+    command = ConsumerHeartbeat(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        new_member_id=call.broker.groups.new_consumer_id(),
+        member_epoch=request.member_epoch,
+        client_id=call.client_id,
+        client_host=f"/{call.client_host}",
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout // _MILLISECOND,
+        topics=None if names is None else tuple(str(each) for each in names),
+        pattern=getattr(request, "subscribed_topic_regex", None),
+        assignor=request.server_assignor,
+        owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
+        requires_member_id=call.api_version >= _CLIENT_CHOOSES_ID,
+    )
+    call.cancel = call.broker.groups.submit(command, partial(_finish, call))
+
+
+def by_topic(partitions: Assigned) -> Iterable[tuple[Any, list[int]]]:
+    """Topic ids and partition numbers, in order."""
+    for topic_id, some in groupby(sorted(partitions), key=lambda each: each[0]):
+        yield topic_id, [number for _, number in some]
+
+
+def _owned(topics: Iterable[Any]) -> Assigned:
+    return frozenset((each.topic_id, number) for each in topics if each.topic_id for number in each.partitions)
+
+
+def _finish(call: Call, reply: object) -> None:
+    if isinstance(reply, RequestError):
+        failed = {"error_code": errors.code(reply), "error_message": reply.message}
+        return call.answer(failed | {"member_id": None, "member_epoch": 0, "heartbeat_interval": 0})
+    assert isinstance(reply, HeartbeatAnswer)
+    assignment = None
+    if reply.assignment is not None:
+        topics = [{"topic_id": topic, "partitions": numbers} for topic, numbers in by_topic(reply.assignment)]
+        assignment = {"topic_partitions": topics}
+    call.answer(
+        {
+            "error_code": errors.NONE,
+            "error_message": None,
+            "member_id": reply.member_id,
+            "member_epoch": reply.member_epoch,
+            "heartbeat_interval": reply.heartbeat_interval_ms,
+            "assignment": assignment,
+        }
+    )

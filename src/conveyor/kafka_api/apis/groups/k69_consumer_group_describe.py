@@ -1,0 +1,67 @@
+"""ConsumerGroupDescribe (key 69): groups of the consumer protocol (KIP-848). v1 which protocol a member speaks."""
+
+from functools import partial
+from typing import Any
+
+from conveyor.groups.group_commands import DescribeConsumerGroup
+from conveyor.groups.known_topics import Assigned
+from conveyor.groups.replies import DescribedConsumer, DescribedConsumerGroup
+from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.apis.groups.gather import ask_groups
+from conveyor.kafka_api.apis.groups.k15_describe_groups import ALL_OPERATIONS, NOT_ASKED
+from conveyor.kafka_api.apis.groups.k68_consumer_group_heartbeat import by_topic
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import RequestError
+
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
+
+
+def handle(call: Call) -> None:
+    commands = [DescribeConsumerGroup(group_id=each) for each in call.request.group_ids]
+    ask_groups(call, commands, partial(_group, call), lambda groups: call.answer({"groups": groups}))
+
+
+def _group(call: Call, number: int, reply: object) -> dict[str, Any]:
+    named = {"group_id": call.request.group_ids[number]}
+    if isinstance(reply, DescribedConsumerGroup):
+        return named | {
+            "error_code": errors.NONE,
+            "error_message": None,
+            "group_state": reply.state,
+            "group_epoch": reply.epoch,
+            "assignment_epoch": reply.target_epoch,
+            "assignor_name": reply.assignor,
+            "members": [_member(call, each) for each in reply.members],
+            "authorized_operations": ALL_OPERATIONS if call.request.include_authorized_operations else NOT_ASKED,
+        }
+    assert isinstance(reply, RequestError)
+    nothing = {"group_state": "", "group_epoch": 0, "assignment_epoch": 0, "assignor_name": "", "members": []}
+    return named | nothing | {"error_code": errors.code(reply), "error_message": reply.message}
+
+
+def _member(call: Call, member: DescribedConsumer) -> dict[str, Any]:
+    subscription = member.subscription
+    return {
+        "member_id": member.member_id,
+        "instance_id": subscription.instance_id,
+        "rack_id": subscription.rack_id,
+        "member_epoch": member.current.epoch,
+        "client_id": subscription.client_id,
+        "client_host": subscription.client_host,
+        "subscribed_topic_names": subscription.topics,
+        "subscribed_topic_regex": subscription.pattern,
+        "assignment": _assignment(call, member.current.assigned),
+        "target_assignment": _assignment(call, member.target),
+        "member_type": _CONSUMER_MEMBER if subscription.classic is None else _CLASSIC_MEMBER,
+    }
+
+
+def _assignment(call: Call, partitions: Assigned) -> dict[str, Any]:
+    """Topics that are there no more are left out: nobody could say what they were called."""
+    names = call.broker.topics.image.names_by_id
+    topics = [
+        {"topic_id": topic_id, "topic_name": names[topic_id], "partitions": numbers}
+        for topic_id, numbers in by_topic(partitions)
+        if topic_id in names
+    ]
+    return {"topic_partitions": topics}

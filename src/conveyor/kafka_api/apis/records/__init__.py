@@ -1,0 +1,1 @@
+"""APIs for records: Produce, Fetch, offsets of partitions, producers."""

@@ -1,0 +1,247 @@
+"""Fetch (key 1).
+
+v4 isolation level · v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v11 rack · v12 flexible ·
+v13 topic ids (KIP-516) · v15 replica state · v16 leader endpoints · v18 high watermark in the request.
+
+The response is packed by hand around file slices, which the socket layer sends as they lie on the disk.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from struct import Struct
+from typing import Any
+
+from conveyor.broker.fetch.fetch_sessions import (
+    FIRST_EPOCH,
+    LAST_EPOCH,
+    NO_SESSION,
+    FetchSession,
+    PartitionKey,
+    SessionPartition,
+    TopicKey,
+    epoch_after,
+    wrong_epoch,
+)
+from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
+from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.wire.call import Call, Part
+from conveyor.kafka_api.wire.packing import array_length, null_array, records_length, string
+from conveyor.kernel.errors import RequestError
+
+_TOPIC_IDS = 13
+_FLEXIBLE = 12
+_PREFERRED_REPLICA = 11
+_SESSIONS = 7
+_LOG_START_OFFSET = 5
+_READ_COMMITTED = 1
+
+_HEAD = Struct(">ii")
+_SESSION = Struct(">hi")
+_PARTITION_V4 = Struct(">ihqq")
+_PARTITION = Struct(">ihqqq")
+_THROTTLE = Struct(">i")
+_NO_REPLICA = b"\xff\xff\xff\xff"
+_NO_UUID = bytes(16)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def handle(call: Call) -> None:
+    """Read every partition; answer when there is enough, or when the client will wait no longer."""
+    request = call.request
+    epoch = getattr(request, "session_epoch", LAST_EPOCH)
+    positions = _positions(call)
+    if epoch in (FIRST_EPOCH, LAST_EPOCH):
+        call.broker.fetch_sessions.close(getattr(request, "session_id", NO_SESSION))
+        return _fetch(call, positions, partial(_answer_all, call, positions))
+    try:
+        session = _go_on(call, positions)
+    except RequestError as error:
+        return call.answer_parts(encode(call, [], [], error))
+    if session is None:
+        return _fetch(call, positions, partial(_answer_all, call, positions))
+    names = call.broker.topics.image.names_by_id
+    _fetch(call, session.positions(names), partial(_answer_changes, call, session))
+
+
+def _positions(call: Call) -> list[FetchPosition]:
+    names = call.broker.topics.image.names_by_id
+    by_id = call.api_version >= _TOPIC_IDS
+    return [
+        FetchPosition(
+            names.get(topic.topic_id, "") if by_id else topic.topic,
+            each.partition,
+            each.fetch_offset,
+            each.partition_max_bytes,
+            getattr(each, "current_leader_epoch", -1),
+        )
+        for topic in call.request.topics
+        for each in topic.partitions
+    ]
+
+
+def _topic_key(call: Call, topic: Any) -> TopicKey:
+    """How this version of the request names a topic."""
+    key: TopicKey = topic.topic_id if call.api_version >= _TOPIC_IDS else topic.topic
+    return key
+
+
+def _session_partitions(call: Call, positions: Sequence[FetchPosition]) -> Iterator[SessionPartition]:
+    """The request's partitions as a session keeps them; nothing is told of them yet."""
+    following = iter(positions)
+    for topic in call.request.topics:
+        key = _topic_key(call, topic)
+        for _ in topic.partitions:
+            yield SessionPartition(key, next(following))
+
+
+def _go_on(call: Call, positions: Sequence[FetchPosition]) -> FetchSession | None:
+    request = call.request
+    forgotten: list[PartitionKey] = [
+        (_topic_key(call, topic), number) for topic in request.forgotten_topics_data for number in topic.partitions
+    ]
+    return call.broker.fetch_sessions.go_on(
+        request.session_id,
+        request.session_epoch,
+        _session_partitions(call, positions),
+        forgotten,
+        by_id=call.api_version >= _TOPIC_IDS,
+        now_ms=call.broker.clock.steady_ms(),
+    )
+
+
+def _fetch(call: Call, positions: Sequence[FetchPosition], finished: Callable[[Sequence[Fetched]], None]) -> None:
+    request = call.request
+    wait = FetchWait(request.max_wait // _MILLISECOND, request.min_bytes, request.max_bytes)
+    if call.meter is not None:
+        wait.max_bytes = call.meter.max_fetch_bytes(request.max_bytes)
+        wait.min_bytes = min(request.min_bytes, wait.max_bytes)
+    call.cancel = call.broker.fetcher.fetch(positions, wait, finished)
+
+
+def _answer_all(call: Call, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> None:
+    if not _may_fetch(call, results):
+        return call.answer_parts(encode(call, [], [], throttle_ms=call.throttle_ms))
+    session_id = NO_SESSION
+    if getattr(call.request, "session_epoch", LAST_EPOCH) == FIRST_EPOCH:
+        session_id = _open_session(call, positions, results)
+    call.answer_parts(encode(call, call.request.topics, results, session_id=session_id))
+
+
+def _may_fetch(call: Call, results: Sequence[Fetched]) -> bool:
+    """Whether the quotas let these records out. If not, the answer is empty: that, with a throttle time, is no loss."""
+    return call.meter is None or call.meter.may_fetch(sum(each.records.length for each in results if each.records))
+
+
+def _open_session(call: Call, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> int:
+    told = list(_session_partitions(call, positions))
+    for each, fetched in zip(told, results, strict=True):
+        each.tell(fetched)
+    by_id = call.api_version >= _TOPIC_IDS
+    return call.broker.fetch_sessions.open(told, by_id=by_id, now_ms=call.broker.clock.steady_ms())
+
+
+def _answer_changes(call: Call, session: FetchSession, results: Sequence[Fetched]) -> None:
+    """A session that has gone on to another request meanwhile has other partitions: these results tell it nothing."""
+    epoch = call.request.session_epoch
+    if session.next_epoch != epoch_after(epoch):
+        error = wrong_epoch(session, epoch)
+        return call.answer_parts(encode(call, [], [], error, session_id=session.session_id))
+    if not _may_fetch(call, results):
+        return call.answer_parts(encode(call, [], [], session_id=session.session_id, throttle_ms=call.throttle_ms))
+    topics: dict[TopicKey, _ChangedTopic] = {}
+    for each, fetched in session.changes(results):
+        topic = topics.get(each.topic)
+        if topic is None:
+            topic = topics[each.topic] = _ChangedTopic(each.topic, each.topic, [], [])
+        topic.partitions.append(each.position)
+        topic.results.append(fetched)
+    told = [fetched for topic in topics.values() for fetched in topic.results]
+    call.answer_parts(encode(call, list(topics.values()), told, session_id=session.session_id))
+
+
+@dataclass(slots=True)
+class _ChangedTopic:
+    """What `encode` wants of a topic: its name or its id, by version, and its partitions."""
+
+    topic: TopicKey
+    topic_id: TopicKey
+    partitions: list[FetchPosition]
+    results: list[Fetched]
+
+
+def encode(
+    call: Call,
+    topics: Sequence[Any],
+    results: Sequence[Fetched],
+    error: RequestError | None = None,
+    *,
+    session_id: int = NO_SESSION,
+    throttle_ms: int = 0,
+) -> list[Part]:
+    """The response with some topics, one result per partition in their order: bytes and file slices."""
+    version = call.api_version
+    flexible = version >= _FLEXIBLE
+    following = iter(results)
+    out = _Parts(b"\0" if flexible else b"")
+    out.add(_THROTTLE.pack(throttle_ms))
+    if version >= _SESSIONS:
+        out.add(_SESSION.pack(errors.code(error), session_id))
+    out.add(array_length(len(topics), flexible))
+    for topic in topics:
+        if version >= _TOPIC_IDS:
+            out.add(topic.topic_id.bytes if topic.topic_id else _NO_UUID)
+        else:
+            out.add(string(topic.topic, flexible))
+        out.add(array_length(len(topic.partitions), flexible))
+        for each in topic.partitions:
+            _add_partition(out, version, each.partition, next(following), call.request.isolation_level)
+        if flexible:
+            out.add(b"\0")
+    if flexible:
+        out.add(b"\0")
+    return out.finish(call.correlation_id)
+
+
+def _add_partition(out: "_Parts", version: int, index: int, fetched: Fetched, isolation_level: int) -> None:
+    flexible = version >= _FLEXIBLE
+    high_watermark = fetched.high_watermark
+    code = errors.code_by_id(fetched.error) if version >= _TOPIC_IDS else errors.code(fetched.error)
+    if version >= _LOG_START_OFFSET:
+        out.add(_PARTITION.pack(index, code, high_watermark, high_watermark, fetched.log_start_offset))
+    else:
+        out.add(_PARTITION_V4.pack(index, code, high_watermark, high_watermark))
+    out.add(array_length(0, flexible) if isolation_level == _READ_COMMITTED else null_array(flexible))
+    if version >= _PREFERRED_REPLICA:
+        out.add(_NO_REPLICA)
+    if fetched.records is None:
+        out.add(records_length(0, flexible))
+    else:
+        out.add(records_length(fetched.records.length, flexible))
+        out.add_slice(fetched.records)
+    if flexible:
+        out.add(b"\0")
+
+
+class _Parts:
+    """Bytes between file slices, joined; and the size of it all."""
+
+    def __init__(self, first: bytes) -> None:
+        self._parts: list[Part] = []
+        self._bytes = [first]
+        self._size = 4 + len(first)
+
+    def add(self, content: bytes) -> None:
+        self._bytes.append(content)
+        self._size += len(content)
+
+    def add_slice(self, records: Any) -> None:
+        self._parts.append(b"".join(self._bytes))
+        self._parts.append(records)
+        self._bytes = []
+        self._size += records.length
+
+    def finish(self, correlation_id: int) -> list[Part]:
+        self._parts.append(b"".join(self._bytes))
+        return [_HEAD.pack(self._size, correlation_id), *self._parts]

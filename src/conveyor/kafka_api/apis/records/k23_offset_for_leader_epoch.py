@@ -1,0 +1,29 @@
+"""OffsetForLeaderEpoch (key 23): where a leader epoch ended (KIP-101, KIP-320). v2 current epoch · v4 flexible."""
+
+from typing import Any
+
+from conveyor.broker.fetch.list_offsets import find_epoch_end
+from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import RequestError
+from conveyor.log.leader_epochs import NO_EPOCH, NO_OFFSET
+
+
+def handle(call: Call) -> None:
+    topics = [
+        {"topic": topic.topic, "partitions": [_find(call, topic.topic, each) for each in topic.partitions]}
+        for topic in call.request.topics
+    ]
+    call.answer({"topics": topics})
+
+
+def _find(call: Call, topic: str, asked: Any) -> dict[str, Any]:
+    epoch, end_offset, error = NO_EPOCH, NO_OFFSET, None
+    current = getattr(asked, "current_leader_epoch", NO_EPOCH)
+    try:
+        epoch, end_offset = find_epoch_end(call.broker.partitions, topic, asked.partition, asked.leader_epoch, current)
+    except RequestError as failure:
+        error = failure
+    return {
+        "partition": asked.partition, "error_code": errors.code(error), "leader_epoch": epoch, "end_offset": end_offset
+    }  # fmt: skip

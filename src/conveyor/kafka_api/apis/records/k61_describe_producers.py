@@ -1,0 +1,37 @@
+"""DescribeProducers (key 61): the idempotent producers that partitions remember (KIP-664)."""
+
+from typing import Any
+
+from conveyor.broker.partitions.active_producers import ActiveProducer, active_producers
+from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import RequestError
+
+_NO_COORDINATOR = -1
+
+
+def handle(call: Call) -> None:
+    topics = [
+        {"name": topic.name, "partitions": [_partition(call, topic.name, number) for number in topic.partition_indexes]}
+        for topic in call.request.topics
+    ]
+    call.answer({"topics": topics})
+
+
+def _partition(call: Call, topic: str, number: int) -> dict[str, Any]:
+    producers, error = [], None
+    try:
+        producers = [_producer(each) for each in active_producers(call.broker.partitions, topic, number)]
+    except RequestError as failure:
+        error = failure
+    return {"partition_index": number, **errors.fields(error), "active_producers": producers}
+
+
+def _producer(each: ActiveProducer) -> dict[str, Any]:
+    return {
+        "producer_id": each.producer_id,
+        "producer_epoch": each.producer_epoch,
+        "last_sequence": each.last_sequence,
+        "last_timestamp": each.last_append_timestamp_ms,
+        "coordinator_epoch": _NO_COORDINATOR,
+    }

@@ -1,0 +1,1 @@
+"""APIs for topics: metadata, creation, growth, deletion, description."""

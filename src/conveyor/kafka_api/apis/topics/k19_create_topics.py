@@ -1,0 +1,87 @@
+"""CreateTopics (key 19). v2 to v4 as v1 · v4 -1 for the broker's defaults · v5 flexible, answers with the settings
+(KIP-525) · v6 quota errors (KIP-599) · v7 topic ids."""
+
+from collections import Counter
+from typing import Any
+
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.topics.configs import topic_configs
+from conveyor.cluster.image import TopicImage
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.apis.configs import config_entries as configs
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+_QUOTA_ERRORS = 6
+
+
+def handle(call: Call) -> None:
+    call.broker.tasks.start(_create_all(call))
+
+
+async def _create_all(call: Call) -> None:
+    names = Counter(topic.name for topic in call.request.topics)
+    results = []
+    for asked in call.request.topics:
+        if names[asked.name] == 1:
+            results.append(await _create(call, asked))
+        elif asked.name not in {each["name"] for each in results}:
+            twice = RequestError(ErrorKind.INVALID_REQUEST, f"topic '{asked.name}' is named twice")
+            results.append(_failed(asked.name, twice))
+    call.answer({"topics": results})
+
+
+async def _create(call: Call, asked: Any) -> dict[str, Any]:
+    topics = call.broker.topics
+    try:
+        request = _request(asked)
+        topic = topics.check(request)
+        if not call.request.validate_only:
+            call.mutate(len(topic.partitions), strict_from=_QUOTA_ERRORS)
+            topic = await topics.create(request)
+    except RequestError as error:
+        return _failed(asked.name, error)
+    return _created(call.broker, topic)
+
+
+def _request(asked: Any) -> TopicRequest:
+    assignment = {each.partition_index: each.broker_ids for each in asked.assignments}
+    if len(assignment) != len(asked.assignments):
+        raise RequestError(ErrorKind.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
+    missing = [each.name for each in asked.configs if each.value is None]
+    if missing:
+        raise RequestError(ErrorKind.INVALID_CONFIG, f"topic setting '{missing[0]}' has no value")
+    return TopicRequest(
+        name=asked.name,
+        partitions=asked.num_partitions,
+        replication_factor=asked.replication_factor,
+        assignment=assignment,
+        config={each.name: each.value for each in asked.configs},
+    )
+
+
+def _created(broker: Broker, topic: TopicImage) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "error_code": errors.NONE,
+        "error_message": None,
+        "num_partitions": len(topic.partitions),
+        "replication_factor": len(topic.partitions[0].replicas),
+        "configs": _configs(broker, topic),
+    }
+
+
+def _configs(broker: Broker, topic: TopicImage) -> list[dict[str, Any]]:
+    return [configs.encoded(each) for each in topic_configs(topic, broker.dynamic_settings.layers)]
+
+
+def _failed(name: str, error: RequestError) -> dict[str, Any]:
+    return {
+        "name": name,
+        "topic_id": None,
+        "error_code": errors.code(error),
+        "error_message": error.message,
+        "configs": None,
+    }

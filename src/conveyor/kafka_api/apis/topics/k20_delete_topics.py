@@ -1,0 +1,46 @@
+"""DeleteTopics (key 20). v4 flexible · v5 error messages, quota errors (KIP-599) · v6 by name or by id."""
+
+from collections import Counter
+from typing import Any
+
+from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+_BY_ID = 6
+_QUOTA_ERRORS = 5
+
+
+def handle(call: Call) -> None:
+    call.broker.tasks.start(_delete_all(call))
+
+
+async def _delete_all(call: Call) -> None:
+    if call.api_version >= _BY_ID:
+        asked = [(each.name, each.topic_id) for each in call.request.topics]
+    else:
+        asked = [(name, None) for name in call.request.topic_names]
+    counts = Counter(asked)
+    call.answer({"responses": [await _delete(call, *each, counts[each]) for each in counts]})
+
+
+async def _delete(call: Call, name: str | None, topic_id: Any, times_named: int) -> dict[str, Any]:
+    topics = call.broker.topics
+    error = None
+    try:
+        if (name is None) == (topic_id is None):
+            raise RequestError(ErrorKind.INVALID_REQUEST, "give a topic's name, or its id, and not both")
+        if times_named > 1:
+            raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{name or topic_id}' is named twice")
+        if name is None:
+            name = topics.image.names_by_id.get(topic_id)
+        else:
+            known = topics.image.topics.get(name)
+            topic_id = None if known is None else known.topic_id
+        if name is None:
+            raise RequestError(ErrorKind.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+        call.mutate(len(topics.existing(name).partitions), strict_from=_QUOTA_ERRORS)
+        await topics.delete(name)
+    except RequestError as failure:
+        error = failure
+    return {"name": name, "topic_id": topic_id, **errors.fields(error)}

@@ -1,9 +1,0 @@
-"""DeleteAcls (key 31): each filter is refused, as Kafka without an authorizer does. v2 flexible · v3 user types."""
-
-from conveyor.kafka_api import errors
-from conveyor.kafka_api.call import Call
-
-
-def handle(call: Call) -> None:
-    refused = errors.fields(errors.security_disabled()) | {"matching_acls": ()}
-    call.answer({"filter_results": [refused for _ in call.request.filters]})

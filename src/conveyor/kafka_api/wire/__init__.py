@@ -1,0 +1,1 @@
+"""The Kafka protocol's bytes: framing, connections, codecs, versions, hand-packed responses. Knows no handler."""

@@ -1,0 +1,104 @@
+"""Requests decoded and responses encoded by kio, whatever their version; schemas are loaded when first needed.
+
+A response is given as a plain dict by kio's field names; fields that a version does not have are left out, fields
+that are not given take the schema's default. So no API's code knows of the classes that kio has for each version.
+"""
+
+import io
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from datetime import timedelta
+from functools import cache
+from typing import Any, cast, get_args, get_origin
+
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+
+from conveyor.kafka_api.wire.skim import skimmer, without_none
+from conveyor.kernel.errors import ProtocolViolation
+from conveyor.kernel.ports import Bytes
+
+Body = Mapping[str, Any]
+Reader = Callable[[Bytes, int], tuple[Any, int]]
+Skim = Callable[[Bytes, int], None]
+
+_NO_THROTTLE = timedelta(0)
+
+
+@cache
+def _request_readers(api_key: int, version: int) -> tuple[Reader, Skim, Reader]:
+    schema = load_request_schema(api_key, version)
+    read_header, read_body = entity_reader(schema.__header_schema__), entity_reader(schema)
+    return cast("Reader", read_header), skimmer(schema), cast("Reader", read_body)
+
+
+def decode_request(api_key: int, version: int, frame: Bytes) -> tuple[Any, Any]:
+    """The header and the body in a frame. Raises ProtocolViolation if they are not what the schema says."""
+    read_header, skim_body, read_body = _request_readers(api_key, version)
+    try:
+        header, size = read_header(frame, 0)
+        skim_body(frame, size)
+        return header, read_body(frame, size)[0]
+    except (SerialError, ValueError, OverflowError, LookupError, TypeError) as error:
+        raise ProtocolViolation(f"api key {api_key} version {version}: {type(error).__name__}: {error}") from error
+
+
+class UnencodableResponse(Exception):  # noqa: N818 - named for what it is
+    """A bug: the answer to a request is none that its schema knows."""
+
+
+def encode_response(api_key: int, version: int, correlation_id: int, body: Body) -> bytes:
+    """A whole response, with its header, without the length in front. Raises UnencodableResponse."""
+    schema, write_header, write_body = _response_writers(api_key, version)
+    buffer = io.BytesIO()
+    try:
+        write_header(buffer, schema.__header_schema__(correlation_id=correlation_id))
+        write_body(buffer, build(schema, body))
+    except (SerialError, ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
+        raise UnencodableResponse(f"api key {api_key} version {version}: {error!r}") from error
+    return buffer.getvalue()
+
+
+def build(schema: Any, values: Body) -> Any:
+    """An entity of a kio class from a dict of its fields. Raises AssertionError for a field that must be given."""
+    arguments = {}
+    for name, convert, required in _plan(schema):
+        if name in values:
+            value = values[name]
+            arguments[name] = value if convert is None or value is None else convert(value)
+        elif name == "throttle_time":
+            arguments[name] = _NO_THROTTLE
+        else:
+            assert not required, f"{schema.__module__} needs the field {name}"
+    return schema(**arguments)
+
+
+@cache
+def _response_writers(api_key: int, version: int) -> tuple[Any, Any, Any]:
+    schema = load_response_schema(api_key, version)
+    return schema, entity_writer(schema.__header_schema__), entity_writer(schema)
+
+
+@cache
+def _plan(schema: Any) -> tuple[tuple[str, Callable[[Any], Any] | None, bool], ...]:
+    return tuple((each.name, _converter(each), each.default is MISSING) for each in fields(schema))
+
+
+def _converter(declared: "Field[Any]") -> Callable[[Any], Any] | None:
+    kafka_type = declared.metadata.get("kafka_type")
+    if kafka_type == "error_code":
+        return ErrorCode
+    if kafka_type in ("timedelta_i32", "timedelta_i64"):
+        return lambda milliseconds: timedelta(milliseconds=milliseconds)
+    bare = without_none(declared.type)
+    if get_origin(bare) is tuple:
+        item = without_none(get_args(bare)[0])
+        if is_dataclass(item):
+            return lambda values: tuple(build(item, each) for each in values)
+        return tuple
+    if is_dataclass(bare):
+        return lambda values: build(bare, values)
+    return None

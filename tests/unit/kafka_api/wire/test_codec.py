@@ -1,0 +1,69 @@
+"""Requests decoded and responses built from plain values, whatever the version."""
+
+from typing import Any
+
+import pytest
+from kio.index import load_response_schema
+
+from conveyor.kafka_api.wire.codec import build, decode_request, encode_response
+from conveyor.kernel.errors import ProtocolViolation
+from tests.unit.kafka_api.requests import SOFTWARE, request, response
+
+OFFSET = {"partition_index": 0, "error_code": 3, "timestamp": 5, "offset": 6, "leader_epoch": 7}
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_a_request_is_decoded_with_its_header(version: int) -> None:
+    values: dict[str, Any] = SOFTWARE if version == 3 else {}
+    header, body = decode_request(18, version, memoryview(request(18, version, 42, **values)))
+    assert (header.correlation_id, header.client_id) == (42, "unit")
+    assert getattr(body, "client_software_name", "test") == "test"
+
+
+def test_a_request_is_decoded_without_a_client_id() -> None:
+    header, _ = decode_request(18, 0, b"\x00\x12\x00\x00\x00\x00\x00\x07\xff\xff")
+    assert header.client_id is None
+
+
+@pytest.mark.parametrize("size", range(8, len(request(18, 3, **SOFTWARE))))
+def test_a_request_that_ends_too_early_is_a_violation(size: int) -> None:
+    with pytest.raises(ProtocolViolation):
+        decode_request(18, 3, memoryview(request(18, 3, **SOFTWARE))[:size])
+
+
+def test_text_that_is_not_utf8_is_a_violation() -> None:
+    frame = request(18, 3, client_software_name="name", client_software_version="1")
+    with pytest.raises(ProtocolViolation, match="api key 18 version 3"):
+        decode_request(18, 3, frame.replace(b"name", b"\xff\xfe\xfd\xfc"))
+
+
+@pytest.mark.parametrize(("version", "known"), [(1, {"offset", "timestamp"}), (6, {"offset", "leader_epoch"})])
+def test_a_response_has_the_fields_that_its_version_knows(version: int, known: set[str]) -> None:
+    body = {"topics": [{"name": "t", "partitions": [OFFSET]}]}
+    answer = response(2, version, encode_response(2, version, 9, body))
+    partition = answer.topics[0].partitions[0]
+    assert all(getattr(partition, name) == OFFSET[name] for name in known)
+    assert int(partition.error_code) == 3
+
+
+def test_a_response_carries_the_requests_correlation_id() -> None:
+    assert encode_response(18, 0, 77, {"error_code": 0, "api_keys": []})[:4] == b"\0\0\0M"
+
+
+def test_a_response_is_not_throttled_unless_it_says_so() -> None:
+    def throttled(**more: Any) -> Any:
+        return response(2, 2, encode_response(2, 2, 1, {"topics": [], **more})).throttle_time
+
+    assert throttled().total_seconds() == 0
+    assert throttled(throttle_time=250).total_seconds() == 0.25
+
+
+def test_a_field_that_must_be_given_is_missed() -> None:
+    with pytest.raises(AssertionError, match="needs the field topics"):
+        encode_response(2, 1, 1, {})
+
+
+def test_null_stays_null() -> None:
+    schema = load_response_schema(19, 5)
+    topic = {"name": "t", "topic_id": None, "error_code": 0, "error_message": None, "configs": None}
+    assert build(schema, {"topics": [topic]}).topics[0].configs is None

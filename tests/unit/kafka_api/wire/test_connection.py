@@ -1,0 +1,177 @@
+"""A connection answers in the order of its requests, however long one of them waits."""
+
+import gc
+from struct import pack
+
+import pytest
+
+from conveyor.kafka_api.registry import APIS
+from conveyor.kafka_api.wire.call import Call
+from conveyor.kernel.errors import ProtocolViolation
+from conveyor.records.record import encode_batch
+from tests.unit.broker.parts import BATCH, Storage
+from tests.unit.kafka_api.client import MemoryClient
+from tests.unit.kafka_api.requests import (
+    API_VERSIONS,
+    CREATE_TOPICS,
+    FETCH,
+    LIST_OFFSETS,
+    PRODUCE,
+    SOFTWARE,
+    fetch,
+    framed,
+    produce,
+    request,
+    response,
+)
+
+
+def ping(correlation_id: int) -> bytes:
+    """A request that is answered at once."""
+    return request(API_VERSIONS, 3, correlation_id, **SOFTWARE)
+
+
+async def test_requests_are_answered_in_order(client: MemoryClient) -> None:
+    client.send(ping(1), ping(2))
+    assert await client.answered_ids() == [1, 2]
+    assert client.connection.is_idle
+
+
+async def test_a_request_may_come_byte_by_byte(client: MemoryClient) -> None:
+    stream = framed(ping(1)) + framed(ping(2))
+    for number in range(len(stream)):
+        client.connection.receive(stream[number : number + 1])
+    assert await client.answered_ids() == [1, 2]
+    assert client.connection.buffered_bytes == 0
+
+
+async def test_later_answers_wait_for_an_earlier_one(client: MemoryClient, storage: Storage) -> None:
+    client.send(fetch(1), ping(2))
+    assert await client.answered_ids() == []
+    assert client.connection.finished_requests == 1
+    storage.clock.advance(ms=500)
+    assert await client.answered_ids() == [1, 2]
+
+
+async def test_a_request_is_worked_on_while_an_earlier_one_waits(client: MemoryClient) -> None:
+    """The produce behind the fetch is what the fetch waits for."""
+    client.send(fetch(1, wait_ms=60_000), produce(2, BATCH))
+    assert [await client.next_id(), await client.next_id()] == [1, 2]
+
+
+async def test_an_answer_that_takes_a_task_keeps_its_place(client: MemoryClient) -> None:
+    creatable = {"name": "made", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    making = request(CREATE_TOPICS, 2, 1, topics=[creatable], timeout=1000, validate_only=False)
+    client.send(making, ping(2))
+    assert [await client.next_id(), await client.next_id()] == [1, 2]
+
+
+async def test_request_that_waited_leaves_nothing_to_the_collector(client: MemoryClient, storage: Storage) -> None:
+    """At thousands of requests a second its pauses would be the longest waits of all."""
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        client.send(fetch(1, wait_ms=60_000), produce(2, BATCH), produce(3, BATCH))
+        assert [await client.next_id() for _ in range(3)] == [1, 2, 3]
+        storage.clock.advance(seconds=61)
+        gc.collect()
+        assert not [each for each in gc.garbage if isinstance(each, Call)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+
+
+async def test_connections_do_not_wait_for_each_other(client: MemoryClient) -> None:
+    client.send(fetch(1))
+    other = MemoryClient(client.broker)
+    other.send(ping(2))
+    assert await other.answered_ids() == [2]
+
+
+async def test_no_answer_goes_out_for_acks_none(client: MemoryClient) -> None:
+    client.send(produce(1, BATCH, acks=0), ping(2))
+    assert await client.answered_ids() == [2]
+    assert client.connection.is_idle
+
+
+async def test_stored_records_go_out_as_they_were_produced(client: MemoryClient) -> None:
+    client.send(produce(1, BATCH))
+    await client.answers.get()
+    client.send(fetch(2))
+    body = response(1, 4, await client.answers.get())
+    assert body.responses[0].partitions[0].records[17:] == BATCH[17:]
+
+
+async def test_a_full_connection_takes_requests_again_when_answers_went_out(
+    client: MemoryClient, storage: Storage
+) -> None:
+    client.send(fetch(1), fetch(2), fetch(3), ping(4))
+    assert client.connection.is_full
+    assert client.connection.finished_requests == 0
+    storage.clock.advance(ms=500)
+    assert await client.answered_ids() == [1, 2, 3]
+    client.connection.go_on()
+    assert await client.answered_ids() == [4]
+
+
+async def test_the_end_of_a_connection_ends_what_waits_for_it(client: MemoryClient, storage: Storage) -> None:
+    client.send(fetch(1), ping(2))
+    client.connection.end()
+    storage.clock.advance(seconds=60)
+    assert await client.answered_ids() == []
+    assert client.connection.finished_requests == 1
+
+
+async def test_an_answer_that_comes_after_the_end_goes_nowhere(client: MemoryClient) -> None:
+    client.send(produce(1, BATCH))
+    client.connection.end()
+    await client.broker.flusher.drain()
+    assert await client.answered_ids() == []
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "reason"),
+    [
+        (PRODUCE, 2, "message formats 0 and 1 are not taken: use a client of Kafka 0.11 or newer"),
+        (FETCH, 3, "message formats 0 and 1 are not taken: use a client of Kafka 0.11 or newer"),
+        (LIST_OFFSETS, 0, "the client is too old: Kafka's producers and consumers work since 0.11"),
+        (PRODUCE, 14, "versions 3 to 13 are served"),
+    ],
+)
+async def test_a_version_that_is_not_served_is_refused_with_its_reason(
+    client: MemoryClient, api_key: int, version: int, reason: str
+) -> None:
+    with pytest.raises(ProtocolViolation, match=reason):
+        client.send(pack(">hhih", api_key, version, 1, -1))
+
+
+async def test_produce_is_advertised_from_0_on(client: MemoryClient) -> None:
+    """Else librdkafka before 2.9 compresses nothing."""
+    answer = await client.ask(API_VERSIONS, 3, **SOFTWARE)
+    assert {each.api_key: each.min_version for each in answer.api_keys} == {
+        key: 0 if key == PRODUCE else api.min_version for key, api in APIS.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("frame", "error"),
+    [
+        (produce(2, BATCH, acks=0, topic="nothing"), "UNKNOWN_TOPIC: topic 'nothing'"),
+        (produce(2, BATCH[:-1] + b"!", acks=0), "CORRUPT_BATCH: "),
+        (produce(2, encode_batch([(1, None, bytes(2 << 20), [])]), acks=0), "MESSAGE_TOO_LARGE: "),
+    ],
+    ids=["unknown topic", "malformed", "too large"],
+)
+async def test_a_failed_produce_without_acks_closes_the_connection(
+    client: MemoryClient, frame: bytes, error: str
+) -> None:
+    client.send(ping(1), frame, ping(3))
+    assert await client.answered_ids() == [1], "what came before is answered"
+    [reason] = client.failures
+    assert reason.startswith(f"client 'unit' produced with acks=0: {error}")
+
+
+async def test_requests_before_a_violation_are_answered(client: MemoryClient) -> None:
+    with pytest.raises(ProtocolViolation):
+        client.send(ping(1), b"\x03\xe7\x00\x00\x00\x00\x00\x02")
+    assert await client.answered_ids() == [1]
