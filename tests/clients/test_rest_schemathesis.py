@@ -9,7 +9,7 @@ from hypothesis import settings
 from schemathesis.config import SchemathesisConfig
 
 from conveyor.http_api.application import ENDPOINTS
-from conveyor.http_api.openapi import make_document
+from conveyor.http_api.engine.openapi import make_document
 from conveyor.testing import Broker
 from tests.clients.rest_client import Rest
 

@@ -23,7 +23,7 @@ from conveyor.broker.produce.publish import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Pu
 from conveyor.cluster.image import INBOX, companion
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.http_api.payloads import show_headers
+from conveyor.http_api.requests.payloads import show_headers
 from conveyor.kafka_api.apis.records import k00_produce
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.policy import Start

@@ -10,7 +10,7 @@ from conveyor.cli.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path
 from conveyor.cli.queue_options import Name
 from conveyor.cli.queue_text import age
 from conveyor.cli.table import print_table
-from conveyor.http_api.durations import format_duration
+from conveyor.http_api.requests.durations import format_duration
 
 _NUMBERS = {
     "depth": "can be pulled now",

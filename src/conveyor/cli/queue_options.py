@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from conveyor.cli.client import ClientError
-from conveyor.http_api.durations import Duration
+from conveyor.http_api.requests.durations import Duration
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The subscription's name.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]

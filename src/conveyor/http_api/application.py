@@ -14,28 +14,25 @@ import msgspec
 from aiohttp import HttpVersion11, web
 
 from conveyor.broker.broker_node import Broker
-from conveyor.http_api import (
-    browsers,
-    control,
-    dead_letters,
-    description,
-    health,
-    leases,
-    messages,
-    publishing,
-    schedules,
-    settling,
-    subscriptions,
-    topics,
-)
-from conveyor.http_api.answers import Answers
-from conveyor.http_api.calls import Calls
-from conveyor.http_api.endpoint import Call, Door, Endpoint, Raw
-from conveyor.http_api.polls import Polls
-from conveyor.http_api.problems import make_problem, problem_of, problem_response
-from conveyor.http_api.reading import body_parser, query_reader, read_body
-from conveyor.http_api.tokens import Tokens
-from conveyor.http_api.unpacking import ENCODINGS
+from conveyor.http_api.engine import browsers, description
+from conveyor.http_api.engine.calls import Calls
+from conveyor.http_api.engine.endpoint import Call, Door, Endpoint, Raw
+from conveyor.http_api.engine.long_polls import Polls
+from conveyor.http_api.engine.problems import make_problem, problem_of, problem_response
+from conveyor.http_api.engine.response_budget import Answers
+from conveyor.http_api.ops import health
+from conveyor.http_api.requests.content_encoding import ENCODINGS
+from conveyor.http_api.requests.request_reader import body_parser, query_reader, read_body
+from conveyor.http_api.requests.tokens import Tokens
+from conveyor.http_api.rest import dead_letter_endpoints as dead_letters
+from conveyor.http_api.rest import lease_endpoints as leases
+from conveyor.http_api.rest import message_endpoints as messages
+from conveyor.http_api.rest import publish_endpoints as publishing
+from conveyor.http_api.rest import schedule_endpoints as schedules
+from conveyor.http_api.rest import seek_endpoints as control
+from conveyor.http_api.rest import settlement_endpoints as settling
+from conveyor.http_api.rest import subscription_endpoints as subscriptions
+from conveyor.http_api.rest import topic_endpoints as topics
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 log = logging.getLogger(__name__)

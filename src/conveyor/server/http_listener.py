@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from conveyor.broker.broker_node import Broker
-from conveyor.http_api.tokens import Tokens
+from conveyor.http_api.requests.tokens import Tokens
 from conveyor.server.probe import NetworkProbe
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from conveyor.http_api.site import Site
+    from conveyor.http_api.engine.site import Site
 
 OPERATIONS_CONNECTIONS = 64
 """Connections beyond the limit that may ask the endpoints for operators."""
@@ -93,6 +93,7 @@ class HttpListener:
 
 
 def _load() -> "tuple[Callable[[web.Application, float], Awaitable[Site]], Any, Any]":
-    from conveyor.http_api import application, site
+    from conveyor.http_api import application
+    from conveyor.http_api.engine import site
 
     return site.make_site, application.make_application, application.make_operations_application

@@ -22,7 +22,7 @@ from conveyor.adapters.system_clock import SystemClock
 from conveyor.broker.broker_node import Broker, BrokerPorts
 from conveyor.broker.partitions.compaction import Compactor
 from conveyor.broker.partitions.disk_room import DiskRoom
-from conveyor.http_api.tokens import read_tokens
+from conveyor.http_api.requests.tokens import read_tokens
 from conveyor.kafka_api.registry import load_all
 from conveyor.kernel.errors import StartupError, StorageFailure
 from conveyor.kernel.ports import Clock, Disk, MetadataStore

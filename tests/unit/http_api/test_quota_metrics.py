@@ -1,7 +1,7 @@
 """The metrics page says how often each kind of quota has held somebody back."""
 
 from conveyor.cluster.quotas import CLIENT_ID, QuotaChange
-from conveyor.http_api.metrics import render_metrics
+from conveyor.http_api.ops.metrics import render_metrics
 from conveyor.server.probe import NetworkProbe
 from tests.unit.broker.parts import running_parts
 

@@ -114,7 +114,7 @@ def test_a_request_that_is_none_is_one_line_without_a_traceback(
     assert answer.startswith(b"HTTP/1.0 400")
     assert problem(answer)["kind"] == "malformed_request"
     assert "\n" not in problem(answer)["detail"]
-    told = [each for each in caplog.records if each.name == "conveyor.http_api.request_log"]
+    told = [each for each in caplog.records if each.name == "conveyor.http_api.engine.request_log"]
     assert [(each.levelname, each.exc_info) for each in told] == [("DEBUG", None)]
     assert "\n" not in told[0].getMessage()
     assert not [each for each in caplog.records if each.name.startswith("aiohttp")]

@@ -1,0 +1,66 @@
+"""A connection of aiohttp's, where what is no request gets a problem document, too."""
+
+import asyncio
+from collections.abc import Callable
+
+from aiohttp import web
+from aiohttp.http import RawRequestMessage
+
+from conveyor.http_api.engine.problems import make_problem, problem_response
+
+
+class Connection(web.RequestHandler):
+    """One client's connection. opened, closed: told when its socket is; they have to be set before."""
+
+    __slots__ = ("closed", "opened")
+
+    opened: "Callable[[Connection], None]"
+    closed: "Callable[[Connection], None]"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.opened(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self.closed(self)
+
+    def finish(self) -> None:
+        """Take no more requests; close after the answer to the one that has begun, if there is one."""
+        is_waiting = self._waiter is not None and not self._waiter.done()
+        if is_waiting or not self._request_count:
+            self.force_close()
+        else:
+            self.close()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._messages and not isinstance(self._messages[-1][0], RawRequestMessage):
+            self._loop.call_soon(self._end_body)  # By then the request before has begun, if there is one.
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        super().handle_error(request, status, exc, message)  # It logs, and raises if an answer has begun.
+        if status >= 500:
+            problem = make_problem("internal_error", status, "a bug: the broker's log has its trace")
+        else:
+            detail = f"this is no HTTP request that can be read: {_reason(message or '')}"
+            problem = make_problem("malformed_request", status, detail)
+        response = problem_response(problem)
+        response.force_close()
+        return response
+
+    def _end_body(self) -> None:
+        """Tell who still waits for a body that the rest of it cannot be read: aiohttp would let him wait."""
+        request = self._current_request
+        if request is None or request.content.is_eof() or not self._messages:
+            return
+        error, _ = self._messages.pop()
+        request.content.set_exception(web.RequestPayloadError(_reason(getattr(error, "message", ""))))
+        request.content.feed_eof()
+        self.close()
+
+
+def _reason(message: str) -> str:
+    return message.partition("\n")[0].rstrip(".:")

@@ -1,0 +1,1 @@
+"""The endpoints for operators: health and metrics."""

@@ -1,0 +1,94 @@
+"""The broker's counters in Prometheus' text format. Read when asked for; nothing is counted twice."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from conveyor.broker.broker_node import Broker
+from conveyor.http_api.ops.queue_metrics import queue_metrics
+
+COUNTERS = {
+    "conveyor_log_appended_records": ("log", "appended_records", "Records appended to logs."),
+    "conveyor_log_appended_batches": ("log", "appended_batches", "Record batches appended to logs."),
+    "conveyor_log_appended_bytes": ("log", "appended_bytes", "Bytes appended to logs."),
+    "conveyor_log_recovered_segments": ("log", "recovered_segments", "Segments checked batch by batch at a start."),
+    "conveyor_log_truncated_bytes": ("log", "truncated_bytes", "Bytes cut off logs at recovery."),
+    "conveyor_compaction_failures": ("compaction", "failures", "Compactions that failed, and are tried again."),
+    "conveyor_compaction_unreadable_batches": (
+        "compaction",
+        "unreadable_batches",
+        "Batches that a compaction kept, as their records cannot be read.",
+    ),
+    "conveyor_network_connections_opened": ("network", "connections_opened", "Connections taken."),
+    "conveyor_network_connections_refused": ("network", "connections_refused", "Connections closed by the broker."),
+    "conveyor_network_received_bytes": ("network", "received_bytes", "Bytes received from Kafka clients."),
+    "conveyor_network_sent_bytes": ("network", "sent_bytes", "Bytes sent to Kafka clients."),
+}
+
+
+def render_metrics(broker: Broker, network_probe: Any) -> tuple[bytes, str]:
+    """The page and its content type."""
+    registry = CollectorRegistry()
+    registry.register(_BrokerCollector(broker, network_probe))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+class _BrokerCollector(Collector):
+    def __init__(self, broker: Broker, network_probe: Any) -> None:
+        self._broker = broker
+        self._probes = {"log": broker.log_probe, "compaction": broker.compaction, "network": network_probe}
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (probe, field, doc) in COUNTERS.items():
+            yield CounterMetricFamily(name, doc, value=getattr(self._probes[probe], field))
+        yield GaugeMetricFamily("conveyor_partitions", "Partitions served.", value=len(self._broker.partitions))
+        yield GaugeMetricFamily(
+            "conveyor_partitions_offline",
+            "Partitions not served because of their storage.",
+            value=len(self._broker.partitions.offline()),
+        )
+        yield from self._requests()
+        yield from self._disk()
+        yield self._throttled()
+        yield from self._per_partition()
+        yield from queue_metrics(self._broker)
+
+    def _requests(self) -> Iterator[Metric]:
+        budget = self._broker.request_budget
+        doc = "Bytes of requests being received or worked on."
+        held_bytes = budget.held_bytes + budget.small_bytes
+        yield GaugeMetricFamily("conveyor_network_request_bytes", doc, value=held_bytes)
+        doc = "Large requests that wait for their turn to be read."
+        yield GaugeMetricFamily("conveyor_network_requests_waiting", doc, value=budget.waiting_count)
+
+    def _disk(self) -> Iterator[Metric]:
+        room = self._broker.room
+        doc = "Whether producers are refused for want of room: 1, else 0."
+        yield GaugeMetricFamily("conveyor_disk_low", doc, value=int(room.is_low))
+        if room.usable_bytes is not None:
+            doc = "Room on the broker's disk when it was last measured."
+            yield GaugeMetricFamily("conveyor_disk_usable_bytes", doc, value=room.usable_bytes)
+
+    def _throttled(self) -> Metric:
+        doc = "Requests and connections that a quota has held back."
+        throttled = CounterMetricFamily("conveyor_quota_throttled", doc, labels=["quota"])
+        for key, count in self._broker.quotas.throttled.items():
+            throttled.add_metric([key], count)
+        return throttled
+
+    def _per_partition(self) -> Iterator[Metric]:
+        labels = ["topic", "partition"]
+        end = GaugeMetricFamily("conveyor_partition_log_end_offset", "Next offset of a partition.", labels=labels)
+        high = GaugeMetricFamily("conveyor_partition_high_watermark", "Offset that consumers see up to.", labels=labels)
+        size = GaugeMetricFamily("conveyor_partition_size_bytes", "Bytes of a partition's segments.", labels=labels)
+        for each in self._broker.partitions:
+            names = [each.identity.topic, str(each.identity.partition)]
+            end.add_metric(names, each.log.log_end_offset)
+            high.add_metric(names, each.high_watermark)
+            size.add_metric(names, each.log.size_bytes)
+        yield from (end, high, size)

@@ -1,0 +1,166 @@
+"""Dead letters: where they lie, what they are, delivered again, or given up."""
+
+from functools import partial
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from conveyor.broker.queues.dead_letter_copies import DeadLetter
+from conveyor.http_api.engine.endpoint import Call, Endpoint, NoQuery
+from conveyor.http_api.rest.message_document import MessageDocument, message_fields
+from conveyor.http_api.rest.subscription_endpoints import named
+
+_Filter = Annotated[str, Meta(min_length=1)]
+_MessageIds = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=10_000)]
+
+
+class DeadLetterTopicDocument(Struct):
+    """A topic of dead letters, and the subscriptions that send theirs there."""
+
+    topic: str
+    depth: int
+    subscriptions: list[str]
+
+
+class DeadLetterTopics(Struct):
+    """Topics of dead letters by name."""
+
+    topics: list[DeadLetterTopicDocument]
+
+
+class DeadLetterQuery(Struct, forbid_unknown_fields=True):
+    """filter: a CEL expression; only dead letters for which it is true are shown.
+
+    after: the last `dead_letter_id` seen.
+    """
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 10
+    filter: _Filter | None = None
+    after: str | None = None
+
+
+class DeadLetterDocument(MessageDocument, kw_only=True):
+    """A dead letter, and why it is one. Times are in ms since 1970.
+
+    message_id, partition, offset: of the original, in `origin_topic`; redrive and drop take this id. dead_letter_id: of
+    the copy in the dead-letter topic. timestamp_ms and what the message holds: as the copy has it.
+    """
+
+    dead_letter_id: str
+    reason: str
+    deliveries: int
+    first_failure_ms: int
+    last_failure_ms: int
+    origin_topic: str
+    subscription: str
+
+
+class DeadLetterList(Struct):
+    """Dead letters of a subscription.
+
+    without_copy: how many it has besides that the dead-letter topic has no copy of (it was deleted, or another took its
+    place): they cannot be shown, but delivered again. null if not all were looked at: with `after`, or if `limit` or
+    the size of the answer ended the list.
+    """
+
+    messages: list[DeadLetterDocument]
+    without_copy: int | None
+
+
+class Selection(Struct, forbid_unknown_fields=True):
+    """Which dead letters are meant: those that the filter lets through, those that are named, or all."""
+
+    filter: _Filter | None = None
+    message_ids: _MessageIds | None = None
+
+
+class Redrive(Selection):
+    """rate: messages a second at most."""
+
+    rate: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
+
+
+class Redriven(Struct):
+    """How many dead letters are delivered again. unknown: named ids of no dead letter of the subscription."""
+
+    redriven: int
+    unknown: list[str]
+
+
+class Dropped(Struct):
+    """How many dead letters were given up. unknown: named ids of no dead letter of the subscription."""
+
+    dropped: int
+    unknown: list[str]
+
+
+async def list_dead_letter_topics(call: Call[NoQuery, None]) -> DeadLetterTopics:
+    """List the topics of dead letters."""
+    found = await call.broker.dead_letters.all()
+    return DeadLetterTopics(
+        [DeadLetterTopicDocument(each.topic, each.depth, list(each.subscriptions)) for each in found]
+    )
+
+
+async def peek_dead_letters(call: Call[DeadLetterQuery, None]) -> DeadLetterList:
+    """Look at the dead letters of a subscription."""
+    found = await call.broker.dead_letters.peek(named(call).name, call.query.limit, call.query.filter, call.query.after)
+    return DeadLetterList([_show(each) for each in found.letters], found.without_copy)
+
+
+async def redrive_dead_letters(call: Call[NoQuery, Redrive]) -> Redriven:
+    """Deliver dead letters again: all, those that match, or those that are named.
+
+    The answer comes when all are on their way, which may take long with a `rate`; meanwhile the subscription's `dead`
+    tells how many are left.
+    """
+    name, body = named(call).name, call.body
+    redriven = Redriven(0, await _unknown(call, name))
+
+    def count(done: int, _total: int) -> None:
+        redriven.redriven = done
+
+    work = partial(
+        call.broker.dead_letters.redrive,
+        name,
+        filter=body.filter,
+        message_ids=body.message_ids,
+        rate=body.rate,
+        progress=count,
+    )
+    await call.door.polls.wait(work, 0)
+    return redriven
+
+
+async def drop_dead_letters(call: Call[NoQuery, Selection]) -> Dropped:
+    """Give dead letters up: all, those that match, or those that are named. Their copies stay where they lie."""
+    name, body = named(call).name, call.body
+    unknown = await _unknown(call, name)
+    dropped = await call.broker.dead_letters.drop(name, filter=body.filter, message_ids=body.message_ids)
+    return Dropped(dropped, unknown)
+
+
+ENDPOINTS = (
+    Endpoint(method="GET", path="/dlq", function=list_dead_letter_topics),
+    Endpoint(method="GET", path="/dlq/{subscription}", function=peek_dead_letters),
+    Endpoint(method="POST", path="/dlq/{subscription}/drop", function=drop_dead_letters),
+    Endpoint(method="POST", path="/dlq/{subscription}/redrive", function=redrive_dead_letters),
+    Endpoint(method="POST", path="/subscriptions/{subscription}/redrive", function=redrive_dead_letters),
+)
+
+
+async def _unknown(call: Call[NoQuery, Any], name: str) -> list[str]:
+    return await call.broker.dead_letters.unknown(name, call.body.message_ids or ())
+
+
+def _show(letter: DeadLetter) -> DeadLetterDocument:
+    return DeadLetterDocument(
+        **message_fields(letter.message),
+        dead_letter_id=letter.copy_id,
+        reason=letter.reason,
+        deliveries=letter.deliveries,
+        first_failure_ms=letter.first_failure_ms,
+        last_failure_ms=letter.last_failure_ms,
+        origin_topic=letter.message.topic,
+        subscription=letter.subscription,
+    )

@@ -1,0 +1,281 @@
+"""Publishing: one message, whose payload is the request's body, or a batch of messages in JSON."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, ValidationError, convert
+
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.produce.message_publisher import OutgoingMessage, PublishedMessage
+from conveyor.http_api.engine.endpoint import Call, Endpoint, NoQuery
+from conveyor.http_api.engine.problems import Problem, problem_of
+from conveyor.http_api.requests.body_parts import batch_parts
+from conveyor.http_api.requests.durations import Duration
+from conveyor.http_api.requests.fields import decode_field
+from conveyor.http_api.requests.payloads import Encoding, HeaderValue, as_bytes, read_headers
+from conveyor.http_api.requests.request_reader import body_parser
+from conveyor.http_api.requests.start_position import Moment
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.records import message_attributes as attributes
+from conveyor.records.record import Header
+
+BATCH_BYTES = 16 << 20
+"""A batch's body may be this long, or twice as long as the topic's largest message: base64 takes a third more."""
+
+MAX_MESSAGES = 10_000
+"""Of a batch."""
+_HEADERS_AT_ONCE = 5_000
+"""In one turn of the event loop; a message counts as one."""
+_FREED_AT_ONCE = 1_000
+
+_PREFIX = "conveyor-"
+_Priority = Annotated[int, Meta(ge=0, le=attributes.PRIORITIES - 1)]
+_Name = Annotated[str, Meta(min_length=1)]
+_Partition = Annotated[int, Meta(ge=0, le=100_000)]
+
+
+class Attributes(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What may be asked for with a message, beside its payload."""
+
+    key: str | None = None
+    delay: Duration | None = None
+    deliver_at: Moment | None = None
+    priority: _Priority | None = None
+    tag: _Name | None = None
+    ttl: Duration | None = None
+    dedup_id: _Name | None = None
+    partition: _Partition | None = None
+
+
+class PublishQuery(Attributes, kw_only=True):
+    """The same as a query. `header`: `name:value`, as often as there are headers."""
+
+    header: list[Annotated[str, Meta(pattern="^[^:]+:")]] = []
+
+
+class NewMessage(Attributes, kw_only=True):
+    """One message of a batch. payload and key: text, or base64 where the field beside says so."""
+
+    payload: str | None
+    payload_encoding: Encoding | None = None
+    key_encoding: Encoding | None = None
+    headers: dict[_Name, HeaderValue | list[HeaderValue]] = {}
+
+
+class NewMessages(Struct, forbid_unknown_fields=True):
+    """A batch of messages."""
+
+    messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+
+
+class Receipt(Struct):
+    """Where a message went. duplicate: it was there already, by its dedup_id, and this is its place."""
+
+    message_id: str
+    partition: int
+    offset: int
+    duplicate: bool = False
+
+
+class BatchReceipt(Struct, omit_defaults=True):
+    """What became of one message of a batch."""
+
+    status: Literal["ok", "error"]
+    message_id: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    duplicate: bool = False
+    error: Problem | None = None
+
+
+class BatchReceipts(Struct):
+    """What became of each message of a batch, in their order."""
+
+    results: list[BatchReceipt]
+
+
+async def publish_message(call: Call[PublishQuery, bytes]) -> Receipt:
+    """Publish a message: the body is its payload, of any content type.
+
+    What is asked for stands in the query, or in request headers; the query goes first. The answer comes when the
+    message is on the disk.
+    """
+    asked, headers = _request_headers(call.headers)
+    headers += [_header(text) for text in call.query.header]
+    message = _outgoing(call.body, _merged(call.query, asked), headers)
+    published = (await call.broker.messages.publish(call.names["topic"], [message]))[0]
+    if isinstance(published, RequestError):
+        raise published
+    return Receipt(published.message_id, published.partition, published.offset, published.duplicate)
+
+
+async def publish_batch(call: Call[NoQuery, NewMessages]) -> BatchReceipts:
+    """Publish messages. Each is answered on its own; the answer comes when those that were taken are on the disk."""
+    documents = call.body.messages
+    documents.reverse()
+    errors: list[RequestError | None] = []
+    sound: list[OutgoingMessage] = []
+    headers_count = 0
+    while documents:
+        document = documents.pop()  # Freed here: a million headers at once would take 0.1 s.
+        made = _from_document(document)
+        if isinstance(made, OutgoingMessage):
+            sound.append(made)
+        errors.append(None if isinstance(made, OutgoingMessage) else made)
+        headers_count += 1 + len(document.headers)
+        if headers_count > _HEADERS_AT_ONCE:
+            headers_count = 0
+            await asyncio.sleep(0)
+    published = iter(await call.broker.messages.publish(call.names["topic"], sound) if sound else ())
+    while sound:
+        del sound[-_FREED_AT_ONCE:]
+        await asyncio.sleep(0)
+    return BatchReceipts([_receipt(error or next(published)) for error in errors])
+
+
+async def read_batch(body: bytes) -> NewMessages:
+    """Decode a batch, part after part; no more of it than there may be messages. Raises RequestError."""
+    found: list[NewMessage] = []
+    async for part in batch_parts(body):
+        found += _parse_batch(part).messages
+        if len(found) > MAX_MESSAGES:
+            raise _wrong(f"in the request's body: Expected `array` of length <= {MAX_MESSAGES} - at `$.messages`")
+        await asyncio.sleep(0)
+    return NewMessages(found)
+
+
+def payload_limit(broker: Broker, names: Mapping[str, str]) -> int:
+    """The largest message that the topic takes."""
+    try:
+        return broker.partitions.find(names["topic"], 0).log.topic.max_message_bytes
+    except RequestError:
+        return broker.settings.topics.max_message_bytes
+
+
+def batch_limit(broker: Broker, names: Mapping[str, str]) -> int:
+    return max(BATCH_BYTES, 2 * payload_limit(broker, names))
+
+
+REQUEST_HEADERS = (
+    ("Conveyor-Key", "The message's key."),
+    ("Conveyor-Delay", "As `delay`; likewise the others."),
+    ("Conveyor-Deliver-At", "As `deliver_at`."),
+    ("Conveyor-Priority", "As `priority`."),
+    ("Conveyor-Tag", "As `tag`."),
+    ("Conveyor-Ttl", "As `ttl`."),
+    ("Conveyor-Dedup-Id", "As `dedup_id`."),
+    ("Conveyor-Partition", "As `partition`."),
+    ("Conveyor-Header", "`name: value`, as often as there are headers."),
+)
+
+ENDPOINTS = (
+    Endpoint(
+        method="POST",
+        path="/topics/{topic}/messages",
+        function=publish_message,
+        status=201,
+        body_limit=payload_limit,
+        problems=(507,),
+        headers=REQUEST_HEADERS,
+    ),
+    Endpoint(
+        method="POST",
+        path="/topics/{topic}/messages:batch",
+        function=publish_batch,
+        body_limit=batch_limit,
+        read=read_batch,
+    ),
+)
+
+_parse_batch = body_parser(NewMessages)
+_FIELDS = {name.lower(): name[len(_PREFIX) :].lower().replace("-", "_") for name, _ in REQUEST_HEADERS}
+
+
+def _request_headers(given: Mapping[str, str]) -> tuple[Attributes | None, list[Header]]:
+    """What a request's own headers ask for, and the message's headers in them."""
+    asked: dict[str, str] = {}
+    headers: list[Header] = []
+    for name, value in given.items():
+        if name[: len(_PREFIX)].lower() != _PREFIX:
+            continue
+        field = _FIELDS.get(name.lower())
+        if field is None:
+            known = ", ".join(name for name, _ in REQUEST_HEADERS)
+            raise _wrong(f"unknown request header '{name}': known are {known}")
+        if field == "header":
+            headers.append(_header(value))
+        elif field in asked:
+            raise _wrong(f"request header '{name}' is given more than once")
+        else:
+            asked[field] = value
+    if not asked:
+        return None, headers
+    try:
+        return convert(asked, Attributes, strict=False, dec_hook=decode_field), headers
+    except ValidationError as error:
+        raise _wrong(f"in the Conveyor- request headers: {error}") from error
+
+
+def _merged(first: Attributes, second: Attributes | None) -> Attributes:
+    """What the first asks for, and the second where the first does not say."""
+    if second is None:
+        return first
+    given = {name: getattr(first, name) for name in Attributes.__struct_fields__}
+    return Attributes(**{name: getattr(second, name) if value is None else value for name, value in given.items()})
+
+
+def _from_document(message: NewMessage) -> OutgoingMessage | RequestError:
+    try:
+        payload = as_bytes(message.payload, message.payload_encoding, "payload")
+        key = as_bytes(message.key, message.key_encoding, "key")
+        return _outgoing(payload, message, read_headers(message.headers), key)
+    except RequestError as error:
+        return error
+
+
+def _outgoing(
+    payload: bytes | None, asked: Attributes, headers: list[Header], key: bytes | None = None
+) -> OutgoingMessage:
+    """Raises RequestError (INVALID_REQUEST): what a Kafka producer sets in silence to no effect is refused here."""
+    attributes.check_attributes(headers)
+    if key is None and asked.key is not None:
+        key = _bytes(asked.key)
+    return OutgoingMessage(
+        value=payload, key=key, headers=(*headers, *_attribute_headers(asked)), partition=asked.partition
+    )
+
+
+def _attribute_headers(asked: Attributes) -> list[Header]:
+    """As any producer would set them."""
+    numbers = (
+        (attributes.DELAY_MS, asked.delay),
+        (attributes.DELIVER_AT_MS, asked.deliver_at),
+        (attributes.TTL_MS, asked.ttl),
+        (attributes.PRIORITY, asked.priority),
+    )
+    texts = ((attributes.TAG, asked.tag), (attributes.DEDUP_ID, asked.dedup_id))
+    headers: list[Header] = [(name, b"%d" % number) for name, number in numbers if number is not None]
+    return headers + [(name, _bytes(text)) for name, text in texts if text is not None]
+
+
+def _header(text: str) -> Header:
+    name, separator, value = text.partition(":")
+    if not separator or not name or not name.isprintable():
+        raise _wrong(f"{text!r} is no header: write name:value")
+    return name, _bytes(value.lstrip(" "))
+
+
+def _bytes(text: str) -> bytes:
+    """What stood in the request, be it UTF-8 or not."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _receipt(published: PublishedMessage | RequestError) -> BatchReceipt:
+    if isinstance(published, RequestError):
+        return BatchReceipt("error", error=problem_of(published))
+    return BatchReceipt("ok", published.message_id, published.partition, published.offset, published.duplicate)
+
+
+def _wrong(detail: str) -> RequestError:
+    return RequestError(ErrorKind.INVALID_REQUEST, detail)

@@ -1,0 +1,141 @@
+"""Schedules: a message that is published again and again, by a cron expression."""
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from conveyor.broker.broker_node import Broker
+from conveyor.broker.hosts.schedules import Schedule
+from conveyor.http_api.engine.endpoint import Call, Endpoint, NoQuery
+from conveyor.http_api.requests.payloads import Encoding, Headers, as_bytes, as_text, read_headers, show_headers
+from conveyor.http_api.rest.topic_endpoints import TopicName
+
+_Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[a-zA-Z0-9._-]+$", examples=["nightly"])]
+_Cron = Annotated[str, Meta(min_length=1, max_length=200, examples=["0 3 * * *"])]
+
+
+class NewSchedule(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A schedule to be. cron: five fields, as in `0 3 * * *`. time_zone: its IANA name."""
+
+    name: _Name
+    topic: TopicName
+    cron: _Cron
+    time_zone: str = "UTC"
+    payload: str = ""
+    payload_encoding: Encoding | None = None
+    key: str | None = None
+    key_encoding: Encoding | None = None
+    headers: Headers = {}
+    paused: bool = False
+
+
+class ScheduleChange(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Fields of a schedule. What is left out stays as it is."""
+
+    topic: TopicName | UnsetType = UNSET
+    cron: _Cron | UnsetType = UNSET
+    time_zone: str | UnsetType = UNSET
+    payload: str | UnsetType = UNSET
+    payload_encoding: Encoding | None = None
+    key: str | UnsetType | None = UNSET
+    key_encoding: Encoding | None = None
+    headers: Headers | UnsetType = UNSET
+    paused: bool | UnsetType = UNSET
+
+
+class ScheduleDocument(Struct, kw_only=True):
+    """A schedule. next_ms: when it is due next, in ms since 1970; null if never, or while it is paused."""
+
+    name: str
+    topic: str
+    cron: str
+    time_zone: str
+    payload: str | None
+    payload_encoding: Encoding | UnsetType = UNSET
+    key: str | None
+    key_encoding: Encoding | UnsetType = UNSET
+    headers: Headers
+    paused: bool
+    next_ms: int | None
+
+
+class ScheduleList(Struct):
+    """Schedules by name."""
+
+    schedules: list[ScheduleDocument]
+
+
+async def create_schedule(call: Call[NoQuery, NewSchedule]) -> ScheduleDocument:
+    """Publish a message at every time that a cron expression names."""
+    body = call.body
+    schedule = Schedule(
+        name=body.name,
+        topic=body.topic,
+        cron=body.cron,
+        time_zone=body.time_zone,
+        payload=as_bytes(body.payload, body.payload_encoding, "payload") or b"",
+        key=as_bytes(body.key, body.key_encoding, "key"),
+        headers=tuple(read_headers(body.headers)),
+        paused=body.paused,
+    )
+    await call.broker.schedules.add(schedule)
+    return _show(call.broker, schedule)
+
+
+async def list_schedules(call: Call[NoQuery, None]) -> ScheduleList:
+    """List the schedules."""
+    return ScheduleList([_show(call.broker, each) for each in call.broker.schedules.list()])
+
+
+async def show_schedule(call: Call[NoQuery, None]) -> ScheduleDocument:
+    """Show a schedule, and when it is due next."""
+    return _show(call.broker, call.broker.schedules.existing(call.names["schedule"]))
+
+
+async def change_schedule(call: Call[NoQuery, ScheduleChange]) -> ScheduleDocument:
+    """Change a schedule, pause it, or let it go on: from now on. What is not named stays as it is.
+
+    Times that pass while it is paused are not made up for.
+    """
+    body = call.body
+    given: dict[str, Any] = {name: getattr(body, name) for name in ("topic", "cron", "time_zone", "paused")}
+    if body.payload is not UNSET:
+        given["payload"] = as_bytes(body.payload, body.payload_encoding, "payload")
+    if body.key is not UNSET:
+        given["key"] = as_bytes(body.key, body.key_encoding, "key")
+    if body.headers is not UNSET:
+        given["headers"] = tuple(read_headers(body.headers))
+    changes = {name: value for name, value in given.items() if value is not UNSET}
+    return _show(call.broker, await call.broker.schedules.change(call.names["schedule"], changes))
+
+
+async def delete_schedule(call: Call[NoQuery, None]) -> None:
+    """Delete a schedule. What it has published stays."""
+    await call.broker.schedules.remove(call.names["schedule"])
+
+
+ENDPOINTS = (
+    Endpoint(method="POST", path="/schedules", function=create_schedule, status=201, problems=(404, 409)),
+    Endpoint(method="GET", path="/schedules", function=list_schedules),
+    Endpoint(method="GET", path="/schedules/{schedule}", function=show_schedule),
+    Endpoint(method="PATCH", path="/schedules/{schedule}", function=change_schedule),
+    Endpoint(method="DELETE", path="/schedules/{schedule}", function=delete_schedule, status=204),
+)
+
+
+def _show(broker: Broker, schedule: Schedule) -> ScheduleDocument:
+    payload, payload_encoding = as_text(schedule.payload)
+    key, key_encoding = as_text(schedule.key)
+    return ScheduleDocument(
+        name=schedule.name,
+        topic=schedule.topic,
+        cron=schedule.cron,
+        time_zone=schedule.time_zone,
+        payload=payload,
+        payload_encoding=payload_encoding,
+        key=key,
+        key_encoding=key_encoding,
+        headers=show_headers(schedule.headers),
+        paused=schedule.paused,
+        next_ms=broker.schedules.next_ms(schedule, broker.clock.now_ms()),
+    )

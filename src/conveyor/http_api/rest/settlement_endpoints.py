@@ -1,0 +1,122 @@
+"""Settling leased messages, one or many, by ack id or by message id: ack, nack, extend, reject.
+
+Each is answered on its own, in order. A request that names a single message by `ack_id` or `message_id` fails with that
+message's own problem; one that names several in a list is answered with 200 and tells them apart.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from conveyor.http_api.engine.endpoint import Call, Endpoint, NoQuery
+from conveyor.http_api.engine.problems import Problem, problem_of
+from conveyor.http_api.requests.durations import Duration
+from conveyor.http_api.rest.lease_endpoints import Visibility
+from conveyor.http_api.rest.subscription_endpoints import named
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+_TARGETS = ("ack_id", "message_id", "ack_ids", "message_ids")
+_Id = Annotated[str, Meta(min_length=1, max_length=1000)]
+_Ids = Annotated[list[_Id], Meta(min_length=1, max_length=10_000)]
+_ONE_OF = Meta(extra_json_schema={"oneOf": [{"required": [name]} for name in _TARGETS]})
+
+
+class Targets(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which messages are meant: one of the four says so."""
+
+    ack_id: _Id | UnsetType = UNSET
+    message_id: _Id | UnsetType = UNSET
+    ack_ids: _Ids | UnsetType = UNSET
+    message_ids: _Ids | UnsetType = UNSET
+
+
+class Nack(Targets, kw_only=True):
+    """delay: until the message can be leased again, else what the subscription's `retry` comes to."""
+
+    delay: Duration | None = None
+
+
+class Extension(Targets, kw_only=True):
+    """visibility: how long the lease lasts, from now on."""
+
+    visibility: Visibility
+
+
+class Rejection(Targets, kw_only=True):
+    """reason: what is written on the dead letter."""
+
+    reason: Annotated[str, Meta(max_length=10_000)] = "rejected"
+
+
+class Settled(Struct, omit_defaults=True):
+    """What became of one message. ack_id or message_id: as it was named."""
+
+    status: Literal["ok", "error"]
+    ack_id: str | None = None
+    message_id: str | None = None
+    error: Problem | None = None
+
+
+class SettledList(Struct):
+    """What became of each message, in the order in which they were named."""
+
+    results: list[Settled]
+
+
+async def ack_messages(call: Call[NoQuery, Annotated[Targets, _ONE_OF]]) -> SettledList:
+    """Acknowledge messages: they are settled, and do not come again."""
+    return _results(call.body, await call.broker.queues.ack(named(call).name, _targets(call.body)))
+
+
+async def nack_messages(call: Call[NoQuery, Annotated[Nack, _ONE_OF]]) -> SettledList:
+    """Give messages back: they come again after a while, and go to the dead letters after their last delivery."""
+    body = call.body
+    return _results(body, await call.broker.queues.nack(named(call).name, _targets(body), body.delay))
+
+
+async def extend_leases(call: Call[NoQuery, Annotated[Extension, _ONE_OF]]) -> SettledList:
+    """Let leases last longer, or shorter: counted from now."""
+    body = call.body
+    return _results(body, await call.broker.queues.extend(named(call).name, _targets(body), body.visibility))
+
+
+async def reject_messages(call: Call[NoQuery, Annotated[Rejection, _ONE_OF]]) -> SettledList:
+    """Send messages to the dead letters at once, with a reason."""
+    body = call.body
+    return _results(body, await call.broker.queues.reject(named(call).name, _targets(body), body.reason))
+
+
+ENDPOINTS = tuple(
+    Endpoint(method="POST", path=f"/subscriptions/{{subscription}}/{verb}", function=function, problems=(409,))
+    for verb, function in (
+        ("ack", ack_messages),
+        ("nack", nack_messages),
+        ("extend", extend_leases),
+        ("reject", reject_messages),
+    )
+)
+
+
+def _targets(body: Targets) -> list[str]:
+    """Raises RequestError (INVALID_REQUEST) unless they are named in one way."""
+    given: list[Any] = [each for name in _TARGETS if (each := getattr(body, name)) is not UNSET]
+    if len(given) != 1:
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"name the messages by one of {', '.join(_TARGETS)}")
+    return given[0] if isinstance(given[0], list) else given
+
+
+def _results(body: Targets, errors: Sequence[RequestError | None]) -> SettledList:
+    is_one = body.ack_id is not UNSET or body.message_id is not UNSET
+    if is_one and errors[0] is not None:
+        raise errors[0]
+    by_ack_id = body.ack_id is not UNSET or body.ack_ids is not UNSET
+    pairs = zip(_targets(body), errors, strict=True)
+    return SettledList([_settled(by_ack_id, target, error) for target, error in pairs])
+
+
+def _settled(by_ack_id: bool, target: str, error: RequestError | None) -> Settled:
+    ack_id, message_id = (target, None) if by_ack_id else (None, target)
+    if error is None:
+        return Settled("ok", ack_id, message_id)
+    return Settled("error", ack_id, message_id, problem_of(error))

@@ -1,0 +1,212 @@
+"""Subscriptions: make, list, show, change, delete; by their topic, or by their name alone."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, convert, to_builtins
+
+from conveyor.http_api.engine.endpoint import Call, Endpoint, NoQuery
+from conveyor.http_api.requests.start_position import Beginning, format_start
+from conveyor.http_api.rest.topic_endpoints import TopicName
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.queues.subscription.policy import (
+    MAX_NAME_CHARACTERS,
+    MAX_VISIBILITY_MS,
+    Start,
+    Subscription,
+    policy_document,
+)
+
+_YEAR_MS = 365 * 86_400_000
+_Milliseconds = Annotated[int, Meta(ge=0, le=_YEAR_MS)]
+SubscriptionName = Annotated[
+    str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS, pattern=r"^[a-zA-Z0-9._-]+$", examples=["billing"])
+]
+
+
+class RetryChange(Struct, forbid_unknown_fields=True):
+    """Exponential backoff with full jitter: the n-th wait is between 0 and min(cap_ms, base_ms * factor ** (n - 1))."""
+
+    base_ms: _Milliseconds | UnsetType = UNSET
+    factor: Annotated[float, Meta(ge=1, le=100)] | UnsetType = UNSET
+    cap_ms: _Milliseconds | UnsetType = UNSET
+
+
+class PolicyChange(Struct, forbid_unknown_fields=True, kw_only=True):
+    """How a subscription's messages are handed out. What is left out stays as it is.
+
+    filter: a CEL expression. max_deliveries: 0 for no limit. fair_by: a header by whose value messages take turns.
+    """
+
+    filter: Annotated[str, Meta(min_length=1)] | UnsetType | None = UNSET
+    on_filter_error: Literal["deliver", "skip", "dead_letter"] | UnsetType = UNSET
+    delivery: Literal["at_least_once", "at_most_once", "exactly_once"] | UnsetType = UNSET
+    ordering: Literal["none", "key"] | UnsetType = UNSET
+    visibility_timeout_ms: Annotated[int, Meta(ge=0, le=MAX_VISIBILITY_MS)] | UnsetType = UNSET
+    max_deliveries: Annotated[int, Meta(ge=0, le=1_000_000)] | UnsetType = UNSET
+    retry: RetryChange | UnsetType = UNSET
+    dead_letter_topic: TopicName | UnsetType = UNSET
+    on_expiry: Literal["drop", "dead_letter"] | UnsetType = UNSET
+    priority_ageing_ms: _Milliseconds | UnsetType = UNSET
+    fair_by: Annotated[str, Meta(min_length=1)] | UnsetType | None = UNSET
+    max_in_flight: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
+    paused: bool | UnsetType = UNSET
+    push: UnsetType | None = UNSET
+
+
+class NewSubscription(PolicyChange, kw_only=True):
+    """A subscription to be. start: latest if it does not say."""
+
+    name: SubscriptionName
+    start: Beginning | None = None
+
+
+class RetryDocument(Struct):
+    """See `RetryChange`."""
+
+    base_ms: int
+    factor: float
+    cap_ms: int
+
+
+class SubscriptionDocument(Struct, kw_only=True):
+    """A subscription. start: earliest, latest, or a time by RFC 3339."""
+
+    name: str
+    topic: str
+    id: str
+    start: str
+    filter: str | None
+    on_filter_error: str
+    delivery: str
+    ordering: str
+    visibility_timeout_ms: int
+    max_deliveries: int
+    retry: RetryDocument
+    dead_letter_topic: str
+    on_expiry: str
+    priority_ageing_ms: int
+    fair_by: str | None
+    max_in_flight: int
+    paused: bool
+    push: None = None
+
+
+class SubscriptionDetails(SubscriptionDocument, kw_only=True):
+    """A subscription and how it stands.
+
+    depth: messages that could be leased now. unsettled: all that are not settled. dead: its dead letters.
+    oldest_age_ms: of its oldest unsettled message. ack_rate, retry_rate: a second, lately.
+    """
+
+    depth: int
+    in_flight: int
+    delayed: int
+    dead: int
+    unsettled: int
+    oldest_age_ms: int | None
+    acked: int
+    retried: int
+    ack_rate: float
+    retry_rate: float
+    filter_errors: int
+
+
+class SubscriptionList(Struct):
+    """Subscriptions by name."""
+
+    subscriptions: list[SubscriptionDocument]
+
+
+async def create_subscription(call: Call[NoQuery, NewSubscription]) -> SubscriptionDocument:
+    """Make a subscription on a topic. Its name is unique in the broker."""
+    body = call.body
+    start = Start() if body.start is None else body.start.start
+    made = await call.broker.queues.create(call.names["topic"], body.name, start, _policy(body))
+    return show_subscription(made)
+
+
+async def list_topics_subscriptions(call: Call[NoQuery, None]) -> SubscriptionList:
+    """List the subscriptions of a topic."""
+    topic = call.broker.topics.existing(call.names["topic"])
+    return _list(call.broker.queues.all(topic.name))
+
+
+async def list_subscriptions(call: Call[NoQuery, None]) -> SubscriptionList:
+    """List all subscriptions."""
+    return _list(call.broker.queues.all())
+
+
+async def show_one_subscription(call: Call[NoQuery, None]) -> SubscriptionDetails:
+    """Show a subscription: its policy, what waits in it, how fast it is worked off."""
+    subscription = named(call)
+    stats = await call.broker.queues.stats(subscription.name)
+    shown = to_builtins(show_subscription(subscription))
+    return convert(shown | {name: getattr(stats, name) for name in _STATS}, SubscriptionDetails)
+
+
+async def change_subscription(call: Call[NoQuery, PolicyChange]) -> SubscriptionDocument:
+    """Change how a subscription's messages are handed out. What is not named stays as it is."""
+    return show_subscription(await call.broker.queues.change(named(call).name, _policy(call.body)))
+
+
+async def delete_subscription(call: Call[NoQuery, None]) -> None:
+    """Delete a subscription. The topic keeps its messages."""
+    await call.broker.queues.delete(named(call).name)
+
+
+_OF_TOPIC = "/topics/{topic}/subscriptions"
+_ALL = "/subscriptions"
+
+ENDPOINTS = (
+    Endpoint(method="POST", path=_OF_TOPIC, function=create_subscription, status=201, problems=(409,)),
+    Endpoint(method="GET", path=_OF_TOPIC, function=list_topics_subscriptions),
+    Endpoint(method="GET", path=_ALL, function=list_subscriptions),
+    *(
+        endpoint
+        for path in (f"{_OF_TOPIC}/{{subscription}}", f"{_ALL}/{{subscription}}")
+        for endpoint in (
+            Endpoint(method="GET", path=path, function=show_one_subscription),
+            Endpoint(method="PATCH", path=path, function=change_subscription),
+            Endpoint(method="DELETE", path=path, function=delete_subscription, status=204),
+        )
+    ),
+)
+
+_STATS = set(SubscriptionDetails.__struct_fields__) - set(SubscriptionDocument.__struct_fields__)
+
+
+def named(call: Call[Any, Any]) -> Subscription:
+    """The subscription in a path. Raises RequestError (UNKNOWN_SUBSCRIPTION); also if it is another topic's."""
+    subscription = call.broker.queues.existing(call.names["subscription"])
+    topic = call.names.get("topic", subscription.topic)
+    if topic != subscription.topic:
+        call.broker.topics.existing(topic)
+        raise RequestError(
+            ErrorKind.UNKNOWN_SUBSCRIPTION,
+            f"topic '{topic}' has no subscription '{subscription.name}': that name is taken on '{subscription.topic}'",
+        )
+    return subscription
+
+
+def show_subscription(subscription: Subscription) -> SubscriptionDocument:
+    """The document of one subscription."""
+    return convert(
+        {
+            **policy_document(subscription.policy),
+            "name": subscription.name,
+            "topic": subscription.topic,
+            "id": str(subscription.id),
+            "start": format_start(subscription.start),
+        },
+        SubscriptionDocument,
+    )
+
+
+def _list(subscriptions: list[Subscription]) -> SubscriptionList:
+    return SubscriptionList([show_subscription(each) for each in sorted(subscriptions, key=lambda each: each.name)])
+
+
+def _policy(body: PolicyChange) -> dict[str, Any]:
+    """The fields that a request has, and nothing that it left out."""
+    given = {name: getattr(body, name) for name in PolicyChange.__struct_fields__ if name != "push"}
+    return {name: to_builtins(value) for name, value in given.items() if value is not UNSET}

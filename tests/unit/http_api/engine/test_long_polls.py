@@ -1,0 +1,58 @@
+"""Requests that wait: given up when their client goes, answered when the broker stops."""
+
+import asyncio
+
+import pytest
+
+from conveyor.http_api.engine.long_polls import Polls
+
+NOTHING: list[int] = []
+
+
+class Waiting:
+    """Work that never ends by itself."""
+
+    def __init__(self) -> None:
+        self.begun, self.cancelled = asyncio.Event(), False
+
+    async def __call__(self) -> list[int]:
+        self.begun.set()
+        never: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        try:
+            return await never
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+
+
+async def test_poll_answers_with_what_its_work_returns() -> None:
+    async def work() -> list[int]:
+        return [1]
+
+    assert await Polls().wait(work, NOTHING) == [1]
+
+
+async def test_poll_that_is_cancelled_cancels_its_work() -> None:
+    work = Waiting()
+    poll = asyncio.ensure_future(Polls().wait(work, NOTHING))
+    await work.begun.wait()
+    poll.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await poll
+    assert work.cancelled
+
+
+async def test_poll_is_answered_when_the_broker_stops() -> None:
+    work, polls = Waiting(), Polls()
+    poll = asyncio.ensure_future(polls.wait(work, [7]))
+    await work.begun.wait()
+    await polls.stop()
+    assert await poll == [7]
+    assert work.cancelled
+
+
+async def test_poll_after_the_stop_does_not_wait() -> None:
+    work, polls = Waiting(), Polls()
+    await polls.stop()
+    assert await polls.wait(work, NOTHING) == []
+    assert not work.begun.is_set()

@@ -1,0 +1,31 @@
+"""Every expected error has a problem document."""
+
+import json
+
+import pytest
+
+from conveyor.http_api.engine.problems import make_problem, problem_of, problem_response
+from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
+
+
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_problem_has_the_status_of_the_table(kind: ErrorKind) -> None:
+    problem = problem_of(RequestError(kind, "do this"))
+    assert (problem.status, problem.retriable) == (ERRORS[kind].http_status, ERRORS[kind].retriable)
+    assert 400 <= problem.status < 600
+    assert (problem.detail, problem.kind) == ("do this", kind.name.lower())
+
+
+def test_problem_is_answered_as_rfc_9457_says() -> None:
+    response = problem_response(make_problem("lease_lost", 409, "lease it again"), {"X-More": "1"})
+    assert (response.status, response.headers["X-More"]) == (409, "1")
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert isinstance(response.body, bytes)
+    assert json.loads(response.body) == {
+        "type": "urn:conveyor:problem:lease-lost",
+        "title": "Lease lost",
+        "status": 409,
+        "detail": "lease it again",
+        "kind": "lease_lost",
+        "retriable": False,
+    }

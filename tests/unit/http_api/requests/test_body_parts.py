@@ -1,0 +1,87 @@
+"""A batch that is cut into parts holds the same messages as the whole, and is refused where the whole would be."""
+
+import json
+import random
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conveyor.http_api.requests.body_parts import MAX_VALUES, PART_BYTES, batch_parts
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+decode = msgspec.json.Decoder(dict[str, list[dict[str, object]]]).decode
+
+
+async def parts_of(body: bytes) -> list[bytes]:
+    return [part async for part in batch_parts(body)]
+
+
+async def messages_of(body: bytes) -> list[object]:
+    return [message for part in await parts_of(body) for message in decode(part)["messages"]]
+
+
+NASTY = ['},{"payload":"', '"]}', "\\", '\\"', "\\\\", "{[", ", ", "é\u2028", '{"a":[{"b":"c"},{}]}', "\\u0022"]
+TEXT = st.lists(st.sampled_from([*NASTY, "x" * 3_000]), max_size=8).map("".join)
+HEADERS = st.dictionaries(TEXT, st.one_of(st.none(), TEXT, st.lists(TEXT, max_size=3)), max_size=4)
+
+
+@given(
+    kinds=st.lists(st.fixed_dictionaries({"payload": TEXT, "headers": HEADERS}), min_size=1, max_size=12),
+    separators=st.sampled_from([(",", ":"), (", ", ": "), (" ,\n ", "\t:  ")]),
+    seed=st.integers(0, 1 << 32),
+)
+async def test_parts_hold_the_messages_of_the_whole(
+    kinds: list[dict[str, object]], separators: tuple[str, str], seed: int
+) -> None:
+    messages = random.Random(seed).choices(kinds, k=120)
+    body = json.dumps({"messages": messages}, separators=separators, ensure_ascii=False).encode()
+    assert await messages_of(body) == messages
+
+
+async def test_parts_are_short() -> None:
+    body = json.dumps({"messages": [{"payload": "x" * 100}] * 10_000}).encode()
+    assert max(map(len, await parts_of(body))) < 2 * PART_BYTES
+    assert await messages_of(body) == json.loads(body)["messages"]
+
+
+async def test_message_longer_than_a_part_is_one() -> None:
+    body = json.dumps({"messages": [{"payload": '"},{' * PART_BYTES}] * 3}).encode()
+    assert len(await parts_of(body)) == 3
+    assert await messages_of(body) == json.loads(body)["messages"]
+
+
+LONG = json.dumps({"messages": [{"payload": "x" * 100}] * 2_000}).encode()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda body: body[:-1],
+        lambda body: body[:-2],
+        lambda body: body + b"}",
+        lambda body: body[:-2] + b",]}",
+        lambda body: body[:-2] + b'], "messages": []}',
+        lambda body: body.replace(b"}, {", b"} {"),
+        lambda body: body.replace(b"}, {", b"},, {"),
+        lambda body: body.replace(b"}, {", b"}], {", 1),
+        lambda body: body.replace(b'"}', b"}", 1000),
+        lambda body: body.replace(b'{"messages"', b'{"other": 1, "messages"'),
+        lambda body: b"[" * len(body),
+        lambda body: b" " * len(body),
+        lambda body: b'{"messages": [' + b"\\" * len(body),
+    ],
+)
+async def test_batch_that_is_broken_is_refused(broken: Callable[[bytes], bytes]) -> None:
+    with pytest.raises((msgspec.MsgspecError, RequestError)):
+        await messages_of(broken(LONG))
+
+
+@pytest.mark.parametrize("value", ['"a"', "null", "[]", "{}"])
+async def test_message_of_too_many_values_is_refused(value: str) -> None:
+    values = ",".join([value] * (PART_BYTES // 2))
+    with pytest.raises(RequestError, match=f"more than {MAX_VALUES}") as refused:
+        await messages_of(b'{"messages": [{"headers": {"a": [%b]}}]}' % values.encode())
+    assert refused.value.kind is ErrorKind.INVALID_REQUEST

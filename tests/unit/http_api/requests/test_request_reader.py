@@ -1,0 +1,107 @@
+"""Queries and bodies are read into the types that an endpoint declares; what is wrong with them is said."""
+
+from typing import Annotated
+
+import pytest
+from msgspec import Meta, Struct, field
+from multidict import MultiDict
+
+from conveyor.http_api.engine.endpoint import NoBody, NoQuery
+from conveyor.http_api.requests.durations import Duration
+from conveyor.http_api.requests.request_reader import body_parser, query_reader
+from conveyor.kernel.errors import RequestError
+
+
+class Sought(Struct, forbid_unknown_fields=True):
+    """A query of every kind of parameter."""
+
+    place: str = field(default="earliest", name="from")
+    limit: Annotated[int, Meta(ge=1, le=10)] = 5
+    wait: Duration | None = None
+    partition: int | None = None
+    deep: bool = False
+    header: list[str] = []
+
+
+def read(*parameters: tuple[str, str]) -> Sought:
+    sought: Sought = query_reader(Sought)(MultiDict(parameters))
+    return sought
+
+
+def test_query_without_parameters_has_the_defaults() -> None:
+    assert read() == Sought()
+
+
+def test_query_is_read_by_type() -> None:
+    sought = read(
+        ("from", "17"), ("limit", "3"), ("wait", "5s"), ("deep", "true"), ("header", "a:1"), ("header", "b:2")
+    )
+    assert sought == Sought(place="17", limit=3, wait=Duration(5000), deep=True, header=["a:1", "b:2"])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ([("limits", "3")], "^unknown query parameter 'limits': known are deep, from, header, limit, partition, wait$"),
+        ([("limit", "3"), ("limit", "4")], "^query parameter 'limit' is given 2 times: give it once$"),
+        ([("limit", "many")], "^query parameter 'limit': Expected `int`, got `str`$"),
+        ([("limit", "0")], "^query parameter 'limit': Expected `int` >= 1$"),
+        ([("partition", "null")], "^query parameter 'partition' is null: leave it out instead$"),
+        ([("wait", "5")], "^query parameter 'wait': '5' is no duration: write [^$]*$"),
+    ],
+)
+def test_query_that_is_wrong_is_told_where(parameters: list[tuple[str, str]], reason: str) -> None:
+    with pytest.raises(RequestError, match=reason):
+        read(*parameters)
+
+
+def test_query_where_none_is_taken_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"^unknown query parameter 'a': this request takes none$"):
+        query_reader(NoQuery)(MultiDict(a="1"))
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b" { } "])
+def test_body_where_none_is_taken_may_be_empty(body: bytes) -> None:
+    assert body_parser(NoBody)(body) == NoBody()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"partition": 0}', "Object contains unknown field `partition`: this request takes none$"),
+        (b"not json", "the request's body is not JSON: "),
+        (b"null", "Expected `object`, got `null`$"),
+    ],
+)
+def test_body_where_none_is_taken_is_refused(body: bytes, reason: str) -> None:
+    with pytest.raises(RequestError, match=reason):
+        body_parser(NoBody)(body)
+
+
+def test_body_of_json_is_read_by_type() -> None:
+    assert body_parser(Sought)(b'{"limit": 3, "wait": "5s"}') == Sought(limit=3, wait=Duration(5000))
+    assert body_parser(Sought)(b"") == Sought()
+    assert body_parser(bytes)(b"{") == b"{"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"{", "^the request's body is not JSON: Input data was truncated$"),
+        (b"\xff", "^the request's body is not JSON: "),
+        (b"[]", "^in the request's body: Expected `object`, got `array`$"),
+        (b'{"limit": "3"}', r"^in the request's body: Expected `int`, got `str` - at `\$\.limit`$"),
+        (b'{"limit": -3}', r"^in the request's body: Expected `int` >= 1 - at `\$\.limit`$"),
+        (b'{"wait": 5}', r"^in the request's body: 5 is no duration: write .* - at `\$\.wait`$"),
+        (
+            b'{"colour": 1}',
+            "^in the request's body: Object contains unknown field `colour`: known are from, limit, .*, header$",
+        ),
+        (b'{"from": "\xff"}', "^the request's body is not JSON: "),
+        (b'{"from": "\\ud800"}', "^the request's body is not JSON: "),
+        (b"[" * 100_000, "^in the request's body: "),
+    ],
+)
+def test_body_that_is_wrong_is_told_where(body: bytes, reason: str) -> None:
+    with pytest.raises(RequestError, match=reason):
+        body_parser(Sought)(body)

@@ -1,0 +1,54 @@
+"""Bearer tokens: read from a file, compared with what a request brings."""
+
+from pathlib import Path
+
+import pytest
+
+from conveyor.http_api.requests.tokens import Tokens, read_tokens
+from conveyor.kernel.errors import SettingsError
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "tokens"
+    path.write_text(text)
+    return str(path)
+
+
+def test_tokens_are_the_lines_that_are_no_comments(tmp_path: Path) -> None:
+    tokens = read_tokens(written(tmp_path, "# of the shop\n\n  first \nsecond\n"))
+    assert tokens
+    assert tokens.admit({"Authorization": "Bearer first"})
+    assert tokens.admit({"Authorization": "bearer second"})
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["", "Bearer", "Bearer ", "Bearer wrong", "Bearer firs", "Bearer first second", "Basic first", "first"],
+)
+def test_request_without_a_token_is_not_admitted(authorization: str) -> None:
+    tokens = Tokens(("first", "second"))
+    assert not tokens.admit({"Authorization": authorization})
+    assert not tokens.admit({})
+
+
+def test_everybody_is_admitted_where_there_are_no_tokens() -> None:
+    assert not read_tokens("")
+    assert read_tokens("").admit({})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("# none\n", "holds no token: write one a line"),
+        ("two words\n", "a token has no spaces"),
+        ("pässword\n", "ASCII"),
+    ],
+)
+def test_file_without_sound_tokens_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(SettingsError, match=reason):
+        read_tokens(written(tmp_path, text))
+
+
+def test_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"--token-file .*absent cannot be read: No such file or directory"):
+        read_tokens(str(tmp_path / "absent"))

@@ -1,0 +1,120 @@
+"""What a request asks for with a message becomes the message's headers."""
+
+import asyncio
+from collections.abc import Awaitable
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from multidict import CIMultiDict
+
+from conveyor.broker.produce.message_publisher import OutgoingMessage, PublishedMessage
+from conveyor.http_api.engine.endpoint import Call
+from conveyor.http_api.requests.body_parts import PART_BYTES
+from conveyor.http_api.requests.durations import Duration
+from conveyor.http_api.requests.start_position import Moment
+from conveyor.http_api.rest.publish_endpoints import Attributes, PublishQuery, publish_message, read_batch
+from conveyor.kernel.errors import RequestError
+
+
+class Written:
+    """Takes messages in the place of a topic."""
+
+    def __init__(self) -> None:
+        self.taken: list[OutgoingMessage] = []
+
+    async def publish(self, topic: str, messages: list[OutgoingMessage]) -> list[PublishedMessage]:
+        assert topic == "t"
+        self.taken += messages
+        return [PublishedMessage(f"0-{number}", 0, number, False) for number in range(len(messages))]
+
+
+async def publish(query: PublishQuery, *headers: tuple[str, str]) -> OutgoingMessage:
+    written = Written()
+    door: Any = SimpleNamespace(broker=SimpleNamespace(messages=written))
+    receipt = await publish_message(Call(door, {"topic": "t"}, CIMultiDict(headers), query, b"x"))
+    assert receipt.message_id == "0-0"
+    return written.taken[0]
+
+
+async def test_message_that_asks_for_nothing_has_no_headers() -> None:
+    assert await publish(PublishQuery(), ("User-Agent", "curl")) == OutgoingMessage(value=b"x")
+
+
+async def test_everything_that_is_asked_for_becomes_a_header() -> None:
+    query = PublishQuery(
+        key="k",
+        delay=Duration(5000),
+        deliver_at=Moment(17),
+        priority=0,
+        tag="t",
+        ttl=Duration(0),
+        dedup_id="d",
+        partition=3,
+        header=["a:1", "a: 2", "b:"],
+    )
+    message = await publish(query)
+    assert (message.key, message.partition) == (b"k", 3)
+    assert message.headers == (
+        ("a", b"1"),
+        ("a", b"2"),
+        ("b", b""),
+        ("conveyor-delay-ms", b"5000"),
+        ("conveyor-deliver-at-ms", b"17"),
+        ("conveyor-ttl-ms", b"0"),
+        ("conveyor-priority", b"0"),
+        ("conveyor-tag", b"t"),
+        ("conveyor-dedup-id", b"d"),
+    )
+
+
+async def test_query_goes_before_request_headers() -> None:
+    message = await publish(
+        PublishQuery(tag="query", priority=0), ("Conveyor-Tag", "header"), ("conveyor-priority", "9")
+    )
+    assert message.headers == (("conveyor-priority", b"0"), ("conveyor-tag", b"query"))
+
+
+async def test_request_header_may_hold_any_bytes() -> None:
+    raw = b"\xff".decode("utf-8", "surrogateescape")
+    message = await publish(PublishQuery(), ("Conveyor-Key", raw), ("Conveyor-Header", f"name: {raw}"))
+    assert (message.key, message.headers) == (b"\xff", (("name", b"\xff"),))
+
+
+@pytest.mark.parametrize("header", [":value", "value", "", "na\u00admé\udcff:1"])
+async def test_header_without_a_sound_name_is_refused(header: str) -> None:
+    with pytest.raises(RequestError, match="is no header: write name:value"):
+        await publish(PublishQuery(), ("Conveyor-Header", header))
+
+
+async def test_header_that_would_have_no_effect_is_refused() -> None:
+    with pytest.raises(RequestError, match="conveyor-delay-ms is 'soon'"):
+        await publish(PublishQuery(header=["conveyor-delay-ms:soon"]))
+
+
+def test_query_and_batch_know_the_same_attributes() -> None:
+    assert set(Attributes.__struct_fields__) <= set(PublishQuery.__struct_fields__)
+
+
+async def test_large_batch_is_decoded_in_many_turns_and_no_further_than_it_may_be_long() -> None:
+    headers = {f"h{number}": "v" for number in range(100)}
+    sound = msgspec.json.encode({"messages": [{"payload": "x", "headers": headers}] * 10_000})
+    assert await turns(read_batch(sound)) > len(sound) // PART_BYTES
+    too_many = msgspec.json.encode({"messages": [{"payload": ""}] * 900_000})
+    with pytest.raises(RequestError, match=r"length <= 10000 - at `\$\.messages`"):
+        await read_batch(too_many)
+    reading = asyncio.ensure_future(read_batch(too_many))
+    assert await turns(asyncio.wait([reading])) < 30, "the rest of it is not looked at"
+    assert reading.exception() is not None
+
+
+async def turns(work: Awaitable[object]) -> int:
+    """How many turns of the event loop it takes."""
+    task = asyncio.ensure_future(work)
+    count = 0
+    while not task.done():
+        count += 1
+        await asyncio.sleep(0)
+    await task
+    return count
