@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conveyor.cli.client import ClientError
+from conveyor.cli.terminal.kafka_client import ClientError
 from conveyor.pipeline.archive import read_lake
 from conveyor.testing import Broker
 from tests.pipeline.lakes import archive, expected, places

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.cli.client import ClientError
+from conveyor.cli.terminal.kafka_client import ClientError
 from conveyor.pipeline.lake import open_lake
 from conveyor.testing import Broker
 from tests.pipeline.lakes import archive, expected, places

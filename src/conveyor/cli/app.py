@@ -5,7 +5,11 @@ from typing import Annotated
 import typer
 
 from conveyor import __version__
-from conveyor.cli import consume, demo, dlq, group, pipeline, produce, queue, schedule, settings, topic
+from conveyor.cli import demo, pipeline, settings
+from conveyor.cli.groups import group
+from conveyor.cli.queues import dlq, queue, schedule
+from conveyor.cli.records import consume, produce
+from conveyor.cli.topics import topic
 
 app = typer.Typer(
     help="Conveyor: one durable, partitioned log, read as a stream and as a queue.\n\n"

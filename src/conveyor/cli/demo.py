@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from conveyor.cli.client import ClientError
+from conveyor.cli.terminal.kafka_client import ClientError
 
 if TYPE_CHECKING:
     from conveyor.pipeline.flights_report import Delays
@@ -37,7 +37,7 @@ def demo(
 
 
 def _run(to: Path, bootstrap: str, http: str) -> None:
-    from conveyor.cli.progress import count_progress
+    from conveyor.cli.terminal.progress import count_progress
     from conveyor.pipeline.archive import archive, read_lake
     from conveyor.pipeline.flights import FLIGHTS, PLANES, WEATHER
     from conveyor.pipeline.flights_checks import check_lake

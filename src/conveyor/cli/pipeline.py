@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from conveyor.cli.client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
+from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
 
 app = typer.Typer(help="Run jobs on Spark (needs conveyor[spark]).", no_args_is_help=True, rich_markup_mode=None)
 
@@ -27,7 +27,7 @@ def archive(
 
     Run it again to go on where it stopped. Every record is written once, however often a run is cut off.
     """
-    from conveyor.cli.progress import count_progress
+    from conveyor.cli.terminal.progress import count_progress
     from conveyor.pipeline.archive import archive as run
     from conveyor.pipeline.errors import PipelineError
     from conveyor.pipeline.session import require_spark, spark_session

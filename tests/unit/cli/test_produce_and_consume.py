@@ -106,7 +106,7 @@ def test_what_was_taken_is_counted(run_on_broker: Run) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_broker_that_does_not_answer_is_told(run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conveyor.cli.client.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("conveyor.cli.terminal.kafka_client.TIMEOUT_S", 0.1)
     ended = run(*command, "--bootstrap", "127.0.0.1:1")
     expected = "no broker answers at 127.0.0.1:1: start one with 'conveyor serve', or give --bootstrap HOST:PORT"
     assert ended == (1, "", f"conveyor: {expected}\n")

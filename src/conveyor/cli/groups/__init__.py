@@ -1,0 +1,1 @@
+"""`conveyor group`: commands for consumer groups."""

@@ -1,0 +1,81 @@
+"""`conveyor group`: list and delete consumer groups here; describing and resetting have a module each."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from conveyor.cli.groups.group_describe import describe
+from conveyor.cli.groups.group_lookup import (
+    described_groups,
+    is_there,
+    listed_groups,
+    plain,
+    refuse_live_members,
+    unknown_group,
+)
+from conveyor.cli.groups.group_reset import reset
+from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, Json, admin_client, answer, request_timeout
+from conveyor.cli.terminal.table import print_table
+
+app = typer.Typer(
+    help="Look at consumer groups, move them, delete them.\n\n"
+    "A group is a team of consumers: each partition is read by one member, and the group remembers the offset at\n"
+    "which it goes on (it commits it).\n\n"
+    "\b\nExamples:\n  conveyor group list\n  conveyor group describe billing",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def list_(as_json: Json = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """List the groups.
+
+    The type is classic or consumer: the protocol that the members speak (consumer is that of KIP-848).
+
+    \b
+    Example:
+      conveyor group list
+    """
+    admin = admin_client(bootstrap)
+    groups = listed_groups(admin)
+    described = described_groups(admin, [each.group_id for each in groups])
+    rows = [
+        {
+            "group": each.group_id,
+            "state": plain(each.state),
+            "type": plain(each.type),
+            "members": len(described[each.group_id].members),
+        }
+        for each in groups
+    ]
+    if as_json:
+        return typer.echo(json.dumps(rows))
+    if not rows:
+        return typer.echo("no groups yet: 'conveyor consume TOPIC --group NAME' makes one")
+    print_table(list(rows[0]), [list(row.values()) for row in rows])
+
+
+def delete(
+    name: Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete a group that has no members.
+
+    The offsets it has committed go with it; the records stay.
+
+    \b
+    Example:
+      conveyor group delete billing
+    """
+    admin = admin_client(bootstrap)
+    if not is_there(admin, name):
+        raise unknown_group(name)
+    refuse_live_members(admin, name)
+    answer(admin.delete_consumer_groups([name], **request_timeout())[name])
+    typer.echo(f"deleted group {name}")
+
+
+app.command("list")(list_)
+for command in (describe, reset, delete):
+    app.command()(command)

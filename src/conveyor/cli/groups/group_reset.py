@@ -1,0 +1,131 @@
+"""`conveyor group reset`: a group goes on somewhere else."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from conveyor.cli.groups.group_lookup import (
+    committed_offsets,
+    is_there,
+    live_members,
+    refuse_live_members,
+    unknown_group,
+)
+from conveyor.cli.records.offsets import LogRange, Place, locate, log_ranges, within
+from conveyor.cli.terminal.kafka_client import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientError,
+    admin_client,
+    answer,
+    counted,
+    request_timeout,
+    require_partitions,
+)
+from conveyor.cli.terminal.position import METAVAR, parse_position
+from conveyor.cli.terminal.table import print_table
+
+
+def reset(
+    name: Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")],
+    to: Annotated[str | None, typer.Option(metavar=METAVAR, help="Where it is to go on.")] = None,
+    shift_by: Annotated[
+        int | None, typer.Option(metavar="N", help="So many records further on; back, if it is negative.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC[:P,...]", help="Only this topic, or these partitions of it; may be said several times."
+        ),
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this, it is only shown.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Move the offsets at which a group goes on.
+
+    Shows from where to where and, with --execute, does it. Without --topic, all partitions that the group has committed
+    are moved. An offset that a log does not hold becomes the nearest that it holds. The group may have no members
+    meanwhile: stop its consumers first.
+
+    TIME is a date and time, local if it names no zone (2026-11-21T08:00, 2026-11-21T08:00Z), or how long ago (-90s,
+    -15m, -2h, -3d).
+
+    \b
+    Examples:
+      conveyor group reset billing --to earliest
+      conveyor group reset billing --to -2h --topic orders --execute
+      conveyor group reset billing --shift-by -1 --topic orders:0,3 --execute
+    """
+    if (to is None) == (shift_by is None):
+        raise ClientError("say where the group is to go on: give either --to or --shift-by")
+    position = None if to is None else parse_position("--to", to)
+    admin = admin_client(bootstrap)
+    if is_there(admin, name):
+        refuse_live_members(admin, name)
+    elif topic:
+        typer.echo(f"group {name} is not there yet: this makes it", err=True)
+    else:
+        raise unknown_group(name)
+    committed = committed_offsets(admin, name)
+    ranges = log_ranges(admin, _places(admin, bootstrap, topic, committed))
+    if position is not None:
+        moved = locate(admin, position, ranges)
+    else:
+        moved = _shifted(name, committed, ranges, shift_by or 0)
+    _print(committed, moved)
+    if not execute:
+        return typer.echo("nothing is changed yet: say --execute to do it", err=True)
+    _commit(admin, name, moved)
+    typer.echo(f"group {name}: moved {counted(len(moved), 'partition')}", err=True)
+
+
+def _places(admin: Any, bootstrap: str, topics: list[str] | None, committed: Mapping[Place, int]) -> list[Place]:
+    if not topics:
+        if not committed:
+            raise ClientError("the group has committed no offsets: say with --topic what to move")
+        return list(committed)
+    places: dict[Place, None] = {}
+    for text in topics:
+        topic, wanted = _topic_and_partitions(text)
+        places |= dict.fromkeys((topic, each) for each in require_partitions(admin, bootstrap, topic, wanted))
+    return list(places)
+
+
+def _topic_and_partitions(text: str) -> tuple[str, list[int] | None]:
+    """`orders` or `orders:0,3`. Raises ClientError."""
+    topic, separator, numbers = text.partition(":")
+    if not separator:
+        return topic, None
+    if not all(each.isascii() and each.isdecimal() for each in numbers.split(",")):
+        raise ClientError(f"--topic {text}: it takes TOPIC or TOPIC:PARTITION,..., such as orders:0,3")
+    return topic, [int(each) for each in numbers.split(",")]
+
+
+def _shifted(group: str, committed: Mapping[Place, int], ranges: Mapping[Place, LogRange], by: int) -> dict[Place, int]:
+    for topic, partition in ranges.keys() - committed.keys():
+        raise ClientError(
+            f"group '{group}' has committed nothing in partition {partition} of '{topic}' to shift from: use --to"
+        )
+    return {place: within(held, committed[place] + by) for place, held in ranges.items()}
+
+
+def _print(committed: Mapping[Place, int], moved: Mapping[Place, int]) -> None:
+    rows = [
+        [*place, committed.get(place), offset, offset - committed[place] if place in committed else None]
+        for place, offset in sorted(moved.items())
+    ]
+    print_table(["topic", "partition", "old", "new", "change"], rows)
+
+
+def _commit(admin: Any, group: str, offsets: Mapping[Place, int]) -> None:
+    from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+
+    wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+    asked = [ConsumerGroupTopicPartitions(group, wanted)]
+    done = answer(admin.alter_consumer_group_offsets(asked, **request_timeout())[group])
+    for each in done.topic_partitions:
+        if each.error is not None and each.error.code() == KafkaError.UNKNOWN_MEMBER_ID:
+            raise live_members(group)
+        if each.error is not None:
+            raise ClientError(f"partition {each.partition} of '{each.topic}' is not moved: {each.error.str()}")

@@ -1,0 +1,1 @@
+"""`conveyor queue`, `conveyor dlq` and `conveyor schedule`: commands for subscriptions, dead letters and schedules."""

@@ -1,0 +1,117 @@
+"""`conveyor dlq`: dead letters, listed, looked at and given up here; redriving has a module of its own."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from conveyor.cli.queues.dlq_redrive import Filter, MessageIds, redrive, refuse_unknown, selection
+from conveyor.cli.queues.queue_options import Name, Yes, confirm
+from conveyor.cli.queues.queue_text import as_text, one_line
+from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.kafka_client import Json, counted
+from conveyor.cli.terminal.position import iso_time
+from conveyor.cli.terminal.table import print_table
+
+app = typer.Typer(
+    help="Look at dead letters, deliver them again, give them up.\n\n"
+    "A message that a subscription has delivered too often, or that was rejected, is a dead letter: a copy of it lies\n"
+    "in the subscription's dead-letter topic, and says why.\n\n"
+    "\b\nExamples:\n  conveyor dlq list\n  conveyor dlq peek billing\n  conveyor dlq redrive billing --rate 100",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def list_(as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+    """List the dead-letter topics, and the subscriptions that send theirs there.
+
+    \b
+    Example:
+      conveyor dlq list
+    """
+    found = HttpClient(http, token).get("/dlq")["topics"]
+    if as_json:
+        return typer.echo(json.dumps(found))
+    if not found:
+        return typer.echo("no subscriptions yet, so no dead letters: see 'conveyor queue create'")
+    columns = ["dead-letter topic", "dead letters", "subscriptions"]
+    print_table(columns, [[each["topic"], each["depth"], ",".join(each["subscriptions"])] for each in found])
+
+
+def peek(
+    name: Name,
+    max_: Annotated[
+        int, typer.Option("--max", "-n", min=1, max=1000, metavar="N", help="At most so many dead letters.")
+    ] = 10,
+    filter_: Filter = None,
+    as_json: Json = False,
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+) -> None:
+    """Look at the oldest dead letters of a subscription, and why they are dead.
+
+    A message is named by its id in the subscription's own topic, as redrive and drop take it. What is shown is its copy
+    in the dead-letter topic; the last column says where that lies. Bytes that are no text are shown in base64.
+
+    \b
+    Examples:
+      conveyor dlq peek billing
+      conveyor dlq peek billing --filter 'key == "customer-7"' --json
+    """
+    query = {"limit": max_, "filter": filter_}
+    answer = HttpClient(http, token).get(path_to("dlq", name), query)
+    found, without_copy = answer["messages"], answer["without_copy"] or 0
+    if as_json:
+        typer.echo(json.dumps(found))
+    elif found:
+        columns = ["message", "reason", "deliveries", "last failure", "key", "payload", "dead letter"]
+        print_table(columns, [_row(each) for each in found])
+    elif filter_ or not without_copy:
+        typer.echo(f"no dead letters of {name}" + (" for which the filter is true" if filter_ else ""))
+    if without_copy:
+        typer.echo(
+            f"{counted(without_copy, 'dead letter')} of {name} without a copy in the dead-letter topic to look at: "
+            f"'conveyor dlq redrive {name}' still delivers the originals",
+            err=True,
+        )
+
+
+def _row(each: dict[str, Any]) -> list[Any]:
+    facts = [one_line(each["reason"]), each["deliveries"], iso_time(each["last_failure_ms"])]
+    texts = [one_line(as_text(each, "key"), 20), one_line(as_text(each, "payload"))]
+    return [each["message_id"], *facts, *texts, each["dead_letter_id"]]
+
+
+def drop(
+    name: Name,
+    filter_: Filter = None,
+    message_id: MessageIds = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+) -> None:
+    """Give dead letters up: they no longer count, and cannot be delivered again.
+
+    Their copies stay in the dead-letter topic, as long as it keeps them.
+
+    \b
+    Examples:
+      conveyor dlq drop billing
+      conveyor dlq drop billing --filter 'key == "customer-7"' --yes
+      conveyor dlq drop billing --message-id 0-17 --message-id 2-4
+    """
+    client = HttpClient(http, token)
+    dead = client.get(path_to("subscriptions", name))["dead"]
+    which = "those that are meant of " if filter_ or message_id else ""
+    confirm(f"Give up {which}{counted(dead, 'dead letter')} of {name}?", yes)
+    answer = client.post(path_to("dlq", name, "drop"), selection(filter_, message_id))
+    dropped = f"dropped {counted(answer['dropped'], 'dead letter')} of {name}"
+    typer.echo(json.dumps(answer) if as_json else dropped)
+    refuse_unknown(name, answer["unknown"])
+
+
+app.command("list")(list_)
+for command in (peek, redrive, drop):
+    app.command()(command)

@@ -1,0 +1,121 @@
+"""`conveyor dlq redrive`: dead letters are delivered again, a portion at a time."""
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from conveyor.cli.queues.queue_options import Name
+from conveyor.cli.terminal.http_client import DEFAULT_HTTP, TIMEOUT_S, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.kafka_client import ClientError, Json, counted
+
+Filter = Annotated[
+    str | None,
+    typer.Option("--filter", metavar="EXPR", help="Only those for whose copies this CEL expression is true."),
+]
+MessageIds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--message-id", metavar="ID", help="Only this one, as 'dlq peek' shows it; may be said several times."
+    ),
+]
+
+_MOST_AT_ONCE = 1000
+
+
+def redrive(
+    name: Name,
+    filter_: Filter = None,
+    message_id: MessageIds = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.01, metavar="X", help="At most so many a second.")
+    ] = None,
+    as_json: Json = False,
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+) -> None:
+    """Deliver dead letters again, to their subscription alone; the oldest first.
+
+    Ctrl-C ends it, once the broker is done with what it was asked for last: at most a second's worth at the rate, and a
+    thousand. What is not redriven stays a dead letter.
+
+    \b
+    Examples:
+      conveyor dlq redrive billing --rate 100
+      conveyor dlq redrive billing --filter 'key == "customer-7"'
+      conveyor dlq redrive billing --message-id 0-17
+    """
+    from conveyor.cli.terminal.progress import count_progress
+
+    client, done = HttpClient(http, token), 0
+    unknown: list[str] = []
+    named = list(dict.fromkeys(message_id or []))
+    portion = _MOST_AT_ONCE if rate is None else max(1, min(_MOST_AT_ONCE, round(rate)))
+    total = len(named) or client.get(path_to("subscriptions", name))["dead"]
+    try:
+        with count_progress("redriving") as show:
+            show.update(0, total)
+            for document, count in _portions(client, name, filter_, named, portion):
+                answer = _redrive(client, name, document, count, rate)
+                done += answer["redriven"]
+                unknown += answer["unknown"] if named else []  # Else another has redriven them meanwhile.
+                show.update(done, max(done, total))
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted: redrove {counted(done, 'dead letter')} of {name}", err=True)
+        raise
+    redrove = f"redrove {counted(done, 'dead letter')} of {name}"
+    typer.echo(json.dumps({"redriven": done, "unknown": unknown}) if as_json else redrove)
+    refuse_unknown(name, unknown)
+
+
+def selection(filter_: str | None, message_ids: list[str] | None) -> dict[str, object]:
+    """Which dead letters are meant, as the API takes it."""
+    given = {"filter": filter_, "message_ids": message_ids or None}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def refuse_unknown(name: str, unknown: list[str]) -> None:
+    """Raises ClientError if ids were named that mean nothing."""
+    if unknown:
+        raise ClientError(f"no dead letter of '{name}': {', '.join(unknown)}; see 'conveyor dlq peek {name}'")
+
+
+def _portions(
+    client: HttpClient, name: str, filter_: str | None, named: list[str], size: int
+) -> Iterator[tuple[dict[str, object], int]]:
+    """What is asked for at once, and how many they are; last those without a copy, together as nothing lists them."""
+    for ids in [named] if named else _pages(client, name, filter_):
+        for first in range(0, len(ids), size):
+            portion = ids[first : first + size]
+            yield selection(filter_, portion), len(portion)
+    if not named and not filter_ and (left := _without_copy(client, name)):
+        yield {}, left
+
+
+def _pages(client: HttpClient, name: str, filter_: str | None) -> Iterator[list[str]]:
+    """Message ids of the originals. Each comes once, though a consumer may send it back meanwhile."""
+    seen: set[str] = set()
+    after = None
+    while True:
+        query = {"limit": _MOST_AT_ONCE, "filter": filter_, "after": after}
+        page = client.get(path_to("dlq", name), query)["messages"]
+        if not page:
+            return
+        after = page[-1]["dead_letter_id"]
+        fresh = [each["message_id"] for each in page if each["message_id"] not in seen]
+        seen.update(fresh)
+        yield fresh
+
+
+def _without_copy(client: HttpClient, name: str) -> int:
+    if client.get(path_to("subscriptions", name))["dead"] == 0:
+        return 0
+    return client.get(path_to("dlq", name), {"limit": _MOST_AT_ONCE})["without_copy"] or 0
+
+
+def _redrive(client: HttpClient, name: str, document: dict[str, object], count: int, rate: float | None) -> Any:
+    """The broker keeps to the rate, and answers when all are on their way."""
+    limit: dict[str, object] = {} if rate is None else {"rate": rate}
+    takes_s = 0 if rate is None else count / rate
+    return client.post(path_to("dlq", name, "redrive"), document | limit, TIMEOUT_S + takes_s)

@@ -1,0 +1,119 @@
+"""`conveyor queue`: list and delete subscriptions, let them rest and go on; the other commands have a module each."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from conveyor.cli.queues.queue_create import create
+from conveyor.cli.queues.queue_describe import describe
+from conveyor.cli.queues.queue_options import Name
+from conveyor.cli.queues.queue_peek import peek
+from conveyor.cli.queues.queue_pull import pull
+from conveyor.cli.queues.queue_seek import purge, seek
+from conveyor.cli.queues.queue_settle import ack, nack
+from conveyor.cli.queues.queue_text import age
+from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, RefusedError, Token, path_to
+from conveyor.cli.terminal.kafka_client import Json
+from conveyor.cli.terminal.table import print_table
+
+app = typer.Typer(
+    help="Read a topic as a queue.\n\n"
+    "A subscription hands out the messages of a topic one by one: who pulls a message has a lease on it, and\n"
+    "acknowledges it (ack) or gives it back (nack). What is not acknowledged in time comes again; what fails too\n"
+    "often goes to the dead letters ('conveyor dlq').\n\n"
+    "\b\nExamples:\n"
+    "  conveyor queue create orders billing --start earliest\n"
+    "  conveyor queue pull billing --max 10 --ack",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def list_(
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only those of this topic.")] = None,
+    as_json: Json = False,
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+) -> None:
+    """List the subscriptions.
+
+    Depth is how many messages could be pulled now; in flight, how many are leased; dead, how many dead letters there
+    are; oldest, how long the oldest message waits that is not settled.
+
+    \b
+    Examples:
+      conveyor queue list
+      conveyor queue list --topic orders --json
+    """
+    client = HttpClient(http, token)
+    path = "/subscriptions" if topic is None else path_to("topics", topic, "subscriptions")
+    names = [each["name"] for each in client.get(path)["subscriptions"]]
+    found = [each for name in names if (each := _find(client, name)) is not None]
+    if as_json:
+        return typer.echo(json.dumps(found))
+    if not found:
+        return typer.echo("no subscriptions yet: make one with 'conveyor queue create TOPIC NAME'")
+    columns = ["name", "topic", "state", "depth", "in flight", "delayed", "dead", "oldest"]
+    print_table(columns, [_row(each) for each in found])
+
+
+def _find(client: HttpClient, name: str) -> Any:
+    """None if it was deleted meanwhile."""
+    try:
+        return client.get(path_to("subscriptions", name))
+    except RefusedError as refused:
+        if refused.kind == "unknown_subscription":
+            return None
+        raise
+
+
+def _row(each: dict[str, Any]) -> list[Any]:
+    state = "paused" if each["paused"] else "active"
+    numbers = [each["depth"], each["in_flight"], each["delayed"], each["dead"]]
+    return [each["name"], each["topic"], state, *numbers, age(each["oldest_age_ms"])]
+
+
+def pause(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+    """Hand out nothing until it is resumed.
+
+    What is leased stays leased, and can be acknowledged.
+
+    \b
+    Example:
+      conveyor queue pause billing
+    """
+    paused = HttpClient(http, token).post(path_to("subscriptions", name, "pause"))
+    typer.echo(json.dumps(paused) if as_json else f"paused {name}")
+
+
+def resume(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+    """Hand out messages again.
+
+    \b
+    Example:
+      conveyor queue resume billing
+    """
+    resumed = HttpClient(http, token).post(path_to("subscriptions", name, "resume"))
+    typer.echo(json.dumps(resumed) if as_json else f"resumed {name}")
+
+
+def delete(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+    """Delete a subscription.
+
+    What it knows of its messages goes with it; the topic keeps them. In JSON, the answer is null.
+
+    \b
+    Example:
+      conveyor queue delete billing
+    """
+    deleted = HttpClient(http, token).delete(path_to("subscriptions", name))
+    typer.echo(json.dumps(deleted) if as_json else f"deleted subscription {name}")
+
+
+app.command()(create)
+app.command("list")(list_)
+app.command()(describe)
+app.command()(pull)
+for command in (ack, nack, peek, purge, seek, pause, resume, delete):
+    app.command()(command)

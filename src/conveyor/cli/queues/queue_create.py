@@ -1,0 +1,166 @@
+"""`conveyor queue create`: a subscription on a topic."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from conveyor.cli.queues.queue_options import duration_ms, one_of
+from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.kafka_client import ClientError, Json
+from conveyor.cli.terminal.position import Position, PositionKind, parse_position
+
+_DELIVERY = ("at_least_once", "at_most_once", "exactly_once")
+_ORDERING = ("none", "key")
+_FILTER_ERROR = ("deliver", "skip", "dead_letter")
+_EXPIRY = ("drop", "dead_letter")
+
+
+_Start = Annotated[str, typer.Option("--start", metavar="earliest|latest|TIME", help="What it begins with.")]
+_Filter = Annotated[
+    str | None, typer.Option("--filter", metavar="EXPR", help="Only messages for which this CEL expression is true.")
+]
+_FilterError = Annotated[
+    str | None,
+    typer.Option(
+        metavar="deliver|skip|dead-letter",
+        help="What becomes of a message on which the filter fails.",
+        show_default="deliver",
+    ),
+]
+_Delivery = Annotated[
+    str | None,
+    typer.Option(
+        metavar="at-least-once|at-most-once|exactly-once", help="What an ack promises.", show_default="at-least-once"
+    ),
+]
+_Ordering = Annotated[
+    str | None,
+    typer.Option(
+        metavar="none|key", help="key: the next message of a key only once the last is settled.", show_default="none"
+    ),
+]
+_Visibility = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="How long a lease lasts, unless a pull says.", show_default="30s")
+]
+_MaxDeliveries = Annotated[
+    int | None, typer.Option(metavar="N", help="After so many a message is a dead letter; 0: never.", show_default="5")
+]
+_RetryBase = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="The longest wait before the second delivery.", show_default="1s")
+]
+_RetryFactor = Annotated[
+    float | None, typer.Option(metavar="X", help="So many times longer before each further one.", show_default="2")
+]
+_RetryCap = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="No wait is longer than this.", show_default="1m")
+]
+_DeadLetterTopic = Annotated[
+    str | None, typer.Option(metavar="TOPIC", help="Where dead letters go.", show_default="TOPIC.dlq")
+]
+_OnExpiry = Annotated[
+    str | None,
+    typer.Option(
+        metavar="drop|dead-letter", help="What becomes of a message whose TTL has passed.", show_default="drop"
+    ),
+]
+_PriorityAgeing = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="After each such wait a message counts one priority higher.")
+]
+_FairBy = Annotated[str | None, typer.Option(metavar="HEADER", help="Messages take turns by this header's value.")]
+_MaxInFlight = Annotated[
+    int | None, typer.Option(metavar="N", help="How many leases at once, in each partition.", show_default="100000")
+]
+_Paused = Annotated[bool, typer.Option("--paused", help="Hand out nothing until it is resumed.")]
+
+
+def create(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name: letters, digits, '.', '_' and '-'.")],
+    start: _Start = "latest",
+    filter_: _Filter = None,
+    on_filter_error: _FilterError = None,
+    delivery: _Delivery = None,
+    ordering: _Ordering = None,
+    visibility: _Visibility = None,
+    max_deliveries: _MaxDeliveries = None,
+    retry_base: _RetryBase = None,
+    retry_factor: _RetryFactor = None,
+    retry_cap: _RetryCap = None,
+    dead_letter_topic: _DeadLetterTopic = None,
+    on_expiry: _OnExpiry = None,
+    priority_ageing: _PriorityAgeing = None,
+    fair_by: _FairBy = None,
+    max_in_flight: _MaxInFlight = None,
+    paused: _Paused = False,
+    as_json: Json = False,
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+) -> None:
+    """Create a subscription: a queue of a topic's messages.
+
+    It begins with what comes from now on; with --start earliest, with what the topic holds. Several subscriptions of a
+    topic have each message once each. A name is taken once in a broker, whatever the topic.
+
+    The filter is a CEL expression over key, headers, tag, size, timestamp and payload. A DURATION is 1200ms, 5s, 10m or
+    2h. TIME is a date and time, local if it names no zone (2026-11-21T08:00, 2026-11-21T08:00Z), or how long ago (-90s,
+    -15m, -2h, -3d).
+
+    \b
+    Examples:
+      conveyor queue create orders billing --start earliest
+      conveyor queue create orders large --filter 'payload.total > 1000' --ordering key
+      conveyor queue create orders mail --visibility 2m --max-deliveries 3 --retry-base 5s --retry-cap 10m
+    """
+    base_ms, cap_ms = _ms("--retry-base", retry_base), _ms("--retry-cap", retry_cap)
+    policy = {
+        "filter": filter_,
+        "on_filter_error": _choice("--on-filter-error", on_filter_error, _FILTER_ERROR),
+        "delivery": _choice("--delivery", delivery, _DELIVERY),
+        "ordering": _choice("--ordering", ordering, _ORDERING),
+        "visibility_timeout_ms": _ms("--visibility", visibility),
+        "max_deliveries": max_deliveries,
+        "retry": _given({"base_ms": base_ms, "factor": retry_factor, "cap_ms": cap_ms}) or None,
+        "dead_letter_topic": dead_letter_topic,
+        "on_expiry": _choice("--on-expiry", on_expiry, _EXPIRY),
+        "priority_ageing_ms": _ms("--priority-ageing", priority_ageing),
+        "fair_by": fair_by,
+        "max_in_flight": max_in_flight,
+        "paused": paused or None,
+    }
+    document = {"name": name, "start": start_document("--start", start), **_given(policy)}
+    made = HttpClient(http, token).post(path_to("topics", topic, "subscriptions"), document)
+    if as_json:
+        return typer.echo(json.dumps(made))
+    typer.echo(
+        f"created subscription {name} on topic {topic}: it begins {_beginning(parse_position('--start', start))}"
+    )
+
+
+def start_document(option: str, text: str, or_: str = "") -> str | int:
+    """A beginning as the API takes it: earliest, latest, ms since 1970. `or_`: what else goes. Raises ClientError."""
+    position = parse_position(option, text)
+    if position.kind is PositionKind.OFFSET:
+        known = ", ".join(["earliest", "latest", *filter(None, [or_])])
+        raise ClientError(
+            f"{option} {text}: it is {known}, a time such as 2026-11-21T08:00, or how long ago, such as -15m"
+        )
+    return position.value if position.kind is PositionKind.TIME else text
+
+
+def _beginning(position: Position) -> str:
+    if position.kind is PositionKind.LATEST:
+        return "with what comes from now on"
+    return "with what the topic holds" if position.kind is PositionKind.EARLIEST else "at that time"
+
+
+def _ms(option: str, text: str | None) -> int | None:
+    return None if text is None else duration_ms(option, text)
+
+
+def _choice(option: str, text: str | None, choices: tuple[str, ...]) -> str | None:
+    return None if text is None else one_of(option, text, choices)
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,82 @@
+"""`conveyor queue describe`: what waits in a subscription, and how it hands it out."""
+
+import json
+from typing import Any
+
+import typer
+
+from conveyor.cli.queues.queue_options import Name
+from conveyor.cli.queues.queue_text import age
+from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.kafka_client import Json
+from conveyor.cli.terminal.table import print_table
+from conveyor.http_api.requests.durations import format_duration
+
+_NUMBERS = {
+    "depth": "can be pulled now",
+    "in_flight": "leased",
+    "delayed": "not due yet",
+    "unsettled": "all that are not settled",
+    "dead": "dead letters: 'conveyor dlq peek' shows them",
+    "acked": "acknowledged",
+    "retried": "delivered again",
+    "filter_errors": "the filter failed on them",
+}
+_POLICY = (
+    "filter",
+    "on_filter_error",
+    "delivery",
+    "ordering",
+    "fair_by",
+    "visibility_timeout",
+    "max_deliveries",
+    "max_in_flight",
+    "retry",
+    "dead_letter_topic",
+    "on_expiry",
+    "priority_ageing",
+)
+
+
+def describe(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+    """Show what waits in a subscription, and its policy.
+
+    \b
+    Examples:
+      conveyor queue describe billing
+      conveyor queue describe billing --json
+    """
+    found = HttpClient(http, token).get(path_to("subscriptions", name))
+    if as_json:
+        return typer.echo(json.dumps(found))
+    state = ", paused: 'conveyor queue resume' lets it go on" if found["paused"] else ""
+    typer.echo(f"subscription {name} on topic {found['topic']}, begun at {found['start']}{state}")
+    typer.echo()
+    print_table(
+        ["messages", "", "which"], [[each.replace("_", " "), found[each], what] for each, what in _NUMBERS.items()]
+    )
+    typer.echo()
+    print_table(["lately", ""], _lately(found))
+    typer.echo()
+    print_table(["policy", ""], [[each.replace("_", " "), _policy(found)[each]] for each in _POLICY])
+
+
+def _lately(found: dict[str, Any]) -> list[list[str | None]]:
+    return [
+        ["oldest unsettled", age(found["oldest_age_ms"])],
+        ["acknowledged", f"{found['ack_rate']:.1f}/s"],
+        ["delivered again", f"{found['retry_rate']:.1f}/s"],
+    ]
+
+
+def _policy(found: dict[str, Any]) -> dict[str, str | None]:
+    """What is not said here is shown as it is."""
+    retry, ageing_ms = found["retry"], found["priority_ageing_ms"]
+    base, cap = format_duration(retry["base_ms"]), format_duration(retry["cap_ms"])
+    shown = {
+        "visibility_timeout": format_duration(found["visibility_timeout_ms"]),
+        "max_deliveries": str(found["max_deliveries"] or "no limit"),
+        "retry": f"after {base}, then times {retry['factor']:g}, {cap} at most",
+        "priority_ageing": format_duration(ageing_ms) if ageing_ms else None,
+    }
+    return {**{name: None if value is None else str(value) for name, value in found.items()}, **shown}

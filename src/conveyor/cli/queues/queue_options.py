@@ -1,0 +1,41 @@
+"""How the queue commands read what they are given: durations, choices, consent."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from conveyor.cli.terminal.kafka_client import ClientError
+from conveyor.http_api.requests.durations import Duration
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The subscription's name.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+
+
+def duration_ms(option: str, text: str) -> int:
+    """`1200ms`, `5s`, `10m` or `2h`. Raises ClientError, which names the option."""
+    try:
+        return int(Duration.parse(text))
+    except ValueError as error:
+        raise ClientError(f"{option}: {error}") from error
+
+
+def one_of(option: str, text: str, choices: tuple[str, ...]) -> str:
+    """A choice as the API spells it; dashes do for its underscores. Raises ClientError, which names the option."""
+    chosen = text.replace("-", "_")
+    if chosen not in choices:
+        spelled = [each.replace("_", "-") for each in choices]
+        raise ClientError(f"{option} {text}: it is {', '.join(spelled[:-1])} or {spelled[-1]}")
+    return chosen
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask, unless the answer is given. Raises ClientError if it is no, or if nobody is there to ask."""
+    if yes:
+        return
+    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        typer.echo(err=True)
+    if answer.strip().lower() not in ("y", "yes"):
+        raise ClientError("nothing is changed: answer yes, or say --yes")

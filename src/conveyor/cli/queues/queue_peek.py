@@ -1,0 +1,46 @@
+"""`conveyor queue peek`: what is not settled yet."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from conveyor.cli.queues.queue_options import Name
+from conveyor.cli.queues.queue_text import as_text, one_line
+from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.kafka_client import Json
+from conveyor.cli.terminal.position import iso_time
+from conveyor.cli.terminal.table import print_table
+
+
+def peek(
+    name: Name,
+    max_: Annotated[
+        int, typer.Option("--max", "-n", min=1, max=1000, metavar="N", help="At most so many messages.")
+    ] = 10,
+    as_json: Json = False,
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+) -> None:
+    """Look at the messages that are not settled, without a lease.
+
+    Due is when a state ends by itself: a lease expires, a delay is over. Bytes that are no text are shown in base64.
+
+    \b
+    Examples:
+      conveyor queue peek billing
+      conveyor queue peek billing --max 100 --json
+    """
+    found = HttpClient(http, token).get(path_to("subscriptions", name, "peek"), {"max_messages": max_})["messages"]
+    if as_json:
+        return typer.echo(json.dumps(found))
+    if not found:
+        return typer.echo("no messages: everything is settled")
+    columns = ["message", "state", "deliveries", "due", "key", "payload"]
+    print_table(columns, [_row(each) for each in found])
+
+
+def _row(each: dict[str, Any]) -> list[Any]:
+    due = None if each["due_ms"] is None else iso_time(each["due_ms"])
+    texts = [one_line(as_text(each, "key"), 20), one_line(as_text(each, "payload"))]
+    return [each["message_id"], each["state"], each["delivery_count"], due, *texts]

@@ -1,0 +1,74 @@
+"""`conveyor queue seek` and `purge`: a subscription goes on somewhere else, or settles what waits."""
+
+import json
+import re
+from typing import Annotated
+
+import typer
+
+from conveyor.cli.queues.queue_create import start_document
+from conveyor.cli.queues.queue_options import Name, Yes, confirm
+from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.kafka_client import ClientError, Json, counted
+
+_OFFSET = re.compile(r"([0-9]{1,6})=([0-9]{1,19})")
+
+
+def seek(
+    name: Name,
+    to: Annotated[
+        list[str],
+        typer.Option(
+            "--to",
+            metavar="earliest|latest|TIME|PARTITION=OFFSET",
+            help="Where it is to go on; PARTITION=OFFSET may be said several times.",
+        ),
+    ],
+    as_json: Json = False,
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+) -> None:
+    """Go on elsewhere, forward or back.
+
+    Messages from there on come, again if need be; those before it do not. Partitions that are not named go on as they
+    are.
+
+    TIME is a date and time, local if it names no zone (2026-11-21T08:00, 2026-11-21T08:00Z), or how long ago (-90s,
+    -15m, -2h, -3d).
+
+    \b
+    Examples:
+      conveyor queue seek billing --to earliest
+      conveyor queue seek billing --to -2h
+      conveyor queue seek billing --to 0=17 --to 3=250
+    """
+    moved = HttpClient(http, token).post(path_to("subscriptions", name, "seek"), _place(to))
+    typer.echo(json.dumps(moved) if as_json else f"moved {name} to {', '.join(to)}")
+
+
+def _place(to: list[str]) -> dict[str, object]:
+    """The request's document. Raises ClientError."""
+    found = [_OFFSET.fullmatch(each) for each in to]
+    offsets = {each[1]: int(each[2]) for each in found if each is not None}
+    if len(offsets) == len(to):
+        return {"offsets": offsets}
+    if len(to) > 1:
+        raise ClientError("--to: say one place for all partitions, or PARTITION=OFFSET once for each that is to move")
+    return {"start": start_document("--to", to[0], "PARTITION=OFFSET")}
+
+
+def purge(name: Name, yes: Yes = False, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+    """Settle everything that waits, unread.
+
+    The topic keeps its messages.
+
+    \b
+    Examples:
+      conveyor queue purge billing
+      conveyor queue purge billing --yes
+    """
+    client, path = HttpClient(http, token), path_to("subscriptions", name)
+    waiting = counted(client.get(path)["unsettled"], "message")
+    confirm(f"Settle {waiting} of {name} unread?", yes)
+    purged = client.post(f"{path}/purge")["purged"]
+    typer.echo(json.dumps({"purged": purged}) if as_json else f"purged {counted(purged, 'message')} of {name}")

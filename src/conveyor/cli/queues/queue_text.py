@@ -1,0 +1,91 @@
+"""How the queue commands show messages and durations."""
+
+import json
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from conveyor.cli.terminal.kafka_client import ClientError
+
+Document = Mapping[str, Any]
+WriteMessage = Callable[[Document], bytes]
+
+_SECOND_MS = 1000
+_UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000))
+
+
+def age(duration_ms: int | None) -> str | None:
+    """To be read at a glance: rounded down, and two of a larger unit at least."""
+    if duration_ms is None or duration_ms < _SECOND_MS:
+        return None if duration_ms is None else f"{duration_ms}ms"
+    for unit, unit_ms in _UNITS_MS:
+        if duration_ms >= 2 * unit_ms:
+            return f"{duration_ms // unit_ms}{unit}"
+    return f"{duration_ms // _SECOND_MS}s"
+
+
+def one_line(text: str | None, longest: int = 40) -> str | None:
+    """Text for a cell of a table: short, with nothing that moves the cursor."""
+    if text is None:
+        return None
+    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[: longest + 1])
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def as_text(message: Document, field: str) -> str | None:
+    """A payload or a key; bytes that are no text in base64 that says so."""
+    text: str | None = message[field]
+    return f"base64:{text}" if message.get(f"{field}_encoding") == "base64" else text
+
+
+def message_writer(format_: str, *, for_terminal: bool = False) -> WriteMessage:
+    """What makes lines, without the last one's end, of a message. Raises ClientError.
+
+    for_terminal: text has nothing that moves the cursor; elsewhere it has the payload's own bytes.
+    """
+    if format_ not in _WRITERS:
+        raise ClientError(f"--format {format_}: it is text, json or payload")
+    return _for_terminal if format_ == "text" and for_terminal else _WRITERS[format_]
+
+
+def _text(message: Document) -> bytes:
+    return _fields(message) + _payload(message) + b"\n"
+
+
+def _for_terminal(message: Document) -> bytes:
+    payload = "\n".join(map(_whole, (as_text(message, "payload") or "").split("\n")))
+    return _fields(message) + payload.encode() + b"\n"
+
+
+def _fields(message: Document) -> bytes:
+    """A line for each thing that there is; the payload follows, and an empty line."""
+    lines = [f"message  {message['message_id']}  delivery {message['delivery_count']}", f"ack_id   {message['ack_id']}"]
+    if message["key"] is not None:
+        lines.append(f"key      {_whole(as_text(message, 'key') or '')}")
+    lines += [f"header   {_whole(name)}={_whole(_header(value))}" for name, value in _pairs(message["headers"])]
+    return "\n".join([*lines, "payload  "]).encode()
+
+
+def _pairs(headers: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """A name that comes more than once has a list of values."""
+    return [(name, each) for name, value in headers.items() for each in (value if isinstance(value, list) else [value])]
+
+
+def _header(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict) else value or ""
+
+
+def _whole(text: str) -> str:
+    return one_line(text, 1 << 20) or ""
+
+
+def _json(message: Document) -> bytes:
+    return json.dumps(message, ensure_ascii=False).encode()
+
+
+def _payload(message: Document) -> bytes:
+    payload = message["payload"] or ""
+    return b64decode(payload) if message.get("payload_encoding") == "base64" else payload.encode()
+
+
+_WRITERS: dict[str, WriteMessage] = {"text": _text, "json": _json, "payload": _payload}

@@ -1,0 +1,133 @@
+"""`conveyor schedule`: messages that are published again and again, by a cron expression."""
+
+import json
+from base64 import b64encode
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from conveyor.cli.queues.queue_text import as_text, one_line
+from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.kafka_client import Json, named_value
+from conveyor.cli.terminal.table import print_table
+
+app = typer.Typer(
+    help="Publish a message again and again, by the calendar.\n\n"
+    "\b\nExamples:\n  conveyor schedule add nightly --topic reports --cron '0 3 * * *'\n  conveyor schedule list",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name: letters, digits, '.', '_' and '-'.")],
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Where the message goes.")],
+    cron: Annotated[str, typer.Option("--cron", metavar="EXPR", help="When: minute, hour, day, month, day of week.")],
+    time_zone: Annotated[str, typer.Option(metavar="ZONE", help="Whose clock, such as Europe/Berlin.")] = "UTC",
+    payload: Annotated[
+        str, typer.Option("--payload", metavar="TEXT|@FILE", help="The message, or the file that holds it.")
+    ] = "",
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The message's key.")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be said several times."),
+    ] = None,
+    as_json: Json = False,
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+) -> None:
+    """Publish a message at every time that a cron expression names.
+
+    Of the times that pass while no broker runs, only the last is made good.
+
+    \b
+    Examples:
+      conveyor schedule add nightly --topic reports --cron '0 3 * * *' --time-zone Europe/Berlin
+      conveyor schedule add pulse --topic checks --cron '*/5 * * * *' --payload @check.json --key web
+    """
+    document = {
+        "name": name,
+        "topic": topic,
+        "cron": cron,
+        "time_zone": time_zone,
+        "key": key,
+        "headers": _headers(header or []),
+        **_payload(payload),
+    }
+    made = HttpClient(http, token).post("/schedules", document)
+    if as_json:
+        return typer.echo(json.dumps(made))
+    typer.echo(f"added schedule {name}: next at {_next(made) or 'no time, ever'}")
+
+
+def list_(as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+    """List the schedules.
+
+    \b
+    Example:
+      conveyor schedule list
+    """
+    found = HttpClient(http, token).get("/schedules")["schedules"]
+    if as_json:
+        return typer.echo(json.dumps(found))
+    if not found:
+        return typer.echo("no schedules yet: make one with 'conveyor schedule add'")
+    columns = ["schedule", "topic", "cron", "time zone", "next", "key", "payload"]
+    print_table(columns, [_row(each) for each in found])
+
+
+def remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")],
+    as_json: Json = False,
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+) -> None:
+    """Remove a schedule. What it has published stays. In JSON, the answer is null.
+
+    \b
+    Example:
+      conveyor schedule remove nightly
+    """
+    removed = HttpClient(http, token).delete(path_to("schedules", name))
+    typer.echo(json.dumps(removed) if as_json else f"removed schedule {name}")
+
+
+def _headers(given: list[str]) -> dict[str, list[str]]:
+    headers: dict[str, list[str]] = {}
+    for each in given:
+        name, value = named_value("--header", each, "source=cron")
+        headers.setdefault(name, []).append(value)
+    return headers
+
+
+def _payload(text: str) -> dict[str, str]:
+    """Text as it is, what is not UTF-8 in base64."""
+    if not text.startswith("@"):
+        return {"payload": text}
+    content = Path(text[1:]).read_bytes()
+    try:
+        return {"payload": content.decode()}
+    except UnicodeDecodeError:
+        return {"payload": b64encode(content).decode(), "payload_encoding": "base64"}
+
+
+def _next(schedule: dict[str, Any]) -> str | None:
+    """By the schedule's own clock."""
+    from zoneinfo import ZoneInfo
+
+    if schedule["next_ms"] is None:
+        return None
+    moment = datetime.fromtimestamp(schedule["next_ms"] / 1000, ZoneInfo(schedule["time_zone"]))
+    return moment.isoformat(timespec="minutes")
+
+
+def _row(each: dict[str, Any]) -> list[Any]:
+    texts = [one_line(as_text(each, "key"), 20), one_line(as_text(each, "payload"))]
+    return [each["name"], each["topic"], each["cron"], each["time_zone"], _next(each), *texts]
+
+
+app.command()(add)
+app.command("list")(list_)
+app.command()(remove)

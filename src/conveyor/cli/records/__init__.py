@@ -1,0 +1,1 @@
+"""`conveyor produce` and `conveyor consume`: commands for records."""

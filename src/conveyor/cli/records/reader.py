@@ -1,0 +1,123 @@
+"""Printing records as they are read: the loop behind `conveyor consume` and `conveyor topic tail`."""
+
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from conveyor.cli.records.record_format import WriteRecord
+from conveyor.cli.terminal.kafka_client import ClientError, client_config
+
+_WAIT_S = 0.2
+
+
+def reading_client(bootstrap: str, group: str, **more: Any) -> Any:
+    """A Consumer that tells where a partition ends, and that a fetch in flight does not keep from closing."""
+    from confluent_kafka import Consumer
+
+    config = {"group.id": group, "auto.offset.reset": "earliest", "enable.partition.eof": True}
+    return Consumer(client_config(bootstrap, **(config | {"fetch.wait.max.ms": 100} | more)))
+
+
+class Printer:
+    """Writes records to standard output. Where offsets are stored, a record counts as read once it is written there."""
+
+    def __init__(self, consumer: Any, write: WriteRecord, *, stores_offsets: bool = False) -> None:
+        self._consumer = consumer
+        self._write = write
+        self._stores_offsets = stores_offsets
+        self._unstored: dict[tuple[str, int], int] = {}
+        self.printed = 0
+
+    def print(self, message: Any) -> None:
+        sys.stdout.buffer.write(self._write(message) + b"\n")
+        self._unstored[message.topic(), message.partition()] = message.offset() + 1
+        self.printed += 1
+
+    def flush(self) -> None:
+        """Everything printed is out, and may be committed."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        sys.stdout.buffer.flush()
+        read, self._unstored = self._unstored, {}
+        for place, offset in read.items() if self._stores_offsets else ():
+            try:
+                self._consumer.store_offsets(offsets=[TopicPartition(*place, offset)])
+            except KafkaException:
+                continue  # The partition went to another member, which reads these records again.
+
+
+class LogEnds:
+    """Whether all partitions of ours were read up to where they ended when the command began."""
+
+    def __init__(self, end_offsets: Mapping[int, int], assigned: Iterable[int] | None = None) -> None:
+        self._end_offsets = end_offsets
+        self._assigned = None if assigned is None else set(assigned)
+        self._reached: set[int] = set()
+
+    def assign(self, partitions: Iterable[int]) -> None:
+        """Which partitions are ours from now on."""
+        self._assigned = set(partitions)
+
+    def note(self, partition: int, next_offset: int) -> None:
+        if next_offset >= self._end_offsets.get(partition, 0):
+            self._reached.add(partition)
+
+    def are_reached(self) -> bool:
+        return self._assigned is not None and self._assigned <= self._reached
+
+
+def print_records(consumer: Any, printer: Printer, limit: int | None, ends: LogEnds | None) -> None:
+    """Until so many are printed, or the ends are reached, or Ctrl-C or SIGTERM. Raises ClientError."""
+    with _stop_signals() as received:
+        while not received and (limit is None or printer.printed < limit):
+            if ends is not None and ends.are_reached():
+                break
+            _print_next(consumer, printer, ends)
+    printer.flush()
+
+
+@contextmanager
+def _stop_signals() -> Iterator[list[int]]:
+    """Signals are noted, so that none comes between printing a record and storing that; the second one interrupts."""
+    received: list[int] = []
+
+    def note(number: int, _frame: Any) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    heeded = [each for each, handler in before.items() if handler is not signal.SIG_IGN]
+    for each in heeded:
+        signal.signal(each, note)
+    try:
+        yield received
+    finally:
+        for each in heeded:
+            signal.signal(each, before[each])
+
+
+def _print_next(consumer: Any, printer: Printer, ends: LogEnds | None) -> None:
+    message = consumer.poll(0)
+    if message is None:
+        printer.flush()
+        message = consumer.poll(_WAIT_S)
+    if message is None:
+        return
+    if message.error() is not None:
+        _check(message.error())
+        next_offset = message.offset()
+    else:
+        printer.print(message)
+        next_offset = message.offset() + 1
+    if ends is not None:
+        ends.note(message.partition(), next_offset)
+
+
+def _check(error: Any) -> None:
+    from confluent_kafka import KafkaError
+
+    if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
+        raise ClientError(error.str())

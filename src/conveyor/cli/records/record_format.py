@@ -1,0 +1,80 @@
+"""How a record is printed: one line each, as text, JSON, hexadecimal, or text after its headers."""
+
+import json
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from conveyor.cli.terminal.kafka_client import ClientError
+
+WriteRecord = Callable[[Any], bytes]
+
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        "-f",
+        metavar="text|json|hex|headers",
+        help="text: the value. json: everything. hex: the value in hexadecimal. headers: NAME=VALUE,... and the value.",
+    ),
+]
+ShowKey = Annotated[
+    bool | None,
+    typer.Option(
+        "--key/--no-key",
+        help="Print the key and a tab before the value, or leave the key out of JSON.",
+        show_default=False,
+    ),
+]
+
+
+def record_writer(format_: str, show_key: bool | None) -> WriteRecord:
+    """What makes a line, without its end, of a client's message. Raises ClientError."""
+    if format_ == "json":
+        return lambda message: _json(message, show_key=show_key is not False)
+    if format_ not in _FIELDS:
+        raise ClientError(f"--format {format_}: it is text, json, hex or headers")
+    fields = _FIELDS[format_]
+    return lambda message: b"\t".join(fields(message, bool(show_key)))
+
+
+def _text(message: Any, show_key: bool) -> list[bytes]:
+    value = message.value() or b""
+    return [message.key() or b"", value] if show_key else [value]
+
+
+def _hex(message: Any, show_key: bool) -> list[bytes]:
+    return [each.hex().encode() for each in _text(message, show_key)]
+
+
+def _headers(message: Any, show_key: bool) -> list[bytes]:
+    pairs = (name.encode() + b"=" + (value or b"") for name, value in message.headers() or [])
+    return [b",".join(pairs), *_text(message, show_key)]
+
+
+_FIELDS = {"text": _text, "hex": _hex, "headers": _headers}
+
+
+def _json(message: Any, *, show_key: bool) -> bytes:
+    """Text as it is; what is not UTF-8 in base64, and a field beside it that says so. No key, no value: null."""
+    kind, timestamp_ms = message.timestamp()
+    document: dict[str, Any] = {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": timestamp_ms if kind else None,
+    }
+    if show_key:
+        document |= _readable("key", message.key())
+    document |= _readable("value", message.value())
+    document["headers"] = [{"name": name} | _readable("value", value) for name, value in message.headers() or []]
+    return json.dumps(document, ensure_ascii=False).encode()
+
+
+def _readable(name: str, content: bytes | None) -> dict[str, str | None]:
+    try:
+        return {name: None if content is None else content.decode()}
+    except UnicodeDecodeError:
+        return {name: b64encode(content or b"").decode(), f"{name}_encoding": "base64"}

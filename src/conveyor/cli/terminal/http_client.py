@@ -1,0 +1,120 @@
+"""What the commands for queues share: the broker's HTTP address, requests to its REST API, errors as one line."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
+
+import typer
+
+from conveyor.cli.terminal.kafka_client import ClientError
+
+TIMEOUT_S = 60.0
+
+Http = Annotated[
+    str, typer.Option("--http", envvar="CONVEYOR_HTTP", metavar="URL", help="A broker's HTTP address to connect to.")
+]
+DEFAULT_HTTP = "http://127.0.0.1:8080"
+
+Token = Annotated[
+    str | None,
+    typer.Option("--token", envvar="CONVEYOR_TOKEN", metavar="TOKEN", help="What the broker asks for, if it does."),
+]
+
+_HINTS = {
+    "unknown_subscription": "see 'conveyor queue list'",
+    "unknown_topic": "see 'conveyor topic list'",
+}
+_UNAUTHORIZED = "the broker takes requests with one of its tokens only: give one with --token, or set CONVEYOR_TOKEN"
+_TOKEN = re.compile(r"[!-~]+")
+
+
+class HttpClient:
+    """Sends requests to one broker, each on a connection of its own. Everything raises ClientError."""
+
+    def __init__(self, http: str, token: str | None) -> None:
+        self._url = http if "://" in http else f"http://{http}"
+        parts = _split(self._url)
+        if parts is None:
+            raise ClientError(f"--http {http}: it takes an address such as {DEFAULT_HTTP}")
+        self._parts = parts
+        if token is not None and not _TOKEN.fullmatch(token):
+            raise ClientError("--token: a token has no spaces and nothing but ASCII characters")
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    def get(self, path: str, query: Mapping[str, object] | None = None, timeout_s: float = TIMEOUT_S) -> Any:
+        """query: what is None is left out."""
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        return self._ask("GET", f"{path}?{urlencode(given)}" if given else path, None, timeout_s)
+
+    def post(self, path: str, document: Mapping[str, object] | None = None, timeout_s: float = TIMEOUT_S) -> Any:
+        return self._ask("POST", path, json.dumps(document or {}).encode(), timeout_s)
+
+    def delete(self, path: str) -> Any:
+        return self._ask("DELETE", path, None, TIMEOUT_S)
+
+    def _ask(self, method: str, target: str, body: bytes | None, timeout_s: float) -> Any:
+        from http.client import HTTPException
+
+        try:
+            status, content = self._send(method, target, body, timeout_s)
+        except TimeoutError as error:
+            raise ClientError(f"{self._url} did not answer within {timeout_s:.0f} seconds") from error
+        except HTTPException as error:
+            raise self._is_no_broker() from error
+        except OSError as error:
+            raise ClientError(
+                f"no broker answers at {self._url}: start one with 'conveyor serve', or give --http URL"
+            ) from error
+        return self._read(status, content)
+
+    def _send(self, method: str, target: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes]:
+        from http.client import HTTPConnection, HTTPSConnection
+
+        kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
+        connection = kind(self._parts.hostname or "", self._parts.port, timeout=timeout_s)
+        try:
+            connection.request(method, self._parts.path.rstrip("/") + target, body, self._headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def _read(self, status: int, content: bytes) -> Any:
+        try:
+            document = json.loads(content) if content else None
+        except ValueError as error:
+            raise self._is_no_broker() from error
+        if status < 300:
+            return document
+        if not isinstance(document, dict) or "detail" not in document:
+            raise self._is_no_broker()
+        raise RefusedError(document["detail"], document.get("kind", ""))
+
+    def _is_no_broker(self) -> ClientError:
+        return ClientError(f"what answers at {self._url} is not the HTTP address of a broker: give --http URL")
+
+
+class RefusedError(ClientError):
+    """The broker has said no. `kind`: as in its problem document."""
+
+    def __init__(self, detail: str, kind: str) -> None:
+        hint = _HINTS.get(kind)
+        super().__init__(_UNAUTHORIZED if kind == "unauthorized" else f"{detail}: {hint}" if hint else detail)
+        self.kind = kind
+
+
+def path_to(*names: str) -> str:
+    """A path of the API; names may hold anything."""
+    return "".join(f"/{quote(name, safe='')}" for name in names)
+
+
+def _split(url: str) -> SplitResult | None:
+    """None for what is no address."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    return parts if is_address else None

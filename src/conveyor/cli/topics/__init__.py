@@ -1,0 +1,1 @@
+"""`conveyor topic`: commands for topics."""

@@ -1,0 +1,107 @@
+"""`conveyor topic`: create, list and delete topics here; the other commands have a module each."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from conveyor.cli.terminal.kafka_client import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientError,
+    Json,
+    admin_client,
+    answer,
+    cluster_metadata,
+    counted,
+    named_value,
+    request_timeout,
+    require_topic,
+)
+from conveyor.cli.terminal.table import print_table
+from conveyor.cli.topics.topic_alter import alter
+from conveyor.cli.topics.topic_describe import describe
+from conveyor.cli.topics.topic_stats import stats
+from conveyor.cli.topics.topic_tail import tail
+
+app = typer.Typer(
+    help="Create, look at, change and delete topics.\n\n"
+    "\b\nExamples:\n  conveyor topic create orders --partitions 6\n  conveyor topic tail orders",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def create(
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name: letters, digits, '.', '_' and '-'.")],
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", metavar="N", help="How many partitions; -1: the broker's default.")
+    ] = -1,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting, such as segment.bytes=1048576."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Create a topic.
+
+    \b
+    Examples:
+      conveyor topic create orders
+      conveyor topic create orders --partitions 6 --config retention.ms=3600000
+    """
+    from confluent_kafka.admin import NewTopic
+
+    settings = dict(named_value("--config", each, "segment.bytes=1048576") for each in config or [])
+    admin = admin_client(bootstrap)
+    try:
+        asked = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=settings)
+    except ValueError as error:
+        raise ClientError(f"topic '{name}' cannot be asked for: {error}") from error
+    answer(admin.create_topics([asked], **request_timeout())[name])
+    made = require_topic(admin, bootstrap, name)
+    typer.echo(f"created topic {name} with {counted(len(made.partitions), 'partition')}")
+
+
+def list_(
+    internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics.")] = False,
+    as_json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """List the topics.
+
+    \b
+    Example:
+      conveyor topic list
+    """
+    found = cluster_metadata(admin_client(bootstrap), bootstrap).topics.values()
+    topics = sorted(
+        (each for each in found if internal or not each.topic.startswith("__")), key=lambda each: each.topic
+    )
+    if as_json:
+        return typer.echo(json.dumps([{"name": each.topic, "partitions": len(each.partitions)} for each in topics]))
+    if not topics:
+        return typer.echo("no topics yet: make one with 'conveyor topic create NAME'")
+    print_table(["topic", "partitions"], [[each.topic, len(each.partitions)] for each in topics])
+
+
+def delete(
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete a topic and all its records.
+
+    \b
+    Example:
+      conveyor topic delete orders
+    """
+    admin = admin_client(bootstrap)
+    require_topic(admin, bootstrap, name)
+    answer(admin.delete_topics([name], **request_timeout())[name])
+    typer.echo(f"deleted topic {name}")
+
+
+app.command()(create)
+app.command("list")(list_)
+for command in (describe, stats, tail, alter, delete):
+    app.command()(command)

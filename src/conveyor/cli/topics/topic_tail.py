@@ -1,0 +1,47 @@
+"""`conveyor topic tail`: the newest records of a topic, and what comes after them."""
+
+from typing import Annotated
+
+import typer
+
+from conveyor.cli.records.consume import end_offsets, print_from
+from conveyor.cli.records.offsets import log_ranges, within
+from conveyor.cli.records.record_format import Format, ShowKey, record_writer
+from conveyor.cli.terminal.kafka_client import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    admin_client,
+    errors_in_one_line,
+    require_partitions,
+)
+
+
+def tail(
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, metavar="N", help="How many records of each partition.")
+    ] = 10,
+    to_end: Annotated[bool, typer.Option("--exit", "-e", help="Stop at the end of what is there now.")] = False,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", metavar="N", help="Only this partition; may be said several times."),
+    ] = None,
+    format_: Format = "text",
+    key: ShowKey = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Print the last records of a topic, and go on.
+
+    First come the last records of each partition, then those that are produced meanwhile. Ctrl-C ends it.
+
+    \b
+    Examples:
+      conveyor topic tail orders
+      conveyor topic tail orders -n 3 --exit --format json
+    """
+    write = record_writer(format_, key)
+    admin = admin_client(bootstrap)
+    ranges = log_ranges(admin, [(name, number) for number in require_partitions(admin, bootstrap, name, partition)])
+    starts = {place: within(held, held.end - lines) for place, held in ranges.items()}
+    with errors_in_one_line():
+        print_from(bootstrap, starts, write, None, end_offsets(ranges) if to_end else None)
