@@ -23,7 +23,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from conveyor.pipeline import client, source
+from conveyor.pipeline import offset_client as client
+from conveyor.pipeline import spark_source as source
 from conveyor.pipeline.options import SourceOptions
 from conveyor.pipeline.session import spark_session
 

@@ -8,8 +8,8 @@ from conveyor.broker.hosts.inbox_partition import InboxPartition
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.partition import Partition
-from conveyor.testing.simulation.schedule import make_schedule
 from conveyor.testing.simulation.story import play
+from conveyor.testing.simulation.story_schedule import make_schedule
 
 SEEDS = 200
 

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from conveyor.testing.simulation.schedule import Schedule, decode_schedule, make_schedule
 from conveyor.testing.simulation.shrink import shrink
 from conveyor.testing.simulation.story import play
+from conveyor.testing.simulation.story_schedule import Schedule, decode_schedule, make_schedule
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "150"))
 CHUNK = 25
@@ -20,7 +20,7 @@ FAULTS = {
     "retain", "compact", "delete_records",
 }  # fmt: skip
 DIGESTS = (
-    "from conveyor.testing.simulation.schedule import make_schedule as m\n"
+    "from conveyor.testing.simulation.story_schedule import make_schedule as m\n"
     "from conveyor.testing.simulation.story import play\n"
     "print([play(m(seed)).digest for seed in (3, 7, 20)])"
 )

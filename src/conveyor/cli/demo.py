@@ -23,7 +23,7 @@ def demo(
     ),
 ) -> None:
     """Stream a year of real flights through a broker into a lake, and look at their delays (needs conveyor[demo])."""
-    from conveyor.pipeline.errors import PipelineError
+    from conveyor.pipeline.pipeline_errors import PipelineError
     from conveyor.pipeline.session import require_spark
 
     if to.exists() and any(to.iterdir()):

@@ -29,7 +29,7 @@ def archive(
     """
     from conveyor.cli.terminal.progress import count_progress
     from conveyor.pipeline.archive import archive as run
-    from conveyor.pipeline.errors import PipelineError
+    from conveyor.pipeline.pipeline_errors import PipelineError
     from conveyor.pipeline.session import require_spark, spark_session
 
     try:

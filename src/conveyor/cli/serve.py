@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.kernel.errors import SettingsError
-from conveyor.server.sources import FILE_VARIABLE, FLAGS, environment_settings, file_settings
+from conveyor.settings.sources import FILE_VARIABLE, FLAGS, environment_settings, file_settings
 from conveyor.settings.tree import Settings, from_sources
 
 _DEFAULT_FILE = Path("conveyor.toml")

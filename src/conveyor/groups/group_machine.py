@@ -2,7 +2,7 @@
 
 Hard state, changed by `apply` only: committed offsets, and what the log says of each group. Soft state: who waits, when
 sessions end, and which topics there are; it is made from the hard state by `loaded`, and told by `UpdateTopics`. What
-`handle` changes is soft, and is as the records that it decides on. See `conveyor.kernel.state_machine` for the contract.
+`handle` changes is soft, and is as the records that it decides on. The contract: `conveyor.kernel.state_machine`.
 """
 
 from collections.abc import Mapping

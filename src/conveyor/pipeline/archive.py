@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
-from conveyor.pipeline.client import consumer, latest_bounds, resolve
-from conveyor.pipeline.errors import PipelineError
 from conveyor.pipeline.lake import Lake, open_lake, remove_leftovers
+from conveyor.pipeline.offset_client import consumer, latest_bounds, resolve
 from conveyor.pipeline.options import EARLIEST, Bounds, SourceOptions
+from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.rows import spark_schema
 
 if TYPE_CHECKING:

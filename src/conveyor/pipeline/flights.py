@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 
-from conveyor.pipeline.errors import PipelineError
+from conveyor.pipeline.pipeline_errors import PipelineError
 
 FLIGHTS, WEATHER, PLANES = "flights", "weather", "planes"
 PARTITIONS = {FLIGHTS: 6, WEATHER: 1, PLANES: 1}

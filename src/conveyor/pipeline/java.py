@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from conveyor.pipeline.errors import PipelineError
+from conveyor.pipeline.pipeline_errors import PipelineError
 
 SUPPORTED = (17, 21, 25)
 _UNWANTED = "--add-modules=jdk.incubator.vector"

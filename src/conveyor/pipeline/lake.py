@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from conveyor.pipeline.errors import PipelineError
+from conveyor.pipeline.pipeline_errors import PipelineError
 
 _OWN = "_conveyor"
 _SINK_LOG = "_spark_metadata"

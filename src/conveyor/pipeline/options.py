@@ -19,7 +19,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from conveyor.pipeline.errors import PipelineError
+from conveyor.pipeline.pipeline_errors import PipelineError
 
 EARLIEST, LATEST = -2, -1
 RANGE_RECORDS = 200_000

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from conveyor.broker.broker_node import Broker
 from conveyor.http_api.requests.tokens import Tokens
-from conveyor.server.probe import NetworkProbe
+from conveyor.server.network_probe import NetworkProbe
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -25,7 +25,7 @@ from conveyor.kafka_api.wire.call import Part
 from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.ports import Bytes, FileSlice
-from conveyor.server.probe import NetworkProbe
+from conveyor.server.network_probe import NetworkProbe
 
 log = logging.getLogger(__name__)
 

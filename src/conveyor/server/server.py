@@ -30,7 +30,7 @@ from conveyor.server.addresses import Address, bind, bound_address, check_exposu
 from conveyor.server.data_directory import DataDirectory
 from conveyor.server.http_listener import OPERATIONS_CONNECTIONS, HttpListener
 from conveyor.server.kafka_listener import KafkaListener
-from conveyor.server.probe import NetworkProbe
+from conveyor.server.network_probe import NetworkProbe
 from conveyor.settings.tree import Settings
 
 if TYPE_CHECKING:

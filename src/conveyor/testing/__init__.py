@@ -7,15 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from conveyor.testing.broker import Broker
     from conveyor.testing.broker_clock import BrokerClock
+    from conveyor.testing.embedded_broker import Broker
     from conveyor.testing.manual_clock import ManualClock
     from conveyor.testing.memory_disk import MemoryDisk
 
 __all__ = ["Broker", "BrokerClock", "ManualClock", "MemoryDisk"]
 
 _MODULES = {
-    "Broker": "broker",
+    "Broker": "embedded_broker",
     "BrokerClock": "broker_clock",
     "ManualClock": "manual_clock",
     "MemoryDisk": "memory_disk",

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conveyor.testing.broker import Broker
+    from conveyor.testing.embedded_broker import Broker
 
 
 @pytest.fixture
 def conveyor_broker() -> "Iterator[Broker]":
     """A running `conveyor.testing.Broker`, on free ports, with its data in a temporary directory."""
-    from conveyor.testing.broker import Broker
+    from conveyor.testing.embedded_broker import Broker
 
     with Broker() as broker:
         yield broker

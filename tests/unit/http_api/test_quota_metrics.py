@@ -2,7 +2,7 @@
 
 from conveyor.cluster.quotas import CLIENT_ID, QuotaChange
 from conveyor.http_api.ops.metrics import render_metrics
-from conveyor.server.probe import NetworkProbe
+from conveyor.server.network_probe import NetworkProbe
 from tests.unit.broker.parts import running_parts
 
 

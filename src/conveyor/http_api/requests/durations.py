@@ -9,7 +9,7 @@ _DURATION = re.compile(r"([0-9]{1,10})(ms|s|m|h)")
 
 
 class Duration(int):
-    """Whole milliseconds, written as text; see `conveyor.http_api.requests.fields.Field`. A subclass may set `most_ms`."""
+    """Whole milliseconds, written as text: a `fields.Field`. A subclass may set `most_ms`."""
 
     most_ms: ClassVar[int] = 10**10 * UNITS_MS["h"]
     schema: ClassVar[dict[str, Any]] = {

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.progress import track
 
-from conveyor.testing.simulation.schedule import Schedule, decode_schedule, make_schedule
 from conveyor.testing.simulation.shrink import shrink
 from conveyor.testing.simulation.story import Outcome, play
+from conveyor.testing.simulation.story_schedule import Schedule, decode_schedule, make_schedule
 
 
 def main() -> None:

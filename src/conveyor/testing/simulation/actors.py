@@ -20,8 +20,8 @@ from conveyor.records.compression import NONE, ZSTD
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.records.record import Header, Record, decode_records, encode_batch
 from conveyor.testing.simulation.ledger import DelayLedger, InvariantBroken, LogLedger, OffsetLedger, Place, QueueLedger
-from conveyor.testing.simulation.schedule import Step
 from conveyor.testing.simulation.simulated_broker import Disconnected, SimulatedBroker
+from conveyor.testing.simulation.story_schedule import Step
 
 LOG_TOPIC, TABLE_TOPIC, QUEUE_TOPIC, DELAY_TOPIC = "log", "table", "work", "later"
 SUBSCRIPTION = "workers"

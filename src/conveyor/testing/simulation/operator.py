@@ -6,8 +6,8 @@ import contextlib
 from conveyor.kernel.errors import RequestError
 from conveyor.testing.simulation.actors import LOG_TOPIC, PARTITIONS
 from conveyor.testing.simulation.ledger import LogLedger
-from conveyor.testing.simulation.schedule import Step
 from conveyor.testing.simulation.simulated_broker import Disconnected, SimulatedBroker
+from conveyor.testing.simulation.story_schedule import Step
 
 _TIMEOUT_MS = 1_000
 

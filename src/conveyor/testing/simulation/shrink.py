@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from conveyor.testing.simulation.schedule import Schedule
+from conveyor.testing.simulation.story_schedule import Schedule
 
 
 def shrink(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:

@@ -41,8 +41,8 @@ from conveyor.testing.simulation.ledger import (
     check_ordered_once,
 )
 from conveyor.testing.simulation.operator import Operator
-from conveyor.testing.simulation.schedule import Schedule, Step
 from conveyor.testing.simulation.simulated_broker import Disconnected, SimulatedBroker
+from conveyor.testing.simulation.story_schedule import Schedule, Step
 from conveyor.testing.simulation.virtual_loop import VirtualLoop
 
 _SETTINGS: dict[str, object] = {

@@ -3,7 +3,7 @@
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.http_api.ops.metrics import COUNTERS, render_metrics
 from conveyor.log.log_probe import LogProbe
-from conveyor.server.probe import NetworkProbe
+from conveyor.server.network_probe import NetworkProbe
 from tests.unit.broker.parts import publish, running_parts
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conveyor.kernel.errors import SettingsError
-from conveyor.server.sources import environment_settings, file_settings
+from conveyor.settings.sources import environment_settings, file_settings
 from conveyor.settings.tree import Settings, from_sources
 
 NAME = "network.max_idle_ms"

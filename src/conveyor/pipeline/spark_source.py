@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from conveyor.pipeline.client import consumer, latest_bounds, records, resolve, watermarks
-from conveyor.pipeline.errors import DataLossError
+from conveyor.pipeline.offset_client import consumer, latest_bounds, records, resolve, watermarks
 from conveyor.pipeline.options import LATEST, Bounds, SourceOptions, parse_options
+from conveyor.pipeline.pipeline_errors import DataLossError
 from conveyor.pipeline.ranges import limited, split
 from conveyor.pipeline.rows import arrow_schema, spark_schema, to_batch
 
