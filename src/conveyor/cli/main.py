@@ -1,6 +1,6 @@
-"""The entry point. `serve` runs without Typer, which takes a third of the time that a broker needs to be ready.
+"""The entry point. `serve` runs without Typer, whose import takes a third as long as a broker takes to be ready.
 
-Exit codes: 0 done, 1 it could not be done (one line on stderr says why), 2 the command line is wrong.
+Exit codes: 0 success, 1 failure (one line on stderr gives the reason), 2 invalid command line.
 """
 
 import sys
@@ -9,7 +9,7 @@ from conveyor.kernel.errors import ConveyorError
 
 
 def main() -> None:
-    """Run the command of the process's arguments. Expected failures print one line and exit with 1."""
+    """Run the command that the process's arguments name. An expected failure prints one line and exits with 1."""
     try:
         _run(sys.argv[1:])
     except ConveyorError as error:

@@ -1,4 +1,4 @@
-"""The id of a new cluster, as Kafka makes it: a random UUID in 22 characters of URL-safe base64."""
+"""Generates cluster ids as Kafka does: a random UUID as 22 characters of URL-safe base64."""
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from uuid import UUID
 
 
 def new_cluster_id(new_id: Callable[[], UUID]) -> str:
-    """Drawn again while it starts with '-': command line tools would take it for an option, so Kafka has none such."""
+    """Return a new id. As in Kafka, it never starts with '-', which command line tools would read as an option."""
     while (cluster_id := urlsafe_b64encode(new_id().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return cluster_id

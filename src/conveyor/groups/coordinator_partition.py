@@ -1,8 +1,11 @@
-"""Which partition of `__consumer_offsets` looks after a group."""
+"""The mapping from a group id to the partition of `__consumer_offsets` that coordinates the group."""
 
 
 def partition_for_group(group_id: str, partition_count: int) -> int:
-    """Kafka's rule: the absolute value of the name's Java hash (0 for the one that has none), modulo the count."""
+    """Return Kafka's partition for a group: the absolute value of the group id's Java hash, modulo the partition count.
+
+    A hash of -2^31, which has no absolute value in 32 bits, counts as 0.
+    """
     hashed = 0
     units = group_id.encode("utf-16-be", "surrogatepass")
     for high, low in zip(units[::2], units[1::2], strict=True):

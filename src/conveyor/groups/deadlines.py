@@ -1,11 +1,15 @@
-"""When each group must be looked at next. A deadline that has moved on is seen when the old one is due."""
+"""The next deadline of each group, in a heap.
+
+When a group's deadline moves later, its old entry stays: it still falls due once, and the owner then sets the later
+deadline.
+"""
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
 
 class Deadlines:
-    """See the module's docstring. A group has one deadline at most: the earliest that was asked for."""
+    """At most one deadline per group: the earliest that was put."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, str]] = []
@@ -21,7 +25,7 @@ class Deadlines:
             heappush(self._heap, (deadline_ms, group_id))
 
     def pop_due(self, now_ms: int) -> Iterator[str]:
-        """The groups whose time has come; they have no deadline any more."""
+        """Remove and yield the groups whose deadline has passed."""
         while self._heap and self._heap[0][0] <= now_ms:
             deadline, group_id = heappop(self._heap)
             if self._queued.get(group_id) == deadline:

@@ -1,4 +1,4 @@
-"""What comes together while a command is handled."""
+"""What one command produces: records to append, and replies to the waiting requests."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, Token
 
 @dataclass(slots=True)
 class Decision:
-    """Records, and replies to those who wait."""
+    """Collects records and replies while a command is handled."""
 
     records: list[LogRecord] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The settings that hold for each group: its own, where it has some, else the broker's."""
+"""The settings of each group: its own if it has some, otherwise the broker's defaults."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from conveyor.settings.tree import GroupsSettings
 
 
 class SettingsByGroup:
-    """One for all parts of a state machine. `update` changes what all of them see."""
+    """Shared by all parts of a state machine, so that `update` takes effect in all of them."""
 
     def __init__(self, defaults: GroupsSettings, own: Mapping[str, GroupsSettings]) -> None:
         self._defaults = defaults
@@ -16,6 +16,6 @@ class SettingsByGroup:
         return self._own.get(group_id, self._defaults)
 
     def update(self, defaults: GroupsSettings, own: Mapping[str, GroupsSettings]) -> None:
-        """own: all that holds for a group with something of its own, by group id."""
+        """own: by group id, the complete settings of each group that overrides some of the defaults."""
         self._defaults = defaults
         self._own = own

@@ -1,1 +1,4 @@
-"""HTTP: the REST API, its description of itself, health and metrics. One noun a module; `application` has the table."""
+"""The HTTP door. `engine` serves any endpoint, `requests` reads them, `rest` and `ops` are the endpoints.
+
+`application` holds the table of endpoints. Not here: any rule of the broker (`broker`).
+"""

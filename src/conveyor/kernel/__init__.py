@@ -1,1 +1,5 @@
-"""Ids and units, errors, settings, and the ports through which the core meets disk, time and metadata."""
+"""The lowest layer: ids and units, errors, ports, the state machine contract, alarms.
+
+Here: definitions that every package may use. Not here: settings (`settings`), the bytes of records (`records`), any
+input or output.
+"""

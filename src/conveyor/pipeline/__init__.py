@@ -1,1 +1,1 @@
-"""The PySpark data source `format("conveyor")`, and the jobs that use it. A client like any other."""
+"""The PySpark data source `format("conveyor")` and its jobs. They use the broker only through the Kafka protocol."""

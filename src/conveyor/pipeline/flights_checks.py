@@ -1,4 +1,4 @@
-"""Whether the lake holds exactly what the broker acknowledged: how many, in what order, and every byte."""
+"""Checks that the lake contains exactly the acknowledged records: their number, their order, and every byte."""
 
 import hashlib
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question, whether the answer is yes, and what was found."""
+    """One check: its description, whether it passed, and the observed value."""
 
     what: str
     passed: bool
@@ -21,7 +21,7 @@ class Check:
 
 
 def check_lake(lake: "DataFrame", acknowledged: Acknowledged) -> list[Check]:
-    """All checks, from one pass over the lake."""
+    """Run all checks in one pass over the lake."""
     rows = _digested(lake)
     counts: dict[str, int] = {}
     ordered = True
@@ -45,7 +45,7 @@ def check_lake(lake: "DataFrame", acknowledged: Acknowledged) -> list[Check]:
 
 
 def _digested(lake: "DataFrame") -> list[tuple[str, int, list[int], list[int], list[bytes]]]:
-    """For each partition, in the order of offsets: offsets, sequence headers, SHA-256 of key, value and timestamp."""
+    """Return for each partition, in offset order: offsets, sequence headers, SHA-256 of key, value and timestamp."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
     nul = F.unhex(F.lit("00"))

@@ -1,9 +1,9 @@
-"""What can go wrong in a pipeline, in one line each."""
+"""The failures of a pipeline, each with a message of one line."""
 
 
 class PipelineError(Exception):
-    """A job could not be done; the message says why and what to do."""
+    """A job failed; the message says why and what to do."""
 
 
 class DataLossError(PipelineError):
-    """Records that were to be read are not there any more."""
+    """Records to read no longer exist."""

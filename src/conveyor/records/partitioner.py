@@ -1,4 +1,4 @@
-"""Which partition a message with a key goes to: the same as from Kafka's Java producer, so that a key has one place.
+"""The partition of a message with a key: the same as from Kafka's Java producer, so that each key has one partition.
 
 Source: org.apache.kafka.common.utils.Utils.murmur2, BuiltInPartitioner.partitionForKey.
 """
@@ -15,7 +15,7 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 
 
 def murmur2(content: bytes) -> int:
-    """MurmurHash2 with Kafka's seed, as an unsigned number of 32 bits."""
+    """Return MurmurHash2 with Kafka's seed, as an unsigned 32-bit number."""
     size = len(content)
     whole = size & ~3
     hashed = _SEED ^ size

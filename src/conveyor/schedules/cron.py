@@ -1,9 +1,9 @@
-"""When a cron expression falls due: five fields, as in Debian's cron, in the time of a time zone.
+"""The due times of a cron expression: five fields, as in Debian's cron, in a time zone.
 
     minute 0-59   hour 0-23   day of month 1-31 (L: the last)   month 1-12   day of week 0-7 (MON#1: the first Monday)
 
-A time that a change of the clocks leaves out falls due right after it; one that comes twice falls due once; a pattern
-that begins with `*` in minute or hour goes by elapsed time instead. Source: cron(8) of Debian.
+A local time that a clock change skips falls due right after the change; one that occurs twice falls due once. A
+pattern that begins with `*` in minute or hour follows elapsed time instead. Source: cron(8) of Debian.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -23,24 +23,24 @@ _SECOND_MS = 1000
 
 
 def check_cron(cron: str, time_zone: str) -> None:
-    """Raises RequestError (INVALID_SCHEDULE), also if there is no such time in fifty years."""
+    """Raises RequestError (INVALID_SCHEDULE), also if the expression has no due time within fifty years."""
     if next_firing_ms(cron, time_zone, 0) is None:
         raise RequestError(ErrorKind.INVALID_SCHEDULE, f"cron expression '{cron}' never falls due")
 
 
 def next_firing_ms(cron: str, time_zone: str, after_ms: int) -> int | None:
-    """The first time that falls due after one; None if there is none. Raises RequestError (INVALID_SCHEDULE)."""
+    """Return the first due time after `after_ms`; None if there is none. Raises RequestError (INVALID_SCHEDULE)."""
     return _first(_times(cron, time_zone, after_ms // _SECOND_MS, reverse=False))
 
 
 def last_firing_ms(cron: str, time_zone: str, after_ms: int, until_ms: int) -> int | None:
-    """The last time that falls due after one and up to another; None if there is none."""
+    """Return the last due time after `after_ms` and up to `until_ms`; None if there is none."""
     due_ms = _first(_times(cron, time_zone, until_ms // _SECOND_MS + 1, reverse=True))
     return due_ms if due_ms is not None and due_ms > after_ms else None
 
 
 def _times(cron: str, time_zone: str, second: int, *, reverse: bool) -> "CronSim":
-    from cronsim import CronSim, CronSimError  # Only who has a schedule pays for it.
+    from cronsim import CronSim, CronSimError  # Brokers without schedules never load this package.
 
     if len(cron) > MAX_CHARACTERS or len(cron.split()) != _FIELDS:
         raise _wrong(cron, f"{len(cron.split())} fields")

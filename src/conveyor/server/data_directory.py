@@ -1,4 +1,4 @@
-"""The data directory: made, checked, and locked against a second broker."""
+"""The data directory: created, checked, and locked against a second broker."""
 
 import errno
 import fcntl
@@ -13,7 +13,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DataDirectory:
-    """A directory that belongs to this process until `release`. Raises StartupError when it cannot."""
+    """A directory that belongs to this process until `release`. Raises StartupError if it cannot be used."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,7 +48,7 @@ def _take(lock: IO[str], path: Path) -> None:
 
 
 def _write_holder(lock: IO[str]) -> None:
-    """Say who holds the lock. On a full disk nobody does: the lock holds all the same."""
+    """Write this process's id into the lock file, for the error of a second broker. A full disk leaves it empty."""
     try:
         lock.truncate(0)
         os.write(lock.fileno(), str(os.getpid()).encode())

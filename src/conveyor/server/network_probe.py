@@ -1,4 +1,4 @@
-"""Counters of the network, plain numbers that /metrics reads."""
+"""The network's counters, which /metrics reads."""
 
 from dataclasses import dataclass
 

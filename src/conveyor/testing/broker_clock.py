@@ -1,4 +1,4 @@
-"""The manual clock of an embedded broker, moved from the test's thread, from one deadline of the broker to the next."""
+"""The manual clock of an embedded broker. The test's thread moves it from one deadline of the broker to the next."""
 
 import asyncio
 import threading
@@ -14,14 +14,16 @@ from conveyor.testing.settling_loop import SettlingLoop
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server, and the loop that it runs on."""
+    """A server and its event loop."""
 
     server: Server
     loop: SettlingLoop
 
 
 class BrokerClock:
-    """See the module's docstring. running: the broker's server while it runs; it raises ValueError before the start."""
+    """Moves a broker's time; see the module's docstring. running: returns the server while it runs, and raises
+    ValueError before the start.
+    """
 
     def __init__(self, clock: ManualClock, running: Callable[[], RunningServer | None]) -> None:
         self._clock = clock
@@ -32,17 +34,15 @@ class BrokerClock:
         return self._clock.now_ms()
 
     def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
-        """Move on. The broker has done everything that falls due on the way, and what that brings, on return.
+        """Move time forward. On return the broker has processed everything that fell due, with all consequences.
 
-        Time goes from one deadline of the broker to the next. Before each next one the broker has settled: messages are
-        published, records flushed, changes of the metadata written. What a callback sets for a time within the move
-        happens at that time. While the broker is stopped, time passes and nothing happens.
-
-        Clients live in real time: what a client does about an answer comes after the move, or at any moment of it. In
-        asynchronous code call it by `asyncio.to_thread`, unless the event loop may wait.
-
-        Raises ValueError for a move back, RuntimeError if the broker stops on the way, or if its timers keep time from
-        moving on.
+        Time moves from one deadline of the broker to the next. Before each move the broker settles: messages are
+        published, records flushed, metadata changes written. A callback that is set for a time within the move runs at
+        that time. While the broker is stopped, time passes and nothing happens.
+        Clients live in real time: a client may react to a response at any moment of the move, or after it. In
+        asynchronous code, call this through `asyncio.to_thread`, unless the event loop may block.
+        Raises ValueError for a negative move, RuntimeError if the broker stops meanwhile, or if its timers keep time
+        from moving.
         """
         with self._one_move:
             running = self._running()
@@ -52,9 +52,9 @@ class BrokerClock:
                 _run(running.loop, self._advance(running, seconds, ms))
 
     def set_wall_clock(self, *, by_seconds: float) -> None:
-        """Set the wall clock forward or (negative) back, as NTP may do; what that brings has happened on return.
+        """Set the wall clock forward or (negative) back, as NTP may do. On return all consequences have happened.
 
-        Sessions, leases and other durations stay as long as they were. Schedules and delayed messages follow.
+        Sessions, leases and other durations keep their length. Schedules and delayed messages follow the wall clock.
         """
         with self._one_move:
             running = self._running()
@@ -67,7 +67,9 @@ class BrokerClock:
         end_ms = self._clock.begin(seconds=seconds, ms=ms)
         await _settle(running)
         while (callback := self._clock.next_callback(end_ms)) is not None:
-            running.loop.call_soon(callback)  # As a timer: the loop reports a bug in it, which stops the broker.
+            running.loop.call_soon(
+                callback
+            )  # As a timer, so that the loop reports a bug in it, which stops the broker.
             await _settle(running)
 
     async def _set_wall_clock(self, running: RunningServer, by_seconds: float) -> None:
@@ -77,9 +79,9 @@ class BrokerClock:
 
 
 class EmbeddedClock(ManualClock):
-    """The manual clock of a broker whose clients are real: long polls and throttles end in real time, too.
+    """A manual clock for real clients: long polls and throttles also end in real time.
 
-    Else a client that polls for half a second would wait until the test advances the clock.
+    Otherwise a client that polls for half a second would wait until the test advances the clock.
     """
 
     def time_out(self, wait_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
@@ -97,7 +99,7 @@ class EmbeddedClock(ManualClock):
 
 
 async def _settle(running: RunningServer) -> None:
-    """Wait until everything that goes on by itself has ended. Raises RuntimeError if the broker stops."""
+    """Wait until all pending work has ended. Raises RuntimeError if the broker stops."""
     broker = running.server.broker
     await running.loop.settled()
     while not (broker.flusher.is_idle and broker.compaction.is_idle):

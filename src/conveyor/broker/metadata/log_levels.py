@@ -1,7 +1,7 @@
-"""How much the broker's loggers write, changed while it runs. The loggers are the process's, and outlive a broker.
+"""The levels of the broker's loggers, changed at run time. Loggers belong to the process and outlive a broker.
 
-A logger without a level of its own has that of the one above it: `conveyor.log` that of `conveyor`. `broker.log_level`
-changes `conveyor`. Levels have Kafka's names; Python has no TRACE.
+A logger without a level inherits that of its parent: `conveyor.log` inherits from `conveyor`. `broker.log_level`
+sets the level of `conveyor`. Levels have Kafka's names; Python has no TRACE.
 """
 
 import logging
@@ -28,14 +28,14 @@ class LogLevels:
         self._before: dict[str, int] = {}
 
     def use(self, level: str | None) -> None:
-        """Let `broker.log_level`, as in conveyor.toml, hold; None: as it was when the broker was started."""
+        """Apply `broker.log_level`. None: restore the level at the broker's start."""
         if level is not None:
             self._set(_TOP, logging.getLevelNamesMapping()[level.upper()])
         elif _TOP in self._before:
             self._restore(_TOP)
 
     def all(self) -> dict[str, str]:
-        """The level in force of every logger, by name."""
+        """Return the effective level of every logger, by name."""
         return {name: _name_of(_logger(name).getEffectiveLevel()) for name in (ROOT, *sorted(_known()))}
 
     def set(self, name: str, level: str, *, check_only: bool = False) -> None:
@@ -49,7 +49,10 @@ class LogLevels:
             self._set(name, _LEVELS[level])
 
     def clear(self, name: str, *, check_only: bool = False) -> None:
-        """Let a logger have the level of the one above it. Raises RequestError (INVALID_CONFIG, INVALID_REQUEST)."""
+        """Remove a logger's level, so that it inherits its parent's.
+
+        Raises RequestError (INVALID_CONFIG, INVALID_REQUEST).
+        """
         self._check_name(name)
         if name == ROOT:
             raise RequestError(ErrorKind.INVALID_REQUEST, "the root logger has no other above it: set its level")
@@ -57,7 +60,7 @@ class LogLevels:
             self._set(name, logging.NOTSET)
 
     def reset(self) -> None:
-        """As it was when the broker was started."""
+        """Restore the levels at the broker's start."""
         for name in list(self._before):
             self._restore(name)
 
@@ -75,7 +78,7 @@ class LogLevels:
 
 
 def _known() -> set[str]:
-    """The loggers that the broker has made, and those above them."""
+    """Return the names of the broker's loggers and of their parents."""
     names = logging.getLogger().manager.loggerDict
     return {name for name in names if name == _TOP or name.startswith(f"{_TOP}.")}
 
@@ -85,5 +88,5 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _name_of(level: int) -> str:
-    """Kafka's name for a level, or for the next above it."""
+    """Return Kafka's name for a level, or for the next higher one."""
     return next((name for bound, name in sorted(_NAMES.items()) if level <= bound), "FATAL")

@@ -1,4 +1,4 @@
-"""Printing records as they are read: the loop behind `conveyor consume` and `conveyor topic tail`."""
+"""Reads records and prints them: the loop of `conveyor consume` and `conveyor topic tail`."""
 
 import signal
 import sys
@@ -13,7 +13,7 @@ _WAIT_S = 0.2
 
 
 def reading_client(bootstrap: str, group: str, **more: Any) -> Any:
-    """A Consumer that tells where a partition ends, and that a fetch in flight does not keep from closing."""
+    """A Consumer that reports the end of a partition, and that closes within 100 ms although a fetch is in flight."""
     from confluent_kafka import Consumer
 
     config = {"group.id": group, "auto.offset.reset": "earliest", "enable.partition.eof": True}
@@ -21,7 +21,7 @@ def reading_client(bootstrap: str, group: str, **more: Any) -> Any:
 
 
 class Printer:
-    """Writes records to standard output. Where offsets are stored, a record counts as read once it is written there."""
+    """Writes records to standard output. With `stores_offsets`, a record counts as read once it is written there."""
 
     def __init__(self, consumer: Any, write: WriteRecord, *, stores_offsets: bool = False) -> None:
         self._consumer = consumer
@@ -36,7 +36,7 @@ class Printer:
         self.printed += 1
 
     def flush(self) -> None:
-        """Everything printed is out, and may be committed."""
+        """Flush standard output and mark the printed records as ready to commit."""
         from confluent_kafka import KafkaException, TopicPartition
 
         sys.stdout.buffer.flush()
@@ -49,7 +49,7 @@ class Printer:
 
 
 class LogEnds:
-    """Whether all partitions of ours were read up to where they ended when the command began."""
+    """Tells when every assigned partition was read up to its end as of the command's start."""
 
     def __init__(self, end_offsets: Mapping[int, int], assigned: Iterable[int] | None = None) -> None:
         self._end_offsets = end_offsets
@@ -57,7 +57,7 @@ class LogEnds:
         self._reached: set[int] = set()
 
     def assign(self, partitions: Iterable[int]) -> None:
-        """Which partitions are ours from now on."""
+        """Replace the assigned partitions."""
         self._assigned = set(partitions)
 
     def note(self, partition: int, next_offset: int) -> None:
@@ -69,7 +69,7 @@ class LogEnds:
 
 
 def print_records(consumer: Any, printer: Printer, limit: int | None, ends: LogEnds | None) -> None:
-    """Until so many are printed, or the ends are reached, or Ctrl-C or SIGTERM. Raises ClientError."""
+    """Print until the limit, the ends, Ctrl-C or SIGTERM. Raises ClientError."""
     with _stop_signals() as received:
         while not received and (limit is None or printer.printed < limit):
             if ends is not None and ends.are_reached():
@@ -80,7 +80,7 @@ def print_records(consumer: Any, printer: Printer, limit: int | None, ends: LogE
 
 @contextmanager
 def _stop_signals() -> Iterator[list[int]]:
-    """Signals are noted, so that none comes between printing a record and storing that; the second one interrupts."""
+    """Collect signals, so that none separates printing a record from storing its offset; the second one interrupts."""
     received: list[int] = []
 
     def note(number: int, _frame: Any) -> None:

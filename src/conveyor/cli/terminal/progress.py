@@ -1,4 +1,4 @@
-"""A progress bar with a live rate, on a terminal; a line at the end, elsewhere."""
+"""A progress bar with a live rate, shown only on a terminal."""
 
 import time
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 
 class CountProgress:
-    """Shows how many of how many are done, and how fast."""
+    """Shows the number done, the total and the rate."""
 
     def __init__(self, progress: Progress, description: str) -> None:
         self._progress = progress
@@ -18,7 +18,7 @@ class CountProgress:
         self.done = 0
 
     def describe(self, description: str) -> None:
-        """Begin the next step: the clock of the rate starts anew."""
+        """Begin the next step; its rate is measured from now on."""
         self._started = time.monotonic()
         self._progress.update(self._task, description=description)
 
@@ -33,7 +33,7 @@ class CountProgress:
 
 @contextmanager
 def count_progress(description: str) -> Iterator[CountProgress]:
-    """A bar that goes away when it is done."""
+    """A progress bar that disappears at the end of the block."""
     console = Console(stderr=True)
     columns = (
         SpinnerColumn(),

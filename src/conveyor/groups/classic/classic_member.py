@@ -1,4 +1,4 @@
-"""A member of a group while it lives: soft state, made from a join or from the group's last record."""
+"""A member of a classic group: soft state, created by a JoinGroup or from the group's last record."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,11 @@ from conveyor.kernel.state_machine import Token
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """`join_token` and `sync_token`: the answer that the member waits for, if it does.
+    """One member of a classic group.
 
-    owes_sync: it was told of a generation, and has not asked for its assignment yet.
-    is_unheard: it is known from the log, and has not been heard since the log was loaded.
+    join_token, sync_token: the pending JoinGroup or SyncGroup request, if any.
+    owes_sync: the member knows the current generation and has not sent its SyncGroup yet.
+    is_unheard: the member comes from the log and has sent nothing since the log was loaded.
     """
 
     member_id: str
@@ -33,16 +34,16 @@ class Member:
 
     @property
     def waits(self) -> bool:
-        """Whether the coordinator owes it an answer: then its silence is no sign of death."""
+        """Whether a request of the member is pending. Its session does not expire meanwhile."""
         return self.join_token is not None or self.sync_token is not None
 
     def touch(self, now_ms: int) -> None:
-        """The member was heard."""
+        """Renew the member's session."""
         self.is_unheard = False
         self.session_deadline_ms = now_ms + self.session_timeout_ms
 
     def update(self, command: JoinGroup) -> None:
-        """Take over what a member says when it joins again."""
+        """Store what a rejoining member sent."""
         self.protocols = command.protocols
         self.session_timeout_ms = command.session_timeout_ms
         self.rebalance_timeout_ms = command.rebalance_timeout_ms
@@ -63,7 +64,9 @@ class Member:
         )
 
     def described(self, protocol_name: str | None) -> DescribedMember:
-        """What an administrator is told; no protocol while the group rebalances."""
+        """Describe the member. Subscription and assignment are empty if `protocol_name` is None, while the group
+        rebalances.
+        """
         return DescribedMember(
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
@@ -74,7 +77,7 @@ class Member:
         )
 
     def value(self, protocol_name: str, assignment: bytes) -> MemberValue:
-        """What is remembered of the member."""
+        """Return the member's persistent state."""
         return MemberValue(
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
@@ -88,7 +91,7 @@ class Member:
 
 
 def new_member(command: JoinGroup, member_id: str, now_ms: int) -> Member:
-    """A member that joins for the first time."""
+    """Create a member from its first JoinGroup."""
     return Member(
         member_id=member_id,
         group_instance_id=command.group_instance_id,
@@ -103,7 +106,7 @@ def new_member(command: JoinGroup, member_id: str, now_ms: int) -> Member:
 
 
 def restored_member(value: MemberValue, protocol_name: str, session_deadline_ms: int) -> Member:
-    """A member as the group's last record describes it."""
+    """Rebuild a member from the group's last record."""
     return Member(
         member_id=value.member_id,
         group_instance_id=value.group_instance_id,

@@ -1,4 +1,4 @@
-"""Subscriptions by pattern: RE2's syntax, in which no pattern takes longer than the text is long."""
+"""Subscription patterns in RE2 syntax, whose matching time is linear in the length of the text."""
 
 import re2
 
@@ -7,7 +7,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises RequestError (INVALID_REGULAR_EXPRESSION)."""
+    """Raise RequestError (INVALID_REGULAR_EXPRESSION) if a pattern is not valid."""
     try:
         re2.compile(pattern, _options())
     except re2.error as error:
@@ -18,7 +18,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def matching_topics(pattern: str, topics: KnownTopics) -> frozenset[str]:
-    """The topics whose whole name a pattern matches; the broker's own are not among them."""
+    """Return the topics whose whole name matches the pattern, without internal topics."""
     compiled = re2.compile(pattern, _options())
     return frozenset(
         name for name, topic in topics.by_name.items() if not topic.is_internal and compiled.fullmatch(name)

@@ -1,4 +1,4 @@
-"""The requests that are worked on: a broker that stops waits for them."""
+"""The requests in progress. A broker that stops waits for them."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class Calls:
-    """How many there are. What they answer may still be on its way to the client."""
+    """Counts requests in progress. A request has ended when its response is made, though it may not be sent yet."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -15,7 +15,7 @@ class Calls:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """While a request is worked on."""
+        """Count one request during the block."""
         self._count += 1
         self._none.clear()
         try:
@@ -26,5 +26,5 @@ class Calls:
                 self._none.set()
 
     async def finish(self, _: object = None) -> None:
-        """Wait until none is worked on."""
+        """Wait until no request is in progress."""
         await self._none.wait()

@@ -1,4 +1,4 @@
-"""What goes wrong, as problem documents (RFC 9457): the kinds of `conveyor.kernel.errors`, and HTTP's own.
+"""Errors as problem documents (RFC 9457): the kinds of `conveyor.kernel.errors`, and HTTP's own.
 
     {"type": "urn:conveyor:problem:lease-lost", "title": "Lease lost", "status": 409, "detail": "...",
      "kind": "lease_lost", "retriable": false}
@@ -41,12 +41,12 @@ def make_problem(kind: str, status: int, detail: str, *, retriable: bool = False
 
 
 def problem_of(error: RequestError) -> Problem:
-    """The document of an expected error."""
+    """The problem document of an expected error."""
     face = ERRORS[error.kind]
     return make_problem(error.kind.name.lower(), face.http_status, error.message, retriable=face.retriable)
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> web.Response:
-    """The answer that carries a document."""
+    """The response that carries a problem document."""
     sent = {"Content-Type": CONTENT_TYPE, **(headers or {})}
     return web.Response(status=problem.status, body=_encode(problem), headers=sent)

@@ -1,4 +1,4 @@
-"""What the web framework has to say goes to the broker's log; what is no HTTP request is one line, not a traceback."""
+"""Passes the web framework's messages to the broker's log, with one line instead of a traceback for a bad request."""
 
 import logging
 from typing import Any

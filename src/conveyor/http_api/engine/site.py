@@ -1,4 +1,4 @@
-"""The connections that one application serves, from the first byte to the last."""
+"""A site: one application with its open connections."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from conveyor.http_api.engine.request_log import RequestLog
 
 _OPTIONS: dict[str, Any] = {
     "access_log": None,
-    "auto_decompress": False,  # The reader of a body unpacks it, and says what is wrong with it.
+    "auto_decompress": False,  # `request_reader` decompresses bodies, with errors of its own.
     "max_field_size": 8190,
     "max_headers": 128,
     "max_line_size": 8190,
@@ -19,7 +19,7 @@ _FORCED_S = 1.0
 
 
 class Site:
-    """Made by `make_site`."""
+    """One application and its connections; `make_site` makes it."""
 
     def __init__(self, runner: web.AppRunner, manager: web.Server, idle_s: float) -> None:
         self._runner = runner
@@ -35,7 +35,7 @@ class Site:
         return len(self._connections)
 
     def connection(self) -> Connection:
-        """The protocol of a connection that was just accepted."""
+        """The protocol for a newly accepted connection."""
         options: dict[str, Any] = {**_OPTIONS, "logger": RequestLog(), "keepalive_timeout": self._idle_s}
         made = Connection(self._manager, loop=self._loop, **options)
         made.opened, made.closed = self._opened, self._closed
@@ -49,7 +49,7 @@ class Site:
             oldest.force_close()
 
     async def finish_requests(self, seconds: float) -> None:
-        """Take no more requests, and wait for the work on those that have begun, so long at most."""
+        """Take no more requests, and wait at most this long for the requests in progress."""
         for connection in list(self._connections):
             connection.finish()
         try:
@@ -59,7 +59,7 @@ class Site:
             return
 
     async def drain(self, seconds: float) -> None:
-        """Wait until clients have read their answers, so long at most."""
+        """Wait at most this long until clients have read their responses."""
         try:
             async with asyncio.timeout(seconds):
                 await self._all_closed.wait()
@@ -67,7 +67,7 @@ class Site:
             return
 
     async def close(self) -> None:
-        """Close all connections, whatever they still do."""
+        """Close all connections at once."""
         await self._manager.shutdown(_FORCED_S)
         await self._runner.app.cleanup()
 
@@ -82,7 +82,7 @@ class Site:
 
 
 async def make_site(application: web.Application, idle_s: float) -> Site:
-    """idle_s: for how long a connection may send no whole request."""
+    """Prepare an application to serve. idle_s: a connection without a whole request for this long is closed."""
     runner = web.AppRunner(application, handler_cancellation=True)
     await runner.setup()
     manager: Any = runner.server

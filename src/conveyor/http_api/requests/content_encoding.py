@@ -1,4 +1,4 @@
-"""Bodies that are packed (Content-Encoding), unpacked piece by piece, and no further than they may become long."""
+"""Decompresses bodies (Content-Encoding) piece by piece, and stops at the size limit."""
 
 import zlib
 
@@ -9,7 +9,7 @@ ENCODINGS = ("identity", *_MOST_MEMBERS)
 
 
 class Unpacking:
-    """One body that is packed by gzip or deflate (RFC 1950, or without its frame, as browsers take it, too).
+    """One body in gzip or deflate (RFC 1950, or the raw stream that browsers accept as well).
 
     Where it is not sound, `feed` and `finish` raise zlib.error.
     """
@@ -23,7 +23,7 @@ class Unpacking:
         self._size = 0
 
     def feed(self, packed: bytes) -> int:
-        """Returns how long the body has become. What comes after `most_bytes` is left packed."""
+        """Decompress a piece, up to `most_bytes` in all. Returns the size of the body so far."""
         while packed and self._size < self._most_bytes:
             if self._member is None or self._member.eof:
                 self._member = self._begin(packed)

@@ -1,4 +1,4 @@
-"""How fields of requests are read whose types JSON does not have, and how openapi.json shows them."""
+"""Types of request fields that JSON does not have: how to parse them, and their schemas for openapi.json."""
 
 from typing import Any, ClassVar, Protocol, Self
 
@@ -6,13 +6,13 @@ import msgspec
 
 
 class Field(Protocol):
-    """A type of field: made from a value of JSON, or from a query's text."""
+    """A type of field, parsed from a JSON value or from the text of a query parameter."""
 
     schema: ClassVar[dict[str, Any]]
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Raises ValueError, which says what would be right."""
+        """Raises ValueError, whose text says what is expected."""
 
 
 def decode_field(kind: type[Field], value: object) -> object:

@@ -8,7 +8,7 @@ NONE = 0
 
 
 def code(error: RequestError | None) -> int:
-    """The Kafka code; 0 for none."""
+    """The Kafka error code; 0 without an error."""
     return NONE if error is None else error.kafka_code
 
 
@@ -20,7 +20,7 @@ def code_by_id(error: RequestError | None) -> int:
 
 
 def fields(error: RequestError | None) -> dict[str, Any]:
-    """An error as the two fields that most answers and their items have."""
+    """The fields error_code and error_message that most responses and their items have."""
     return {"error_code": code(error), "error_message": None if error is None else error.message}
 
 

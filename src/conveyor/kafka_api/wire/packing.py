@@ -1,6 +1,6 @@
-"""The protocol's lengths and strings, packed by hand for the two responses that are on the hot path.
+"""Packs the protocol's lengths and strings by hand, for the two responses on the hot path.
 
-What is packed again and again, names of topics and small numbers, is remembered.
+Topic names and small numbers, which recur, are cached.
 """
 
 from functools import lru_cache
@@ -11,7 +11,7 @@ _INT32 = Struct(">i")
 
 
 def unsigned_varint(number: int) -> bytes:
-    """7 bits a byte, lowest first; the top bit says that more follow."""
+    """7 bits per byte, lowest first; the top bit is set if more bytes follow."""
     if number < 0x80:
         return bytes((number,))
     out = bytearray()

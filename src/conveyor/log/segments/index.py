@@ -1,12 +1,12 @@
-"""Sparse indexes of a segment, in Kafka's formats: by offset, and by time.
+"""The sparse indexes of a segment, by offset and by time, in Kafka's formats.
 
     <base>.index      (last offset of a batch - base offset) uint32, position of that batch uint32
     <base>.timeindex  largest timestamp so far int64, (offset of its batch's last record - base offset) uint32
 
-Both rise strictly in their first column. A segment that is being written has its indexes in memory; they are written
-when it is sealed, whole and after the segment itself was flushed. A sealed index is searched in its file, a few reads a
-look-up, and takes no memory. A segment that is written again after a clean stop goes on from its files: only what comes
-to them is in memory.
+The first column of each is strictly ascending. The active segment's indexes are in memory. They are written when the
+segment is sealed, in one piece and after the segment was flushed. A sealed index is searched in its file, with a few
+reads per lookup and no memory. A segment that is reopened after a clean stop keeps its index files; only new entries
+are in memory.
 """
 
 import sys
@@ -24,7 +24,7 @@ _WORD_BYTES = 4
 
 
 class Entries(Protocol):
-    """Index entries, in order."""
+    """Index entries in ascending order."""
 
     def __len__(self) -> int: ...
 
@@ -32,7 +32,7 @@ class Entries(Protocol):
 
 
 class MemoryEntries:
-    """The entries of a segment that is being written: 8 bytes each, or 12 if `first_typecode` is `q`."""
+    """The entries of the active segment: 8 bytes each, or 12 if `first_typecode` is `q`."""
 
     def __init__(self, first_typecode: str = "I") -> None:
         self._first = array(first_typecode)
@@ -49,7 +49,7 @@ class MemoryEntries:
         self._second.append(second)
 
     def encode(self) -> bytes:
-        """The content of the index file. A million entries take some milliseconds: no step of it is one entry's."""
+        """Return the content of the index file. Encodes whole columns: a million entries take a few milliseconds."""
         columns = [*_words(self._first), self._second]
         out = array("I", bytes(_WORD_BYTES * len(columns) * len(self)))
         for number, column in enumerate(columns):
@@ -60,7 +60,7 @@ class MemoryEntries:
 
 
 def _words(column: "array[int]") -> "list[array[int]]":
-    """A column of 32 or 64 bits as columns of 32 bits, the most significant first."""
+    """Return a column of 32 or 64 bits as columns of 32 bits, the most significant first."""
     if column.itemsize == _WORD_BYTES:
         return [column]
     words = array("I", column.tobytes())
@@ -68,7 +68,7 @@ def _words(column: "array[int]") -> "list[array[int]]":
 
 
 class FileEntries:
-    """The entries of a sealed segment, read where they lie."""
+    """The entries of a sealed segment, read from the file."""
 
     def __init__(self, file: File, layout: Struct) -> None:
         self.file = file
@@ -86,12 +86,12 @@ class FileEntries:
         return first, second
 
     def encode(self) -> bytes:
-        """What the file holds. Raises StorageFailure."""
+        """Return the file's content. Raises StorageFailure."""
         return self.file.read(0, self._count * self._layout.size)
 
 
 class GrowingEntries:
-    """The entries of a segment that is written again: those of its index file, and those that came to them."""
+    """The entries of a reopened segment: those in its index file, and new ones in memory."""
 
     def __init__(self, stored: FileEntries, added: MemoryEntries) -> None:
         self.stored = stored
@@ -108,7 +108,7 @@ class GrowingEntries:
         self._added.append(first, second)
 
     def encode(self) -> bytes:
-        """The content of the new index file. Raises StorageFailure."""
+        """Return the content of the new index file. Raises StorageFailure."""
         return self.stored.encode() + self._added.encode()
 
 
@@ -121,24 +121,24 @@ def _second_column(entry: Entry) -> int:
 
 
 def floor_by_first(entries: Entries, key: int) -> Entry | None:
-    """The last entry whose first column is at most the key."""
+    """Return the last entry whose first column is at most the key."""
     number = bisect_right(entries, key, key=_first_column)
     return entries[number - 1] if number else None
 
 
 def floor_by_second(entries: Entries, key: int) -> Entry | None:
-    """The last entry whose second column is at most the key."""
+    """Return the last entry whose second column is at most the key."""
     number = bisect_right(entries, key, key=_second_column)
     return entries[number - 1] if number else None
 
 
 def below_by_second(entries: Entries, key: int) -> Entry | None:
-    """The last entry whose second column is below the key."""
+    """Return the last entry whose second column is below the key."""
     number = bisect_left(entries, key, key=_second_column)
     return entries[number - 1] if number else None
 
 
 def below_by_first(entries: Entries, key: int) -> Entry | None:
-    """The last entry whose first column is below the key."""
+    """Return the last entry whose first column is below the key."""
     number = bisect_left(entries, key, key=_first_column)
     return entries[number - 1] if number else None

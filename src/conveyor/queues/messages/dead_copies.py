@@ -1,8 +1,8 @@
-"""Where the copies of one subscription's dead letters lie, for the dead letters of one partition.
+"""The positions of one subscription's dead-letter copies, for the dead letters of one partition.
 
-A page of dead letters is found by it however many there have ever been: it knows those that still count, each by the
-last copy that was made, and nothing of the others. Dead-letter topics are known by their ids, as one may be deleted and
-made again. A run of neighbours with neighbouring copies takes 48 bytes, and so does at most each dead letter.
+It holds only messages that are still dead letters, each with its newest copy, so a page of dead letters is found
+however many there have ever been. Dead-letter topics are identified by their ids, because a topic may be deleted and
+created again. A run of adjacent messages with adjacent copies takes 48 bytes, and so does a single dead letter at most.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,14 +22,14 @@ class CopyLog(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """One copy."""
+    """The position of one copy."""
 
     log: CopyLog
     offset: int
 
 
 class CopiedRange(NamedTuple):
-    """The originals in [start, end), whose copies lie in `log` from `copy_offset` on."""
+    """The originals [start, end), whose copies are in `log` from `copy_offset` on."""
 
     log: CopyLog
     start: int
@@ -42,25 +42,27 @@ class CopiedRange(NamedTuple):
 
 
 class DeadCopies:
-    """See the module's docstring. An original has one copy here at most, and a copy one original."""
+    """Both directions of the mapping; see the module's docstring. An original has at most one copy here, and a copy
+    one original.
+    """
 
     def __init__(self) -> None:
         self._copies: dict[CopyLog, OffsetMap] = {}
         self._originals: dict[CopyLog, OffsetMap] = {}
 
     def add(self, copied: CopiedRange) -> None:
-        """Originals have got copies; earlier ones of theirs do not count any more."""
+        """Add copies of originals. They replace the originals' earlier copies."""
         self.remove(copied.start, copied.end)
         run = Run(copied.start, copied.end, copied.copy_offset)
         copies = self._copies.setdefault(copied.log, OffsetMap())
         originals = self._originals.setdefault(copied.log, OffsetMap())
-        for lost in originals.take(run.image, run.image_end):  # The dead-letter topic's log was cut in a power cut.
+        for lost in originals.take(run.image, run.image_end):  # A power failure truncated the dead-letter topic's log.
             copies.take(lost.image, lost.image_end)
         copies.put(run)
         originals.put(Run(run.image, run.image_end, run.start))
 
     def remove(self, start: int, end: int) -> None:
-        """The originals in [start, end) are dead letters no more."""
+        """Remove the originals [start, end), which are no longer dead letters."""
         for log, copies in list(self._copies.items()):
             for run in copies.take(start, end):
                 self._originals[log].take(run.image, run.image_end)
@@ -68,25 +70,25 @@ class DeadCopies:
                 del self._copies[log], self._originals[log]
 
     def ranges(self) -> Iterator[CopiedRange]:
-        """All of it."""
+        """Yield all copies."""
         for log in self._copies:
             yield from self.of_originals(log, 0, LAST_OFFSET)
 
     def of_originals(self, log: CopyLog, start: int, end: int) -> Iterator[CopiedRange]:
-        """The copies in a log of the originals in [start, end), by the originals."""
+        """Yield the copies in `log` of the originals [start, end), in the originals' order."""
         copies = self._copies.get(log)
         for run in () if copies is None else copies.runs(start, end):
             yield CopiedRange(log, run.start, run.end, run.image)
 
     def from_copy(self, log: CopyLog, start: int, end: int) -> Iterator[CopiedRange]:
-        """The copies in a log that lie in [start, end), by the copies."""
+        """Yield the copies at [start, end) of `log`, in the copies' order."""
         originals = self._originals.get(log)
         for run in () if originals is None else originals.runs(start, end):
             yield CopiedRange(log, run.image, run.image_end, run.start)
 
 
 def copied_ranges(copies: Mapping[int, Copy]) -> list[CopiedRange]:
-    """The copies of some originals, neighbours joined."""
+    """Return the copies as ranges, with adjacent ones merged."""
     ranges: list[CopiedRange] = []
     for offset in sorted(copies):
         log, copy_offset = copies[offset]

@@ -1,4 +1,4 @@
-"""Offsets that stand for other offsets, kept as runs: neighbours that stand for neighbours cost no more than one."""
+"""A map from offsets to offsets, stored as runs: adjacent offsets with adjacent images take one entry."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 
 class Run(NamedTuple):
-    """[start, end) stands for as many offsets from `image` on."""
+    """[start, end) maps to as many offsets from `image` on."""
 
     start: int
     end: int
     image: int
 
     def part(self, start: int, end: int) -> "Run":
-        """What of it lies in [start, end), of which some must."""
+        """Return the part of the run within [start, end), which must overlap it."""
         first = max(self.start, start)
         return Run(first, min(self.end, end), self.image + first - self.start)
 
@@ -47,7 +47,7 @@ class OffsetMap:
         self._replace(place, place, [run])
 
     def take(self, start: int, end: int) -> list[Run]:
-        """Remove the offsets in [start, end). Returns what they stood for."""
+        """Remove the offsets [start, end). Returns their runs."""
         first, last = bisect_right(self._ends, start), bisect_left(self._starts, end)
         if first >= last:
             return []
@@ -59,7 +59,7 @@ class OffsetMap:
         return [run.part(start, end) for run in runs]
 
     def runs(self, start: int, end: int) -> Iterator[Run]:
-        """What the offsets in [start, end) stand for, ascending. The map must not change meanwhile."""
+        """Yield the runs of the offsets [start, end), ascending. The map must not change meanwhile."""
         for place in range(bisect_right(self._ends, start), len(self._starts)):
             if self._starts[place] >= end:
                 return

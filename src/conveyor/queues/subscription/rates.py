@@ -1,4 +1,4 @@
-"""How often something happens, per second, over about the last minute."""
+"""Event rates per second, over about the last minute."""
 
 from collections import deque
 
@@ -7,7 +7,7 @@ _WINDOW_MS = 60_000
 
 
 class Rates:
-    """Counts that only rise; `sample` is to be called regularly, from the moment when they were first known."""
+    """Rates of monotonic counters. The caller calls `sample` regularly, from the first value on."""
 
     def __init__(self, now_ms: int, *counts: int) -> None:
         self._samples = deque([(now_ms, counts)])
@@ -19,7 +19,7 @@ class Rates:
             samples.popleft()
 
     def measure(self, now_ms: int, *counts: int) -> tuple[float, ...]:
-        """The rate of each count since the oldest sample that is kept."""
+        """Return the rate of each counter since the oldest retained sample."""
         since_ms, before = self._samples[0]
         elapsed_s = max(1, now_ms - since_ms) / 1000
         return tuple((count - old) / elapsed_s for count, old in zip(counts, before, strict=True))

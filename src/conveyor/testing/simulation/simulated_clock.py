@@ -1,4 +1,4 @@
-"""The clocks of a simulated machine: steady time is the loop's virtual time, the wall clock beside it can be set."""
+"""The clocks of a simulated machine: steady time is the loop's virtual time; the wall clock can be set."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,9 @@ class SimulatedClock:
         return self.steady_ms() + self._offset_ms
 
     def latest_ms(self) -> int:
-        """The latest time that the wall clock has shown: what was due then stays due, though the clock is set back."""
+        """Return the latest time that the wall clock has shown. A due message stays due even if the clock is set
+        back.
+        """
         return max(self._latest_ms, self.now_ms())
 
     def steady_ms(self) -> int:
@@ -62,7 +64,7 @@ class SimulatedClock:
             self._alarms[name] = (when_ms, ring, self._timer(when_ms, ring))
 
     def next_process(self) -> "SimulatedClock":
-        """The clock as the next process finds it: the same times, no alarms, no listeners."""
+        """Return the clock for the next process: the same times, no alarms, no listeners."""
         clock = SimulatedClock(self._loop)
         clock._offset_ms, clock._latest_ms = self._offset_ms, self._latest_ms
         return clock

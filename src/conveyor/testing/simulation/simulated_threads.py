@@ -1,4 +1,4 @@
-"""Threads of a simulated process: a job runs on the loop, after a delay that the seed decides."""
+"""The threads of a simulated process: a job runs on the loop, after a delay derived from the seed."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _LONG_SHARE = 0.03
 
 
 class SimulatedThreads(Executor):
-    """An executor whose jobs take virtual time and may overtake each other, as those of a pool of threads do."""
+    """An executor whose jobs take virtual time and may overtake each other, as in a thread pool."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, chance: Random) -> None:
         self._loop = loop
@@ -32,7 +32,7 @@ class SimulatedThreads(Executor):
                 return
             try:
                 result = work(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - handed to whoever waits for the job, as an executor does
+            except Exception as error:  # noqa: BLE001 - the future reports it, as an executor's does
                 future.set_exception(error)
             else:
                 future.set_result(result)
