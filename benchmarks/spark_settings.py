@@ -23,8 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from conveyor.pipeline import offset_client as client
-from conveyor.pipeline import spark_source as source
+from conveyor.pipeline import offset_client, spark_source
 from conveyor.pipeline.options import SourceOptions
 from conveyor.pipeline.session import spark_session
 
@@ -134,16 +133,16 @@ class Bench:
         )
 
     def _batch_of(self, records: str) -> None:
-        with patch.object(client, "_BATCH_RECORDS", int(records)):
+        with patch.object(offset_client, "_BATCH_RECORDS", int(records)):
             self._read_here()
 
     def _collected(self, collector: str) -> None:
         gc.collect()
-        with patch.object(source, "_collector_paused", nullcontext) if collector == "on" else nullcontext():
+        with patch.object(spark_source, "_collector_paused", nullcontext) if collector == "on" else nullcontext():
             self._read_here()
 
     def _read_here(self) -> None:
-        reader = source.BatchReader(SourceOptions(bootstrap_servers=self._servers, topics=("two",)))
+        reader = spark_source.BatchReader(SourceOptions(bootstrap_servers=self._servers, topics=("two",)))
         found = sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
         assert found == TOPICS["two"][1]
 

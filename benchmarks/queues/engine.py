@@ -12,13 +12,13 @@ from benchmarks.queues.loads import SIZE, Cycled
 from benchmarks.workers import Gate
 from conveyor.adapters.compactor import ThreadCompactor
 from conveyor.adapters.system_clock import SystemClock
-from conveyor.broker.broker_node import Broker, BrokerPorts
+from conveyor.broker.broker_node import BrokerNode, BrokerPorts
 from conveyor.broker.hosts.queue_partition import QueuePartition
-from conveyor.broker.queues.queue_calls import ask
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import RequestError
-from conveyor.queues.queue_commands import Acknowledge, LeasedMessages, LeaseMessages, Target
-from conveyor.queues.subscription.policy import Start
+from conveyor.queues.queue_commands import Acknowledge, LeaseMessages, Target
+from conveyor.queues.subscription.policy import StartPosition
+from conveyor.records.checked_batch import check_batch
 from conveyor.records.record import encode_batch
 from conveyor.replication.partition import Partition
 from conveyor.settings.tree import from_sources
@@ -51,7 +51,7 @@ async def _cycle(gate: Gate, seconds: float) -> Cycled:
             failed=failures.append,
             compactor=ThreadCompactor(disk),
         )
-        broker = Broker(from_sources({}), ports)
+        broker = BrokerNode(from_sources({}), ports)
         await broker.start("127.0.0.1", 9092)
         try:
             return await _measure(gate, broker, ports, seconds)
@@ -62,9 +62,9 @@ async def _cycle(gate: Gate, seconds: float) -> Cycled:
                 raise failures[0]
 
 
-async def _measure(gate: Gate, broker: Broker, ports: BrokerPorts, seconds: float) -> Cycled:
+async def _measure(gate: Gate, broker: BrokerNode, ports: BrokerPorts, seconds: float) -> Cycled:
     await broker.topics.create(TopicRequest(name="bench", partitions=1))
-    subscription = await broker.queues.create("bench", "bench", Start(kind="earliest"), {})
+    subscription = await broker.subscription_lifecycle.create("bench", "bench", StartPosition(kind="earliest"), {})
     partition = broker.partitions.find("bench", 0)
     queue = cast("QueuePartition", partition.queue)
     batch = encode_batch([(ports.clock.now_ms(), None, bytes(SIZE), ())] * _BATCH)
@@ -83,7 +83,7 @@ async def _measure(gate: Gate, broker: Broker, ports: BrokerPorts, seconds: floa
     ends = started + seconds
     await asyncio.gather(*(go_round() for _ in range(_AT_ONCE)))
     elapsed, spent = time.perf_counter() - started, time.process_time() - cpu
-    stats = await broker.queues.stats("bench")
+    stats = await broker.subscription_statistics.stats("bench")
     if not acknowledged == stats.acked == partition.high_watermark or stats.unsettled:
         raise RuntimeError(f"{partition.high_watermark} published, {acknowledged} acknowledged: {stats}")
     return Cycled(acknowledged, elapsed, spent, acknowledged)
@@ -91,7 +91,7 @@ async def _measure(gate: Gate, broker: Broker, ports: BrokerPorts, seconds: floa
 
 async def _publish(partition: Partition, batch: bytearray, now_ms: int) -> None:
     committed: asyncio.Future[RequestError | None] = asyncio.get_running_loop().create_future()
-    appended = partition.append(batch, now_ms)
+    appended = partition.append(check_batch(batch, partition.log.topic.max_message_bytes), now_ms)
     partition.when_committed(appended.last_offset + 1, committed.set_result)
     error = await committed
     if error is not None:
@@ -102,12 +102,12 @@ async def _settle(queue: QueuePartition, subscription: UUID) -> int:
     wanted = LeaseMessages(
         subscription=subscription, count=_BATCH, max_bytes=_BATCH * SIZE, visibility_ms=_VISIBILITY_MS
     )
-    leased: LeasedMessages = await ask(queue, wanted)
+    leased = await queue.ask(wanted)
     if not leased.messages:  # What was published is looked through a part at a time.
         await asyncio.sleep(0)
         return 0
     targets = tuple(Target(each.message.offset, (each.incarnation, each.number)) for each in leased.messages)
-    refused = [each for each in await ask(queue, Acknowledge(subscription=subscription, targets=targets)) if each]
+    refused = [each for each in await queue.ask(Acknowledge(subscription=subscription, targets=targets)) if each]
     if refused:
         raise refused[0]
     return len(targets)

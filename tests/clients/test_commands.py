@@ -152,7 +152,7 @@ def test_a_member_that_is_terminated_commits_and_leaves(shell: Shell, topic: str
     assert reader.stdout is not None
     assert reader.stdout.readline() == "0\n"
     reader.terminate()
-    assert reader.communicate(timeout=60) == ("", f"group {topic}: read 1 record, and committed that\n")
+    assert reader.communicate(timeout=60) == ("", f"group {topic}: read and committed 1 record\n")
     described = json.loads(shell.run("group", "describe", topic, "--json"))
     assert (reader.returncode, described["state"], described["total_lag"]) == (0, "empty", 0)
 

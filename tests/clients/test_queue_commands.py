@@ -78,7 +78,7 @@ def test_a_pull_that_waits_gets_what_comes_later(shell: Shell, rest: Rest, topic
     assert waiting.stdout is not None
     assert waiting.stdout.readline() == "first\n"
     rest.publish(topic, "second")
-    assert waiting.communicate(timeout=60) == ("second\n", "pulled 2 messages, and acknowledged that\n")
+    assert waiting.communicate(timeout=60) == ("second\n", "pulled and acknowledged 2 messages\n")
 
 
 def test_ctrl_c_ends_a_pull_and_leases_nothing_more(shell: Shell, rest: Rest, topic: str) -> None:

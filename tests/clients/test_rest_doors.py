@@ -21,13 +21,17 @@ def rest(broker: Broker) -> Iterator[Rest]:
     "path", ["/", "/nothing", "/topics/a/b/c/d", "/topics//messages", "/topics/", "/subscriptions/a/b"]
 )
 def test_path_that_leads_nowhere_is_told(rest: Rest, path: str) -> None:
-    assert rest.get(path).problem == (404, "not_found", f"there is nothing at {path}: GET /docs shows what there is")
+    assert rest.get(path).problem == (
+        404,
+        "not_found",
+        f"no endpoint has the path {path}: GET /docs lists the endpoints",
+    )
 
 
 def test_method_that_a_path_does_not_take_is_told_those_that_it_takes(rest: Rest) -> None:
     answer = rest.ask("PUT", "/topics/a", {})
     assert answer.headers["Allow"] == "DELETE, GET, HEAD, PATCH"
-    detail = "/topics/a does not take PUT: it takes DELETE, GET, HEAD, PATCH"
+    detail = "/topics/a does not take PUT: use DELETE, GET, HEAD, PATCH"
     assert answer.problem == (405, "method_not_allowed", detail)
 
 
@@ -47,7 +51,7 @@ def test_parameter_that_nobody_knows_is_told_those_that_are_known(rest: Rest) ->
 
 def test_body_that_is_too_large_is_refused(rest: Rest) -> None:
     answer = rest.post("/topics", b" " * (1 << 20) + b"{}")
-    detail = "the request's body is larger than the 1048576 bytes that are taken here"
+    detail = "the request's body is larger than the limit of 1048576 bytes"
     assert answer.problem == (413, "message_too_large", detail)
 
 
@@ -72,14 +76,14 @@ def test_body_that_is_not_packed_as_it_says_is_refused(rest: Rest, topic: str) -
     ):
         answer = rest.ask("POST", f"/topics/{topic}/messages", packed, headers={"Content-Encoding": encoding})
         assert answer.problem[:2] == (400, "invalid_request")
-        assert f"no sound {encoding}" in answer.problem[2]
+        assert f"not valid {encoding}" in answer.problem[2]
     assert rest.get(f"/topics/{topic}/messages").problem[0] == 404, "nothing was published"
 
 
 def test_body_that_is_packed_otherwise_is_told_how_it_may_be(rest: Rest) -> None:
     for encoding in ("br", "zstd", "gzip, gzip"):
         answer = rest.ask("POST", "/topics", b"{}", headers={"Content-Encoding": encoding})
-        detail = f"a body of Content-Encoding '{encoding}' is not taken: send one of identity, gzip, deflate"
+        detail = f"Content-Encoding '{encoding}' is not supported: send one of identity, gzip, deflate"
         assert answer.problem == (415, "unsupported_compression", detail)
         assert answer.headers["Accept-Encoding"] == "identity, gzip, deflate"
     assert rest.ask("POST", "/topics", b"[]", headers={"Content-Encoding": "Identity"}).problem[0] == 400
@@ -106,7 +110,7 @@ def test_value_that_does_not_fit_is_told_what_would(rest: Rest, topic: str) -> N
 
 def test_expectation_that_cannot_be_met_is_told(rest: Rest) -> None:
     answer = rest.ask("GET", "/topics", headers={"Expect": "something"})
-    detail = "'Expect: something' cannot be met: send 100-continue, or no such header"
+    detail = "'Expect: something' is not supported: send 100-continue, or leave the header out"
     assert answer.problem == (417, "expectation_failed", detail)
 
 

@@ -60,10 +60,10 @@ def test_lease_takes_as_many_as_are_asked_for(rest: Rest, topic: str, name: str)
     [
         ({"max_messages": 0}, "query parameter 'max_messages': Expected `int` >= 1"),
         ({"max_messages": "all"}, "Expected `int`, got `str`"),
-        ({"wait": 5}, "'5' is no duration"),
+        ({"wait": 5}, "'5' is not a duration"),
         ({"wait": "21s"}, "21s is too long: at most 20s"),
         ({"visibility": "13h"}, "13h is too long: at most 12h"),
-        ({"visibility": "-1s"}, "'-1s' is no duration"),
+        ({"visibility": "-1s"}, "'-1s' is not a duration"),
         ({"limit": 1}, "unknown query parameter 'limit': known are max_messages, visibility, wait"),
     ],
 )
@@ -145,8 +145,8 @@ def test_lease_that_cannot_be_settled_has_its_own_problem(rest: Rest, topic: str
         ("ack", {"ack_ids": ["a"] * 10_001}, "Expected `array` of length <= 10000"),
         ("ack", {"id": "a"}, "Object contains unknown field `id`"),
         ("ack", {"ack_id": "a", "delay": "5s"}, "Object contains unknown field `delay`"),
-        ("nack", {"ack_id": "a", "delay": 5}, "5 is no duration"),
-        ("nack", {"ack_id": "a", "delay": "-5s"}, "'-5s' is no duration"),
+        ("nack", {"ack_id": "a", "delay": 5}, "5 is not a duration"),
+        ("nack", {"ack_id": "a", "delay": "-5s"}, "'-5s' is not a duration"),
         ("extend", {"ack_id": "a"}, "Object missing required field `visibility`"),
         ("extend", {"ack_id": "a", "visibility": "13h"}, "13h is too long: at most 12h"),
         ("reject", {"ack_id": "a", "reason": None}, "Expected `str`, got `null` - at `$.reason`"),

@@ -99,11 +99,11 @@ def test_batch_is_answered_message_by_message(rest: Rest, topic: str) -> None:
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ({"delay": "5"}, "'5' is no duration: write a whole number and its unit, as in 1200ms, 5s, 10m, 2h"),
-        ({"delay": "-5s"}, "'-5s' is no duration"),
+        ({"delay": "5"}, "'5' is not a duration: write a whole number and a unit, as in 1200ms, 5s, 10m, 2h"),
+        ({"delay": "-5s"}, "'-5s' is not a duration"),
         ({"priority": "10"}, "query parameter 'priority': Expected `int` <= 9"),
         ({"priority": "high"}, "Expected `int"),
-        ({"deliver_at": "tomorrow"}, "'tomorrow' is no time: write a time as in 2026-01-31T12:00:00Z"),
+        ({"deliver_at": "tomorrow"}, "'tomorrow' is not a time: write a time as in 2026-01-31T12:00:00Z"),
         ({"header": "colour"}, "query parameter 'header': "),
         ({"tag": ""}, "query parameter 'tag': Expected `str` of length >= 1"),
         ({"colour": "red"}, "unknown query parameter 'colour': known are dedup_id"),
@@ -123,7 +123,7 @@ def test_message_that_asks_for_nonsense_is_refused(
     ("headers", "reason"),
     [
         ({"Conveyor-Dely": "5s"}, "unknown request header 'Conveyor-Dely': known are Conveyor-Key, Conveyor-Delay"),
-        ({"Conveyor-Delay": "5"}, "in the Conveyor- request headers: '5' is no duration"),
+        ({"Conveyor-Delay": "5"}, "in the Conveyor- request headers: '5' is not a duration"),
         ({"Conveyor-Header": "colour"}, "'colour' is no header: write name:value"),
         ({"Conveyor-Tag": "a", "conveyor-tag": "b"}, "request header 'conveyor-tag' is given more than once"),
     ],
@@ -144,7 +144,7 @@ def test_request_header_that_makes_no_sense_is_refused(
         ({"messages": []}, "Expected `array` of length >= 1 - at `$.messages`"),
         ({"messages": [{}]}, "Object missing required field `payload` - at `$.messages[0]`"),
         ({"messages": [{"payload": 5}]}, "Expected `str | null`, got `int` - at `$.messages[0].payload`"),
-        ({"messages": [{"payload": "", "delay": 5}]}, "5 is no duration"),
+        ({"messages": [{"payload": "", "delay": 5}]}, "5 is not a duration"),
         ({"messages": [{"payload": "", "delay": "-5s"}]}, "at `$.messages[0].delay`"),
         ({"messages": [{"payload": "", "payload_encoding": "hex"}]}, "Invalid enum value 'hex'"),
         ({"messages": [{"payload": "", "tags": "x"}]}, "unknown field `tags`: known are key, delay, "),
@@ -161,7 +161,7 @@ def test_batch_that_makes_no_sense_is_refused(rest: Rest, topic: str, body: obje
 def test_message_larger_than_its_topic_takes_is_refused(rest: Rest, topic: str) -> None:
     rest.post("/topics", {"name": topic, "config": {"max.message.bytes": 2000}})
     answer = rest.post(f"/topics/{topic}/messages", b"x" * 2001)
-    detail = "the request's body is larger than the 2000 bytes that are taken here"
+    detail = "the request's body is larger than the limit of 2000 bytes"
     assert answer.problem == (413, "message_too_large", detail)
     assert rest.post(f"/topics/{topic}/messages", b"x" * 1999).problem[:2] == (413, "message_too_large")
     assert rest.post(f"/topics/{topic}/messages", b"x" * 1900).status == 201

@@ -144,8 +144,8 @@ def test_subscription_is_deleted(rest: Rest, topic: str) -> None:
     [
         ({"name": "a b"}, "invalid_request", "at `$.name`"),
         ({"name": None}, "invalid_request", "Expected `str`, got `null` - at `$.name`"),
-        ({"start": "now"}, "invalid_request", "'now' is no start: write earliest, latest, a time as in 2026-01-31"),
-        ({"start": -1}, "invalid_request", "-1 is no start"),
+        ({"start": "now"}, "invalid_request", "'now' is not a start: write earliest, latest, a time as in 2026-01-31"),
+        ({"start": -1}, "invalid_request", "-1 is not a start"),
         ({"filter": "tag =="}, "invalid_filter", "tag =="),
         ({"filter": 5}, "invalid_request", "at `$.filter`"),
         ({"delivery": "twice"}, "invalid_request", "'twice': known are at_least_once, at_most_once, exactly_once"),
@@ -218,12 +218,12 @@ def test_subscription_goes_back_to_a_place(rest: Rest, topic: str) -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ({}, "say where to go on by one of start, offsets"),
-        ({"start": "earliest", "offsets": {"0": 1}}, "say where to go on by one of start, offsets"),
+        ({}, "give the new position by one of start, offsets"),
+        ({"start": "earliest", "offsets": {"0": 1}}, "give the new position by one of start, offsets"),
         ({"offsets": {}}, "at `$.offsets`"),
         ({"offsets": {"first": 1}}, "at `key` in `$.offsets`"),
         ({"offsets": {"0": -1}}, "Expected `int` >= 0"),
-        ({"start": -5}, "-5 is no start"),
+        ({"start": -5}, "-5 is not a start"),
     ],
 )
 def test_seek_to_no_place_is_refused(rest: Rest, topic: str, body: object, reason: str) -> None:

@@ -22,6 +22,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.log.compaction.key_compaction import compact
 from conveyor.log.flush import FlushJob
 from conveyor.log.log import Log
+from conveyor.records.checked_batch import own_batch
 from conveyor.server.server import Server
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
@@ -74,7 +75,7 @@ def filled(disk: MemoryDisk, entries: int) -> Log:
     log = open_topic_log(disk, TopicSettings(index_interval_bytes=0))
     content = keyed((b"key", b"value"))
     for _ in range(entries + 1):
-        log.append(content, 0, NOW_MS)
+        log.append(own_batch(content), 0, NOW_MS)
     flush(log)
     return log
 
@@ -99,7 +100,7 @@ def test_roll_leaves_the_encoding_of_indexes_and_producers_to_the_flush() -> Non
     disk = CountingDisk()
     log = filled(disk, ENTRIES)
     for producer_id in range(PRODUCERS):
-        log.append(idempotent_batch(0, b"v", producer_id=producer_id), 0, NOW_MS)
+        log.append(own_batch(idempotent_batch(0, b"v", producer_id=producer_id)), 0, NOW_MS)
     flush(log)
     log.topic = TopicSettings(segment_bytes=1024)
     jobs: list[FlushJob] = []
@@ -119,7 +120,7 @@ def test_roll_leaves_the_encoding_of_indexes_and_producers_to_the_flush() -> Non
 def test_producers_that_were_not_silent_cost_nothing_to_keep() -> None:
     log = open_topic_log(MemoryDisk())
     for producer_id in range(PRODUCERS):
-        log.append(idempotent_batch(0, b"v", producer_id=producer_id), 0, NOW_MS)
+        log.append(own_batch(idempotent_batch(0, b"v", producer_id=producer_id)), 0, NOW_MS)
     assert cpu_s(lambda: log.producers.expire(NOW_MS + 1)) < unit_s()
     assert len(log.producers) == PRODUCERS
 
@@ -169,7 +170,7 @@ class Longest:
 async def serving(directory: Path) -> AsyncIterator[Server]:
     made = server(directory)
     await made.start()
-    await made.load_the_rest()
+    await made.use_kernel_syncs()
     yield made
     await made.stop()
 

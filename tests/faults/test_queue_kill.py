@@ -61,7 +61,7 @@ def dead_letters(site: Site, ledger: Ledger) -> set[str]:
     return {each["message_id"] for each in shown}
 
 
-def bury_none(site: Site, ledger: Ledger) -> None:
+def move_none(site: Site, ledger: Ledger) -> None:
     """Redrive every dead letter, and acknowledge it."""
     caller, consumer = site.caller(), Consumer(site, ledger, 0)
     left = caller.insist("POST", f"/subscriptions/{ledger.name}/redrive")["redriven"]
@@ -121,7 +121,7 @@ def test_twenty_kills_lose_nothing_and_bring_nothing_back(site: Site) -> None:
         graves = {message_id for message_id, (_, is_grave) in stream.items() if is_grave}
         for ledger in ledgers:
             assert dead_letters(site, ledger) == graves, "dead letters are lost, or come from nowhere"
-            bury_none(site, ledger)
+            move_none(site, ledger)
             check_deliveries(stream, ledger)
     finally:
         print(report(site, publishers, ledgers))

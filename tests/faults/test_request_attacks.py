@@ -133,7 +133,7 @@ def test_others_are_served_while_a_large_batch_is_worked_on(broker: BrokerProces
             receive_frame(other)
             pings += 1
     assert len(results) == 10_000
-    assert pings > 30, "a few would be answered if each stage of the work took one turn of the event loop"
+    assert pings > 30, "a few would be answered if each stage of the work took one tick of the event loop"
     client.close()
 
 

@@ -43,7 +43,7 @@ def test_a_port_that_is_taken(tmp_path: Path, which: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         error = error_of("serve", *FREE, f"--{which}", f"127.0.0.1:{port}", directory=tmp_path)
-    assert error.startswith(f"port {port} on 127.0.0.1 is taken by another process: stop it, or choose another with")
+    assert error.startswith(f"port {port} on 127.0.0.1 is in use by another process: stop it, or choose another port")
     assert f"--{which} 127.0.0.1:PORT" in error
 
 
@@ -100,7 +100,7 @@ def test_a_settings_file_that_is_wrong(tmp_path: Path) -> None:
 
 def test_an_address_that_other_machines_reach(tmp_path: Path) -> None:
     error = error_of("serve", "--kafka", "0.0.0.0:0", "--http", "127.0.0.1:0", directory=tmp_path)
-    assert error.endswith("nothing authenticates clients: bind to 127.0.0.1, or say --insecure")
+    assert error.endswith("clients are not authenticated: bind to 127.0.0.1, or add --insecure")
 
 
 def test_an_address_that_other_machines_reach_is_taken_when_told_so(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_an_address_that_other_machines_reach_is_taken_when_told_so(tmp_path: Pa
 @pytest.mark.parametrize("command", [["consume", "nothing"], ["topic", "describe", "nothing"]])
 def test_a_topic_that_is_not_there(broker: BrokerProcess, tmp_path: Path, command: list[str]) -> None:
     error = error_of(*command, "--bootstrap", broker.kafka, directory=tmp_path)
-    assert error == "unknown topic 'nothing': see 'conveyor topic list', or make it with 'conveyor topic create'"
+    assert error == "unknown topic 'nothing': see 'conveyor topic list', or create it with 'conveyor topic create'"
 
 
 def test_the_ready_line_tells_where_the_broker_is(tmp_path: Path) -> None:

@@ -50,9 +50,9 @@ def take_another_cluster(lake: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lose_checkpoint, "the checkpoint of .* is lost"),
+        (lose_checkpoint, "the checkpoint of .* is missing"),
         (take_another_checkpoint, "the checkpoint in .* belongs to another lake"),
-        (lose_sink_log, "_spark_metadata is lost, which says what files count"),
+        (lose_sink_log, "_spark_metadata, the list of committed files, is missing"),
         (lose_manifest, "holds other files"),
         (take_another_cluster, "archives cluster other, this one is"),
     ],
@@ -100,7 +100,7 @@ def test_a_topic_that_was_made_anew_is_refused(broker: Broker, tmp_path: Path) -
     archive(broker, tmp_path, "anew")
     delete_topic(broker, "anew")
     create_topic(broker, "anew")
-    with pytest.raises(ClientError, match="records were deleted, or the topic was made anew") as raised:
+    with pytest.raises(ClientError, match="records were deleted, or the topic was recreated") as raised:
         archive(broker, tmp_path, "anew")
     assert "\n" not in str(raised.value)
     assert places(tmp_path) == expected("anew", 10)

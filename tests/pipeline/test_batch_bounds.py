@@ -63,13 +63,13 @@ def test_bounds_choose_exactly_these_records(
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"startingOffsets": at(p0=51)}, DataLossError, "holds offsets 0 to 50, wanted were 51 to 50"),
-        ({"endingOffsets": at(p1=60)}, DataLossError, "holds offsets 0 to 50, wanted were 0 to 60"),
-        ({"startingOffsets": at(p7=0)}, PipelineError, "partition 7 of 'bounds', which is not there or not read"),
+        ({"startingOffsets": at(p0=51)}, DataLossError, "has offsets 0 to 50, but 51 to 50 were requested"),
+        ({"endingOffsets": at(p1=60)}, DataLossError, "has offsets 0 to 50, but 0 to 60 were requested"),
+        ({"startingOffsets": at(p7=0)}, PipelineError, "partition 7 of 'bounds', which does not exist or is not read"),
         (
             {"endingOffsets": '{"other": {"0": 1}}'},
             PipelineError,
-            "partition 0 of 'other', which is not there",
+            "partition 0 of 'other', which does not exist",
         ),
     ],
 )

@@ -29,7 +29,7 @@ def test_a_start_that_was_deleted_is_an_error_or_left_out(spark: "SparkSession",
     produce(broker, topic, numbered(range(100)))
     delete_records(broker, topic, before=40)
     start = f'{{"{topic}": {{"0": 30}}}}'
-    with pytest.raises(AnalysisException, match="holds offsets 40 to 100, wanted were 30 to 100"):
+    with pytest.raises(AnalysisException, match="has offsets 40 to 100, but 30 to 100 were requested"):
         read(spark, broker, topic, startingOffsets=start).collect()
     rest = read(spark, broker, topic, startingOffsets=start, failOnDataLoss="false")
     assert numbers_of(rest) == list(range(40, 100))

@@ -18,6 +18,7 @@ from conveyor.log.compaction.swap import discard
 from conveyor.log.log import Log
 from conveyor.records import compression
 from conveyor.records.batch import iterate_batches
+from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import Record, decode_records, encode_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
@@ -72,7 +73,7 @@ class CompactedLogIsADict(RuleBasedStateMachine):
         self.now_ms += 1
         made = self.made(records)
         batch = encode_batch([(each.at_ms, each.key, each.value, ()) for each in made], codec=codec)
-        self.log.append(batch, 0, self.now_ms)
+        self.log.append(own_batch(batch), 0, self.now_ms)
         self.flush()
         self.written += made
 
@@ -85,7 +86,7 @@ class CompactedLogIsADict(RuleBasedStateMachine):
             [(each.at_ms, each.key, each.value, ()) for each in made],
             producer_id=producer_id, producer_epoch=0, base_sequence=sent.next_sequence if sent else 0,
         )  # fmt: skip
-        info = self.log.append(batch, 0, self.now_ms)
+        info = self.log.append(own_batch(batch), 0, self.now_ms)
         assert (info.first_offset, info.duplicate) == (len(self.written), False)
         self.flush()
         self.written += made
@@ -96,7 +97,7 @@ class CompactedLogIsADict(RuleBasedStateMachine):
     def append_again(self, producer_id: int) -> None:
         """Even where nothing of the batch is left, its producer gets the answer that it got before."""
         if (sent := self.sent.get(producer_id)) is not None:
-            info = self.log.append(sent.batch, 0, self.now_ms)
+            info = self.log.append(own_batch(sent.batch), 0, self.now_ms)
             assert (info.first_offset, info.duplicate) == (sent.first_offset, True)
 
     @rule(max_keys=st.sampled_from([1, 2, 100]), interrupted_by=st.none() | st.tuples(st.integers(0, 25), SEEDS))

@@ -16,18 +16,21 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from conveyor.broker.hosts.inbox_partition import InboxPartition, load_inbox
 from conveyor.broker.partitions.disk_room import DiskRoom
-from conveyor.kernel.errors import OutOfFiles, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.flush import FlushJob
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.recovery.recovery import open_log
 from conveyor.records.batch import CONTROL, iterate_batches
+from conveyor.records.checked_batch import own_batch
 from conveyor.records.message_attributes import DELIVER_AT_MS
 from conveyor.records.record import Record, decode_records, encode_batch
 from conveyor.replication.partition import Partition
+from conveyor.replication.trimming import retain
 from conveyor.settings.tree import DiskSettings, ProducerSettings, TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
+from tests.unit.replication.parts import leader
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "300"))
 SEEDS = st.integers(0, 2**32 - 1)
@@ -49,15 +52,15 @@ class Machine:
         self.jobs: dict[str, FlushJob] = {}
         inbox = TopicSettings(segment_bytes=600, cleanup_policy="acknowledged", retention_ms=-1, dedup_window_ms=1)
         self.sides = {name: self._open(name, each) for name, each in (("t", topic), ("__inbox.t", inbox))}
-        self.forwarder: InboxPartition = load_inbox(
-            self.topic, self.inbox, self, records_at_once=at_once, bytes_per_turn=at_once
-        )
-        self.forwarder.start(
-            self.soon.append,
-            lambda scan, done: self.soon.append(lambda: done(scan())),
-            CacheShare(1 << 20),
-            DiskRoom(disk, DiskSettings()),
-            _never_stopped,
+        loaded = load_inbox(self.topic, self.inbox, DiskRoom(disk, DiskSettings()), records_at_once=at_once)
+        self.forwarder = InboxPartition(
+            loaded,
+            clock=self,
+            call_soon=self.soon.append,
+            off_loop=lambda look, looked: self.soon.append(lambda: looked(look())),
+            cache=CacheShare(1 << 20),
+            cannot_read=_never_stopped,
+            bytes_per_tick=at_once,
         )
 
     @property
@@ -90,7 +93,7 @@ class Machine:
     def _open(self, name: str, settings: TopicSettings) -> Partition:
         now_ms = self.clock.now_ms()
         log = open_log(self.disk, f"logs/{name}-0", TOPIC_ID, settings, ProducerSettings(), LogProbe(), now_ms)
-        return Partition(TopicPartition(name, 0), log, LeaderEpoch(0), _ignore, _ignore)
+        return Partition(TopicPartition(name, 0), log, leader(LeaderEpoch(0)), _ignore, _ignore)
 
     def begin_flush(self, name: str) -> None:
         if name not in self.jobs and (job := self.sides[name].begin_flush()) is not None:
@@ -153,7 +156,7 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
         disk = MemoryDisk()
         self.machine = Machine(disk, self.clock, self.settings, self.at_once)
         for _ in range(direct):  # Records of the time before the topic had an inbox.
-            self.machine.topic.append(encode_batch([(0, None, None, ())]), 0)
+            self.machine.topic.append(own_batch(encode_batch([(0, None, None, ())])), 0)
         self.direct = direct
         self.machine.settle()
 
@@ -167,7 +170,7 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
             headers = [(DELIVER_AT_MS, b"%d" % due_ms)] if due_ms else []
             records.append((now_ms, None, value, headers))
             self.due[value] = due_ms
-        info = self.machine.inbox.append(encode_batch(records), now_ms)
+        info = self.machine.inbox.append(own_batch(encode_batch(records)), now_ms)
         values = [record[2] for record in records]
 
         def safe(error: RequestError | None) -> None:
@@ -182,14 +185,18 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
             return
         value = Random(choice).choice(sorted(self.promised))
 
-        def safe(error: RequestError | None) -> None:
+        refusals: list[ErrorKind] = []
+
+        def answer(error: RequestError | None) -> None:
             if error is None:
                 self.cancelled.add(value)
+            else:
+                refusals.append(error.kind)
 
         now_ms = self.clock.now_ms()
-        try:
-            self.machine.forwarder.cancel(self.promised[value], safe)
-        except RequestError:
+        self.machine.forwarder.cancel(self.promised[value], answer)
+        if refusals:
+            assert refusals == [ErrorKind.MESSAGE_NOT_DELAYED]
             latest_ms = max(self.latest_ms, now_ms)
             assert self.due[value] <= latest_ms or value in self.cancelled, "it could have been cancelled"
         else:
@@ -229,7 +236,7 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
 
     @rule()
     def trim(self) -> None:
-        job = self.machine.inbox.retain(self.clock.now_ms())
+        job = retain(self.machine.inbox, self.clock.now_ms())
         if job is not None:
             job.run()
 

@@ -58,11 +58,11 @@ def joins() -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
     return st.tuples(st.just("join"), st.fixed_dictionaries(fields))
 
 
-def built(kind: Any, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, GroupCommand]]:
+def built(kind: Any, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, GroupCommand[object]]]:
     return st.tuples(st.just("command"), st.builds(kind, group_id=st.just(GROUP), **fields))
 
 
-def heartbeats(epoch: st.SearchStrategy[int]) -> st.SearchStrategy[tuple[str, GroupCommand]]:
+def heartbeats(epoch: st.SearchStrategy[int]) -> st.SearchStrategy[tuple[str, GroupCommand[object]]]:
     return built(
         ConsumerHeartbeat,
         member_id=member_ids,

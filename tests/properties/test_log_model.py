@@ -18,6 +18,7 @@ from conveyor.log.log import Log
 from conveyor.log.producers.producer_state import REMEMBERED_BATCHES
 from conveyor.log.retention_limits import FOREVER, retained_from
 from conveyor.log.segments.lookup import find_newest, find_time
+from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import encode_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
@@ -96,7 +97,7 @@ class LogIsAList(RuleBasedStateMachine):
             self.append_duplicate(answer)
         else:
             with pytest.raises(RequestError) as refused:
-                self.log.append(encoded(batch), 0, self.now_ms)
+                self.log.append(own_batch(encoded(batch)), 0, self.now_ms)
             assert refused.value.kind is answer
 
     @rule(producer_id=st.integers(1, 2), back=st.integers(1, REMEMBERED_BATCHES))
@@ -248,14 +249,14 @@ class LogIsAList(RuleBasedStateMachine):
         )  # fmt: skip
 
     def append_new(self, batch: Stored) -> None:
-        info = self.log.append(encoded(batch), 0, self.now_ms)
+        info = self.log.append(own_batch(encoded(batch)), 0, self.now_ms)
         assert (info.first_offset, info.last_offset + 1) == (batch.first_offset, batch.next_offset)
         assert not info.duplicate
         self.stored.append(batch)
         self.written = self.log.written_offset
 
     def append_duplicate(self, earlier: Stored) -> None:
-        info = self.log.append(encoded(earlier), 0, self.now_ms)
+        info = self.log.append(own_batch(encoded(earlier)), 0, self.now_ms)
         assert (info.first_offset, info.last_offset + 1) == (earlier.first_offset, earlier.next_offset)
         assert info.duplicate
 

@@ -26,12 +26,12 @@ from conveyor.queues.queue_commands import (
     LeasedMessages,
     LeaseMessages,
     MoveToDeadLetters,
+    NackMessages,
     QueueCommand,
     Redeliver,
     Reject,
     Release,
-    Retry,
-    Seek,
+    SeekSubscription,
     Target,
 )
 from conveyor.records import compression
@@ -124,7 +124,8 @@ class QueueStory(RuleBasedStateMachine):
         expected, held = self.model.held(targets)
         for each in held:
             self.model.fail(each, self.stage.now_ms, delay_ms)
-        assert kinds(self.submit(Retry(subscription=SUBSCRIPTION, targets=targets, delay_ms=delay_ms))) == expected
+        command = NackMessages(subscription=SUBSCRIPTION, targets=targets, delay_ms=delay_ms)
+        assert kinds(self.submit(command)) == expected
 
     @rule(picks=PICKS, visibility_ms=st.sampled_from([0, 500, 60_000]))
     def extend(self, picks: list[int], visibility_ms: int) -> None:
@@ -185,7 +186,7 @@ class QueueStory(RuleBasedStateMachine):
         start = self.log_start
         offset = start + pick % (self.end - start + 1)
         settled = self.model.seek(offset)
-        assert self.submit(Seek(subscription=SUBSCRIPTION, offset=offset)) == settled or start
+        assert self.submit(SeekSubscription(subscription=SUBSCRIPTION, offset=offset)) == settled or start
 
     @rule(pick=st.integers(0, 1_000))
     def cancel(self, pick: int) -> None:
@@ -201,8 +202,8 @@ class QueueStory(RuleBasedStateMachine):
             self.remember_last()
 
     @rule(limit=st.integers(1, 5), logs=st.lists(st.sampled_from([None, *COPY_LOGS]), min_size=5, max_size=5))
-    def bury(self, limit: int, logs: list[CopyLog | None]) -> None:
-        offsets = tuple(offset for offset, _ in self.stage.machine.doomed(SUBSCRIPTION, limit))
+    def dead_letter(self, limit: int, logs: list[CopyLog | None]) -> None:
+        offsets = tuple(offset for offset, _ in self.stage.machine.dead_lettering(SUBSCRIPTION, limit))
         places = zip(offsets, logs, range(self.copies_count, self.copies_count + 5), strict=False)
         copies = {offset: Copy(log, place) for offset, log, place in places if log is not None}
         self.copies_count += 5
@@ -287,8 +288,8 @@ class QueueStory(RuleBasedStateMachine):
             withheld = [each for each in unsettled if each.is_open and not each.lease and not each.is_due(now_ms)]
             assert counts.withheld == len(withheld)
         if not self.is_bounded:
-            doomed = {offset for offset, _ in self.stage.machine.doomed(SUBSCRIPTION, 1_000)}
-            assert doomed == {each.offset for each in self.model if each.doomed}
+            dead_lettering = {offset for offset, _ in self.stage.machine.dead_lettering(SUBSCRIPTION, 1_000)}
+            assert dead_lettering == {each.offset for each in self.model if each.dead_lettering}
 
     @invariant()
     def peeking_shows_what_is_unsettled(self) -> None:
@@ -298,15 +299,15 @@ class QueueStory(RuleBasedStateMachine):
             known = self.model.messages[each.message.offset]
             assert each.state == message_state(self.stage.queue, each.message, self.stage.now_ms)
             assert (each.state.state == "leased") == (known.lease is not None)
-            assert (each.state.state == "dying") == known.doomed
+            assert (each.state.state == "dying") == known.dead_lettering
 
     @invariant()
     def log_is_held_for_what_is_not_due(self) -> None:
         not_due = [each.offset for each in self.model if not each.settled and each.due_ms > self.stage.now_ms]
         if not_due:
-            held_from = self.stage.machine.held_from()
-            assert held_from is not None
-            assert held_from <= min(not_due)
+            retain_from_offset = self.stage.machine.retain_from_offset()
+            assert retain_from_offset is not None
+            assert retain_from_offset <= min(not_due)
 
     def teardown(self) -> None:
         """Whatever is unsettled can be leased, sooner or later."""
@@ -329,8 +330,8 @@ class QueueStory(RuleBasedStateMachine):
             leased |= {each.message.offset for each in now}
             self.model.acknowledge([target(each) for each in now])
             self.submit(Acknowledge(subscription=SUBSCRIPTION, targets=tuple(map(target, now))))
-        doomed = {each.offset for each in self.model if each.doomed}
-        assert open_offsets - doomed - leased <= expiring
+        dead_lettering = {each.offset for each in self.model if each.dead_lettering}
+        assert open_offsets - dead_lettering - leased <= expiring
         assert not [each for each in self.model if each.is_open], "something is left that nobody can lease"
 
     @property
@@ -346,7 +347,7 @@ class QueueStory(RuleBasedStateMachine):
         self.next_offset += 1
         self.model.messages[known.offset] = known
 
-    def submit(self, command: QueueCommand) -> object:
+    def submit(self, command: QueueCommand[object]) -> object:
         """What is decided; that it is also what is told, once it is safe, is seen at the next flush."""
         told: list[object] = []
         decided = self.stage.submit(command, told.append)
@@ -420,13 +421,13 @@ class QueueStory(RuleBasedStateMachine):
         for each in self.model:
             if each.settled or each.offset in leased:
                 continue
-            _, is_settled, _, is_doomed, *_ = hard_of(self.stage.machine, progress, each.offset)
+            _, is_settled, _, is_dead_lettering, *_ = hard_of(self.stage.machine, progress, each.offset)
             if is_settled:
                 assert self.model.has_settled_rightly(each, now_ms)
                 each.settle()
-            elif is_doomed and not each.doomed:
-                assert self.model.has_doomed_rightly(each, now_ms)
-                each.doomed = True
+            elif is_dead_lettering and not each.dead_lettering:
+                assert self.model.has_dead_lettered_rightly(each, now_ms)
+                each.dead_lettering = True
 
     def note_lease(self, leased: LeasedMessage, ends_ms: int) -> Known:
         known = self.model.messages[leased.message.offset]

@@ -1,11 +1,19 @@
 """The simulation has teeth: each bug that is planted here breaks the invariant that it should, within so many seeds."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from conveyor.broker.hosts.inbox_partition import InboxPartition
+from conveyor.broker.partitions.reconciler import Reconciler
+from conveyor.broker.topics.topics import Topics
+from conveyor.cluster.changes import topic_put
+from conveyor.cluster.image import TopicImage
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.state_machine import LogRecord
+from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.producers.producer_state import ProducerState
+from conveyor.records.batch import CONTROL
 from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.partition import Partition
 from conveyor.testing.simulation.story import play
@@ -20,7 +28,7 @@ def acknowledge_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     def write(self: Partition) -> None:
         plain_write(self)
         if self.offline_reason is None:
-            self._advance(self.log.written_offset)
+            self._report_progress(self.log.written_offset)
 
     plain_write = Partition.write
     monkeypatch.setattr(Partition, "write", write)
@@ -38,7 +46,39 @@ def reply_before_the_record_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forward_without_an_intent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The inbox's notes are kept in memory only."""
-    monkeypatch.setattr(InboxPartition, "_note", lambda self, note: self.machine.apply(note))
+
+    def append_batch(self: MachineRunner[object], records: Sequence[LogRecord], now_ms: int) -> bool:
+        return bool(self._attributes & CONTROL) or plain_append(self, records, now_ms)
+
+    plain_append = MachineRunner._append_batch
+    monkeypatch.setattr(MachineRunner, "_append_batch", append_batch)
+
+
+def acknowledge_a_topic_before_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A creation is answered while it is being stored."""
+
+    async def create(self: Topics, request: TopicRequest) -> TopicImage:
+        topic = self.check(request)
+        answered.append(asyncio.ensure_future(self._metadata.propose(lambda _: [topic_put(topic)])))
+        return topic
+
+    answered: list[object] = []
+    monkeypatch.setattr(Topics, "create", create)
+
+
+def open_whatever_lies_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic takes the directories of its name, also those of another topic."""
+    monkeypatch.setattr(PartitionDirectory, "is_anothers", False)
+    monkeypatch.setattr(PartitionDirectory, "_check", lambda *_: None)
+
+
+def append_in_the_epoch_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader does not wait for its next leader epoch to be stored."""
+
+    async def raise_epochs(self: Reconciler) -> None:
+        self._epochs_due.clear()
+
+    monkeypatch.setattr(Reconciler, "raise_epochs", raise_epochs)
 
 
 # A power cut takes what was promised: which promise is seen to be broken first is up to the seed.
@@ -52,6 +92,9 @@ PLANTED: dict[Callable[[pytest.MonkeyPatch], None], set[str]] = {
         "CommittedOffsetsHold",
         "NoResurrectedAck",
     },
+    acknowledge_a_topic_before_its_commit: {"NoLostTopic"},
+    append_in_the_epoch_before: {"SingleLeaderPerEpoch"},
+    open_whatever_lies_there: {"NoResurrectedTopic", "NothingTakenBack", "NoAcknowledgedLoss"},
     forget_producers: {"OrderedOnce"},
     forward_without_an_intent: {"EveryDelayFiresOnce"},
     reply_before_the_record_is_safe: {"CommittedOffsetsHold", "NoResurrectedAck"},

@@ -1,6 +1,6 @@
 """Stories from seeds: every invariant holds, the same seed tells the same story, and every kind of fault happens.
 
-SIMULATION_SEEDS in the environment says how many seeds are played; 150 by default.
+SIMULATION_SEEDS in the environment says how many seeds are played; 100 by default.
 """
 
 import os
@@ -11,13 +11,14 @@ import pytest
 
 from conveyor.testing.simulation.shrink import shrink
 from conveyor.testing.simulation.story import play
-from conveyor.testing.simulation.story_schedule import Schedule, decode_schedule, make_schedule
+from conveyor.testing.simulation.story_schedule import StorySchedule, decode_schedule, make_schedule
 
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "150"))
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "100"))
 CHUNK = 25
 FAULTS = {
-    "crash", "cut_power", "cut_power_within", "fail_syncs", "fail_appends", "fill_disk", "step_clock", "restart",
-    "retain", "compact", "delete_records",
+    "crash", "cut_power", "cut_power_within", "fail_syncs", "fail_appends", "fail_renames", "fill_disk", "step_clock",
+    "fail_store_reads", "fail_store_commits", "lose_store_replies", "fill_store", "restart", "retain", "compact",
+    "delete_records",
 }  # fmt: skip
 DIGESTS = (
     "from conveyor.testing.simulation.story_schedule import make_schedule as m\n"
@@ -57,7 +58,7 @@ def test_shrinking_leaves_the_steps_that_matter() -> None:
     schedule = make_schedule(5)
     needed = {schedule.steps[7], schedule.steps[90]}
 
-    def fails(shorter: Schedule) -> bool:
+    def fails(shorter: StorySchedule) -> bool:
         return needed <= set(shorter.steps)
 
     assert set(shrink(schedule, fails).steps) == needed

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from conveyor.kafka_api.registry import API_VERSIONS_KEY, APIS
+from conveyor.kafka_api.wire.versions import API_VERSIONS_KEY, SERVED_APIS
 from tests.vectors.recorded import FOLDER
 from tests.vectors.wire import read_request
 
@@ -12,7 +12,7 @@ SENT = [
     (each["client"], each["key"], each["version"], bytes.fromhex(each["hex"]))
     for each in json.loads((FOLDER / "clients.json").read_text())
 ]
-SERVED = [each for each in SENT if each[2] <= APIS[each[1]].max_version]
+SERVED = [each for each in SENT if each[2] <= SERVED_APIS[each[1]].max_version]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from conveyor.groups.records.consumer_member import ClassicMember, Current, MemberState, Subscription
+from conveyor.groups.records.consumer_member import ClassicMember, Current, MemberState, MemberSubscription
 from conveyor.groups.records.consumer_records import (
     ConsumerKey,
     ConsumerKeyKind,
@@ -37,7 +37,7 @@ ONE, TWO = UUID(int=1), UUID(int=2)
 ONE_HEX, TWO_HEX = "00000000000000000000000000000001", "00000000000000000000000000000002"
 PARTITIONS = frozenset({(TWO, 0), (ONE, 5), (ONE, 3)})
 PARTITIONS_HEX = f"03 {ONE_HEX} 03 00000003 00000005 00 {TWO_HEX} 02 00000000 00"
-SUBSCRIPTION = Subscription(
+SUBSCRIPTION = MemberSubscription(
     instance_id=None,
     rack_id="r",
     client_id="c",
@@ -48,7 +48,7 @@ SUBSCRIPTION = Subscription(
     assignor=None,
 )
 SUBSCRIPTION_HEX = "0000 00 02 72 02 63 03 2f68 03 03 7431 03 7432 04 612e2a 000493e0 00 00"
-CLASSIC = Subscription(
+CLASSIC = MemberSubscription(
     instance_id="i",
     rack_id=None,
     client_id="c",

@@ -9,15 +9,15 @@ import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_writer
 
-from conveyor.kafka_api.registry import APIS
 from conveyor.kafka_api.wire.codec import build
+from conveyor.kafka_api.wire.versions import SERVED_APIS
 from conveyor.records.record import encode_batch
 from conveyor.testing import Broker
 from tests.vectors.wire import ask, read_response
 
 TOPIC = "vectors"
 BATCH = encode_batch([(1, b"key", b"value", [("name", b"header")])])
-EVERY_VERSION = [(api.key, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)]
+EVERY_VERSION = [(api.key, version) for api in SERVED_APIS.values() for version in api.versions]
 
 
 def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:

@@ -14,9 +14,9 @@ from kio.index import load_request_schema, load_response_schema
 from conveyor.broker.fetch.fetcher import Fetched
 from conveyor.broker.produce.publish import Published
 from conveyor.kafka_api.apis.records import k00_produce, k01_fetch
-from conveyor.kafka_api.registry import APIS
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.codec import build, encode_response
+from conveyor.kafka_api.wire.versions import SERVED_APIS
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 from conveyor.kernel.ports import FileSlice
 from conveyor.testing import MemoryDisk
@@ -38,7 +38,7 @@ def test_every_api_in_every_version_has_its_golden_pair() -> None:
     held = {(each.key, each.version, each.kind) for each in MESSAGES if each.case == "full"}
     served = {
         (api.key, version, kind)
-        for api in APIS.values()
+        for api in SERVED_APIS.values()
         for version in range(api.min_version, api.max_version + 1)
         for kind in ("request", "response")
     }
@@ -108,7 +108,7 @@ def test_packed_fetch_response_is_what_the_client_writes(golden: Golden) -> None
             results.append(Fetched(error_of(each), each["high_watermark"], each.get("log_start_offset", -1), records))
     request = SimpleNamespace(isolation_level=0 if aborted is None else 1)
     known = {"api_version": golden.version, "correlation_id": golden.correlation_id, "request": request}
-    call = cast("Call", SimpleNamespace(**known))
+    call = cast("KafkaCall", SimpleNamespace(**known))
     session_id, throttle_ms = golden.values.get("sessionId", 0), golden.values["throttleTimeMs"]
     packed = k01_fetch.encode(call, topics, results, session_id=session_id, throttle_ms=throttle_ms)
     parts = (part if isinstance(part, bytes) else part.file.read(part.position, part.length) for part in packed)

@@ -1,26 +1,27 @@
-"""Compaction in another process: on the real disk, at low priority, one plan a process.
+"""Compaction in another process: on the real disk, at low priority, one process per plan.
 
     python -m conveyor.adapters.compactor <data directory>     plan: a line of JSON on stdin; result: JSON on stdout
 
-The process ends when its stdin does: one that outlives its broker would write files of the next broker's compactions.
+The process exits when its stdin is closed: otherwise it could outlive its broker and write files of the next broker's
+compactions.
 """
 
 import asyncio
 import contextlib
-import json
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from subprocess import PIPE, Popen
 from threading import Thread
 from typing import IO
 
+import msgspec
+
 from conveyor.adapters.disk import RealDisk
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Disk
-from conveyor.log.compaction.compaction_plan import CompactionPlan, SegmentBounds
-from conveyor.log.compaction.key_compaction import CleanedSegment, CompactionResult, compact
+from conveyor.log.compaction.compaction_plan import CompactionPlan
+from conveyor.log.compaction.key_compaction import CompactionResult, compact
 
 _OPEN_FILES = 64
 _NICENESS = 10
@@ -28,13 +29,13 @@ _STDIN = 0
 
 
 class ProcessCompactor:
-    """Starts a process for each plan."""
+    """Starts one process per plan."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     async def compact(self, plan: CompactionPlan) -> CompactionResult:
-        """Raises StorageFailure."""
+        """Execute a plan in a new process. Raises StorageFailure."""
         reading, writing = os.pipe()
         with os.fdopen(reading, "rb") as for_process, os.fdopen(writing, "wb", buffering=0) as for_plan:
             try:
@@ -50,59 +51,49 @@ class ProcessCompactor:
         if process.returncode != 0:
             lines = errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
             raise StorageFailure(f"compaction of {plan.directory}: {lines[-1]}")
-        return _decode_result(output)
+        return msgspec.json.decode(output, type=CompactionResult)
 
     def _start(self, stdin: IO[bytes]) -> "Popen[bytes]":
-        """On a thread, as the event loop's own way to start a process copies the page tables of all its memory."""
+        """Called on a thread, because asyncio's own subprocess start copies the page tables of the whole process."""
         command = [sys.executable, "-m", __name__, str(self._root)]
         return Popen(command, stdin=stdin, stdout=PIPE, stderr=PIPE)  # noqa: S603 - the broker's own module
 
 
 class ThreadCompactor:
-    """For a disk that no other process can see."""
+    """Compacts on a thread, for a disk that no other process can open."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
     async def compact(self, plan: CompactionPlan) -> CompactionResult:
-        """Raises StorageFailure."""
+        """Execute a plan on a thread. Raises StorageFailure."""
         return await asyncio.to_thread(compact, self._disk, plan)
 
 
 def _exchange(process: "Popen[bytes]", stdin: IO[bytes], plan: CompactionPlan) -> tuple[bytes, bytes]:
-    """What the process has written when it has ended. It has ended early if it does not take the plan."""
+    """Send the plan, and return the process's output once it has exited. A process that does not read the plan has
+    exited early.
+    """
     with contextlib.suppress(BrokenPipeError):
-        stdin.write(json.dumps(asdict(plan)).encode() + b"\n")
+        stdin.write(msgspec.json.encode(plan) + b"\n")
     return process.communicate()
 
 
 def main() -> None:
-    """What the process does."""
+    """The entry point of the compaction process."""
     os.nice(_NICENESS)
-    plan = _decode_plan(sys.stdin.buffer.readline())
+    plan = msgspec.json.decode(sys.stdin.buffer.readline(), type=CompactionPlan)
     Thread(target=_end_with_broker, daemon=True).start()
     try:
         result = compact(RealDisk(Path(sys.argv[1]), _OPEN_FILES), plan)
     except StorageFailure as failure:
         raise SystemExit(str(failure)) from failure
-    sys.stdout.write(json.dumps(asdict(result)))
+    sys.stdout.buffer.write(msgspec.json.encode(result))
 
 
 def _end_with_broker() -> None:
     os.read(_STDIN, 1)
     os._exit(1)
-
-
-def _decode_plan(content: bytes) -> CompactionPlan:
-    document = json.loads(content)
-    segments = tuple(SegmentBounds(**each) for each in document.pop("segments"))
-    return CompactionPlan(segments=segments, **document)
-
-
-def _decode_result(content: bytes) -> CompactionResult:
-    document = json.loads(content)
-    cleaned = tuple(CleanedSegment(**each) for each in document.pop("cleaned"))
-    return CompactionResult(replaced=tuple(document.pop("replaced")), cleaned=cleaned, **document)
 
 
 if __name__ == "__main__":

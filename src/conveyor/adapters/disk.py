@@ -1,4 +1,6 @@
-"""The real disk. Paths are below one root; descriptors are opened when needed, and only so many are kept open."""
+"""The real disk. Paths are relative to one root. Files are opened on demand, and the number of open descriptors is
+limited.
+"""
 
 import contextlib
 import errno
@@ -14,7 +16,7 @@ from conveyor.kernel.ports import Bytes, Volume
 
 _MAX_BUFFERS = 1024
 _SMALL_WRITE_BYTES = 1 << 18
-_NONE_LEFT = (errno.EMFILE, errno.ENFILE)
+_NO_DESCRIPTOR_LEFT = (errno.EMFILE, errno.ENFILE)
 _KINDS: dict[int, type[StorageFailure]] = {
     errno.EMFILE: OutOfFiles,
     errno.ENFILE: OutOfFiles,
@@ -25,12 +27,13 @@ _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CACHED_ONLY = getattr(os, "RWF_NOWAIT", None)
-"""Linux reads what is in its page cache, and says so where it would have to wait for the disk."""
+"""Linux reads only from its page cache with this flag, and fails with EAGAIN instead of waiting for the disk."""
 
 
 class Descriptor:
-    """A file that the system has open. It is closed when nobody holds this any more: as long as somebody does, in
-    whichever thread, its number stands for this file and no other."""
+    """An open file descriptor. It is closed when the last reference is dropped, so while any thread holds it, its
+    number cannot be reused for another file.
+    """
 
     __slots__ = ("number",)
 
@@ -42,9 +45,10 @@ class Descriptor:
 
 
 class OpenFiles:
-    """The files that have a descriptor; the longest idle gives its own where there are too many. Any thread may call.
+    """The files with an open descriptor. Above the limit the least recently opened idle file is closed. Any thread may
+    call.
 
-    max_open_files: descriptors kept, unless more files than that have unflushed writes.
+    max_open_files: the limit, which files with unflushed writes may exceed.
     """
 
     def __init__(self, max_open_files: int) -> None:
@@ -53,25 +57,25 @@ class OpenFiles:
         self._lock = Lock()
 
     def descriptor(self, path: str | Path, flags: int, dir_fd: int | None = None) -> Descriptor:
-        """A new descriptor; where the process may have no more, the idle files give theirs. Raises OSError."""
+        """Open a file. If the process has no descriptor left, idle files are closed first. Raises OSError."""
         try:
             return Descriptor(os.open(path, flags, 0o644, dir_fd=dir_fd))
         except OSError as error:
             with self._lock:
-                idle = [each for each in self._open if each.evictable]
-            if error.errno not in _NONE_LEFT or not idle:
+                idle = [file for file in self._open if file.evictable]
+            if error.errno not in _NO_DESCRIPTOR_LEFT or not idle:
                 raise
-            for each in idle:
-                each.close()
+            for file in idle:
+                file.close()
             return Descriptor(os.open(path, flags, 0o644, dir_fd=dir_fd))
 
     def add(self, file: "RealFile") -> None:
-        """Count a file's descriptor, and close another one where there are too many."""
+        """Count a file's descriptor, and close another file above the limit."""
         oldest = None
         with self._lock:
             self._open[file] = None
             if len(self._open) > self._max_open_files:
-                oldest = next((each for each in self._open if each.evictable and each is not file), None)
+                oldest = next((other for other in self._open if other.evictable and other is not file), None)
         if oldest is not None:
             oldest.close()
 
@@ -83,7 +87,7 @@ class OpenFiles:
 class RealFile:
     """One append-only file of a `RealDisk`. A file with unflushed writes keeps its descriptor.
 
-    One thread at a time appends; any thread may read, or sync.
+    One thread at a time may append; any thread may read or sync.
     """
 
     def __init__(self, path: Path, open_files: OpenFiles, descriptor: Descriptor) -> None:
@@ -145,14 +149,15 @@ class RealFile:
         self.end_sync(mark)
 
     def begin_sync(self) -> tuple[Descriptor, int]:
-        """What to sync, and a mark for `end_sync`. Raises StorageFailure."""
+        """Return the descriptor to sync, and a mark for `end_sync`. Raises StorageFailure."""
         mark = self._changes
         with _storage_failure(self._path):
             return self._opened(), mark
 
     def end_sync(self, mark: int, error: int = 0) -> None:
-        """What was appended before the mark was made is on the disk; error: or why not, an errno. Raises StorageFailure
-        then."""
+        """Record that everything appended before the mark is durable. error: the errno of a failed sync, which
+        raises StorageFailure.
+        """
         with _lost_writes(self._path):
             if error:
                 raise OSError(error, os.strerror(error))
@@ -162,7 +167,7 @@ class RealFile:
         with _storage_failure(self._path):
             descriptor = self._opened()
         self._open_files.remove(self)
-        self._descriptor = descriptor  # Another thread may have needed room in between.
+        self._descriptor = descriptor  # Another thread may have closed it meanwhile.
 
     def release(self) -> None:
         self._is_released = True
@@ -173,18 +178,18 @@ class RealFile:
         self._open_files.remove(self)
 
     def _opened(self) -> Descriptor:
-        """To be held for as long as its number is used. Raises OSError."""
+        """Return the descriptor, opened on demand. The caller must hold it while it uses the number. Raises OSError."""
         descriptor = self._descriptor
         if descriptor is None:
             if self._is_released:
-                raise FileNotFoundError(errno.ENOENT, "it is not this log's any more")
+                raise FileNotFoundError(errno.ENOENT, "the file no longer belongs to this log")
             descriptor = self._descriptor = self._open_files.descriptor(self._path, _FLAGS)
             self._open_files.add(self)
         return descriptor
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Descriptor]:
-        """A sync that is begun meanwhile may not reach what is changed: it counts before, and again after."""
+        """Count a change before and after it, because a sync that begins meanwhile may not cover it."""
         descriptor = self._opened()
         self._changes += 1
         try:
@@ -194,9 +199,10 @@ class RealFile:
 
 
 class RealDirectory:
-    """Files by their paths below a root; or those of one directory that is held open, whatever its name is given to.
+    """Files by their paths below a root, or the files of one directory that is held open and may be renamed.
 
-    held: that directory, and its path below the root. See `conveyor.kernel.ports.Directory`. Any thread may use it.
+    held: that directory's path below the root, and its descriptor. See `conveyor.kernel.ports.Directory`. Any thread
+    may use it.
     """
 
     def __init__(self, root: Path, open_files: OpenFiles, held: tuple[str, Descriptor] | None = None) -> None:
@@ -259,7 +265,9 @@ class RealDirectory:
 
     @contextlib.contextmanager
     def _new_file(self, path: str) -> Iterator[int]:
-        """A descriptor of an empty file, which goes if it cannot be filled: a part of it would only take up room."""
+        """Yield the descriptor of a new empty file. The file is removed if writing it fails, because a partial file
+        only takes up space.
+        """
         descriptor = self._opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             yield descriptor
@@ -282,7 +290,7 @@ class RealDirectory:
 
 
 class RealDisk(RealDirectory):
-    """A directory of the machine's file system. See `conveyor.kernel.ports.Disk`. Any thread may use it."""
+    """A directory of the local file system. See `conveyor.kernel.ports.Disk`. Any thread may use it."""
 
     def __init__(self, root: Path, max_open_files: int) -> None:
         super().__init__(root, OpenFiles(max_open_files))
@@ -316,16 +324,16 @@ class RealDisk(RealDirectory):
 
 
 def _write_all(descriptor: int, buffers: Sequence[Bytes]) -> int:
-    """Write everything, however many system calls it takes. Raises OSError."""
+    """Write all buffers, with as many system calls as needed. Raises OSError."""
     total = sum(map(len, buffers))
     if total <= _SMALL_WRITE_BYTES:
         _finish(descriptor, b"".join(buffers))
         return total
     for start in range(0, len(buffers), _MAX_BUFFERS):
-        some = buffers[start : start + _MAX_BUFFERS]
-        written = os.writev(descriptor, some)
-        if written < sum(map(len, some)):
-            _finish(descriptor, b"".join(some)[written:])
+        part = buffers[start : start + _MAX_BUFFERS]
+        written = os.writev(descriptor, part)
+        if written < sum(map(len, part)):
+            _finish(descriptor, b"".join(part)[written:])
     return total
 
 
@@ -346,7 +354,9 @@ def _storage_failure(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lost_writes(path: Path) -> Iterator[None]:
-    """A sync that failed, whatever the reason: the system may have dropped what was written, and can still show it."""
+    """A failed sync, whatever its errno, is a StorageFailure: the kernel may have dropped the written pages while
+    it still shows them.
+    """
     try:
         yield
     except OSError as error:

@@ -1,18 +1,24 @@
-"""The embedded metadata store: the tree of `MetadataStore` in one SQLite file. Every change is on disk when it returns.
+"""The embedded metadata store: the tree of `MetadataStore` in one SQLite file. Every change is durable when its call
+returns.
 
-One thread does all the work, so that changes keep their order and the event loop never waits for the disk.
+One thread does all the work, so changes keep their order and the event loop never waits for the disk. The thread also
+hands watches to the loop in that order. A watch that a read has set fires for each later change, and for no earlier
+one, and it fires before any reader sees the change.
 """
 
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from conveyor.kernel.errors import DiskFull, StorageFailure
-from conveyor.kernel.ports import ANY_VERSION, Versioned
+from conveyor.kernel.ports import ANY_VERSION, CheckNode, PutNode, StoreOperation, Versioned
+from conveyor.kernel.store_watches import StoreWatches
 
 Result = TypeVar("Result")
 
@@ -21,84 +27,81 @@ CREATE TABLE IF NOT EXISTS nodes (
     path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, ephemeral INTEGER NOT NULL
 ) WITHOUT ROWID
 """
+_NODE = "SELECT CAST(value AS BLOB), CAST(version AS INTEGER) FROM nodes WHERE path = ?"
+_NODES = "SELECT path, CAST(value AS BLOB), CAST(version AS INTEGER) FROM nodes WHERE path >= ? AND path < ?"
+_PATHS = "SELECT path FROM nodes WHERE path >= ? AND path < ?"
+_CURRENT_VERSION = "SELECT CAST(version AS INTEGER) FROM nodes WHERE path = ?"
+"""SQLite checks no column types; the casts convert any stored value to bytes or a number."""
+
 _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 
 class SqliteStore:
-    """See `conveyor.kernel.ports.MetadataStore`."""
+    """A `conveyor.kernel.ports.MetadataStore` in one file."""
 
     def __init__(self, path: Path) -> None:
         self._thread = ThreadPoolExecutor(1, "metadata")
-        self._watches: dict[object, tuple[str, Callable[[str], None]]] = {}
+        self._watches = StoreWatches()
         try:
             self._connection = _connect(path, "NORMAL")
         except DiskFull:
             self._connection = _connect(path, "EXCLUSIVE")
 
-    async def get(self, path: str) -> Versioned | None:
+    async def get(self, path: str, changed: Callable[[], None] | None = None) -> Versioned | None:
+        loop = asyncio.get_running_loop()
+
         def work() -> Versioned | None:
-            row = self._connection.execute("SELECT value, version FROM nodes WHERE path = ?", (path,)).fetchone()
+            row = self._connection.execute(_NODE, (path,)).fetchone()
+            loop.call_soon_threadsafe(self._watches.add_to_node, path, changed)
             return Versioned(*row) if row else None
 
         return await self._run(work)
 
-    async def children(self, path: str) -> list[str]:
-        start = len(path.rstrip("/")) + 1
-        return sorted({each[start:].partition("/")[0] for each in await self.tree(path)})
+    async def children(self, path: str, changed: Callable[[], None] | None = None) -> list[str]:
+        loop = asyncio.get_running_loop()
+
+        def work() -> list[str]:
+            start, last = _range_below(path)
+            rows = self._connection.execute(_PATHS, (start, last))
+            names = sorted({child_path[len(start) :].partition("/")[0] for (child_path,) in rows})
+            loop.call_soon_threadsafe(self._watches.add_to_children, path, changed)
+            return names
+
+        return await self._run(work)
 
     async def tree(self, path: str) -> dict[str, Versioned]:
         def work() -> dict[str, Versioned]:
-            prefix = path.rstrip("/") + "/"
-            rows = self._connection.execute(
-                "SELECT path, value, version FROM nodes WHERE path >= ? AND path < ?", (prefix, prefix[:-1] + "0")
-            )
+            rows = self._connection.execute(_NODES, _range_below(path))
             return {name: Versioned(value, version) for name, value, version in rows}
 
         return await self._run(work)
 
-    async def put(self, path: str, value: bytes, version: int = ANY_VERSION, *, ephemeral: bool = False) -> int | None:
-        def work() -> int | None:
-            row = self._connection.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
-            current = row[0] if row else 0
-            if version not in (ANY_VERSION, current):
+    async def commit(self, *operations: StoreOperation) -> tuple[int, ...] | None:
+        loop = asyncio.get_running_loop()
+
+        def work() -> tuple[int, ...] | None:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                committed = self._carry_out_all(operations)
+                self._connection.execute("ROLLBACK" if committed is None else "COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):  # SQLite has rolled back by itself after some failures.
+                    self._connection.execute("ROLLBACK")
+                raise
+            if committed is None:
                 return None
-            self._connection.execute(
-                "INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?)", (path, value, current + 1, ephemeral)
-            )
-            return int(current) + 1
+            loop.call_soon_threadsafe(self._watches.fire, committed.changed, committed.created_or_deleted)
+            return tuple(committed.versions)
 
-        written = await self._run(work)
-        if written is not None:
-            self._changed(path)
-        return written
+        return await self._run(work)
 
-    async def delete(self, path: str, version: int = ANY_VERSION) -> bool:
-        def work() -> bool:
-            row = self._connection.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
-            if row is None or version not in (ANY_VERSION, row[0]):
-                return False
-            self._connection.execute(
-                "DELETE FROM nodes WHERE path = ? OR (path >= ? AND path < ?)", (path, path + "/", path + "0")
-            )
-            return True
-
-        deleted = await self._run(work)
-        if deleted:
-            self._changed(path)
-        return deleted
-
-    def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
-        handle = object()
-        self._watches[handle] = (path, changed)
-
-        def end() -> None:
-            self._watches.pop(handle, None)
-
-        return end
+    async def sync(self) -> None:
+        """Nothing to do: reads always return the last commit."""
 
     async def close(self) -> None:
         await self._run(self._connection.close)
         self._thread.shutdown()
+        self._watches.clear()
 
     async def _run(self, work: Callable[[], Result]) -> Result:
         try:
@@ -106,16 +109,52 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise _failure("metadata store", error) from error
 
-    def _changed(self, path: str) -> None:
-        for watched, changed in list(self._watches.values()):
-            if path == watched or path.startswith(watched.rstrip("/") + "/"):
-                changed(path)
+    def _carry_out_all(self, operations: Sequence[StoreOperation]) -> "_Committed | None":
+        committed = _Committed()
+        for operation in operations:
+            found = self._connection.execute(_CURRENT_VERSION, (operation.path,)).fetchone()
+            current = found[0] if found else 0
+            if operation.version not in (ANY_VERSION, current):
+                return None
+            if isinstance(operation, PutNode):
+                self._put(operation, current, committed)
+            else:
+                committed.versions.append(0)
+                if not isinstance(operation, CheckNode):
+                    self._delete(operation.path, committed)
+        return committed
+
+    def _put(self, operation: PutNode, current: int, committed: "_Committed") -> None:
+        row = (operation.path, operation.value, current + 1, operation.ephemeral)
+        self._connection.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?)", row)
+        committed.versions.append(current + 1)
+        committed.changed.append(operation.path)
+        if not current:
+            committed.created_or_deleted.append(operation.path)
+
+    def _delete(self, path: str, committed: "_Committed") -> None:
+        rows = self._connection.execute(
+            "DELETE FROM nodes WHERE path = ? OR (path >= ? AND path < ?) RETURNING path",
+            (path, path + "/", path + "0"),
+        )
+        deleted = [name for (name,) in rows]
+        committed.changed.extend(deleted)
+        committed.created_or_deleted.extend(deleted)
+
+
+class _Committed(msgspec.Struct, frozen=True):
+    """The result of a commit: the new version for each operation, and the changed paths."""
+
+    versions: list[int] = msgspec.field(default_factory=list)
+    changed: list[str] = msgspec.field(default_factory=list)
+    created_or_deleted: list[str] = msgspec.field(default_factory=list)
 
 
 def _connect(path: Path, locking_mode: str) -> sqlite3.Connection:
-    """Raises StorageFailure: DiskFull if there is no room for the index of the write-ahead log.
+    """Open the store. Raises StorageFailure; DiskFull if there is no space for the index of the write-ahead log.
 
-    locking_mode: EXCLUSIVE keeps that index in memory, and other connections out: so a store can be read all the same.
+    locking_mode: EXCLUSIVE keeps this index in memory and locks other connections out, so that the store can be read on
+    a full disk.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -130,6 +169,12 @@ def _connect(path: Path, locking_mode: str) -> sqlite3.Connection:
             raise _failure(str(path), error) from error
         stack.pop_all()
         return connection
+
+
+def _range_below(path: str) -> tuple[str, str]:
+    """Return the range of paths below a path: [first, second)."""
+    parent = path.rstrip("/")
+    return parent + "/", parent + "0"
 
 
 def _failure(where: str, error: sqlite3.Error) -> StorageFailure:

@@ -1,9 +1,9 @@
-"""The machine's clocks, with the event loop's timers.
+"""The machine's clocks and the event loop's timers.
 
-The wall-clock time of the broker is the monotonic clock plus an offset. Once a second the offset is compared with the
-system's wall clock; where that was set, the broker takes the new offset, tells the listeners, and arms its alarms anew.
-So all code of the broker sees the change in the same moment, at most a second late. The system slews both of its clocks
-alike: unless the wall clock is set, the offset stays.
+The broker's wall-clock time is the monotonic clock plus an offset. Once a second the offset is compared with the
+system's wall clock. If that was set, the broker adopts the new offset, calls the listeners and reschedules its alarms.
+All code of the broker thus sees the change at the same moment, at most a second late. The system slews both clocks
+alike, so the offset changes only when the wall clock is set.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ log = logging.getLogger(__name__)
 _CHECKED_EVERY_S = 1.0
 _SMALLEST_STEP_NS = 10_000_000
 _LONGEST_READING_NS = 1_000_000
-"""A reading of both clocks that took longer was interrupted between the two, and says nothing."""
+"""A slower reading of both clocks was interrupted between them and is discarded."""
 
 _NS_PER_MS = 1_000_000
 
 
 class SystemClock:
-    """See `conveyor.kernel.ports.Clock`. wall_ns: the system's wall clock, in ns. `close` it at the end."""
+    """See `conveyor.kernel.ports.Clock`. wall_ns: returns the system's wall clock in ns. The owner calls `close`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, wall_ns: Callable[[], int] = time_ns) -> None:
         self._loop = loop
@@ -65,7 +65,7 @@ class SystemClock:
         return end
 
     def check(self) -> None:
-        """Compare with the system's wall clock now, instead of within the next second."""
+        """Compare with the system's wall clock now instead of within the next second."""
         before_ns = monotonic_ns()
         offset_ns = self._wall_ns() - before_ns
         step_ns = offset_ns - self._offset_ns
@@ -81,7 +81,7 @@ class SystemClock:
             self._arm(alarm)
 
     def close(self) -> None:
-        """Check no more."""
+        """Stop the periodic comparison."""
         self._next_check.cancel()
 
     def _check_again(self) -> None:
@@ -98,7 +98,7 @@ class SystemClock:
 
 
 class _Alarm:
-    """One callback at a wall-clock time, and the timer of the event loop that stands for it."""
+    """A callback at a wall-clock time, and the event loop's timer for it."""
 
     __slots__ = ("callback", "timer", "when_ms")
 

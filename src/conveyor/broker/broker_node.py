@@ -1,62 +1,77 @@
-"""One broker: its parts, put together. Doors use these parts and nothing below them."""
+"""One broker, assembled from its parts. Doors use these parts and nothing below them."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from conveyor.broker.clients.quota_enforcement import Quotas
 from conveyor.broker.clients.request_budget import RequestBudget
 from conveyor.broker.fetch.fetch_sessions import FetchSessions
 from conveyor.broker.fetch.fetcher import Fetcher
+from conveyor.broker.fetch.message_browser import MessageBrowser
+from conveyor.broker.hosts.group_coordinators import Groups
+from conveyor.broker.hosts.inboxes import Inboxes
+from conveyor.broker.hosts.queue_partition import QueuePartition, QueueServices
+from conveyor.broker.hosts.queue_partitions import QueuePartitions
+from conveyor.broker.hosts.schedules import Schedules
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
 from conveyor.broker.metadata.log_levels import LogLevels
+from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.producer_ids import ProducerIds
+from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.compaction import Compaction, Compactor
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.disk_watch import DiskWatch
 from conveyor.broker.partitions.flusher import Flusher
-from conveyor.broker.partitions.loop_tick import Turn
-from conveyor.broker.partitions.partition_table import PartitionServices, PartitionTable
+from conveyor.broker.partitions.log_directories import LogDirectories
+from conveyor.broker.partitions.loop_tick import LoopTick
+from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.partitions.retention import Retention
-from conveyor.broker.produce.deduplication import Deduplication
-from conveyor.broker.produce.inspected_appends import Intake
+from conveyor.broker.produce.deduplication import DedupIndexes
+from conveyor.broker.produce.inspected_appends import InspectedAppends
+from conveyor.broker.produce.lanes import Lanes
+from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.publish import Publisher
+from conveyor.broker.queues.dead_letter_reader import DeadLetterReader
+from conveyor.broker.queues.dead_letter_redrive import DeadLetterRedrive
+from conveyor.broker.queues.dead_letter_writer import DeadLetterWriter
+from conveyor.broker.queues.dead_letters import DeadLetters
+from conveyor.broker.queues.delayed_messages import DelayedMessages
+from conveyor.broker.queues.leases import Leases
+from conveyor.broker.queues.message_inspection import MessageInspection
+from conveyor.broker.queues.settlements import Settlements
+from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
+from conveyor.broker.queues.subscription_lifecycle import SubscriptionLifecycle
+from conveyor.broker.queues.subscription_statistics import SubscriptionStatistics
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
-from conveyor.cluster.cluster_id import new_cluster_id
 from conveyor.cluster.dynamic_config import LayeredSettings
-from conveyor.cluster.image import SCHEDULES_PATH, SUBSCRIPTIONS_PATH, BrokerImage, ClusterImage
-from conveyor.kernel.ids import NodeId
-from conveyor.kernel.ports import ABSENT, Clock, Disk, MetadataStore
+from conveyor.cluster.image import BrokerImage
+from conveyor.kernel.alarm import Alarm
+from conveyor.kernel.ids import NodeId, TopicPartition
+from conveyor.kernel.ports import Clock, Disk, MetadataStore
+from conveyor.log.cache_share import CacheShare
+from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
+from conveyor.queues.delivery.memory_budget import MemoryBudget
+from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Role
 from conveyor.settings.tree import Settings
-
-if TYPE_CHECKING:
-    from conveyor.broker.hosts.group_coordinators import Groups
-    from conveyor.broker.hosts.inboxes import Inboxes
-    from conveyor.broker.hosts.schedules import Schedules
-    from conveyor.broker.produce.message_publisher import Messages
-    from conveyor.broker.queues.dead_letters import DeadLetters
-    from conveyor.broker.queues.queue_wiring import Queueing
-    from conveyor.broker.queues.queues import Queues
-    from conveyor.log.cache_share import CacheShare
 
 log = logging.getLogger(__name__)
 
-CLUSTER_ID_PATH = "/cluster/id"
 _HOUSEKEEPING_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPorts:
-    """What a broker is given from outside: disk, metadata, time, threads that may wait, fresh ids.
+    """The broker's external dependencies: disk, metadata, time, threads that may block, fresh ids.
 
-    failed: told of a bug; it has to stop the broker.
+    failed: called with an exception that is a bug; it must stop the broker.
     """
 
     disk: Disk
@@ -68,51 +83,154 @@ class BrokerPorts:
     compactor: Compactor
 
 
-class Broker:
-    """See the module's docstring. `start` before anything else; `stop` flushes everything."""
+class BrokerNode:
+    """See the module's docstring. Call `start` before any other method; `stop` flushes everything."""
 
     def __init__(self, settings: Settings, ports: BrokerPorts) -> None:
         loop = asyncio.get_running_loop()
         self.settings = settings
-        """Those in force: they change at run time."""
-        self.dynamic_settings = DynamicSettings(settings, ports.store, self._prepare, self._apply)
+        """The effective settings; they change at run time."""
+        self.metadata = Metadata(ports.store, ports.threads, ports.new_id)
+        self.dynamic_settings = DynamicSettings(settings, self.metadata, self._apply, self._settled, ports.new_id)
         self.log_levels = LogLevels()
         self.clock = ports.clock
         self.log_probe = LogProbe()
-        self.turn = Turn(loop.call_soon, ports.failed)
+        self.loop_tick = LoopTick(loop.call_soon, ports.failed)
         self.tasks = Tasks(ports.failed)
         self.flusher = Flusher(loop, ports.threads, settings.broker.flush_threads)
         self.room = DiskRoom(ports.disk, settings.disk)
-        self.partitions = self._partition_table(ports)
-        deduplication = Deduplication(ports.clock, ports.threads, settings.broker.dedup_max_ids)
-        intake = Intake(ports.clock, ports.threads, self.tasks, deduplication)
-        self.publisher = Publisher(self.partitions, ports.clock, intake)
-        self.fetcher = Fetcher(self.partitions, ports.clock, self.turn, settings.network.max_fetch_bytes)
+        self.partitions = PartitionTable(self.room, lambda: self.metadata.image)
+        dedup_indexes = DedupIndexes(ports.clock, ports.threads, settings.broker.dedup_max_ids)
+        inspected_appends = InspectedAppends(ports.clock, ports.threads, Lanes(self.tasks), dedup_indexes)
+        self.publisher = Publisher(self.partitions, ports.clock, inspected_appends)
+        self.fetcher = Fetcher(self.partitions, ports.clock, self.loop_tick, settings.network.max_fetch_bytes)
         self.fetch_sessions = FetchSessions(ports.new_id, max_fetch_sessions=settings.network.max_fetch_sessions)
-        self.producer_ids = ProducerIds(ports.store)
+        self.producer_ids = ProducerIds(self.metadata)
         self.request_budget = RequestBudget(settings.network.max_buffered_bytes)
-        self.quotas = Quotas(ports.store, ports.clock, settings.clients)
-        node_id = NodeId(settings.broker.node_id)
-        self.topics = Topics(
-            image=ClusterImage(cluster_id="", controller_id=node_id),
-            store=ports.store,
+        self.quotas = Quotas(self.metadata, ports.clock, settings.clients)
+        self.reconciler = self._make_reconciler(ports)
+        self.topics = Topics(metadata=self.metadata, reconciler=self.reconciler, settings=settings, new_id=ports.new_id)
+        self._make_housekeeping(ports)
+        self.groups = Groups(
+            metadata=self.metadata,
+            topics=self.topics,
             partitions=self.partitions,
-            disk=ports.disk,
-            settings=settings,
+            settings=settings.groups,
+            own_settings=self.dynamic_settings.layers.group_settings,
+            clock=ports.clock,
             threads=ports.threads,
+            tasks=self.tasks,
             new_id=ports.new_id,
         )
+        self.queue_cache = CacheShare(settings.broker.queue_cache_bytes)
+        self.inboxes = self._make_inboxes(ports)
+        self.message_publisher = MessagePublisher(
+            metadata=self.metadata,
+            topics=self.topics,
+            partitions=self.partitions,
+            publisher=self.publisher,
+            clock=ports.clock,
+        )
+        self.message_browser = MessageBrowser(self.topics, self.partitions, ports.clock, ports.threads)
+        self.subscriptions = Subscriptions(self.metadata, ports.new_id)
+        self.retention.hold(self.subscriptions.topics)
+        self.queue_partitions = self._make_queue_partitions(ports)
+        self._make_queues(ports.clock)
+        self._make_dead_letters(ports.clock)
+        self.schedules = Schedules(
+            metadata=self.metadata,
+            publisher=self.message_publisher,
+            browser=self.message_browser,
+            topics=self.topics,
+            clock=ports.clock,
+            tasks=self.tasks,
+        )
+        self.is_stopping = False
+        """Set when the broker begins to stop; `/readyz` reports it."""
+        self._ports = ports
+        self._housekeeping = Alarm(ports.clock, self._housekeep)
+
+    async def start(self, host: str, port: int) -> None:
+        """Recover the data on the disk and join the cluster under this address.
+
+        Raises StorageFailure; StartupError if the data directory belongs to another broker.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._ports.threads, self.room.measure)
+        broker = BrokerImage(
+            node_id=NodeId(self.settings.broker.node_id), host=host, port=port, rack=self.settings.broker.rack or None
+        )
+        await self.metadata.load(broker)
+        await self.topics.start()
+        self.queue_partitions.start()
+        self.schedules.start()
+        self._housekeep()
+        self.retention.start()
+        self.compaction.start()
+        self.disk_watch.start()
+
+    async def finish_requests(self) -> None:
+        """Answer all waiting requests: with the available records, with an error, or after the last flush."""
+        self._stop_looking()
+        self.fetcher.finish_all()
+        self.schedules.stop()
+        self.leases.stop()
+        self.subscription_statistics.stop()
+        self.queue_partitions.stop()
+        self.inboxes.stop()
+        self.groups.stop()
+        await self.publisher.drain()
+        await self.loop_tick.end()
+        await self.flusher.drain()
+        await self.loop_tick.end()
+        self.reconciler.stop()
+        await self.tasks.stop()
+
+    async def stop(self) -> None:
+        """Flush and seal every log. All acknowledged records are on the disk when this returns."""
+        self._housekeeping.cancel()
+        self._stop_looking()
+        await asyncio.get_running_loop().run_in_executor(self._ports.threads, self.reconciler.close)
+        await self.metadata.close()
+        self.log_levels.reset()
+
+    def _stop_looking(self) -> None:
+        """Start no more background work."""
+        self.disk_watch.stop()
+        self.retention.stop()
+        self.compaction.stop()
+
+    def _make_reconciler(self, ports: BrokerPorts) -> Reconciler:
+        def new_partition(identity: TopicPartition, log: Log, role: Role) -> Partition:
+            return Partition(
+                identity, log, role, self.loop_tick.add_write, self.flusher.want, self.disk_watch.went_offline
+            )
+
+        return Reconciler(
+            metadata=self.metadata,
+            partitions=self.partitions,
+            directories=LogDirectories(
+                disk=ports.disk, clock=ports.clock, producers=self.settings.producers, probe=self.log_probe
+            ),
+            new_partition=new_partition,
+            node_id=NodeId(self.settings.broker.node_id),
+            defaults=self.settings.topics,
+            threads=ports.threads,
+            tasks=self.tasks,
+        )
+
+    def _make_housekeeping(self, ports: BrokerPorts) -> None:
+        """Create the parts that work in the background."""
         self.retention = Retention(
             partitions=self.partitions,
             room=self.room,
             clock=ports.clock,
             threads=ports.threads,
             tasks=self.tasks,
-            interval_ms=settings.broker.retention_check_ms,
+            interval_ms=self.settings.broker.retention_check_ms,
         )
         self.disk_watch = DiskWatch(
             room=self.room,
-            topics=self.topics,
+            reconciler=self.reconciler,
             partitions=self.partitions,
             retention=self.retention,
             clock=ports.clock,
@@ -126,157 +244,109 @@ class Broker:
             clock=ports.clock,
             threads=ports.threads,
             tasks=self.tasks,
-            settings=settings.broker,
+            settings=self.settings.broker,
         )
-        self.is_stopping = False
-        """Set when the broker begins to stop: `/readyz` says so."""
-        self._ports = ports
-        self._cancel_housekeeping: Callable[[], None] | None = None
 
-    @cached_property
-    def groups(self) -> "Groups":
-        """Consumer groups: loaded when somebody first asks for one."""
-        from conveyor.broker.hosts.group_coordinators import Groups
-
-        groups = Groups(
-            topics=self.topics,
-            partitions=self.partitions,
-            settings=self.settings.groups,
-            own_settings=self.dynamic_settings.layers.group_settings,
-            clock=self.clock,
-            threads=self._ports.threads,
-            tasks=self.tasks,
-            new_id=self._ports.new_id,
-        )
-        self.partitions.when_replaced(groups.partition_replaced)
-        return groups
-
-    @cached_property
-    def queue_cache(self) -> "CacheShare":
-        """The memory for what queues and inboxes have read."""
-        from conveyor.log.cache_share import CacheShare
-
-        return CacheShare(self.settings.broker.queue_cache_bytes)
-
-    @cached_property
-    def inboxes(self) -> "Inboxes":
-        """What waits outside of topics with `delay.enable`: loaded when there is one."""
-        from conveyor.broker.hosts.inboxes import Inboxes
-
+    def _make_inboxes(self, ports: BrokerPorts) -> Inboxes:
         inboxes = Inboxes(
             partitions=self.partitions,
             room=self.room,
-            clock=self.clock,
-            threads=self._ports.threads,
+            clock=ports.clock,
+            threads=ports.threads,
             tasks=self.tasks,
             cache=self.queue_cache,
         )
-        self.topics.when_deleted(inboxes.topic_deleted)
         self.disk_watch.when_back(inboxes.resume)
         return inboxes
 
-    @cached_property
-    def queueing(self) -> "Queueing":
-        """The parts that speak in messages: loaded when somebody first asks for one, as not every broker is a queue."""
-        from conveyor.broker.queues.queue_wiring import make_queueing
-
-        queueing = make_queueing(self, self._ports)
-        self.partitions.when_replaced(queueing.queues.partition_replaced)
-        return queueing
-
-    @property
-    def messages(self) -> "Messages":
-        return self.queueing.messages
-
-    @property
-    def queues(self) -> "Queues":
-        return self.queueing.queues
-
-    @property
-    def queues_in_use(self) -> "Queues | None":
-        """The queues, if anybody has ever asked for one."""
-        return self.queues if "queueing" in self.__dict__ else None
-
-    @property
-    def dead_letters(self) -> "DeadLetters":
-        return self.queueing.dead_letters
-
-    @property
-    def schedules(self) -> "Schedules":
-        return self.queueing.schedules
-
-    async def start(self, host: str, port: int) -> None:
-        """Recover what is on the disk, and take a place in the cluster, reachable there. Raises StorageFailure."""
-        await asyncio.get_running_loop().run_in_executor(self._ports.threads, self.room.measure)
-        rack = self.settings.broker.rack or None
-        node_id = NodeId(self.settings.broker.node_id)
-        cluster_id = await self._cluster_id()
-        image = ClusterImage(cluster_id=cluster_id, controller_id=node_id)
-        self.topics.image = image.with_broker(BrokerImage(node_id=node_id, host=host, port=port, rack=rack))
-        self.partitions.when_linked(lambda partition: self.inboxes.add(partition))
-        await self.dynamic_settings.load()
-        await self.topics.load()
-        await self.topics.ensure_inboxes()
-        await self.quotas.load()
-        if await self._has_queues():
-            await self.queues.start()
-            await self.schedules.load()
-        self._housekeep()
-        self.retention.start()
-        self.compaction.start()
-        self.disk_watch.start()
-
-    async def finish_requests(self) -> None:
-        """Answer everybody who waits: with what there is, with an error, or after the last flush."""
-        self._stop_looking()
-        self.fetcher.finish_all()
-        if "queueing" in self.__dict__:
-            self.schedules.stop()
-            self.queues.stop()
-        if "inboxes" in self.__dict__:
-            self.inboxes.stop()
-        if "groups" in self.__dict__:
-            self.groups.stop()
-        await self.publisher.drain()
-        await self.turn.end()
-        await self.flusher.drain()
-        await self.turn.end()
-        await self.tasks.stop()
-
-    async def stop(self) -> None:
-        """Flush and seal every log. What was acknowledged is on the disk when this returns."""
-        if self._cancel_housekeeping is not None:
-            self._cancel_housekeeping()
-        self._stop_looking()
-        await asyncio.get_running_loop().run_in_executor(self._ports.threads, self.partitions.close)
-        await self._ports.store.close()
-        self.log_levels.reset()
-
-    def _stop_looking(self) -> None:
-        """Begin no more work of its own."""
-        self.disk_watch.stop()
-        self.retention.stop()
-        self.compaction.stop()
-
-    def _partition_table(self, ports: BrokerPorts) -> PartitionTable:
-        services = PartitionServices(
-            disk=ports.disk,
+    def _make_queue_partitions(self, ports: BrokerPorts) -> QueuePartitions:
+        services = QueueServices(
             clock=ports.clock,
-            settings=self.settings,
-            probe=self.log_probe,
-            room=self.room,
-            wants_write=self.turn.add_write,
-            wants_flush=self.flusher.want,
-            went_offline=lambda failure: self.disk_watch.went_offline(failure),
+            retention=self.retention,
+            tasks=self.tasks,
+            threads=ports.threads,
+            cache=self.queue_cache,
+            changed=self._queue_changed,
         )
-        return PartitionTable(services)
+        partitions = QueuePartitions(
+            metadata=self.metadata,
+            topics=self.topics,
+            partitions=self.partitions,
+            subscriptions=self.subscriptions,
+            services=services,
+            acks=MemoryBudget(self.settings.broker.remembered_acks),
+            new_id=ports.new_id,
+        )
+        self.reconciler.leadership.listen(self.groups, self.inboxes, partitions)
+        return partitions
 
-    async def _prepare(self, settings: Settings) -> None:
-        """Before settings change at run time. Raises RequestError."""
-        await self.topics.prepare(settings)
+    def _queue_changed(self, partition: QueuePartition) -> None:
+        """A queue may have new messages for a lease request or for a dead-letter topic."""
+        self.leases.changed(partition)
+        self._dead_letter_writer.changed(partition)
+
+    def _make_queues(self, clock: Clock) -> None:
+        """Create the parts that serve queue clients, one for each verb."""
+        self.subscribed_partitions = SubscribedPartitions(
+            topics=self.topics, subscriptions=self.subscriptions, partitions=self.queue_partitions, clock=clock
+        )
+        self.subscription_lifecycle = SubscriptionLifecycle(
+            topics=self.topics,
+            subscriptions=self.subscriptions,
+            partitions=self.queue_partitions,
+            subscribed=self.subscribed_partitions,
+            clock=clock,
+        )
+        self.leases = Leases(
+            metadata=self.metadata,
+            subscriptions=self.subscriptions,
+            partitions=self.queue_partitions,
+            subscribed=self.subscribed_partitions,
+            clock=clock,
+        )
+        self.settlements = Settlements(self.subscriptions, self.subscribed_partitions)
+        self.subscription_statistics = SubscriptionStatistics(
+            subscriptions=self.subscriptions,
+            partitions=self.queue_partitions,
+            subscribed=self.subscribed_partitions,
+            clock=clock,
+        )
+        self.delayed_messages = DelayedMessages(self.topics, self.inboxes, self.queue_partitions)
+        self.message_inspection = MessageInspection(
+            topics=self.topics,
+            subscriptions=self.subscriptions,
+            partitions=self.subscribed_partitions,
+            browser=self.message_browser,
+            delayed_messages=self.delayed_messages,
+            clock=clock,
+        )
+
+    def _make_dead_letters(self, clock: Clock) -> None:
+        self._dead_letter_writer = DeadLetterWriter(
+            topics=self.topics,
+            subscriptions=self.subscriptions,
+            publisher=self.message_publisher,
+            browser=self.message_browser,
+            clock=clock,
+            tasks=self.tasks,
+        )
+        reader = DeadLetterReader(
+            metadata=self.metadata,
+            topics=self.topics,
+            subscriptions=self.subscriptions,
+            partitions=self.queue_partitions,
+            browser=self.message_browser,
+        )
+        self.dead_letters = DeadLetters(self.subscriptions, reader)
+        self.dead_letter_redrive = DeadLetterRedrive(
+            subscriptions=self.subscriptions, reader=reader, publisher=self.message_publisher, clock=clock
+        )
+
+    async def _settled(self, seq: int) -> None:
+        await self.reconciler.settled(seq)
 
     def _apply(self, layers: LayeredSettings) -> None:
-        """Settings have changed at run time: every part that can takes them."""
+        """Apply settings that have changed at run time to every part that supports it."""
         settings = self.settings = layers.in_force
         self.topics.use(settings)
         self.retention.use(settings.broker.retention_check_ms)
@@ -284,25 +354,11 @@ class Broker:
         self.quotas.use(settings.clients)
         is_changed = settings.broker.log_level != layers.given.broker.log_level
         self.log_levels.use(settings.broker.log_level if is_changed else None)
-        if "groups" in self.__dict__:
-            self.groups.use(settings.groups, layers.group_settings)
-
-    async def _has_queues(self) -> bool:
-        """Whether something in the metadata has to be looked after from the start."""
-        return bool(
-            await self._ports.store.children(SUBSCRIPTIONS_PATH) or await self._ports.store.children(SCHEDULES_PATH)
-        )
-
-    async def _cluster_id(self) -> str:
-        """The cluster's own name, made when it is first started."""
-        await self._ports.store.put(CLUSTER_ID_PATH, new_cluster_id(self._ports.new_id).encode(), ABSENT)
-        node = await self._ports.store.get(CLUSTER_ID_PATH)
-        assert node is not None
-        return node.value.decode()
+        self.groups.use(settings.groups, layers.group_settings)
 
     def _housekeep(self) -> None:
-        """Forget producers that have been silent for long."""
+        """Remove the state of producers that have been inactive for long."""
         now_ms = self.clock.now_ms()
         for partition in self.partitions:
             partition.log.producers.expire(now_ms)
-        self._cancel_housekeeping = self.clock.call_later(_HOUSEKEEPING_MS, self._housekeep)
+        self._housekeeping.after(_HOUSEKEEPING_MS)

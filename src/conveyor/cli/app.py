@@ -1,4 +1,4 @@
-"""The commands, as Typer knows them. What a command needs is imported when it runs."""
+"""The table of commands for Typer. A command imports its client libraries when it runs, so that `--help` is quick."""
 
 from typing import Annotated
 
@@ -40,7 +40,7 @@ def _options(
 @app.command()
 def serve() -> None:
     """Run a broker."""
-    raise AssertionError("`conveyor.cli.main` runs it without Typer; here it is only listed")
+    raise AssertionError("`conveyor.cli.main` runs `serve` without Typer; this entry only lists it in the help")
 
 
 for command in (produce.produce, consume.consume, settings.settings, demo.demo):

@@ -1,4 +1,4 @@
-"""`conveyor demo`: the main job, end to end, on this machine."""
+"""`conveyor demo`: broker, producer, Spark job and picture, end to end on this machine."""
 
 import math
 import subprocess
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def demo(
-    to: Annotated[Path, typer.Option("--to", help="A directory for everything that is made.")] = Path(
+    to: Annotated[Path, typer.Option("--to", help="Directory for the broker's data, the lake and the picture.")] = Path(
         "./conveyor-demo"
     ),
 ) -> None:
-    """Stream a year of real flights through a broker into a lake, and look at their delays (needs conveyor[demo])."""
+    """Stream a year of real flights through a broker into a data lake and plot their delays (needs conveyor[demo])."""
     from conveyor.pipeline.pipeline_errors import PipelineError
     from conveyor.pipeline.session import require_spark
 
@@ -71,12 +71,12 @@ def _run(to: Path, bootstrap: str, http: str) -> None:
     spark.stop()
     _say_what_next(to, picture, time.monotonic() - started)
     if not passed:
-        raise ClientError("the demonstration did not do what it says: see the failed checks above")
+        raise ClientError("the demonstration failed: see the failed checks above")
 
 
 @contextmanager
 def _broker(data_dir: Path) -> Iterator[tuple[str, str]]:
-    """A broker process of our own: its Kafka address and its HTTP URL."""
+    """Run a broker in a child process; yields its Kafka address and its HTTP URL."""
     data_dir.mkdir(parents=True)
     command = [sys.executable, "-m", "conveyor.cli.main", "serve", "--data-dir", str(data_dir)]
     command += ["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "warning"]
@@ -122,11 +122,11 @@ def _report(checks: list[Any]) -> bool:
 
 
 def _say_what_next(to: Path, picture: Path, seconds: float) -> None:
-    _say(f"done in {seconds:.0f} s. Where everything lies:")
+    _say(f"done in {seconds:.0f} s. The results:")
     _say(f"  picture   {picture}")
     _say(f"  lake      {to / 'lake'}")
     _say(f"  broker    {to / 'broker'}")
-    _say("What to try next:")
+    _say("Next steps:")
     _say(f"  conveyor serve --data-dir {to / 'broker'}")
     _say("  conveyor topic describe flights")
     _say("  conveyor consume flights --from earliest --max 3 --format json")

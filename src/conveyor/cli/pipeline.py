@@ -17,15 +17,16 @@ def _jobs() -> None:
 
 @app.command()
 def archive(
-    topic: Annotated[list[str], typer.Option("--topic", help="A topic to archive; may be said several times.")],
-    to: Annotated[Path, typer.Option("--to", help="The lake's directory; on a cluster, one that all nodes share.")],
+    topic: Annotated[list[str], typer.Option("--topic", help="A topic to archive; can be repeated.")],
+    to: Annotated[Path, typer.Option("--to", help="Directory of the lake; on a cluster, one that all nodes share.")],
     master: Annotated[str, typer.Option(help="The Spark master, such as spark://host:7077.")] = "local[*]",
-    batch_records: Annotated[int, typer.Option(min=1, help="Records of one micro-batch.")] = 500_000,
+    batch_records: Annotated[int, typer.Option(min=1, help="Largest number of records in a micro-batch.")] = 500_000,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Write topics to Parquet files, partitioned by topic and day, as far as they reach now.
+    """Write topics to Parquet files, partitioned by topic and day, up to their present ends.
 
-    Run it again to go on where it stopped. Every record is written once, however often a run is cut off.
+    Run it again to continue where the last run stopped. Every record is written exactly once, even if runs are
+    interrupted.
     """
     from conveyor.cli.terminal.progress import count_progress
     from conveyor.pipeline.archive import archive as run

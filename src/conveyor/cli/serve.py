@@ -1,4 +1,4 @@
-"""`conveyor serve`: run a broker until it is told to stop."""
+"""`conveyor serve`: run a broker until SIGTERM or Ctrl-C."""
 
 import gc
 import logging
@@ -16,22 +16,23 @@ from conveyor.settings.tree import Settings, from_sources
 
 _DEFAULT_FILE = Path("conveyor.toml")
 _MADE_BETWEEN_COLLECTIONS = 10_000
-"""Python's 700 is a few requests; reference counts free nearly all that a request makes."""
+"""A few requests reach Python's default of 700, and reference counting frees nearly all of their objects anyway."""
 _DESCRIPTION = """\
-Run a broker. Port 0 picks a free one.
+Run a broker. Port 0 picks a free port.
 
-Prints one line when it accepts requests, and stops on SIGTERM or Ctrl-C, with everything on the disk.
-Settings come from flags, then the environment (CONVEYOR_DATA_DIR for --data-dir and so for each flag,
-CONVEYOR_TOPICS_SEGMENT_BYTES for topics.segment_bytes), then conveyor.toml.
+The broker prints one line when it accepts requests. SIGTERM or Ctrl-C stops it, after it has written
+everything to the disk. A flag takes precedence over the environment (CONVEYOR_DATA_DIR for --data-dir,
+and likewise for every flag; CONVEYOR_TOPICS_SEGMENT_BYTES for topics.segment_bytes), and the
+environment over conveyor.toml.
 """
 
 
 def serve(arguments: Sequence[str]) -> None:
-    """Run a broker as the command line says. Raises SettingsError, StartupError; exits with 2 for a wrong line."""
+    """Run a broker with these arguments. Raises SettingsError, StartupError; exits with 2 if they are invalid."""
     options = _parser().parse_args(arguments)
     flags: dict[str, object] = dict(map(_split, options.set))
-    named = {name: getattr(options, name.partition(".")[2]) for name in FLAGS}
-    flags |= {name: value for name, value in named.items() if value is not None}
+    own_flags = {name: getattr(options, name.partition(".")[2]) for name in FLAGS}
+    flags |= {name: value for name, value in own_flags.items() if value is not None}
     config = options.config or os.environ.get(FILE_VARIABLE)
     file = file_settings(Path(config or _DEFAULT_FILE), required=config is not None)
     settings = from_sources(flags, environment_settings(os.environ), file)
@@ -44,12 +45,12 @@ def _parser() -> ArgumentParser:
         prog="conveyor serve", description=_DESCRIPTION, formatter_class=_Formatter, add_help=False, allow_abbrev=False
     )
     add = parser.add_argument
-    add("--data-dir", metavar="PATH", help="Where records and metadata are kept [default: ./conveyor-data].")
-    add("--kafka", metavar="HOST:PORT", help="Where Kafka clients connect [default: 127.0.0.1:9092].")
-    add("--http", metavar="HOST:PORT", help="Where HTTP clients connect [default: 127.0.0.1:8080].")
-    add("--node-id", metavar="NUMBER", type=int, help="This broker's number [default: 1].")
-    add("--rack", metavar="NAME", help="Where this broker stands.")
-    add("--config", metavar="PATH", help="Settings file [default: conveyor.toml, if it is there].")
+    add("--data-dir", metavar="PATH", help="Directory for records and metadata [default: ./conveyor-data].")
+    add("--kafka", metavar="HOST:PORT", help="Address for Kafka clients [default: 127.0.0.1:9092].")
+    add("--http", metavar="HOST:PORT", help="Address for HTTP clients [default: 127.0.0.1:8080].")
+    add("--node-id", metavar="NUMBER", type=int, help="Number of this broker [default: 1].")
+    add("--rack", metavar="NAME", help="Rack of this broker.")
+    add("--config", metavar="PATH", help="Settings file [default: conveyor.toml, if it exists].")
     add(
         "--set",
         metavar="NAME=VALUE",
@@ -61,16 +62,16 @@ def _parser() -> ArgumentParser:
         "--insecure",
         action="store_const",
         const=True,
-        help="Allow addresses that other machines reach, with no authentication.",
+        help="Allow other machines to connect without authentication.",
     )
-    add("--token-file", metavar="PATH", help="Bearer tokens, one a line: HTTP clients have to bring one of them.")
+    add("--token-file", metavar="PATH", help="File of bearer tokens, one per line; HTTP clients must send one of them.")
     add("--log-level", metavar="LEVEL", type=str.lower, help="debug, info, warning or error [default: info].")
     add("--help", action="help", help="Show this message and exit.")
     return parser
 
 
 class _Formatter(RawDescriptionHelpFormatter):
-    """As the other commands write it: `Usage`."""
+    """Begins with `Usage`, as the help of the other commands does."""
 
     def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
         super().add_usage(usage, actions, groups, "Usage: ")
@@ -78,7 +79,7 @@ class _Formatter(RawDescriptionHelpFormatter):
 
 def run(settings: Settings, data_dir: Path) -> None:
     """Serve until SIGTERM or SIGINT. Raises SettingsError, StartupError."""
-    gc.disable()  # Hardly anything that is made until the broker is ready is garbage.
+    gc.disable()  # Until the broker is ready, hardly any object becomes garbage.
     try:
         import uvloop
 
@@ -90,6 +91,7 @@ def run(settings: Settings, data_dir: Path) -> None:
 
 
 async def _serve(settings: Settings, data_dir: Path) -> BaseException | None:
+    # Imported now that Python collects no garbage: most of the time until the broker is ready goes into these.
     import asyncio
     import signal
 
@@ -99,14 +101,14 @@ async def _serve(settings: Settings, data_dir: Path) -> BaseException | None:
     server = Server(settings, data_dir)
     await server.start()
     loop = asyncio.get_running_loop()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, server.stopping.set)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stopping.set)
     print(
         f"ready kafka={server.kafka_address} http=http://{server.http_address}"
         f" node={settings.broker.node_id} startup_ms={_process_age_ms()}",
         flush=True,
     )
-    await server.load_the_rest()
+    await server.use_kernel_syncs()
     gc.freeze()
     gc.set_threshold(_MADE_BETWEEN_COLLECTIONS)
     gc.enable()
@@ -116,7 +118,7 @@ async def _serve(settings: Settings, data_dir: Path) -> BaseException | None:
 
 
 def _process_age_ms() -> int:
-    """How long this process has run, the interpreter's own start included, where the system tells."""
+    """The age of this process, the interpreter's own start included; elsewhere than on Linux, its CPU time."""
     try:
         started_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
@@ -128,7 +130,7 @@ def _process_age_ms() -> int:
 def _split(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator:
-        raise SettingsError(f"--set {text}: it takes NAME=VALUE, such as topics.segment_bytes=1048576")
+        raise SettingsError(f"--set {text}: expected NAME=VALUE, such as topics.segment_bytes=1048576")
     return name.strip(), value.strip()
 
 

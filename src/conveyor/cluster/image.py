@@ -1,33 +1,26 @@
-"""What a broker knows of the cluster: immutable; a change makes a new image.
+"""The immutable image of the cluster that a broker has. A change creates a new image; see `changes`."""
 
-In the metadata tree a topic is one node, `/topics/<name>`, with this JSON:
-
-    {"id": "<uuid>", "config": {"segment.bytes": "1048576"},
-     "partitions": [{"leader": 1, "leader_epoch": 0, "replicas": [1], "isr": [1]}, ...]}
-"""
-
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import compress
+from operator import is_not
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 
-TOPICS_PATH = "/topics"
-SUBSCRIPTIONS_PATH = "/subscriptions"
-SCHEDULES_PATH = "/schedules"
 OFFSETS_TOPIC = "__consumer_offsets"
 QUEUE_STATE = "__queue_state"
 INBOX = "__inbox"
 COMPANIONS = (QUEUE_STATE, INBOX)
-"""Topics that go with another: `__queue_state.orders` has the partitions of `orders`, each with the same leader."""
+"""Topics that accompany another topic: `__queue_state.orders` has the partitions of `orders`, with the same leaders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerImage:
-    """One broker, and where Kafka clients reach it."""
+    """One broker and its address for Kafka clients."""
 
     node_id: NodeId
     host: str
@@ -37,7 +30,7 @@ class BrokerImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionImage:
-    """Who leads a partition, and who holds it."""
+    """The leader and the replicas of a partition."""
 
     leader: NodeId
     leader_epoch: LeaderEpoch
@@ -47,7 +40,7 @@ class PartitionImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicImage:
-    """One topic. `config` holds what was set for it, by Kafka's names."""
+    """One topic. `config` holds the settings that were set for it, by Kafka's names."""
 
     name: str
     topic_id: TopicId
@@ -60,86 +53,97 @@ class TopicImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterImage:
-    """The whole cluster as it was at one moment."""
+class SubscriptionImage:
+    """One subscription of a topic. document: JSON; see `conveyor.queues.subscription.policy`."""
 
-    cluster_id: str
-    controller_id: NodeId
-    brokers: Mapping[NodeId, BrokerImage] = field(default_factory=lambda: MappingProxyType({}))
-    topics: Mapping[str, TopicImage] = field(default_factory=lambda: MappingProxyType({}))
-    names_by_id: Mapping[TopicId, str] = field(default_factory=lambda: MappingProxyType({}))
+    name: str
+    subscription_id: UUID
+    topic_id: TopicId
+    document: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleImage:
+    """One schedule that publishes to a topic. document: JSON; see `conveyor.schedules`."""
+
+    name: str
+    topic_id: TopicId
+    document: str
+
+
+class ConfigScope(StrEnum):
+    """The kinds of owners of settings that change at run time."""
+
+    BROKERS = "brokers"
+    GROUPS = "groups"
+
+
+ConfigOwner = tuple[ConfigScope, str]
+QuotaOwner = tuple[tuple[str, str | None], ...]
+"""The (type, name) pairs of a quota's entity; see `quotas`."""
+
+Texts = Mapping[str, str]
+Key = TypeVar("Key")
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+def _nothing() -> Mapping[Any, Any]:
+    return _NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterImage:
+    """The whole cluster after one entry of the metadata log.
+
+    seq: that entry's number; equal numbers mean equal images. names_by_id, partition_count: of all topics. configs:
+    settings changed at run time, as text by the names that clients see. quotas: values by key, for each entity.
+    next_producer_id: the first id that no broker has reserved.
+    """
+
+    cluster_id: str = ""
+    seq: int = 0
+    brokers: Mapping[NodeId, BrokerImage] = field(default_factory=_nothing)
+    topics: Mapping[str, TopicImage] = field(default_factory=_nothing)
+    names_by_id: Mapping[TopicId, str] = field(default_factory=_nothing)
+    partition_count: int = 0
+    subscriptions: Mapping[str, SubscriptionImage] = field(default_factory=_nothing)
+    schedules: Mapping[str, ScheduleImage] = field(default_factory=_nothing)
+    quotas: Mapping[QuotaOwner, Mapping[str, float]] = field(default_factory=_nothing)
+    configs: Mapping[ConfigOwner, Texts] = field(default_factory=_nothing)
+    next_producer_id: int = 0
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicImage | None:
+        """Return the topic with this id; None if it was deleted."""
+        return self.topics.get(self.names_by_id.get(topic_id, ""))
 
     @property
-    def partition_count(self) -> int:
-        return sum(len(topic.partitions) for topic in self.topics.values())
+    def controller_id(self) -> NodeId:
+        """The broker to which clients send changes. Each broker forwards them; this is the lowest id."""
+        return min(self.brokers, default=NodeId(-1))
 
-    def with_broker(self, broker: BrokerImage) -> "ClusterImage":
-        return replace(self, brokers=MappingProxyType({**self.brokers, broker.node_id: broker}))
 
-    def with_topics(self, *added: TopicImage) -> "ClusterImage":
-        """This image with topics added or replaced."""
-        topics = {**self.topics, **{topic.name: topic for topic in added}}
-        return self._with(topics)
-
-    def without_topic(self, name: str) -> "ClusterImage":
-        return self._with({key: topic for key, topic in self.topics.items() if key != name})
-
-    def _with(self, topics: dict[str, TopicImage]) -> "ClusterImage":
-        names = {topic.topic_id: topic.name for topic in topics.values()}
-        return replace(self, topics=MappingProxyType(topics), names_by_id=MappingProxyType(names))
+def changed_keys(old: Mapping[Key, object], new: Mapping[Key, object]) -> list[Key]:
+    """Return the keys of one part of an image that were added, replaced or removed. Compares identity only."""
+    replaced = compress(new, map(is_not, new.values(), map(old.get, new)))
+    return [*replaced, *(old.keys() - new.keys())]
 
 
 def is_internal(name: str) -> bool:
-    """Whether a topic of that name is the broker's own."""
+    """Return whether this is the name of one of the broker's own topics."""
     return name == OFFSETS_TOPIC or is_companion(name)
 
 
 def is_companion(name: str) -> bool:
-    """Whether a topic of that name goes with another."""
+    """Return whether this is the name of a companion of another topic."""
     return name.partition(".")[0] in COMPANIONS
 
 
 def companion(kind: str, topic: str) -> str:
-    """The name of a topic's companion."""
+    """Return the name of a topic's companion."""
     return f"{kind}.{topic}"
 
 
 def companion_of(kind: str, name: str) -> str | None:
-    """The topic that a companion of this kind goes with; None if the name is no such companion's."""
+    """Return the topic of a companion of this kind; None if the name is not such a companion's."""
     topic = name.removeprefix(f"{kind}.")
     return None if topic == name else topic
-
-
-def topic_path(name: str) -> str:
-    """Where a topic lies in the metadata tree."""
-    return f"{TOPICS_PATH}/{name}"
-
-
-def encode_topic(topic: TopicImage) -> bytes:
-    """The node's content."""
-    partitions = [
-        {"leader": each.leader, "leader_epoch": each.leader_epoch, "replicas": each.replicas, "isr": each.isr}
-        for each in topic.partitions
-    ]
-    document = {"id": str(topic.topic_id), "config": dict(topic.config), "partitions": partitions}
-    return json.dumps(document).encode()
-
-
-def decode_topic(name: str, content: bytes) -> TopicImage:
-    """The topic in a node."""
-    document = json.loads(content)
-    return TopicImage(
-        name=name,
-        topic_id=TopicId(UUID(document["id"])),
-        config=MappingProxyType(dict(document["config"])),
-        partitions=tuple(_decode_partition(each) for each in document["partitions"]),
-    )
-
-
-def _decode_partition(document: dict[str, Any]) -> PartitionImage:
-    return PartitionImage(
-        leader=NodeId(document["leader"]),
-        leader_epoch=LeaderEpoch(document["leader_epoch"]),
-        replicas=tuple(NodeId(each) for each in document["replicas"]),
-        isr=tuple(NodeId(each) for each in document["isr"]),
-    )

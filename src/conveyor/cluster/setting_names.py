@@ -1,7 +1,6 @@
-"""The names of settings as clients see them: Kafka's, wherever Kafka has the setting.
+"""The names of settings as clients see them: Kafka's names for settings that Kafka has.
 
-What a broker gives to topics that do not say has another name than what a topic says: `log.retention.ms` and
-`retention.ms`.
+A topic setting and the broker's default for it have different names, for example `retention.ms` and `log.retention.ms`.
 """
 
 from collections.abc import Mapping
@@ -36,7 +35,9 @@ BROKER_NAMES = {
     "segment.jitter.ms": "log.roll.jitter.ms",
     "segment.ms": "log.roll.ms",
 }
-"""Kafka's names of a broker's defaults for topics, where they differ. Source: ServerTopicConfigSynonyms."""
+"""Kafka's names of the broker's topic defaults, if they differ from the topic settings' names. Source:
+ServerTopicConfigSynonyms.
+"""
 
 _SAME_NAMES = (
     "compression.gzip.level",
@@ -52,12 +53,12 @@ _GROUP_NAMES = {
     "consumer.session.timeout.ms": "consumer_session_timeout_ms",
     "offsets.retention.ms": "offsets_retention_ms",
 }
-"""What a group may have of its own: the first two by Kafka's names, the last is Conveyor's."""
+"""The settings that a group can override. The first two names are Kafka's, the last is Conveyor's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSetting:
-    """One setting of the tree. `path`: `section.name`, as in conveyor.toml."""
+    """One setting of the settings tree. `path`: `section.name`, as in conveyor.toml."""
 
     section: str
     declared: "Field[Any]"
@@ -68,33 +69,33 @@ class BrokerSetting:
 
     @property
     def is_live(self) -> bool:
-        """Whether a change at run time takes effect. What each topic can change for itself, a broker can for all."""
+        """Whether the setting can change at run time. Every topic setting's broker default can."""
         return self.section == "topics" or bool(self.declared.metadata["live"])
 
 
 @cache
 def broker_settings() -> Mapping[str, BrokerSetting]:
-    """Every setting of a broker by the name that clients see: Kafka's, else `section.name`."""
-    found = {}
+    """Return every broker setting by the name that clients see: Kafka's name, or `section.name`."""
+    settings_by_name = {}
     for section in fields(Settings):
         kind: Any = section.default_factory
         for declared in fields(kind):
             setting = BrokerSetting(section=section.name, declared=declared)
             name = topic_default_name(declared) if kind is TopicSettings else declared.metadata["kafka"]
-            found[name or setting.path] = setting
-    return MappingProxyType(found)
+            settings_by_name[name or setting.path] = setting
+    return MappingProxyType(settings_by_name)
 
 
 @cache
 def group_settings() -> Mapping[str, BrokerSetting]:
-    """What a group may have of its own, by the name that clients see; the broker's setting is for all other groups."""
-    declared = {each.name: each for each in fields(GroupsSettings)}
+    """Return the settings that a group can override, by the name that clients see, with the broker setting of each."""
+    declared = {declared_field.name: declared_field for declared_field in fields(GroupsSettings)}
     return MappingProxyType(
         {name: BrokerSetting(section="groups", declared=declared[field]) for name, field in _GROUP_NAMES.items()}
     )
 
 
 def topic_default_name(declared: "Field[Any]") -> str:
-    """The name of the broker's default for a topic's setting: Kafka's, if Kafka has such a default."""
+    """Return the name of the broker's default for a topic setting: Kafka's, if Kafka has such a default."""
     name = declared.metadata["kafka"]
     return name if name in _SAME_NAMES else BROKER_NAMES.get(name, f"topics.{declared.name}")

@@ -1,6 +1,6 @@
-"""Deciding on a change of a topic: its settings, or more partitions. Pure: nothing is stored here."""
+"""Decides on a change of a topic: its settings, or more partitions. Pure: nothing is stored here."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, replace
 from enum import Enum, auto
 from typing import Any
@@ -15,7 +15,7 @@ from conveyor.settings.tree import Settings, topic_setting_fields
 
 
 class Operation(Enum):
-    """What is done to one setting. Source: KIP-339."""
+    """The operation on one setting. Source: KIP-339."""
 
     SET = auto()
     DELETE = auto()
@@ -25,7 +25,7 @@ class Operation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """One setting by Kafka's name. `value`: what is set, appended or subtracted; None for DELETE."""
+    """One setting by Kafka's name. `value`: the text to set, append or subtract; None for DELETE."""
 
     name: str
     operation: Operation
@@ -33,7 +33,7 @@ class ConfigChange:
 
 
 def changed_config(topic: TopicImage, changes: Sequence[ConfigChange], settings: Settings) -> TopicImage:
-    """The topic with some settings changed, the others as they were. Raises RequestError (INVALID_CONFIG)."""
+    """Return the topic with some settings changed and the others kept. Raises RequestError (INVALID_CONFIG)."""
     names = [change.name for change in changes]
     if len(set(names)) < len(names):
         raise RequestError(ErrorKind.INVALID_REQUEST, "a setting is changed twice in one request")
@@ -44,14 +44,14 @@ def changed_config(topic: TopicImage, changes: Sequence[ConfigChange], settings:
 
 
 def replaced_config(topic: TopicImage, config: Mapping[str, str], settings: Settings) -> TopicImage:
-    """The topic with these settings, and the defaults for all others. Raises RequestError (INVALID_CONFIG)."""
+    """Return the topic with these settings, and defaults for all others. Raises RequestError (INVALID_CONFIG)."""
     return replace(topic, config=checked_config(with_own_config(topic.name, config), settings))
 
 
 def more_partitions(
     image: ClusterImage, topic: TopicImage, count: int, assignment: Sequence[Sequence[int]] | None, settings: Settings
 ) -> TopicImage:
-    """The topic with partitions added until there are `count`.
+    """Return the topic with partitions added until there are `count`.
 
     Raises RequestError: INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT.
     """
@@ -63,7 +63,9 @@ def more_partitions(
     check_partition_count(image, count - present, settings)
     if assignment is None:
         nodes, factor = sorted(image.brokers), len(topic.partitions[0].replicas)
-        assignment = [[nodes[(each + turn) % len(nodes)] for turn in range(factor)] for each in range(present, count)]
+        assignment = [
+            [nodes[(number + turn) % len(nodes)] for turn in range(factor)] for number in range(present, count)
+        ]
     if len(assignment) != count - present:
         raise RequestError(
             ErrorKind.INVALID_REPLICA_ASSIGNMENT,
@@ -71,28 +73,18 @@ def more_partitions(
         )
     for number, replicas in enumerate(assignment, present):
         check_replicas(image, number, replicas)
-    added = [tuple(NodeId(node) for node in each) for each in assignment]
+    added = [tuple(NodeId(node) for node in replicas) for replicas in assignment]
     return replace(
         topic,
         partitions=topic.partitions
-        + tuple(PartitionImage(leader=each[0], leader_epoch=LeaderEpoch(0), replicas=each, isr=each) for each in added),
+        + tuple(
+            PartitionImage(leader=nodes[0], leader_epoch=LeaderEpoch(0), replicas=nodes, isr=nodes) for nodes in added
+        ),
     )
-
-
-def raised_epochs(topic: TopicImage, numbers: Collection[int]) -> TopicImage:
-    """Some of a topic's partitions begin a new leader epoch: their leader may have lost what it had not flushed.
-
-    Who knows of an offset by the epoch before can find out then that it is another record's now (KIP-101, KIP-320).
-    """
-    partitions = (
-        replace(each, leader_epoch=LeaderEpoch(each.leader_epoch + 1)) if number in numbers else each
-        for number, each in enumerate(topic.partitions)
-    )
-    return replace(topic, partitions=tuple(partitions))
 
 
 def change_text(config: dict[str, str], change: ConfigChange, declared: "Field[Any]", default: object) -> None:
-    """Carry out one change. default: what a list without a value of its own begins with.
+    """Apply one change to `config`. default: the initial value of a list that has none of its own.
 
     Raises RequestError (INVALID_CONFIG).
     """
@@ -104,17 +96,17 @@ def change_text(config: dict[str, str], change: ConfigChange, declared: "Field[A
     if change.operation is Operation.SET:
         config[change.name] = change.value
         return
-    if not declared.metadata["several"]:
+    if not declared.metadata["is_list"]:
         raise RequestError(
             ErrorKind.INVALID_CONFIG,
             f"'{change.name}' is not a list: it can be set, not appended to or subtracted from",
         )
-    present = [each for each in words(config.get(change.name, str(default))) if each]
-    named = words(change.value)
+    present = [word for word in words(config.get(change.name, str(default))) if word]
+    given = words(change.value)
     if change.operation is Operation.APPEND:
-        present += [each for each in named if each not in present]
+        present += [word for word in given if word not in present]
     else:
-        present = [each for each in present if each not in named]
+        present = [word for word in present if word not in given]
     config[change.name] = ",".join(present)
 
 

@@ -1,4 +1,4 @@
-"""Deciding on a new topic: is the request sound, and who gets its partitions. Pure: nothing is stored here."""
+"""Decides on a new topic: validates the request and assigns the partitions. Pure: nothing is stored here."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from conveyor.cluster.image import (
     ClusterImage,
     PartitionImage,
     TopicImage,
+    companion,
     is_companion,
     is_internal,
 )
@@ -26,25 +27,24 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRequest:
-    """A topic as a client asks for it; -1 takes the broker's default. `assignment`: replicas of each partition.
-
-    is_companion: the broker itself asks for it, to go with another topic.
-    """
+    """A client's request for a topic; -1 means the broker's default. `assignment`: replicas of each partition."""
 
     name: str
     partitions: int = BROKER_DEFAULT
     replication_factor: int = BROKER_DEFAULT
     assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
-    is_companion: bool = False
 
 
 def plan_topic(image: ClusterImage, request: TopicRequest, settings: Settings, topic_id: TopicId) -> TopicImage:
-    """The topic as it will be. Raises RequestError: INVALID_TOPIC, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
-    INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST, INVALID_CONFIG."""
+    """Return the topic to create.
+
+    Raises RequestError: INVALID_TOPIC, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
+    INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST, INVALID_CONFIG.
+    """
     check_name(request.name)
-    if is_companion(request.name) and not request.is_companion:
-        raise RequestError(ErrorKind.INVALID_TOPIC, f"names such as '{request.name}' are the broker's own")
+    if is_companion(request.name):
+        raise RequestError(ErrorKind.INVALID_TOPIC, f"names such as '{request.name}' are reserved for the broker")
     if request.name in image.topics:
         raise RequestError(ErrorKind.TOPIC_ALREADY_EXISTS, f"topic '{request.name}' exists already")
     _check_collision(image, request.name)
@@ -53,20 +53,43 @@ def plan_topic(image: ClusterImage, request: TopicRequest, settings: Settings, t
     replicas = _assigned(image, request) if request.assignment else _spread(image, request, settings)
     check_partition_count(image, len(replicas), settings)
     partitions = tuple(
-        PartitionImage(leader=each[0], leader_epoch=LeaderEpoch(0), replicas=each, isr=each) for each in replicas
+        PartitionImage(leader=nodes[0], leader_epoch=LeaderEpoch(0), replicas=nodes, isr=nodes) for nodes in replicas
     )
     return TopicImage(name=request.name, topic_id=topic_id, partitions=partitions, config=config)
 
 
+def plan_companion(
+    image: ClusterImage, kind: str, owner: TopicImage, settings: Settings, topic_id: TopicId
+) -> TopicImage:
+    """Return a new companion of a topic.
+
+    Raises RequestError: INVALID_PARTITIONS, INVALID_TOPIC if the name is too long.
+    """
+    name = companion(kind, owner.name)
+    check_name(name)
+    check_partition_count(image, len(owner.partitions), settings)
+    return TopicImage(
+        name=name,
+        topic_id=topic_id,
+        partitions=tuple(companion_partition(partition) for partition in owner.partitions),
+        config=checked_config(own_config(name), settings),
+    )
+
+
+def companion_partition(owner: PartitionImage) -> PartitionImage:
+    """Return a new partition of a companion: the replicas and the leader are its owner's."""
+    return replace(owner, leader_epoch=LeaderEpoch(0))
+
+
 def _as_the_broker_needs_it(request: TopicRequest, settings: Settings) -> TopicRequest:
-    """The request, with the broker's own partitions and settings in place of the client's if it names its own topic."""
+    """Return the request, with the mandatory partitions and settings if the topic is one of the broker's own."""
     if request.name == OFFSETS_TOPIC:
         request = TopicRequest(name=request.name, partitions=settings.groups.offsets_partitions)
     return replace(request, config=own_config(request.name) or request.config)
 
 
 def check_name(name: str) -> None:
-    """Kafka's rules for topic names. Raises RequestError (INVALID_TOPIC)."""
+    """Check Kafka's rules for topic names. Raises RequestError (INVALID_TOPIC)."""
     if not name or name in (".", "..") or len(name) > MAX_NAME_CHARACTERS or not _NAME.fullmatch(name):
         shown = name if len(name) <= MAX_NAME_CHARACTERS else name[:20] + "..."
         raise RequestError(
@@ -76,7 +99,7 @@ def check_name(name: str) -> None:
 
 
 def checked_config(config: Mapping[str, str], settings: Settings) -> Mapping[str, str]:
-    """A topic's settings as they are stored. Raises RequestError (INVALID_CONFIG)."""
+    """Return a topic's settings in their stored form. Raises RequestError (INVALID_CONFIG)."""
     try:
         topic_settings(settings.topics, config)
     except SettingsError as error:
@@ -85,7 +108,7 @@ def checked_config(config: Mapping[str, str], settings: Settings) -> Mapping[str
 
 
 def check_partition_count(image: ClusterImage, added: int, settings: Settings) -> None:
-    """Raises RequestError (INVALID_PARTITIONS) if this broker cannot hold so many more."""
+    """Raises RequestError (INVALID_PARTITIONS) if this broker cannot hold `added` more partitions."""
     total = image.partition_count + added
     if total > settings.broker.max_partitions:
         raise RequestError(
@@ -96,7 +119,7 @@ def check_partition_count(image: ClusterImage, added: int, settings: Settings) -
 
 
 def check_replicas(image: ClusterImage, number: int, nodes: Sequence[int]) -> None:
-    """Whether a partition can lie on these brokers. Raises RequestError (INVALID_REPLICA_ASSIGNMENT)."""
+    """Check that these brokers can hold a partition. Raises RequestError (INVALID_REPLICA_ASSIGNMENT)."""
     unknown = [node for node in nodes if node not in image.brokers]
     if not nodes or unknown or len(set(nodes)) != len(nodes):
         raise RequestError(
@@ -106,9 +129,9 @@ def check_replicas(image: ClusterImage, number: int, nodes: Sequence[int]) -> No
 
 
 def _check_collision(image: ClusterImage, name: str) -> None:
-    """Names that differ in '.' and '_' only are one name where metrics are kept, as in Kafka.
+    """Refuse names that differ only in '.' and '_': metric systems cannot distinguish them. As in Kafka.
 
-    The broker's own topics are made whatever there is. Raises RequestError (INVALID_TOPIC).
+    The broker's own topics are exempt. Raises RequestError (INVALID_TOPIC).
     """
     if is_internal(name) or ("." not in name and "_" not in name):
         return
@@ -145,4 +168,4 @@ def _spread(image: ClusterImage, request: TopicRequest, settings: Settings) -> l
         raise RequestError(
             ErrorKind.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: there are {len(nodes)} brokers"
         )
-    return [tuple(nodes[(number + each) % len(nodes)] for each in range(factor)) for number in range(count)]
+    return [tuple(nodes[(number + place) % len(nodes)] for place in range(factor)) for number in range(count)]

@@ -1,27 +1,28 @@
-"""When the records of an inbox go on to their topic: one machine for each partition; its log is the inbox itself.
+"""Decides when an inbox's records are forwarded to their topic: one state machine per partition; its log is the inbox.
 
     not scanned -> ready                             -> intent noted -> in the topic
                 -> withheld -(due)-> ready
                 -> withheld -> cancelled
 
-    take(runs)          what producers have put into the inbox, in the order of its offsets
-    expire(now_ms)      the next intent, if anything is due; it is noted in the inbox, and on the disk, before it is
-                        carried out: see `forwarding_history` for how a crash between the two is made good
-    apply(note)         the only thing that changes hard state
-    next_deadline_ms()  when `expire` has something to decide
+Hard state: the notes in the inbox. `forwarding_history` describes how they repair a crash between an intent and its
+execution. Soft state: the withheld and ready records, which the inbox scan passes to `take`. The caller that executes
+intents asks for the `NextIntent`, and receives it once it is on the disk. A further request confirms that the previous
+intent is executed. So at most one intent is in progress, and records that become due meanwhile join the next one.
 
-What is not due waits in a heap of plain integers, some 50 bytes each; records are read when they go on. Those that are
-due go in the order of their times, those that ask for no delay in the order of their offsets.
+Records that are not due wait in a heap of plain integers, about 50 bytes each; a record is read when it is forwarded.
+Due records are forwarded in the order of their due times, records without a delay in the order of their offsets.
 """
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from conveyor.delay.forwarding_history import ForwardingHistory
-from conveyor.delay.forwarding_records import Cancelled, Intent, Note, Range
+from conveyor.delay.forwarding_records import Cancelled, Intent, Range, note_record, read_note
 from conveyor.delay.forwarding_scan import DueRun
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.range_set import RangeSet
+from conveyor.kernel.state_machine import Answer_co, Command, LogRecord, Outcome, Reply, Token
 
 RECORDS_AT_ONCE = 4096
 
@@ -31,44 +32,126 @@ _MAX_READY = 4096
 _BUCKET_BITS = 12
 
 
-class Forwarding:
-    """See the module's docstring.
+class ForwardingCommand(Command[Answer_co], frozen=True):
+    """A command to a forwarder's machine."""
 
-    history: all notes of the inbox. scanned_offset: where the inbox starts. topic_end_offset: where the topic ends.
-    at_once: records of one intent, though a batch that goes on whole is not divided.
+
+class NextIntent(ForwardingCommand[Intent], frozen=True):
+    """Ask for the next intent, as soon as there is one. Confirms that the previous intent is executed."""
+
+
+class CancelForwarding(ForwardingCommand[None], frozen=True, kw_only=True):
+    """Cancel a withheld record, so that it is never forwarded. due_ms: its due time. Refusal: MESSAGE_NOT_DELAYED."""
+
+    offset: int
+    due_ms: int
+
+
+class Forwarding:
+    """See the module's docstring; for the contract, `conveyor.kernel.state_machine`. Call `begin` after the replay.
+
+    topic_end_offset: the present end offset of the topic's partition. may_forward: whether forwarding is allowed.
+    at_once: the most records of one intent, except that a batch forwarded whole is not divided.
     """
 
     def __init__(
-        self, history: ForwardingHistory, scanned_offset: int, topic_end_offset: int, at_once: int = RECORDS_AT_ONCE
+        self, topic_end_offset: Callable[[], int], may_forward: Callable[[], bool], at_once: int = RECORDS_AT_ONCE
     ) -> None:
-        history.undo(topic_end_offset)
-        self.scanned_offset = scanned_offset
+        self.scanned_offset = 0
+        self._topic_end_offset = topic_end_offset
+        self._may_forward = may_forward
         self._at_once = at_once
-        self._forwarded = history.forwarded()
-        self._early = history.early()
-        self._cancelled = {each for each in history.cancelled if each >= scanned_offset}
-        self._fired_ms = history.fired_ms
+        self._history: ForwardingHistory | None = ForwardingHistory()
+        """All notes, until `begin`."""
+        self._forwarded = RangeSet()
+        self._early = RangeSet()
+        self._cancelled: set[int] = set()
+        self._fired_ms = 0
         self._ready: deque[Range] = deque()
         self._has_early = False
         self._timers: list[int] = []
         self._held: dict[int, int] = {}
+        self._taker: Token | None = None
+        """The caller that waits for the next intent."""
+
+    def begin(self, inbox_start_offset: int) -> None:
+        """All notes are applied.
+
+        Drop from the history the records that are not in the topic: they were never forwarded.
+        """
+        history = self._history
+        assert history is not None, "begin is called only once"
+        history.undo(self._topic_end_offset())
+        self.scanned_offset = inbox_start_offset
+        self._forwarded = history.forwarded()
+        self._early = history.early()
+        self._cancelled = {offset for offset in history.cancelled if offset >= inbox_start_offset}
+        self._fired_ms = history.fired_ms
+        self._history = None
+
+    def apply(self, record: LogRecord) -> None:
+        note = read_note(record)
+        if self._history is not None:
+            self._history.apply(note)
+        elif isinstance(note, Cancelled):
+            self._cancelled.add(note.offset)
+        elif note.is_early:
+            for start, end in note.ranges:
+                self._early.add(start, end)
+
+    def loaded(self, now_ms: int) -> None:
+        """Does nothing: `begin` needs the topic's end offset."""
+
+    def clock_set(self, by_ms: int) -> None:
+        """Does nothing: due times are absolute."""
+
+    def handle(self, command: ForwardingCommand[object], token: Token, now_ms: int) -> Outcome:
+        match command:
+            case NextIntent():
+                self._taker = token
+                return self.expire(now_ms)
+            case CancelForwarding():
+                return self._cancel(command, token, now_ms)
+            case _:
+                raise AssertionError(f"{command} is not a command of a forwarder")
+
+    def expire(self, now_ms: int) -> Outcome:
+        """Also called when `take` has added records."""
+        taker = self._taker
+        if taker is None or not self._may_forward():
+            return Outcome()
+        intent = self._next_intent(now_ms)
+        if intent is None:
+            return Outcome()
+        self._taker = None
+        return Outcome((note_record(intent),), (Reply(taker, intent),))
+
+    def next_deadline_ms(self) -> int | None:
+        if self._taker is None or not self._may_forward():
+            return None
+        if self._ready:
+            return 0
+        return self._timers[0] >> _OFFSET_BITS if self._timers else None
 
     @property
     def is_full(self) -> bool:
-        """Whether enough is ready for now: take more when that has gone on."""
+        """Whether enough records are ready. Call `take` again when they are forwarded."""
         return len(self._ready) >= _MAX_READY
 
     @property
     def withheld_count(self) -> int:
-        """Records that wait for their time, and those among them that were cancelled."""
+        """The number of records that wait for their due time, including cancelled ones."""
         return len(self._timers)
 
     def has_forwarded(self, start: int, end: int) -> bool:
-        """Whether the history says that all of [start, end) lies in the topic, so that nobody needs to scan it."""
+        """Return whether the history shows all of [start, end) in the topic, so that no scan is needed."""
         return self._forwarded.end_of_range_at(start) >= end
 
     def take(self, runs: Iterable[DueRun], next_offset: int, *, now_ms: int, honours_delay: bool) -> None:
-        """Go on to an offset; the records up to there are these. What is due by now is ready, behind what is ready."""
+        """Add the scanned records up to `next_offset`.
+
+        Records that are due by now become ready, after those already ready.
+        """
         for run in runs:
             for start, end in self._forwarded.gaps(run.start, run.end):
                 if run.due_ms > now_ms and honours_delay:
@@ -82,11 +165,28 @@ class Forwarding:
         self.scanned_offset = next_offset
 
     def forget_history(self) -> None:
-        """Everything that was in the inbox when it was opened is scanned."""
+        """All records that were in the inbox when it was opened are scanned; drop the history."""
         self._forwarded.clear()
 
-    def expire(self, now_ms: int, topic_offset: int) -> Intent | None:
-        """What goes on now, to lie in the topic from an offset on; None if nothing is due."""
+    def is_waiting(self, offset: int, due_ms: int, now_ms: int) -> bool:
+        """Return whether a record of the inbox is still to be forwarded."""
+        if offset in self._cancelled:
+            return False
+        if offset >= self.scanned_offset or self._is_ready(offset):
+            return True
+        return self._is_withheld(offset, due_ms, now_ms)
+
+    def release(self, intent: Intent) -> None:
+        """Release an intent that is executed and whose records are durable in the topic."""
+        for start, end in intent.ranges:
+            self._hold(start, end, -1)
+
+    def retain_from_offset(self) -> int:
+        """Return the lowest inbox offset that is still needed."""
+        return min(next(iter(self._held), _OFFSET_MASK) << _BUCKET_BITS, self.scanned_offset)
+
+    def _next_intent(self, now_ms: int) -> Intent | None:
+        """Return the intent of the records that are due now; None if there are none."""
         self._fired_ms = max(self._fired_ms, now_ms)
         self._fire(now_ms)
         ranges: list[Range] = []
@@ -98,47 +198,16 @@ class Forwarding:
         if not ranges:
             return None
         is_early, self._has_early = self._has_early, self._has_early and bool(self._ready)
-        return Intent(topic_offset, self._fired_ms, tuple(ranges), is_early)
+        return Intent(self._topic_end_offset(), self._fired_ms, tuple(ranges), is_early)
 
-    def handle(self, command: Cancelled, due_ms: int, now_ms: int) -> Note:
-        """Decide whether a record shall never be forwarded. due_ms: when it is due. Raises RequestError."""
-        if due_ms <= now_ms or not self._is_withheld(command.offset, due_ms, now_ms):
-            raise RequestError(ErrorKind.MESSAGE_NOT_DELAYED, "the message is due: it cannot be cancelled any more")
-        return command
-
-    def apply(self, note: Note) -> None:
-        """Take a note that was just appended."""
-        if isinstance(note, Cancelled):
-            self._cancelled.add(note.offset)
-        elif note.is_early:
-            for start, end in note.ranges:
-                self._early.add(start, end)
-
-    def is_waiting(self, offset: int, due_ms: int, now_ms: int) -> bool:
-        """Whether a record of the inbox is still to be forwarded."""
-        if offset in self._cancelled:
-            return False
-        if offset >= self.scanned_offset or self._is_ready(offset):
-            return True
-        return self._is_withheld(offset, due_ms, now_ms)
-
-    def release(self, intent: Intent) -> None:
-        """An intent was carried out, and what it has brought into the topic is safe."""
-        for start, end in intent.ranges:
-            self._hold(start, end, -1)
-
-    def held_from(self) -> int:
-        """Nothing below this offset of the inbox is needed any more."""
-        return min(next(iter(self._held), _OFFSET_MASK) << _BUCKET_BITS, self.scanned_offset)
-
-    def next_deadline_ms(self) -> int | None:
-        """When `expire` must next be called."""
-        if self._ready:
-            return 0
-        return self._timers[0] >> _OFFSET_BITS if self._timers else None
+    def _cancel(self, command: CancelForwarding, token: Token, now_ms: int) -> Outcome:
+        if command.due_ms <= now_ms or not self._is_withheld(command.offset, command.due_ms, now_ms):
+            refusal = RequestError(ErrorKind.MESSAGE_NOT_DELAYED, "the message is due: it cannot be cancelled any more")
+            return Outcome(replies=(Reply(token, refusal),), at_once=True)
+        return Outcome((note_record(Cancelled(command.offset)),), (Reply(token, None),))
 
     def _fire(self, now_ms: int) -> None:
-        """Records that are due by now are ready, in the order of their times."""
+        """Make the records that are due by now ready, in the order of their due times."""
         timers, end = self._timers, (now_ms + 1) << _OFFSET_BITS
         while timers and timers[0] < end and not self.is_full:
             offset = heapq.heappop(timers) & _OFFSET_MASK
@@ -149,7 +218,7 @@ class Forwarding:
                 self._ready.append((offset, offset + 1))
 
     def _is_withheld(self, offset: int, due_ms: int, now_ms: int) -> bool:
-        """Whether a record waits for its time; one that is due by `_fired_ms` only does if the clock was set back."""
+        """Return whether a record waits for its due time. One due by `_fired_ms` does if the clock was set back."""
         if due_ms > self._fired_ms:
             return offset not in self._early and not self._is_ready(offset)
         return due_ms > now_ms and due_ms << _OFFSET_BITS | offset in self._timers
@@ -158,7 +227,7 @@ class Forwarding:
         return any(start <= offset < end for start, end in self._ready)
 
     def _hold(self, start: int, end: int, sign: int) -> None:
-        """Count the records of a run that are needed still, by the neighbourhood of where it begins."""
+        """Count the records of a run that are still needed, grouped by the region of the run's start."""
         bucket = start >> _BUCKET_BITS
         held = self._held.get(bucket, 0) + sign * (end - start)
         if held:

@@ -1,11 +1,11 @@
-"""The batches that carry an intent out: what its records become in the topic.
+"""Builds the batches that execute an intent: the records as the topic stores them.
 
-A batch that goes on whole keeps its producer's bytes, but for the producer id: the inbox has checked the sequences, and
-what is forwarded is the forwarder's. Records that go on by themselves are packed together: key, value, headers and
-timestamp as they were; as their topic's `compression.type` says, else not compressed.
+A batch that is forwarded whole keeps its producer's bytes, except for the producer id: the inbox has already checked
+the sequences, and the forwarder is the topic's only producer. Records forwarded singly are packed together. They keep
+key, value, headers and timestamp. The topic's `compression.type` applies; without one they are not compressed.
 
-A topic that stamps records gives them the time of forwarding. `conveyor-delay-ms` would count from that, so it becomes
-a `conveyor-deliver-at-ms` of the time that it meant.
+A topic that stamps records gives them the time of forwarding. `conveyor-delay-ms` would count from that time, so it is
+replaced by `conveyor-deliver-at-ms` with the original due time.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from conveyor.records.timestamps import stamps_records
 from conveyor.settings.tree import TopicSettings
 
 MAX_DELAYED_BYTES = 8 << 20
-"""A compressed batch with delayed messages unpacks to no more, as it is taken apart on the event loop."""
+"""The most decompressed bytes of a compressed batch with delayed messages, because it is unpacked on the event loop."""
 
 _BATCH_BYTES = 128 << 10
 _HEADER_BYTES = 61
@@ -33,14 +33,17 @@ PackedRecord = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
 
 
 def batches_of(intent: Intent, inbox: MessageSource, limit_offset: int, topic: TopicSettings) -> Iterator[bytes]:
-    """In the intent's order. limit_offset: where the inbox ends. Raises StorageFailure, also where a record is lost."""
+    """Yield the batches in the intent's order.
+
+    limit_offset: the inbox's end. Raises StorageFailure, also for lost records.
+    """
     codec = compression.NONE if topic.compression_type == AS_PRODUCED else CODECS[topic.compression_type]
     room = min(_BATCH_BYTES, topic.max_message_bytes - _HEADER_BYTES)
     loose: list[PackedRecord] = []
     size = 0
-    for each in intent.ranges:
-        whole = _whole_batch(each, inbox, limit_offset, topic)
-        for record in _records(each, inbox, topic) if whole is None else ():
+    for run in intent.ranges:
+        whole = _whole_batch(run, inbox, limit_offset, topic)
+        for record in _records(run, inbox, topic) if whole is None else ():
             record_bytes = _size(record)
             if loose and size + record_bytes > room:
                 yield encode_batch(loose, codec=codec)
@@ -57,7 +60,7 @@ def batches_of(intent: Intent, inbox: MessageSource, limit_offset: int, topic: T
 
 
 def _whole_batch(run: Range, inbox: MessageSource, limit_offset: int, topic: TopicSettings) -> bytes | None:
-    """The bytes of the batch that a run is, if they go on as they are."""
+    """Return the bytes of the batch that a run covers, if the batch is forwarded unchanged."""
     start, end = run
     for header, _, batch in inbox.batches(start, limit_offset, 1):
         if header.base_offset == start and header.next_offset == end and header.records_count == end - start:
@@ -66,9 +69,9 @@ def _whole_batch(run: Range, inbox: MessageSource, limit_offset: int, topic: Top
 
 
 def _is_better_packed(header: BatchHeader, inbox: MessageSource, topic: TopicSettings) -> bool:
-    """Small batches cost those who read them; but a record that is compressed by itself stays so.
+    """Small batches are costly for readers, so they are repacked; a record compressed on its own is not.
 
-    A batch that cannot be read, or not soon, goes on as it is.
+    A batch that cannot be read, or not quickly, is forwarded unchanged.
     """
     if header.records_count > 1 or (header.attributes & COMPRESSION_MASK and not stamps_records(topic)):
         return False
@@ -93,11 +96,11 @@ def _with_time_due(message: Message) -> tuple[Header, ...]:
     if all(name != DELAY_MS for name, _ in message.headers):
         return message.headers
     due_ms = read_attributes(message.headers, message.timestamp_ms).due_ms
-    kept = tuple(each for each in message.headers if each[0] not in (DELAY_MS, DELIVER_AT_MS))
+    kept = tuple(header for header in message.headers if header[0] not in (DELAY_MS, DELIVER_AT_MS))
     return (*kept, (DELIVER_AT_MS, b"%d" % due_ms)) if due_ms else kept
 
 
 def _size(record: PackedRecord) -> int:
     _, key, value, headers = record
-    named = sum(2 * len(name) + len(content or b"") + _RECORD_BYTES for name, content in headers)
-    return len(key or b"") + len(value or b"") + named + _RECORD_BYTES
+    headers_bytes = sum(2 * len(name) + len(content or b"") + _RECORD_BYTES for name, content in headers)
+    return len(key or b"") + len(value or b"") + headers_bytes + _RECORD_BYTES

@@ -1,8 +1,8 @@
-"""What the notes of an inbox come to, read from its start: which of its records lie in the topic already.
+"""Derives from an inbox's notes, read from its start, which of its records are already in the topic.
 
-The forwarder is the only writer of the topic's partition, so its log end offset is the whole truth: the n-th record of
-an intent lies in the topic if the log goes beyond `topic_offset + n`. An intent that was noted and, because of a crash,
-not carried out, is undone by the next one: that begins where the topic really ended.
+The forwarder is the only writer of the topic's partition, so the log end offset is decisive: record n of an intent is
+in the topic if the log extends beyond `topic_offset + n`. If a crash prevented a noted intent, the next intent undoes
+it, because that one begins where the topic really ended.
 """
 
 from array import array
@@ -15,7 +15,7 @@ _COUNT_MASK = (1 << _COUNT_BITS) - 1
 
 
 class _CarriedOut:
-    """An intent, as far as it may have been carried out; ranges as start, count, start, count..."""
+    """An intent as far as it may have been executed; ranges as start, count, start, count..."""
 
     __slots__ = ("end_offset", "is_early", "ranges", "topic_offset")
 
@@ -26,7 +26,7 @@ class _CarriedOut:
         self.ranges = array("q", [number for start, end in intent.ranges for number in (start, end - start)])
 
     def cut(self, end_offset: int) -> None:
-        """Leave out what would lie at or beyond an offset of the topic."""
+        """Drop the records that would be at or beyond an offset of the topic."""
         surplus = self.end_offset - end_offset
         self.end_offset = end_offset
         while surplus:
@@ -46,7 +46,7 @@ class ForwardingHistory:
         self._intents: list[_CarriedOut] = []
 
     def apply(self, note: Note) -> None:
-        """Take one note, in the order of the log."""
+        """Apply one note, in the order of the log."""
         if isinstance(note, Cancelled):
             self.cancelled.add(note.offset)
             return
@@ -55,7 +55,7 @@ class ForwardingHistory:
         self._intents.append(_CarriedOut(note))
 
     def undo(self, end_offset: int) -> None:
-        """Nothing that was meant to lie at this offset of the topic, or beyond it, has come to lie there."""
+        """Drop all records that were planned for this offset of the topic or beyond: they were not appended."""
         intents = self._intents
         while intents and intents[-1].topic_offset >= end_offset:
             del intents[-1]
@@ -63,19 +63,19 @@ class ForwardingHistory:
             intents[-1].cut(end_offset)
 
     def forwarded(self) -> RangeSet:
-        """The records that lie in the topic."""
+        """Return the inbox offsets of the records that are in the topic."""
         return _set_of(self._intents)
 
     def early(self) -> RangeSet:
-        """Those of them that were forwarded whether they were due or not, and neighbours of theirs."""
-        return _set_of([each for each in self._intents if each.is_early])
+        """Return the forwarded records that were not necessarily due, including adjacent records."""
+        return _set_of([intent for intent in self._intents if intent.is_early])
 
 
 def _set_of(intents: list[_CarriedOut]) -> RangeSet:
-    """Sorted first: a set grows cheaply at its end only."""
+    """Sort first, because a set grows cheaply only at its end."""
     ranges = sorted(
         start << _COUNT_BITS | count
-        for each in intents
-        for start, count in zip(each.ranges[::2], each.ranges[1::2], strict=True)
+        for intent in intents
+        for start, count in zip(intent.ranges[::2], intent.ranges[1::2], strict=True)
     )
-    return RangeSet((each >> _COUNT_BITS, (each >> _COUNT_BITS) + (each & _COUNT_MASK)) for each in ranges)
+    return RangeSet((packed >> _COUNT_BITS, (packed >> _COUNT_BITS) + (packed & _COUNT_MASK)) for packed in ranges)

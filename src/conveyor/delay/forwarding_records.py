@@ -1,22 +1,20 @@
-"""What a forwarder notes in its inbox: control batches of one record each, all numbers big-endian.
+"""The notes that a forwarder writes to its inbox: control batches of one record each, all numbers big-endian.
 
-key    int16 version (0), int16 kind: as in Kafka's control records, of which these kinds are none
+key    int16 version (0), int16 kind: as in Kafka's control records, which do not use these kinds
 value  INTENT     topic_offset int64, fired_ms int64, is_early int8, then (start int64, count int32)...
        CANCELLED  offset int64
 
-INTENT: the records at these offsets of the inbox go to the topic's partition, one after the other from `topic_offset`
-on. `fired_ms`: everything that was due until then is among those forwarded by now, unless the wall clock was set
-back since. `is_early`: some of it was not due.
-CANCELLED: the record at this offset is never forwarded.
+INTENT: the records at these inbox offsets are appended to the topic's partition, in this order from `topic_offset` on.
+`fired_ms`: all records due until then are forwarded by this intent or earlier ones, unless the wall clock was set back
+since. `is_early`: some of the records were not due. CANCELLED: the record at this offset is never forwarded.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 
-from conveyor.records.batch import CONTROL
-from conveyor.records.record import decode_records, encode_batch
+import msgspec
+
+from conveyor.kernel.state_machine import LogRecord
 
 Range = tuple[int, int]
 
@@ -31,8 +29,7 @@ class _Kind(IntEnum):
     CANCELLED = 101
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
+class Intent(msgspec.Struct, frozen=True):
     """See the module's docstring. ranges: half-open, in the order of forwarding."""
 
     topic_offset: int
@@ -42,12 +39,11 @@ class Intent:
 
     @property
     def end_offset(self) -> int:
-        """Where the topic's partition ends when all of it is there."""
+        """The end offset of the topic's partition once all records are appended."""
         return self.topic_offset + sum(end - start for start, end in self.ranges)
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(msgspec.Struct, frozen=True):
     """See the module's docstring."""
 
     offset: int
@@ -56,25 +52,21 @@ class Cancelled:
 Note = Intent | Cancelled
 
 
-def encode_note(note: Note, now_ms: int) -> bytes:
-    """The batch to append."""
+def note_record(note: Note) -> LogRecord:
+    """Return the record of a note; its batch is a control batch."""
     if isinstance(note, Cancelled):
-        kind, value = _Kind.CANCELLED, _OFFSET.pack(note.offset)
-    else:
-        head = _HEAD.pack(note.topic_offset, note.fired_ms, note.is_early)
-        kind = _Kind.INTENT
-        value = head + b"".join(_RANGE.pack(start, end - start) for start, end in note.ranges)
-    return encode_batch([(now_ms, _KEY.pack(0, kind), value, ())], attributes=CONTROL)
+        return LogRecord(_KEY.pack(0, _Kind.CANCELLED), _OFFSET.pack(note.offset))
+    head = _HEAD.pack(note.topic_offset, note.fired_ms, note.is_early)
+    ranges = b"".join(_RANGE.pack(start, end - start) for start, end in note.ranges)
+    return LogRecord(_KEY.pack(0, _Kind.INTENT), head + ranges)
 
 
-def decode_notes(batch: bytes) -> Iterator[Note]:
-    """The notes in a control batch."""
-    for record in decode_records(batch):
-        key, value = record.key or b"", record.value or b""
-        _, kind = _KEY.unpack(key)
-        if kind == _Kind.CANCELLED:
-            yield Cancelled(*_OFFSET.unpack(value))
-        else:
-            topic_offset, fired_ms, is_early = _HEAD.unpack_from(value)
-            packed = _RANGE.iter_unpack(value[_HEAD.size :])
-            yield Intent(topic_offset, fired_ms, tuple((start, start + count) for start, count in packed), is_early)
+def read_note(record: LogRecord) -> Note:
+    """Return the note in a record of a control batch."""
+    _, kind = _KEY.unpack(record.key or b"")
+    value = record.value or b""
+    if kind == _Kind.CANCELLED:
+        return Cancelled(*_OFFSET.unpack(value))
+    topic_offset, fired_ms, is_early = _HEAD.unpack_from(value)
+    packed = _RANGE.iter_unpack(value[_HEAD.size :])
+    return Intent(topic_offset, fired_ms, tuple((start, start + count) for start, count in packed), is_early)

@@ -1,6 +1,6 @@
-"""When the records of a batch are due: what a forwarder needs to know of them before it reads them.
+"""Reads the due times of a batch's records, without decoding the records.
 
-Most batches of most topics ask for nothing, which one search for the headers' common prefix tells.
+Most batches have no delay headers. One search for the headers' common prefix detects this.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _MARK = PREFIX.encode()
 
 
 class DueRun(NamedTuple):
-    """Neighbours [start, end) that are due at once (0), or one record that is due at a time."""
+    """Adjacent records [start, end) that are due immediately (0), or one record with its due time."""
 
     start: int
     end: int
@@ -23,9 +23,9 @@ class DueRun(NamedTuple):
 
 
 def scan_due(header: BatchHeader, batch: bytes, limit_bytes: int = MAX_UNPACKED_BYTES) -> list[DueRun]:
-    """The records of a batch, by their offsets. A batch that cannot be read is due at once, as a whole.
+    """Return the runs of a batch, by offset. An unreadable batch is one run that is due immediately.
 
-    Raises UnreadableBatch only if there is a limit, and the batch does not unpack within it.
+    Raises UnreadableBatch only if there is a limit and the decompressed batch exceeds it.
     """
     if header.attributes & CONTROL or not header.records_count:
         return []
@@ -36,7 +36,7 @@ def scan_due(header: BatchHeader, batch: bytes, limit_bytes: int = MAX_UNPACKED_
         if not has_gaps and not contains(content, _MARK):
             return [whole]
         return list(_joined(_each(header, content)))
-    except UnreadableBatch:  # The broker does not look inside what it stores.
+    except UnreadableBatch:  # The broker stores batches without checking their content.
         if limit_bytes < MAX_UNPACKED_BYTES and header.attributes & COMPRESSION_MASK:
             raise
         return [whole]
@@ -50,14 +50,14 @@ def _each(header: BatchHeader, content: Unpacked) -> Iterator[DueRun]:
 
 
 def _joined(runs: Iterator[DueRun]) -> Iterator[DueRun]:
-    """One run for neighbours that are due at once."""
+    """Join adjacent runs that are due immediately."""
     last: DueRun | None = None
-    for each in runs:
-        if last is not None and not last.due_ms and not each.due_ms and last.end == each.start:
-            last = last._replace(end=each.end)
+    for run in runs:
+        if last is not None and not last.due_ms and not run.due_ms and last.end == run.start:
+            last = last._replace(end=run.end)
             continue
         if last is not None:
             yield last
-        last = each
+        last = run
     if last is not None:
         yield last

@@ -1,4 +1,4 @@
-"""What an administrator asks of groups: list, describe, delete. Nothing here needs to be a member."""
+"""Administrative requests about groups: list, describe, delete. The caller need not be a group member."""
 
 from conveyor.groups.classic.classic_group import ClassicGroup, GroupState
 from conveyor.groups.classic.classic_groups import ClassicGroups, check_group_id
@@ -25,7 +25,9 @@ _CLASSIC, _CONSUMER = "classic", "consumer"
 
 
 class Administration:
-    """See the module's docstring. A group that has nothing but offsets is an empty classic group."""
+    """Answers administrative commands over both protocols. A group that has only committed offsets counts as an empty
+    classic group.
+    """
 
     def __init__(self, classic: ClassicGroups, consumers: ConsumerGroups, offsets: CommittedOffsets) -> None:
         self._classic = classic
@@ -33,13 +35,13 @@ class Administration:
         self._offsets = offsets
 
     def list_groups(self, command: ListGroups) -> ListedGroups:
-        """The groups that pass the filters, by name."""
+        """Return the groups that match the filters, sorted by group id."""
         names = self._classic.group_ids() | self._consumers.group_ids() | self._offsets.group_ids()
-        found = [self._listed(group_id) for group_id in sorted(names)]
-        return ListedGroups(groups=tuple(each for each in found if _is_wanted(each, command)))
+        listings = [self._listed(group_id) for group_id in sorted(names)]
+        return ListedGroups(groups=tuple(listed for listed in listings if _is_wanted(listed, command)))
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """Raises RequestError (GROUP_ID_NOT_FOUND)."""
+        """Describe a classic group. Raises RequestError (GROUP_ID_NOT_FOUND)."""
         group = self._existing(group_id)
         if isinstance(group, ConsumerGroup):
             raise RequestError(ErrorKind.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
@@ -48,11 +50,11 @@ class Administration:
             state=group.state.value,
             protocol_type=group.protocol_type,
             protocol_name=protocol_name or "",
-            members=tuple(each.described(protocol_name) for each in group.members.values()),
+            members=tuple(member.described(protocol_name) for member in group.members.values()),
         )
 
     def describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
-        """Raises RequestError: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND."""
+        """Describe a group of the consumer protocol. Raises RequestError: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND."""
         check_group_id(group_id)
         group = self._existing(group_id)
         if not isinstance(group, ConsumerGroup):
@@ -70,12 +72,16 @@ class Administration:
             state=group.state,
             epoch=group.epoch,
             target_epoch=group.target_epoch,
-            assignor=self._consumers.choice.elect(each.assignor for each in group.subscriptions.values()),
+            assignor=self._consumers.choice.elect(
+                subscription.assignor for subscription in group.subscriptions.values()
+            ),
             members=tuple(members),
         )
 
     def delete(self, group_id: str, token: Token, decision: Decision) -> None:
-        """Raises RequestError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """Delete a group without members and its committed offsets. Raises RequestError: GROUP_ID_NOT_FOUND,
+        NON_EMPTY_GROUP.
+        """
         group = self._existing(group_id)
         is_busy = group.subscriptions if isinstance(group, ConsumerGroup) else group.state is not GroupState.EMPTY
         if is_busy:
@@ -86,16 +92,20 @@ class Administration:
         decision.reply(token, Deleted())
 
     def delete_offsets(self, command: DeleteOffsets, token: Token, decision: Decision) -> None:
-        """Raises RequestError: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """Delete committed offsets of topics to which no member subscribes; a topic that is still read gets an error of
+        its own.
+
+        Raises RequestError: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        """
         check_group_id(command.group_id)
         group = self._existing(command.group_id)
         if isinstance(group, ClassicGroup) and group.members and not group.is_of_consumers:
             raise _not_empty(command.group_id)
-        known, errors = self._offsets.of(command.group_id), list[RequestError | None]()
+        committed, errors = self._offsets.of(command.group_id), list[RequestError | None]()
         for topic, partition in command.partitions:
             is_read = group.reads(topic)
             errors.append(_is_read(command.group_id, topic) if is_read else None)
-            if not is_read and (topic, partition) in known:
+            if not is_read and (topic, partition) in committed:
                 key = OffsetKey(group_id=command.group_id, topic=topic, partition=partition)
                 decision.records.append(offset_record(key, None))
         decision.reply(token, OffsetsDeleted(errors=tuple(errors)))
@@ -124,7 +134,9 @@ def _is_wanted(group: ListedGroup, command: ListGroups) -> bool:
 
 
 def _is_read(group_id: str, topic: str) -> RequestError:
-    return RequestError(ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC, f"members of group '{group_id}' read topic '{topic}'")
+    return RequestError(
+        ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC, f"group '{group_id}' has members subscribed to topic '{topic}'"
+    )
 
 
 def _not_empty(group_id: str) -> RequestError:

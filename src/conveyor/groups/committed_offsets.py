@@ -1,4 +1,4 @@
-"""Committed offsets: hard state, changed by applied records only."""
+"""Committed offsets of all groups of one coordinator partition: hard state, changed by applied records only."""
 
 from conveyor.groups.group_commands import CommitOffsets, FetchOffsets
 from conveyor.groups.known_topics import KnownTopics
@@ -15,11 +15,11 @@ class CommittedOffsets:
         self._groups: dict[str, dict[tuple[str, int], OffsetValue]] = {}
 
     def apply(self, key: OffsetKey, value: OffsetValue | None) -> None:
-        place = (key.topic, key.partition)
+        topic_partition = (key.topic, key.partition)
         if value is not None:
-            self._groups.setdefault(key.group_id, {})[place] = value
+            self._groups.setdefault(key.group_id, {})[topic_partition] = value
         elif key.group_id in self._groups:
-            self._groups[key.group_id].pop(place, None)
+            self._groups[key.group_id].pop(topic_partition, None)
             if not self._groups[key.group_id]:
                 del self._groups[key.group_id]
 
@@ -30,13 +30,15 @@ class CommittedOffsets:
         return set(self._groups)
 
     def fetch(self, command: FetchOffsets) -> FetchedOffsets:
-        """What a group has committed."""
-        known = self.of(command.group_id)
-        places = sorted(known) if command.partitions is None else command.partitions
-        return FetchedOffsets(offsets=tuple(_committed(topic, number, known) for topic, number in places))
+        """Return a group's committed offsets: those of the requested partitions in order, or all, sorted by topic and
+        partition.
+        """
+        values = self.of(command.group_id)
+        topic_partitions = sorted(values) if command.partitions is None else command.partitions
+        return FetchedOffsets(offsets=tuple(_committed(topic, number, values) for topic, number in topic_partitions))
 
     def tombstones(self, group_id: str, committed_before_ms: int | None = None) -> list[LogRecord]:
-        """Records that forget a group's offsets: all, or those committed before a time."""
+        """Return the records that delete a group's offsets: all of them, or only those committed before a time."""
         return [
             offset_record(OffsetKey(group_id=group_id, topic=topic, partition=number), None)
             for (topic, number), value in self.of(group_id).items()
@@ -44,10 +46,10 @@ class CommittedOffsets:
         ]
 
     def tombstones_of_deleted(self, before: KnownTopics, now: KnownTopics) -> list[LogRecord]:
-        """Records that forget the offsets of topics that were there before, and are not any more.
+        """Return the records that delete the offsets of topics deleted between `before` and `now`.
 
-        before: empty when a coordinator is first told. Another topic may have the name by now: what was committed for
-        a topic id is not for that one.
+        before: empty in a coordinator's first update. Offsets are matched by topic id, because a new topic may have the
+        deleted topic's name; an offset without a topic id is matched by name.
         """
         deleted = {name for topic_id, name in before.names_by_id.items() if topic_id not in now.names_by_id}
         if before.by_name and not deleted:
@@ -63,21 +65,25 @@ class CommittedOffsets:
 def commit_records(
     command: CommitOffsets, now_ms: int, metadata_max_bytes: int, topics: KnownTopics
 ) -> tuple[tuple[LogRecord, ...], Committed]:
-    """The records of a commit that is allowed, and the answer to it. topics: those that there are now."""
+    """Return a permitted commit's records and its reply. topics: the topics that exist now; their ids are stored with
+    the offsets.
+    """
     records: list[LogRecord] = []
     errors: list[RequestError | None] = []
-    for each in command.offsets:
-        if len(each.metadata.encode()) > metadata_max_bytes:
+    for commit in command.offsets:
+        if len(commit.metadata.encode()) > metadata_max_bytes:
             errors.append(
-                RequestError(ErrorKind.OFFSET_METADATA_TOO_LARGE, f"a note of more than {metadata_max_bytes} bytes")
+                RequestError(
+                    ErrorKind.OFFSET_METADATA_TOO_LARGE, f"the offset metadata exceeds {metadata_max_bytes} bytes"
+                )
             )
             continue
-        key = OffsetKey(group_id=command.group_id, topic=each.topic, partition=each.partition)
-        topic = topics.by_name.get(each.topic)
+        key = OffsetKey(group_id=command.group_id, topic=commit.topic, partition=commit.partition)
+        topic = topics.by_name.get(commit.topic)
         value = OffsetValue(
-            offset=each.offset,
-            leader_epoch=each.leader_epoch,
-            metadata=each.metadata,
+            offset=commit.offset,
+            leader_epoch=commit.leader_epoch,
+            metadata=commit.metadata,
             commit_timestamp_ms=now_ms,
             topic_id=None if topic is None else topic.topic_id,
         )
@@ -86,8 +92,8 @@ def commit_records(
     return tuple(records), Committed(errors=tuple(errors))
 
 
-def _committed(topic: str, partition: int, known: dict[tuple[str, int], OffsetValue]) -> CommittedOffset:
-    value = known.get((topic, partition))
+def _committed(topic: str, partition: int, values: dict[tuple[str, int], OffsetValue]) -> CommittedOffset:
+    value = values.get((topic, partition))
     if value is None:
         return CommittedOffset(topic=topic, partition=partition)
     return CommittedOffset(

@@ -1,24 +1,55 @@
-"""What a coordinator can be asked. Times are in ms; `generation_id` -1 and `member_id` "" mean: not a member."""
+"""The commands of a group coordinator. Times are in ms. `generation_id` -1 and `member_id` "" mean that the sender
+is not a member.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from conveyor.groups.known_topics import Assigned, KnownTopics
+from conveyor.groups.replies import (
+    Alive,
+    Committed,
+    Deleted,
+    DescribedConsumerGroup,
+    DescribedGroup,
+    FetchedOffsets,
+    HeartbeatAnswer,
+    Joined,
+    JoinRefused,
+    Left,
+    ListedGroups,
+    OffsetsDeleted,
+    SettingsUpdated,
+    Synced,
+    TopicsUpdated,
+)
+from conveyor.kernel.state_machine import Answer_co, Command
 from conveyor.settings.tree import GroupsSettings
 
 NO_GENERATION = -1
 NO_MEMBER = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinGroup:
-    """Become a member, or say what one supports now. `protocols`: (name, subscription), the preferred one first.
+class GroupCommand(Command[Answer_co], frozen=True):
+    """A command of a group coordinator."""
 
-    new_member_id: what the member is called if it has no id yet. requires_known_id: a new member is first told its id
-    and joins with that (KIP-394), so that a lost answer leaves no ghost behind.
-    """
+
+class OneGroupCommand(GroupCommand[Answer_co], frozen=True, kw_only=True):
+    """A command for one group."""
 
     group_id: str
+
+
+class JoinGroup(OneGroupCommand[Joined | JoinRefused], frozen=True, kw_only=True):
+    """Join a group, or rejoin with new protocols. `protocols`: (name, subscription) pairs, the preferred protocol
+    first.
+
+    new_member_id: the id for a member that has none yet.
+    requires_known_id: the coordinator first replies with the new member's id, and the member joins again with it
+    (KIP-394). A lost reply then leaves no unknown member in the group.
+    """
+
     member_id: str
     new_member_id: str
     client_id: str
@@ -32,11 +63,9 @@ class JoinGroup:
     skips_assignment: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncGroup:
-    """Ask for one's assignment; the leader brings everybody's, by member id."""
+class SyncGroup(OneGroupCommand[Synced], frozen=True, kw_only=True):
+    """Request the member's assignment. The leader's request carries the assignments of all members, by member id."""
 
-    group_id: str
     generation_id: int
     member_id: str
     assignments: dict[str, bytes]
@@ -45,35 +74,31 @@ class SyncGroup:
     protocol_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """Say that a member lives."""
+class Heartbeat(OneGroupCommand[Alive], frozen=True, kw_only=True):
+    """Renew a member's session."""
 
-    group_id: str
     generation_id: int
     member_id: str
     group_instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeavingMember:
-    """One who leaves: by member id, or a static member by its instance id."""
+class LeavingMember(msgspec.Struct, frozen=True, kw_only=True):
+    """A member that leaves, identified by its member id or, if static, by its group instance id."""
 
     member_id: str
     group_instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveGroup:
-    """Take members out of a group."""
+class LeaveGroup(OneGroupCommand[Left], frozen=True, kw_only=True):
+    """Remove members from a group."""
 
-    group_id: str
     members: tuple[LeavingMember, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetToCommit:
-    """How far a group has read one partition: the next offset to read, its leader epoch (or -1), and a note."""
+class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """The offset to commit for one partition: the next offset to read, its leader epoch (or -1), and the client's
+    metadata string.
+    """
 
     topic: str
     partition: int
@@ -82,14 +107,12 @@ class OffsetToCommit:
     metadata: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitOffsets:
-    """Remember how far a group has read. In the consumer protocol, `generation_id` is the member's epoch.
+class CommitOffsets(OneGroupCommand[Committed], frozen=True, kw_only=True):
+    """Commit a group's offsets. In the consumer protocol, `generation_id` is the member epoch.
 
-    knows_member_epochs: the request is of a version that has them.
+    knows_member_epochs: whether the request's version supports member epochs.
     """
 
-    group_id: str
     generation_id: int
     member_id: str
     offsets: tuple[OffsetToCommit, ...]
@@ -97,28 +120,27 @@ class CommitOffsets:
     knows_member_epochs: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchOffsets:
-    """Ask how far a group has read: some partitions, or (None) all that it has committed.
+class FetchOffsets(OneGroupCommand[FetchedOffsets], frozen=True, kw_only=True):
+    """Fetch a group's committed offsets: of the given partitions, or of all partitions if None.
 
-    member_id, member_epoch: given by members of the consumer protocol.
+    member_id, member_epoch: sent by members of the consumer protocol.
     """
 
-    group_id: str
     partitions: tuple[tuple[str, int], ...] | None
     member_id: str | None = None
     member_epoch: int = NO_GENERATION
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerHeartbeat:
-    """A member of the consumer protocol (KIP-848) joins (epoch 0), lives, or leaves (-1; -2: for a while).
+class ConsumerHeartbeat(OneGroupCommand[HeartbeatAnswer], frozen=True, kw_only=True):
+    """A heartbeat of the consumer protocol (KIP-848). member_epoch 0 joins, -1 leaves, -2 lets a static member leave
+    temporarily.
 
-    None and -1 mean: as it was. new_member_id: what the member is called if it has no id and need not have one.
-    topics, pattern: what it wants to read. owned: what it reads now.
+    A field that is None or -1 is unchanged since the last heartbeat.
+    new_member_id: the id for a member that may join without one.
+    topics, pattern: the subscription.
+    owned: the partitions that the member reads now.
     """
 
-    group_id: str
     member_id: str
     new_member_id: str
     member_epoch: int
@@ -134,69 +156,41 @@ class ConsumerHeartbeat:
     requires_member_id: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListGroups:
-    """Ask which groups there are: those in one of these states and of one of these types, in lower case; empty: all."""
+class ListGroups(GroupCommand[ListedGroups], frozen=True, kw_only=True):
+    """List groups in one of these states and of one of these types, both in lower case; an empty set matches all."""
 
     states: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeGroup:
-    """Ask what a group of the classic protocol is doing, and who is in it."""
-
-    group_id: str
+class DescribeGroup(OneGroupCommand[DescribedGroup], frozen=True, kw_only=True):
+    """Describe a classic group and its members."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConsumerGroup:
-    """Ask what a group of the consumer protocol is doing, and who is in it."""
-
-    group_id: str
+class DescribeConsumerGroup(OneGroupCommand[DescribedConsumerGroup], frozen=True, kw_only=True):
+    """Describe a group of the consumer protocol and its members."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteGroup:
-    """Forget a group without members, and its offsets."""
-
-    group_id: str
+class DeleteGroup(OneGroupCommand[Deleted], frozen=True, kw_only=True):
+    """Delete a group without members, with its committed offsets."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteOffsets:
-    """Forget how far a group has read some partitions, of topics that none of its members reads now."""
+class DeleteOffsets(OneGroupCommand[OffsetsDeleted], frozen=True, kw_only=True):
+    """Delete committed offsets of partitions whose topics no member reads."""
 
-    group_id: str
     partitions: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateTopics:
-    """Be told which topics there are now."""
+class UpdateTopics(GroupCommand[TopicsUpdated], frozen=True, kw_only=True):
+    """Replace the coordinator's view of the cluster's topics."""
 
     topics: KnownTopics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateSettings:
-    """Take other settings. `own`: all that holds for a group with something of its own, by group id."""
+class UpdateSettings(GroupCommand[SettingsUpdated], frozen=True, kw_only=True):
+    """Replace the group settings. `own`: by group id, the complete settings of each group that overrides some of
+    the defaults.
+    """
 
     defaults: GroupsSettings
     own: Mapping[str, GroupsSettings]
-
-
-OneGroupCommand = (
-    JoinGroup
-    | SyncGroup
-    | Heartbeat
-    | LeaveGroup
-    | CommitOffsets
-    | FetchOffsets
-    | ConsumerHeartbeat
-    | DescribeGroup
-    | DescribeConsumerGroup
-    | DeleteGroup
-    | DeleteOffsets
-)
-GroupCommand = OneGroupCommand | ListGroups | UpdateTopics | UpdateSettings

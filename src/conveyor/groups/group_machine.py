@@ -1,8 +1,10 @@
-"""The state machine of one partition of `__consumer_offsets`: all groups that it looks after, of both protocols.
+"""The state machine of one partition of `__consumer_offsets`. It coordinates all groups of that partition, of both
+protocols.
 
-Hard state, changed by `apply` only: committed offsets, and what the log says of each group. Soft state: who waits, when
-sessions end, and which topics there are; it is made from the hard state by `loaded`, and told by `UpdateTopics`. What
-`handle` changes is soft, and is as the records that it decides on. The contract: `conveyor.kernel.state_machine`.
+Hard state, changed by `apply` only: committed offsets and the logged state of each group. Soft state: pending replies,
+session deadlines and the cluster's topics. `loaded` builds the soft state from the hard state, and `UpdateTopics` sets
+the topics. `handle` changes soft state only, consistently with the records that it returns. The contract is in
+`conveyor.kernel.state_machine`.
 """
 
 from collections.abc import Mapping
@@ -56,14 +58,16 @@ from conveyor.kernel.state_machine import LogRecord, Outcome, Token
 from conveyor.settings.tree import GroupsSettings
 
 _EXPIRED_AT_ONCE = 100
-"""Groups. After a restart the members of all may be given up in the same moment, and a batch has a limit."""
+"""The most groups that one `expire` call processes. After a restart all groups may expire at the same time, and a batch
+has a size limit.
+"""
 
 
 class GroupMachine:
-    """See the module's docstring."""
+    """Coordinates the groups of one partition; see the module's docstring."""
 
     def __init__(self, defaults: GroupsSettings, own: Mapping[str, GroupsSettings] = MappingProxyType({})) -> None:
-        """own: all that holds for a group with something of its own, by group id."""
+        """own: by group id, the complete settings of each group that overrides some of the defaults."""
         settings = self._settings = SettingsByGroup(defaults, own)
         self._offsets = CommittedOffsets()
         self._classic = ClassicGroups(settings)
@@ -92,16 +96,18 @@ class GroupMachine:
             self._queue(key.group_id)
 
     def loaded(self, now_ms: int) -> None:
-        """All records are applied: wake the groups. Their members have what is left of their sessions."""
+        """All records are applied: activate the groups. Members keep the remainder of their sessions."""
         self._is_loaded = True
         self._classic.loaded(now_ms, self._silences)
         self._consumers.loaded(now_ms, self._silences)
         groups = self._classic.group_ids() | self._consumers.group_ids()
-        self._silences.loaded(now_ms, [each for each in sorted(groups) if self._unheard(each)])
+        self._silences.loaded(now_ms, [group_id for group_id in sorted(groups) if self._unheard(group_id)])
         self._requeue_all()
 
     def clock_set(self, by_ms: int) -> None:
-        """See `StateMachine.clock_set`: sessions and rebalances move, the age of offsets is of the wall clock."""
+        """See `StateMachine.clock_set`. Session and rebalance deadlines shift; the age of committed offsets follows the
+        wall clock.
+        """
         self._classic.clock_set(by_ms)
         self._consumers.clock_set(by_ms)
         self._silences.clock_set(by_ms)
@@ -109,10 +115,10 @@ class GroupMachine:
         self._requeue_all()
 
     def next_deadline_ms(self) -> int | None:
-        both = (self._deadlines.next_ms(), self._silences.next_deadline_ms())
-        return min((each for each in both if each is not None), default=None)
+        deadlines = (self._deadlines.next_ms(), self._silences.next_deadline_ms())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    def handle(self, command: GroupCommand, token: Token, now_ms: int) -> Outcome:
+    def handle(self, command: GroupCommand[object], token: Token, now_ms: int) -> Outcome:
         decision = Decision()
         match command:
             case ListGroups():
@@ -125,8 +131,10 @@ class GroupMachine:
                 self._settings.update(command.defaults, command.own)
                 self._requeue_all()
                 decision.reply(token, SettingsUpdated())
-            case _:
+            case OneGroupCommand():
                 self._handle_one_group(command, token, now_ms, decision)
+            case _:
+                raise AssertionError(f"{command} is no command of a coordinator")
         return decision.outcome()
 
     def expire(self, now_ms: int) -> Outcome:
@@ -141,7 +149,9 @@ class GroupMachine:
             decision.records += self._silences.note(group_id, self._unheard(group_id), now_ms)
         return decision.outcome()
 
-    def _handle_one_group(self, command: OneGroupCommand, token: Token, now_ms: int, decision: Decision) -> None:
+    def _handle_one_group(
+        self, command: OneGroupCommand[object], token: Token, now_ms: int, decision: Decision
+    ) -> None:
         try:
             self._dispatch(command, token, now_ms, decision)
         except RequestError as error:
@@ -151,7 +161,7 @@ class GroupMachine:
         if not isinstance(command, Heartbeat):
             self._queue(command.group_id)
 
-    def _dispatch(self, command: OneGroupCommand, token: Token, now_ms: int, decision: Decision) -> None:
+    def _dispatch(self, command: OneGroupCommand[object], token: Token, now_ms: int, decision: Decision) -> None:
         match command:
             case JoinGroup() | SyncGroup() | Heartbeat() | LeaveGroup():
                 self._dispatch_classic(command, token, now_ms, decision)
@@ -181,7 +191,7 @@ class GroupMachine:
                 self._requeue(command.group_id)
         match command:
             case JoinGroup():
-                self._change.make_room_for_classic(command, decision)
+                self._change.remove_empty_consumer_group(command, decision)
                 self._classic.join(command, token, now_ms, decision)
             case SyncGroup():
                 self._classic.sync(command, token, now_ms, decision)
@@ -203,12 +213,12 @@ class GroupMachine:
             case Heartbeat():
                 self._classic_in_consumers.heartbeat(group, command, token, now_ms, decision)
             case LeaveGroup():
-                gone = self._classic_in_consumers.leave(group, command, token, now_ms, decision)
-                self._change.downgrade(group, gone, now_ms, decision)
+                removed = self._classic_in_consumers.leave(group, command, token, now_ms, decision)
+                self._change.downgrade(group, removed, now_ms, decision)
 
     def _consumer_heartbeat(self, command: ConsumerHeartbeat, token: Token, now_ms: int, decision: Decision) -> None:
         check_heartbeat(command, self._consumers.choice)
-        upgraded = self._change.make_room_for_consumers(command, now_ms, decision)
+        upgraded = self._change.replace_classic_group(command, now_ms, decision)
         group = upgraded or self._consumers.find(command.group_id)
         deadline_ms = self._consumers.heartbeat(group, command, token, now_ms, decision)
         if upgraded is not None:
@@ -238,13 +248,13 @@ class GroupMachine:
     def _expire_group(self, group_id: str, now_ms: int, decision: Decision) -> None:
         consumers = self._consumers.find(group_id)
         if consumers is not None and consumers.subscriptions:
-            gone = self._consumers.expire(consumers, now_ms, decision)
-            self._change.downgrade(consumers, gone, now_ms, decision)
+            removed = self._consumers.expire(consumers, now_ms, decision)
+            self._change.downgrade(consumers, removed, now_ms, decision)
         elif self._classic.expire(group_id, now_ms, decision):
             self._expire_empty(group_id, now_ms, decision)
 
     def _expire_empty(self, group_id: str, now_ms: int, decision: Decision) -> None:
-        """Forget the offsets of a group without members once they are old enough, and then the group."""
+        """Delete the offsets of a group without members once they exceed their retention, and then the group."""
         oldest_ms = now_ms - self._settings.of(group_id).offsets_retention_ms
         consumers, value = self._consumers.find(group_id), self._classic.value(group_id)
         if value is not None:
@@ -258,7 +268,7 @@ class GroupMachine:
             decision.records += self._consumers.forget(group_id)
 
     def _drop_notes(self, group_id: str, decision: Decision) -> None:
-        """Members that were heard, or have gone, are not silent any more."""
+        """Delete the silence notes of members that sent a heartbeat or left."""
         if self._silences.has_note(group_id):
             decision.records += self._silences.without_heard(group_id, self._unheard(group_id))
 
@@ -266,7 +276,7 @@ class GroupMachine:
         return self._classic.unheard(group_id) | self._consumers.unheard(group_id)
 
     def _queue(self, group_id: str) -> None:
-        """Note when a group must be looked at next; one of living consumers has its deadline already."""
+        """Set a group's next deadline. A consumer group with members has set its own already."""
         consumers = self._consumers.find(group_id)
         if consumers is None or not consumers.subscriptions:
             self._requeue(group_id)
@@ -284,14 +294,14 @@ class GroupMachine:
         group, consumers = self._classic.find(group_id), self._consumers.find(group_id)
         if consumers is not None and consumers.subscriptions:
             return self._consumers.next_deadline_ms(group_id)
-        alive = None if group is None else group.next_deadline_ms()
-        if alive is not None or (group is not None and group.members):
-            return alive
+        member_deadline = None if group is None else group.next_deadline_ms()
+        if member_deadline is not None or (group is not None and group.members):
+            return member_deadline
         retention_ms = self._settings.of(group_id).offsets_retention_ms
         value = self._classic.value(group_id)
         if value is not None:
             return value.state_timestamp_ms + retention_ms
-        commits = [each.commit_timestamp_ms for each in self._offsets.of(group_id).values()]
+        commits = [offset.commit_timestamp_ms for offset in self._offsets.of(group_id).values()]
         if commits:
             return min(commits) + retention_ms
         return None if consumers is None else consumers.changed_ms + retention_ms

@@ -1,20 +1,22 @@
-"""The cluster's topics as a coordinator knows them: it is told, and never looks for itself."""
+"""The coordinator's view of the cluster's topics. The coordinator receives it with `UpdateTopics` and never looks
+topics up itself.
+"""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import MappingProxyType
 from uuid import UUID
 
+import msgspec
+
 TopicIdPartition = tuple[UUID, int]
-"""One partition, of a topic that is called by its id."""
+"""A partition, identified by its topic's id and its number."""
 
 Assigned = frozenset[TopicIdPartition]
-"""What a member reads, or shall read."""
+"""The partitions that a member reads, or is to read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownTopic:
-    """One topic. Patterns do not match the broker's own topics (`is_internal`)."""
+class KnownTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic. Subscription patterns do not match the broker's internal topics (`is_internal`)."""
 
     name: str
     topic_id: UUID
@@ -23,8 +25,8 @@ class KnownTopic:
 
 
 class KnownTopics:
-    """All topics at one moment; it does not change."""
+    """An immutable snapshot of all topics."""
 
     def __init__(self, topics: Iterable[KnownTopic] = ()) -> None:
-        self.by_name = MappingProxyType({each.name: each for each in topics})
-        self.names_by_id = MappingProxyType({each.topic_id: each.name for each in self.by_name.values()})
+        self.by_name = MappingProxyType({topic.name: topic for topic in topics})
+        self.names_by_id = MappingProxyType({topic.topic_id: topic.name for topic in self.by_name.values()})

@@ -1,24 +1,22 @@
-"""What a coordinator answers. A refusal is a `RequestError` instead."""
+"""The replies of a group coordinator. A refusal is a `RequestError` instead."""
 
-from dataclasses import dataclass
+import msgspec
 
 from conveyor.groups.known_topics import Assigned
-from conveyor.groups.records.consumer_member import Current, Subscription
+from conveyor.groups.records.consumer_member import Current, MemberSubscription
 from conveyor.kernel.errors import RequestError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedMember:
-    """A member as the leader sees it: `metadata` is its subscription in the chosen protocol."""
+class JoinedMember(msgspec.Struct, frozen=True, kw_only=True):
+    """A member as the leader sees it. `metadata`: its subscription in the chosen protocol."""
 
     member_id: str
     group_instance_id: str | None
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
-    """A new generation. `members` is given to the leader only, who assigns."""
+class Joined(msgspec.Struct, frozen=True, kw_only=True):
+    """A member's place in a new generation. Only the leader, which computes the assignment, gets `members`."""
 
     generation_id: int
     protocol_type: str
@@ -29,16 +27,14 @@ class Joined:
     skip_assignment: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinRefused:
-    """Why a member may not join now; `member_id` is the one to join with, for MEMBER_ID_REQUIRED."""
+class JoinRefused(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a member cannot join. For MEMBER_ID_REQUIRED, `member_id` is the id to join with."""
 
     error: RequestError
     member_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Synced:
+class Synced(msgspec.Struct, frozen=True, kw_only=True):
     """A member's assignment."""
 
     protocol_type: str
@@ -46,28 +42,24 @@ class Synced:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alive:
-    """The heartbeat was heard, and nothing has changed."""
+class Alive(msgspec.Struct, frozen=True, kw_only=True):
+    """The session is renewed and no rebalance is due."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """For each member that was to leave, in order: None, or why it could not."""
+class Left(msgspec.Struct, frozen=True, kw_only=True):
+    """For each member in the request, in order: None, or why it could not be removed."""
 
     errors: tuple[RequestError | None, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """For each offset, in order: None, or why it was not taken."""
+class Committed(msgspec.Struct, frozen=True, kw_only=True):
+    """For each offset in the request, in order: None, or why it was refused."""
 
     errors: tuple[RequestError | None, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffset:
-    """How far a group has read; offset -1 if it has committed nothing there."""
+class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition's committed offset; -1 if the group has committed none."""
 
     topic: str
     partition: int
@@ -76,16 +68,14 @@ class CommittedOffset:
     metadata: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedOffsets:
-    """What was asked for, in order; or all, by topic and partition."""
+class FetchedOffsets(msgspec.Struct, frozen=True, kw_only=True):
+    """The requested offsets in the request's order, or all committed offsets sorted by topic and partition."""
 
     offsets: tuple[CommittedOffset, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedGroup:
-    """A group in a list. `protocol_type` is empty if it has never had a member."""
+class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of a group list. `protocol_type` is empty if the group never had a member."""
 
     group_id: str
     protocol_type: str
@@ -93,15 +83,13 @@ class ListedGroup:
     group_type: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedGroups:
-    """The groups of one coordinator partition, by name."""
+class ListedGroups(msgspec.Struct, frozen=True, kw_only=True):
+    """The groups of one coordinator partition, sorted by group id."""
 
     groups: tuple[ListedGroup, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedMember:
+class DescribedMember(msgspec.Struct, frozen=True, kw_only=True):
     """A member of a classic group; `metadata` and `assignment` are empty while the group rebalances."""
 
     member_id: str
@@ -112,9 +100,8 @@ class DescribedMember:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedGroup:
-    """A classic group; `protocol_name` is known while it is stable."""
+class DescribedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A classic group. `protocol_name` is empty unless the group is stable."""
 
     state: str
     protocol_type: str
@@ -122,21 +109,18 @@ class DescribedGroup:
     members: tuple[DescribedMember, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deleted:
-    """The group is forgotten."""
+class Deleted(msgspec.Struct, frozen=True, kw_only=True):
+    """The group is deleted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetsDeleted:
-    """For each partition, in order: None, or why its offset is kept."""
+class OffsetsDeleted(msgspec.Struct, frozen=True, kw_only=True):
+    """For each partition in the request, in order: None, or why its offset is kept."""
 
     errors: tuple[RequestError | None, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatAnswer:
-    """Where a member of the consumer protocol is; `assignment` is None if it knows what it reads."""
+class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A member's state in the consumer protocol. `assignment` is None if it has not changed since the last reply."""
 
     member_id: str
     member_epoch: int
@@ -144,18 +128,16 @@ class HeartbeatAnswer:
     assignment: Assigned | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedConsumer:
-    """A member of a consumer group: who it is, where it is, and where it shall be."""
+class DescribedConsumer(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a consumer group: its subscription, its current state and its target assignment."""
 
     member_id: str
-    subscription: Subscription
+    subscription: MemberSubscription
     current: Current
     target: Assigned
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedConsumerGroup:
+class DescribedConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A group of the consumer protocol."""
 
     state: str
@@ -165,11 +147,9 @@ class DescribedConsumerGroup:
     members: tuple[DescribedConsumer, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsUpdated:
-    """The topics are known."""
+class TopicsUpdated(msgspec.Struct, frozen=True, kw_only=True):
+    """The coordinator uses the new topics."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsUpdated:
-    """The settings are in force."""
+class SettingsUpdated(msgspec.Struct, frozen=True, kw_only=True):
+    """The coordinator uses the new settings."""

@@ -1,14 +1,16 @@
-"""How long members have been silent while their coordinator was up, over its restarts.
+"""How long members have been silent while their coordinator was up, kept across coordinator restarts.
 
-Heartbeats leave no trace in the log, so after a restart a coordinator cannot tell the living from the dead, and gives
-all members of the log a session. A member that has not been heard since the coordinator was loaded is *unheard*. Every
-few seconds the silences of unheard members are noted in the log, and the next coordinator gives them only what is left
-of their sessions. A member that is heard loses its note, in the log as well. So the session timeout counts the time in
-which the coordinator was up: a member that is heard within it stays, and one that is not is expelled, however often the
-broker is restarted meanwhile.
+The log does not contain heartbeats. After a restart a coordinator therefore cannot tell live members from dead ones,
+and starts a session for every member in the log. A member that has not sent a heartbeat since the coordinator was
+loaded is *unheard*. Every few seconds the coordinator appends a note with the silence of each unheard member, and the
+next coordinator gives these members only the remainder of their sessions. When a member sends a heartbeat, its note is
+deleted, in the log as well.
 
-Hard state, changed by `apply` only: the notes. Soft state: since when the coordinator is up, what was noted then, and
-which groups have unheard members; who these are, the groups themselves know.
+The session timeout thus counts only time in which a coordinator was up. A member that sends a heartbeat within it
+stays; one that does not is expelled, however often the broker restarts meanwhile.
+
+Hard state, changed by `apply` only: the notes. Soft state: when the coordinator came up, the notes at that time, and
+which groups have unheard members. The groups themselves know which members are unheard.
 """
 
 from collections.abc import Collection, Iterable
@@ -18,13 +20,13 @@ from conveyor.kernel.state_machine import LogRecord
 
 NOTED_EVERY_MS = 5_000
 SHORTEST_SESSION_MS = 5_000
-"""What each member has at least after a start: its client has to find the broker again."""
+"""The shortest session of a member after a coordinator starts: the client needs this time to find the broker again."""
 
 _NOTED_AT_ONCE = 100
 
 
 class Silences:
-    """See the module's docstring."""
+    """Keeps the silence notes of all groups; see the module's docstring."""
 
     def __init__(self) -> None:
         self._noted: dict[str, dict[str, int]] = {}
@@ -41,9 +43,9 @@ class Silences:
             self._noted[group_id] = silences_ms
 
     def session_ms(self, group_id: str, member_id: str, timeout_ms: int) -> int:
-        """How long a member of the log has to be heard, after all records are applied."""
-        left_ms = timeout_ms - self._noted.get(group_id, {}).get(member_id, 0)
-        return max(left_ms, min(timeout_ms, SHORTEST_SESSION_MS))
+        """Return the remaining session of a member in the log, counted from when all records are applied."""
+        remaining_ms = timeout_ms - self._noted.get(group_id, {}).get(member_id, 0)
+        return max(remaining_ms, min(timeout_ms, SHORTEST_SESSION_MS))
 
     def loaded(self, now_ms: int, groups: Iterable[str]) -> None:
         """The coordinator is up. groups: those with unheard members."""
@@ -52,17 +54,19 @@ class Silences:
         self._next_ms = now_ms + NOTED_EVERY_MS if self._groups else None
 
     def clock_set(self, by_ms: int) -> None:
-        """The wall clock was set: silences last as long as they would."""
+        """The wall clock was set by this much: keep measured silences unchanged."""
         self._up_since_ms += by_ms
         if self._next_ms is not None:
             self._next_ms += by_ms
 
     def next_deadline_ms(self) -> int | None:
-        """When `pop_due` has groups to note."""
+        """Return when `pop_due` next returns groups."""
         return self._next_ms
 
     def pop_due(self, now_ms: int) -> list[str]:
-        """Groups to `note` now: all with unheard members, a part in each call."""
+        """Return groups to `note` now. A round covers all groups with unheard members, a limited number in each
+        call.
+        """
         if self._next_ms is None or self._next_ms > now_ms:
             return []
         self._pass = self._pass or list(self._groups)
@@ -72,10 +76,12 @@ class Silences:
         return due
 
     def note(self, group_id: str, unheard: Collection[str], now_ms: int) -> list[LogRecord]:
-        """The record that says how long the unheard members of a group have been silent by now."""
+        """Return the record of how long a group's unheard members have been silent by now."""
         if unheard:
             before, up_ms = self._before.get(group_id, {}), now_ms - self._up_since_ms
-            return [silence_record(group_id, {each: before.get(each, 0) + up_ms for each in sorted(unheard)})]
+            return [
+                silence_record(group_id, {member_id: before.get(member_id, 0) + up_ms for member_id in sorted(unheard)})
+            ]
         self._groups.pop(group_id, None)
         if not self._groups:
             self._next_ms = None
@@ -85,7 +91,9 @@ class Silences:
         return group_id in self._noted
 
     def without_heard(self, group_id: str, unheard: Collection[str]) -> list[LogRecord]:
-        """The record by which members that were heard, or have gone, lose their notes, if some of them have one."""
+        """Return the record that deletes the notes of members that sent a heartbeat or left; nothing if none had a
+        note.
+        """
         noted = self._noted.get(group_id, {})
-        left = {member_id: silence_ms for member_id, silence_ms in noted.items() if member_id in unheard}
-        return [] if left == noted else [silence_record(group_id, left)]
+        remaining = {member_id: silence_ms for member_id, silence_ms in noted.items() if member_id in unheard}
+        return [] if remaining == noted else [silence_record(group_id, remaining)]

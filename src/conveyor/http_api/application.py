@@ -1,7 +1,8 @@
-"""The HTTP application: the table of endpoints, and how a request is served.
+"""The HTTP application: the table of endpoints, and the steps that serve a request.
 
-No middleware: every endpoint is bound to one function that admits, reads, calls and answers. What changes something is
-carried out to its end, though its client has gone; what only waits is given up.
+There is no middleware: one function for each endpoint admits the client, reads the request, calls the endpoint and
+sends the response. A request that changes something runs to its end even if its client disconnects; one that only waits
+is cancelled.
 """
 
 import asyncio
@@ -13,40 +14,42 @@ from typing import Any
 import msgspec
 from aiohttp import HttpVersion11, web
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.http_api.engine import browsers, description
 from conveyor.http_api.engine.calls import Calls
-from conveyor.http_api.engine.endpoint import Call, Door, Endpoint, Raw
-from conveyor.http_api.engine.long_polls import Polls
+from conveyor.http_api.engine.endpoint import Door, Endpoint, HttpCall, Raw
+from conveyor.http_api.engine.long_polls import LongPolls
 from conveyor.http_api.engine.problems import make_problem, problem_of, problem_response
-from conveyor.http_api.engine.response_budget import Answers
+from conveyor.http_api.engine.response_budget import ResponseBudget
 from conveyor.http_api.ops import health
 from conveyor.http_api.requests.content_encoding import ENCODINGS
 from conveyor.http_api.requests.request_reader import body_parser, query_reader, read_body
 from conveyor.http_api.requests.tokens import Tokens
-from conveyor.http_api.rest import dead_letter_endpoints as dead_letters
-from conveyor.http_api.rest import lease_endpoints as leases
-from conveyor.http_api.rest import message_endpoints as messages
-from conveyor.http_api.rest import publish_endpoints as publishing
-from conveyor.http_api.rest import schedule_endpoints as schedules
-from conveyor.http_api.rest import seek_endpoints as control
-from conveyor.http_api.rest import settlement_endpoints as settling
-from conveyor.http_api.rest import subscription_endpoints as subscriptions
-from conveyor.http_api.rest import topic_endpoints as topics
+from conveyor.http_api.rest import (
+    dead_letter_endpoints,
+    lease_endpoints,
+    message_endpoints,
+    publish_endpoints,
+    schedule_endpoints,
+    seek_endpoints,
+    settlement_endpoints,
+    subscription_endpoints,
+    topic_endpoints,
+)
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 log = logging.getLogger(__name__)
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    *topics.ENDPOINTS,
-    *publishing.ENDPOINTS,
-    *messages.ENDPOINTS,
-    *subscriptions.ENDPOINTS,
-    *leases.ENDPOINTS,
-    *settling.ENDPOINTS,
-    *control.ENDPOINTS,
-    *dead_letters.ENDPOINTS,
-    *schedules.ENDPOINTS,
+    *topic_endpoints.ENDPOINTS,
+    *publish_endpoints.ENDPOINTS,
+    *message_endpoints.ENDPOINTS,
+    *subscription_endpoints.ENDPOINTS,
+    *lease_endpoints.ENDPOINTS,
+    *settlement_endpoints.ENDPOINTS,
+    *seek_endpoints.ENDPOINTS,
+    *dead_letter_endpoints.ENDPOINTS,
+    *schedule_endpoints.ENDPOINTS,
     *health.ENDPOINTS,
     *description.ENDPOINTS,
 )
@@ -57,24 +60,26 @@ _TOLD_WITH = {ErrorKind.UNSUPPORTED_COMPRESSION: {"Accept-Encoding": ", ".join(E
 _encode = msgspec.json.Encoder().encode
 
 
-def make_application(broker: Broker, network_probe: Any, tokens: Tokens | None = None) -> web.Application:
+def make_application(broker: BrokerNode, network_probe: Any, tokens: Tokens | None = None) -> web.Application:
     """An application over one broker."""
     return _make(ENDPOINTS, _no_endpoint, broker, network_probe, tokens or Tokens())
 
 
 def make_operations_application(
-    broker: Broker, network_probe: Any, max_connections: int, tokens: Tokens
+    broker: BrokerNode, network_probe: Any, max_connections: int, tokens: Tokens
 ) -> web.Application:
-    """For connections that no client may have: operators' endpoints, and a refusal of all else."""
+    """The application for connections beyond the limit: operators' endpoints only; all other requests are refused."""
 
     async def refuse(request: web.Request) -> web.Response:
         if broker.is_stopping:
-            problem = make_problem("stopping", 503, "the broker stops: ask another, or again later", retriable=True)
+            problem = make_problem(
+                "stopping", 503, "the broker is stopping: use another broker, or retry later", retriable=True
+            )
         else:
             network_probe.connections_refused += 1
             reason = f"more than {max_connections} connections (network.max_http_connections)"
             log.warning("connection closed peer=%s reason=%s", request.remote, reason)
-            detail = f"{reason}: close some, or try again later"
+            detail = f"{reason}: close some, or retry later"
             problem = make_problem("too_many_connections", 503, detail, retriable=True)
         response = problem_response(problem, {"Retry-After": "1"})
         response.force_close()
@@ -84,14 +89,14 @@ def make_operations_application(
 
 
 def _make(
-    endpoints: Iterable[Endpoint], otherwise: Handler, broker: Broker, network_probe: Any, tokens: Tokens
+    endpoints: Iterable[Endpoint], otherwise: Handler, broker: BrokerNode, network_probe: Any, tokens: Tokens
 ) -> web.Application:
     application = web.Application()
-    polls, answers, calls = Polls(), Answers(), Calls()
-    application.on_shutdown.extend((polls.stop, calls.finish))
-    door = Door(broker, network_probe, polls, ENDPOINTS)
+    long_polls, response_budget, calls = LongPolls(), ResponseBudget(), Calls()
+    application.on_shutdown.extend((long_polls.stop, calls.finish))
+    door = Door(broker, network_probe, long_polls, ENDPOINTS)
     for endpoint in endpoints:
-        handler = _bind(endpoint, door, tokens, answers, calls)
+        handler = _bind(endpoint, door, tokens, response_budget, calls)
         application.router.add_route(endpoint.method, endpoint.path, handler, expect_handler=_expected)
         if endpoint.method == "GET" and endpoint.takes_head:
             application.router.add_route("HEAD", endpoint.path, handler, expect_handler=_expected)
@@ -99,8 +104,8 @@ def _make(
     return application
 
 
-def _bind(endpoint: Endpoint, door: Door, tokens: Tokens, answers: Answers, calls: Calls) -> Handler:
-    """The function that serves an endpoint's requests."""
+def _bind(endpoint: Endpoint, door: Door, tokens: Tokens, response_budget: ResponseBudget, calls: Calls) -> Handler:
+    """The function that serves the requests of one endpoint."""
     signature = endpoint.signature
     read_query = query_reader(signature.query)
     parse = None if signature.body is None else body_parser(signature.body)
@@ -115,7 +120,9 @@ def _bind(endpoint: Endpoint, door: Door, tokens: Tokens, answers: Answers, call
             return await work(request, parse(content) if endpoint.read is None else await endpoint.read(content))
 
     async def work(request: web.Request, body: Any) -> Any:
-        arguments: Call[Any, Any] = Call(door, request.match_info, request.headers, read_query(request.query), body)
+        arguments: HttpCall[Any, Any] = HttpCall(
+            door, request.match_info, request.headers, read_query(request.query), body
+        )
         answer = function(arguments)
         return await (carry_out(answer) if endpoint.is_carried_out else answer)
 
@@ -124,27 +131,27 @@ def _bind(endpoint: Endpoint, door: Door, tokens: Tokens, answers: Answers, call
             return _unauthorized()
         if not tokens and (refusal := browsers.refusal(request.headers, is_open=endpoint.is_open)) is not None:
             return problem_response(make_problem("foreign_origin", 403, refusal))
-        if answers.is_full and endpoint not in health.ENDPOINTS:
+        if response_budget.is_full and endpoint not in health.ENDPOINTS:
             return _busy()
         try:
             with calls.one():
                 answer = await call(request)
         except RequestError as error:
             return _refusal(error)
-        except Exception as error:  # noqa: BLE001 - a bug: the client is told, and the broker stops rather than guess
+        except Exception as error:  # noqa: BLE001 - a bug: the client gets a 500, and the broker stops rather than guess
             return _bug(error)
-        return await answers.send(request, _response(endpoint.status, answer))
+        return await response_budget.send(request, _response(endpoint.status, answer))
 
     return serve
 
 
 async def carry_out(work: Coroutine[Any, Any, Any]) -> Any:
-    """Work on to the end, even if the caller is cancelled; a bug is told then as well."""
+    """Run the work to its end even if the caller is cancelled, and report a bug in it even then."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        task.add_done_callback(_tell_bug)
+        task.add_done_callback(_report_bug)
         raise
 
 
@@ -155,7 +162,7 @@ def _refusal(error: RequestError) -> web.Response:
     return response
 
 
-def _tell_bug(task: "asyncio.Task[Any]") -> None:
+def _report_bug(task: "asyncio.Task[Any]") -> None:
     error = None if task.cancelled() else task.exception()
     if isinstance(error, Exception) and not isinstance(error, RequestError):
         _bug(error)
@@ -170,41 +177,41 @@ def _response(status: int, answer: Any) -> web.Response:
 
 
 def _unauthorized() -> web.Response:
-    detail = "this broker takes requests with one of its tokens only: send the header 'Authorization: Bearer <token>'"
+    detail = "this broker requires a token: send the header 'Authorization: Bearer <token>'"
     return problem_response(make_problem("unauthorized", 401, detail), {"WWW-Authenticate": 'Bearer realm="conveyor"'})
 
 
 def _busy() -> web.Response:
-    detail = "clients do not read their answers, and these take all the memory there is for them: ask again"
+    detail = "responses that clients have not read yet use all the memory for responses: retry"
     return problem_response(make_problem("busy", 503, detail, retriable=True))
 
 
 def _bug(error: Exception) -> web.Response:
     asyncio.get_running_loop().call_exception_handler({"message": "a request failed", "exception": error})
-    return problem_response(make_problem("internal_error", 500, "a bug: the broker's log has its trace"))
+    return problem_response(make_problem("internal_error", 500, "a bug: see the traceback in the broker's log"))
 
 
 async def _expected(request: web.Request) -> web.Response | None:
-    """What is answered before a body is sent: 100, after which it is read, or 417 (RFC 9110, 10.1.1)."""
+    """Answer `Expect` before the body arrives: 100 to ask for it, or 417 (RFC 9110, 10.1.1)."""
     expected = request.headers["Expect"]
     if expected.lower() != "100-continue":
-        detail = f"'Expect: {expected}' cannot be met: send 100-continue, or no such header"
+        detail = f"'Expect: {expected}' is not supported: send 100-continue, or leave the header out"
         return problem_response(make_problem("expectation_failed", 417, detail))
     if request.version == HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # The answer has not begun.
+        request.writer.output_size = 0  # The response has not begun.
     return None
 
 
 async def _no_endpoint(request: web.Request) -> web.Response:
-    """404, or 405 where the path takes other methods."""
+    """404, or 405 if the path takes other methods."""
     allowed: set[str] = set()
     for resource in request.app.router.resources():
         methods = (await resource.resolve(request))[1]
         allowed |= methods - {"*"}
     if not allowed:
-        detail = f"there is nothing at {request.path}: GET /docs shows what there is"
+        detail = f"no endpoint has the path {request.path}: GET /docs lists the endpoints"
         return problem_response(make_problem("not_found", 404, detail))
     methods_taken = ", ".join(sorted(allowed))
-    detail = f"{request.path} does not take {request.method}: it takes {methods_taken}"
+    detail = f"{request.path} does not take {request.method}: use {methods_taken}"
     return problem_response(make_problem("method_not_allowed", 405, detail), {"Allow": methods_taken})

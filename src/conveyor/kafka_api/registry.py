@@ -1,86 +1,101 @@
-"""Every API that this broker serves, with its versions: all that kio knows. What is not here is not advertised.
+"""The handler of each API, by its key. The server passes this table to its connections.
 
-Produce is advertised from version 0 on, as Kafka does (KAFKA-18659), though it is served from 3 on: librdkafka before
-2.9 takes a broker without it for one that knows neither gzip, snappy nor lz4, and sends records uncompressed instead.
-
-What handles an API is loaded with its first request, or by `load_all` once the broker is ready: a client that only
-produces need not wait for groups.
+A handler takes a decoded request and answers it, at once or later. The versions that a handler is asked to serve are in
+`wire/versions.py`, which lists the same APIs.
 """
 
-from collections.abc import Callable
-from functools import cached_property
-from importlib import import_module
-from typing import cast
-
-from kio.schema.index import api_key_map, schema_name_map
-
-from conveyor.kafka_api.wire.call import Call
-
-PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
-
-_MODULES = (
-    "records.k00_produce",
-    "records.k01_fetch",
-    "records.k02_list_offsets",
-    "topics.k03_metadata",
-    "groups.k08_offset_commit",
-    "groups.k09_offset_fetch",
-    "groups.k10_find_coordinator",
-    "groups.k11_join_group",
-    "groups.k12_heartbeat",
-    "groups.k13_leave_group",
-    "groups.k14_sync_group",
-    "groups.k15_describe_groups",
-    "groups.k16_list_groups",
-    "cluster.k18_api_versions",
-    "topics.k19_create_topics",
-    "topics.k20_delete_topics",
-    "records.k21_delete_records",
-    "records.k22_init_producer_id",
-    "records.k23_offset_for_leader_epoch",
-    "cluster.k29_describe_acls",
-    "cluster.k30_create_acls",
-    "cluster.k31_delete_acls",
-    "configs.k32_describe_configs",
-    "configs.k33_alter_configs",
-    "cluster.k35_describe_log_dirs",
-    "topics.k37_create_partitions",
-    "groups.k42_delete_groups",
-    "cluster.k43_elect_leaders",
-    "configs.k44_incremental_alter_configs",
-    "cluster.k46_list_partition_reassignments",
-    "groups.k47_offset_delete",
-    "configs.k48_describe_client_quotas",
-    "configs.k49_alter_client_quotas",
-    "cluster.k60_describe_cluster",
-    "records.k61_describe_producers",
-    "groups.k68_consumer_group_heartbeat",
-    "groups.k69_consumer_group_describe",
-    "configs.k74_list_config_resources",
-    "topics.k75_describe_topic_partitions",
+from conveyor.kafka_api.apis.cluster import (
+    k18_api_versions,
+    k29_describe_acls,
+    k30_create_acls,
+    k31_delete_acls,
+    k35_describe_log_dirs,
+    k43_elect_leaders,
+    k46_list_partition_reassignments,
+    k60_describe_cluster,
 )
+from conveyor.kafka_api.apis.configs import (
+    k32_describe_configs,
+    k33_alter_configs,
+    k44_incremental_alter_configs,
+    k48_describe_client_quotas,
+    k49_alter_client_quotas,
+    k74_list_config_resources,
+)
+from conveyor.kafka_api.apis.groups import (
+    k08_offset_commit,
+    k09_offset_fetch,
+    k10_find_coordinator,
+    k11_join_group,
+    k12_heartbeat,
+    k13_leave_group,
+    k14_sync_group,
+    k15_describe_groups,
+    k16_list_groups,
+    k42_delete_groups,
+    k47_offset_delete,
+    k68_consumer_group_heartbeat,
+    k69_consumer_group_describe,
+)
+from conveyor.kafka_api.apis.records import (
+    k00_produce,
+    k01_fetch,
+    k02_list_offsets,
+    k21_delete_records,
+    k22_init_producer_id,
+    k23_offset_for_leader_epoch,
+    k61_describe_producers,
+)
+from conveyor.kafka_api.apis.topics import (
+    k03_metadata,
+    k19_create_topics,
+    k20_delete_topics,
+    k37_create_partitions,
+    k75_describe_topic_partitions,
+)
+from conveyor.kafka_api.wire.call import Handler
+from conveyor.kafka_api.wire.versions import SERVED_APIS
 
+HANDLERS: dict[int, Handler] = {
+    0: k00_produce.handle,
+    1: k01_fetch.handle,
+    2: k02_list_offsets.handle,
+    3: k03_metadata.handle,
+    8: k08_offset_commit.handle,
+    9: k09_offset_fetch.handle,
+    10: k10_find_coordinator.handle,
+    11: k11_join_group.handle,
+    12: k12_heartbeat.handle,
+    13: k13_leave_group.handle,
+    14: k14_sync_group.handle,
+    15: k15_describe_groups.handle,
+    16: k16_list_groups.handle,
+    18: k18_api_versions.handle,
+    19: k19_create_topics.handle,
+    20: k20_delete_topics.handle,
+    21: k21_delete_records.handle,
+    22: k22_init_producer_id.handle,
+    23: k23_offset_for_leader_epoch.handle,
+    29: k29_describe_acls.handle,
+    30: k30_create_acls.handle,
+    31: k31_delete_acls.handle,
+    32: k32_describe_configs.handle,
+    33: k33_alter_configs.handle,
+    35: k35_describe_log_dirs.handle,
+    37: k37_create_partitions.handle,
+    42: k42_delete_groups.handle,
+    43: k43_elect_leaders.handle,
+    44: k44_incremental_alter_configs.handle,
+    46: k46_list_partition_reassignments.handle,
+    47: k47_offset_delete.handle,
+    48: k48_describe_client_quotas.handle,
+    49: k49_alter_client_quotas.handle,
+    60: k60_describe_cluster.handle,
+    61: k61_describe_producers.handle,
+    68: k68_consumer_group_heartbeat.handle,
+    69: k69_consumer_group_describe.handle,
+    74: k74_list_config_resources.handle,
+    75: k75_describe_topic_partitions.handle,
+}
 
-class Api:
-    """One API: its key, the versions served, and what handles a request."""
-
-    def __init__(self, module: str) -> None:
-        self.key = int(module.split(".k")[1][:2])
-        versions = schema_name_map[api_key_map[self.key]]
-        self.min_version = min(versions)
-        self.max_version = max(versions)
-        self.advertised_min_version = 0 if self.key == PRODUCE_KEY else self.min_version
-        self._module = module
-
-    @cached_property
-    def handle(self) -> Callable[[Call], None]:
-        return cast("Callable[[Call], None]", import_module(f"conveyor.kafka_api.apis.{self._module}").handle)
-
-
-APIS: dict[int, Api] = {api.key: api for api in map(Api, _MODULES)}
-
-
-def load_all() -> None:
-    """Load what handles each API. Takes a while: call it off the event loop."""
-    for api in APIS.values():
-        _ = api.handle
+assert HANDLERS.keys() == SERVED_APIS.keys(), "every API that is advertised has a handler, and no other"

@@ -1,20 +1,21 @@
-"""The four kinds of failure, and the one table that gives every expected failure its face at each door.
+"""The four kinds of failure, and the table that maps every expected failure to its code at each door.
 
-- `RequestError`: expected; the client is told. `ERRORS` maps its kind to Kafka, HTTP and SQS.
-- `ProtocolViolation`: the peer does not speak the protocol; its connection is closed.
-- `StorageFailure`: a partition cannot be trusted on this disk; it goes offline and says why. After a `PassingFailure`
-  it comes back by itself; a `ReadLater` leaves it online.
+- `RequestError`: expected; the client receives it. `ERRORS` maps its kind to Kafka, HTTP and SQS.
+- `ProtocolViolation`: the peer does not follow the protocol; its connection is closed.
+- `StorageFailure`: the partition's files cannot be trusted; the partition goes offline and reports the reason. After a
+  `PassingFailure` the partition comes back online by itself; a `ReadLater` leaves it online.
 - `AssertionError`: a bug; the broker stops rather than guess.
 """
 
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from conveyor.kernel.ids import LeaderEpoch, NodeId
+
 
 class ErrorKind(Enum):
-    """What can be wrong with a request."""
+    """The reasons for which a request fails."""
 
-    CLUSTER_CHANGED = auto()
     CORRUPT_BATCH = auto()
     COORDINATOR_LOADING = auto()
     COORDINATOR_NOT_AVAILABLE = auto()
@@ -94,7 +95,7 @@ class ErrorKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ErrorFace:
-    """How one kind of error looks at each door.
+    """The codes of one kind of error at each door.
 
     kafka_code: the protocol's error code. http_status: the REST status. sqs_code: the SQS error code.
     retriable: whether the same request may succeed later, unchanged.
@@ -111,7 +112,6 @@ _UNAVAILABLE = "ServiceUnavailable"
 _MISSING = "AWS.SimpleQueueService.NonExistentQueue"
 
 ERRORS: dict[ErrorKind, ErrorFace] = {
-    ErrorKind.CLUSTER_CHANGED: ErrorFace(41, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.CORRUPT_BATCH: ErrorFace(2, 400, _INVALID, retriable=True),
     ErrorKind.COORDINATOR_LOADING: ErrorFace(14, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.COORDINATOR_NOT_AVAILABLE: ErrorFace(15, 503, _UNAVAILABLE, retriable=True),
@@ -191,11 +191,11 @@ ERRORS: dict[ErrorKind, ErrorFace] = {
 
 
 class ConveyorError(Exception):
-    """What every expected failure of this package derives from."""
+    """The base class of every expected failure of this package."""
 
 
 class RequestError(ConveyorError):
-    """A request that cannot be carried out; `kind` says why, the message says what to do."""
+    """A request that cannot be executed. `kind` is the reason; the message says what to do."""
 
     def __init__(self, kind: ErrorKind, message: str) -> None:
         super().__init__(message)
@@ -207,39 +207,48 @@ class RequestError(ConveyorError):
         return ERRORS[self.kind].kafka_code
 
 
+class NotLeader(RequestError):  # noqa: N818 - named for what it is
+    """This broker does not lead the partition. Carries the leader and its epoch, if known. Source: KIP-951."""
+
+    def __init__(self, message: str, leader: NodeId | None, leader_epoch: LeaderEpoch) -> None:
+        super().__init__(ErrorKind.NOT_LEADER, message)
+        self.leader = leader
+        self.leader_epoch = leader_epoch
+
+
 class ProtocolViolation(ConveyorError):  # noqa: N818 - named for what it is
-    """The peer sent bytes that no request of the protocol can be; the connection is closed."""
+    """The peer sent bytes that are not a valid request; the connection is closed."""
 
 
 class StorageFailure(ConveyorError):  # noqa: N818 - named for what it is
-    """A file could not be written, flushed or trusted; the partition it belongs to goes offline."""
+    """A file could not be written, flushed or trusted; its partition goes offline."""
 
 
 class PassingFailure(StorageFailure):
-    """Nothing that is stored is in doubt, and the same may succeed later."""
+    """A failure that leaves stored data intact; a later attempt may succeed."""
 
 
 class ReadLater(PassingFailure):
-    """A read that cannot be done now and may be tried again: nothing is wrong with the disk."""
+    """A read that cannot be done now and can be retried; the disk is intact."""
 
 
 class OutOfFiles(ReadLater):
-    """No file could be opened, for now: there are too many open. What only reads may be tried again."""
+    """No file can be opened, because too many are open. Reads can be retried."""
 
 
 class DiskFull(PassingFailure):
-    """There is no room for what was to be written. A failed sync is never one: what it was to make durable is lost."""
+    """The disk has no space for a write. A failed sync is never a DiskFull, because the data to sync is lost."""
 
 
 class SettingsError(ConveyorError):
-    """A setting has no sound value; the message names it and says what would be right."""
+    """A setting has an invalid value. The message names the setting and a valid value."""
 
 
 class StartupError(ConveyorError):
-    """The broker cannot start; the message is one line that says what to change."""
+    """The broker cannot start. The message is one line that says what to change."""
 
 
 def metadata_failure(failure: StorageFailure) -> RequestError:
-    """What to answer to a request that the metadata store could not carry out."""
+    """Return the error of a request that the metadata store could not execute."""
     kind = ErrorKind.DISK_FULL if isinstance(failure, DiskFull) else ErrorKind.METADATA_UNAVAILABLE
     return RequestError(kind, str(failure))

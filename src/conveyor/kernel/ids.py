@@ -1,4 +1,4 @@
-"""Names for the numbers that must not be mixed up."""
+"""Types for numbers that must not be confused with each other."""
 
 from typing import NamedTuple, NewType
 from uuid import UUID
@@ -7,7 +7,7 @@ Offset = NewType("Offset", int)
 """Position of a record in a partition. Ranges are half-open."""
 
 LeaderEpoch = NewType("LeaderEpoch", int)
-"""Rises by one with each new leader of a partition."""
+"""Increases by one with each new leader of a partition."""
 
 ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
@@ -20,7 +20,7 @@ NO_TIMESTAMP = -1
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic; prints as its directory is called."""
+    """One partition of one topic. `str` returns the name of its directory."""
 
     topic: str
     partition: int

@@ -1,17 +1,21 @@
-"""The ports of the core: disk, metadata and time. What is behind them is passed in (`adapters`, or memory in tests)."""
+"""The ports of the core: disk, metadata and time.
+
+The caller passes in the implementations: `adapters` in production, memory implementations in tests.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from conveyor.kernel.errors import StorageFailure
 
 Bytes = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class Volume:
-    """Where a directory is, and the room there, in bytes; -1 where that has no meaning."""
+class Volume(msgspec.Struct, frozen=True):
+    """A directory's path, and the size and free space of its volume in bytes; -1 for a value that does not apply."""
 
     path: str
     total_bytes: int
@@ -19,7 +23,7 @@ class Volume:
 
 
 class File(Protocol):
-    """One append-only file. Its owner's thread calls all methods; any thread may call `read` and `sync`."""
+    """One append-only file. The owner's thread calls all methods; any thread may call `read` and `sync`."""
 
     @property
     def size(self) -> int:
@@ -27,63 +31,69 @@ class File(Protocol):
         ...
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer only at the end. May wait for the disk. Raises StorageFailure."""
+        """Return up to `length` bytes from `position`, fewer only at the end of the file.
+
+        May block. Raises StorageFailure.
+        """
         ...
 
     def read_cached(self, position: int, length: int) -> Bytes:
-        """What is in memory of these bytes, from the first on; nothing where a read has to wait, or the file ends.
+        """Return the leading part of these bytes that is in memory; empty if a read would block or the file ends.
 
         Raises StorageFailure.
         """
         ...
 
     def append(self, buffers: Sequence[Bytes]) -> None:
-        """Write all buffers at the end. Raises StorageFailure; the file is then as it was, as far as the disk lets."""
+        """Write all buffers at the end.
+
+        Raises StorageFailure, after restoring the previous content if the disk allows it.
+        """
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut the file. Raises StorageFailure."""
+        """Cut the file to `size` bytes. Raises StorageFailure."""
         ...
 
     def sync(self) -> None:
-        """Wait until what was appended is on the disk. Blocks: call it off the event loop. Raises StorageFailure."""
+        """Wait until all appended bytes are on the disk. Blocks: call it off the event loop. Raises StorageFailure."""
         ...
 
     def detach(self) -> None:
-        """Keep the content readable for whoever holds this file, though its name goes, or is given to another file."""
+        """Keep the content readable through this object after the file's name is removed or reused."""
         ...
 
     def release(self) -> None:
-        """Never open the name again. What is open stays readable for whoever holds this file; else reading fails."""
+        """Never open the file name again. An open file stays readable through this object; a closed one does not."""
         ...
 
     def close(self) -> None: ...
 
 
 class Directory(Protocol):
-    """The files of a directory; paths have `/` and begin with the directory's own.
+    """The files of a directory. Paths are separated by `/` and begin with the directory's own path.
 
-    Everything raises StorageFailure: DiskFull where there is no room, OutOfFiles where too many files are open.
+    Every method raises StorageFailure: DiskFull if the disk has no space, OutOfFiles if too many files are open.
     """
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open a file that is there, for reading and appending. create: make it if it is not there."""
+        """Open an existing file for reading and appending. create: create the file if it does not exist."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def list(self, directory: str) -> list[str]:
-        """Sorted names in a directory; empty if it is not there."""
+        """Return the sorted names in a directory; empty if the directory does not exist."""
         ...
 
     def read(self, path: str) -> bytes: ...
 
     def write_atomic(self, path: str, content: bytes) -> None:
-        """Replace a small file: whole and on disk, or as before."""
+        """Replace a small file atomically: it has either its new content, on disk, or its previous content."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file; nothing happens if it is not there."""
+        """Remove a file. Does nothing if the file does not exist."""
         ...
 
     def rename(self, old: str, new: str) -> None: ...
@@ -97,45 +107,51 @@ class Disk(Directory, Protocol):
     """A tree of directories and append-only files; paths are relative to its root."""
 
     def allocate(self, path: str, size: int) -> None:
-        """Make a file that takes up so many bytes of the disk, whatever it holds. Leaves none if there is no room."""
+        """Create a file that occupies `size` bytes of the disk; its content is undefined.
+
+        Leaves no file behind if the disk has no space.
+        """
         ...
 
     def hold(self, directory: str) -> Directory:
-        """The directory that has this name now: what is done through it happens there, whatever the name is given to.
+        """Return the directory that has this name now. Operations on it follow the directory, even if the name is
+        reused.
 
-        Raises StorageFailure, also if it is not there.
+        Raises StorageFailure, also if the directory does not exist.
         """
         ...
 
     def make_directory(self, path: str) -> None:
-        """With its parents; nothing happens if it is there."""
+        """Create a directory and its parents. Does nothing if it exists."""
         ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and all in it; nothing happens if it is not there."""
+        """Remove a directory and its contents. Does nothing if it does not exist."""
         ...
 
     def volume(self, path: str) -> Volume:
-        """What a directory is on."""
+        """Return the volume that a directory is on."""
         ...
 
 
 class FileSyncs(Protocol):
-    """The system's own queue of syncs, where there is one: no thread waits for the disk."""
+    """The operating system's queue of syncs, if it has one. No thread blocks on the disk."""
 
     def begin(self, wanted: Sequence[tuple[File, Callable[[StorageFailure | None], None]]]) -> int:
-        """Begin to sync what was appended to files; each one's function is called on the loop when that has ended.
+        """Start to sync the appended bytes of files. Each file's function is called on the loop when its sync has
+        ended.
 
-        Returns how many the system has taken, from the first on. The others wait in `File.sync`.
+        Returns how many files the system has accepted, counted from the first. The caller syncs the others with
+        `File.sync`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """A range of a file that is sent as it is. The file stays readable, even after its name is gone.
+    """A range of a file that is sent unchanged. The file stays readable, even after its name is removed.
 
-    failed: called when a read of it has failed; None where the reader itself finds out.
+    failed: called when a read of the slice has failed; None if the reader detects the failure itself.
     """
 
     file: File
@@ -144,9 +160,8 @@ class FileSlice:
     failed: Callable[[StorageFailure], object] | None = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Versioned:
-    """A node of the metadata tree: its bytes, and the version that a conditional change names."""
+class Versioned(msgspec.Struct, frozen=True):
+    """A node of the metadata tree: its bytes, and the version that a conditional change refers to."""
 
     value: bytes
     version: int
@@ -154,52 +169,86 @@ class Versioned:
 
 ANY_VERSION = -1
 ABSENT = 0
-"""Versions of existing nodes start at 1."""
+"""The version of a node that does not exist. Versions of existing nodes start at 1. A node that was deleted and created
+again starts at 1 again, so only a node that is never deleted can serve as a fence.
+"""
+
+
+class PutNode(msgspec.Struct, frozen=True):
+    """Write a node if it has this version (ABSENT: does not exist). ephemeral: deleted with the session."""
+
+    path: str
+    value: bytes
+    version: int = ANY_VERSION
+    ephemeral: bool = False
+
+
+class DeleteNode(msgspec.Struct, frozen=True):
+    """Delete a node and everything below it if it has this version. ANY_VERSION: it need not exist."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+class CheckNode(msgspec.Struct, frozen=True):
+    """Change nothing, but require that a node has this version (ABSENT: does not exist)."""
+
+    path: str
+    version: int
+
+
+StoreOperation = PutNode | DeleteNode | CheckNode
 
 
 class MetadataStore(Protocol):
-    """A small, versioned, watchable tree of bytes; paths are absolute, `/a/b`, parents made as needed.
+    """A small, versioned, watchable tree of bytes. Paths are absolute (`/a/b`); missing parents are created.
 
-    Source of the shape: ZooKeeper, of which it is the part that Conveyor needs.
+    A watch (`changed`) is called once, on the event loop, at the next change of the data that the call has read. To
+    observe later changes, the caller reads again. The watch is called before any read can return the new state.
+    Every method raises StorageFailure. After a failed `commit` the change may or may not have happened.
+    Source: the subset of ZooKeeper's model that Conveyor needs.
     """
 
-    async def get(self, path: str) -> Versioned | None: ...
-
-    async def children(self, path: str) -> list[str]:
-        """Sorted names one level below."""
+    async def get(self, path: str, changed: Callable[[], None] | None = None) -> Versioned | None:
+        """Return a node, or None. The watch also fires when the node is created or deleted."""
         ...
 
-    async def tree(self, path: str) -> dict[str, Versioned]:
-        """Every node below a path, by its full path."""
-        ...
+    async def children(self, path: str, changed: Callable[[], None] | None = None) -> list[str]:
+        """Return the sorted names one level below. The watch fires when a name is added or removed.
 
-    async def put(self, path: str, value: bytes, version: int = ANY_VERSION, *, ephemeral: bool = False) -> int | None:
-        """Write if the node has that version (ABSENT: is not there). Returns the new version, None if it had another.
-
-        ephemeral: the node goes when this store's session ends.
+        It may also fire when a name at a deeper level is added or removed.
         """
         ...
 
-    async def delete(self, path: str, version: int = ANY_VERSION) -> bool:
-        """Delete a node and what is below it, if it has that version. False if it had another or is not there."""
+    async def tree(self, path: str) -> dict[str, Versioned]:
+        """Return every node below a path, by its full path."""
         ...
 
-    def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
-        """Call `changed(path)` after each change at or below a path, on the event loop. Returns what ends the watch."""
+    async def commit(self, *operations: StoreOperation) -> tuple[int, ...] | None:
+        """Execute all operations or none. Returns the new version for each operation (0 if it writes nothing).
+
+        Returns None, and changes nothing, if a node does not have the version that an operation requires.
+        """
         ...
 
-    async def close(self) -> None: ...
+    async def sync(self) -> None:
+        """Wait until reads show every change that any client committed before this call."""
+        ...
+
+    async def close(self) -> None:
+        """End the session. This removes its ephemeral nodes and its watches."""
+        ...
 
 
 class Clock(Protocol):
-    """Time, passed in: two clocks that advance together, until the first is set.
+    """Time, passed in: two clocks that advance together until the wall clock is set.
 
-    now_ms      wall-clock time, milliseconds since the epoch: what is stored and shown, and when schedules and delayed
-                messages are due. An administrator or NTP may set it forward or back at any moment.
-    steady_ms   milliseconds since some moment before the start of this process: sessions, leases, long polls, throttles
-                and every other duration. It is never set.
+    now_ms      wall-clock time, milliseconds since the epoch: timestamps that are stored and shown, and the due times
+                of schedules and delayed messages. An administrator or NTP may set it forward or back at any time.
+    steady_ms   milliseconds since a fixed time before the start of this process: sessions, leases, long polls,
+                throttles and every other duration. It is never set.
 
-    A manual clock stands still until it is moved.
+    A manual clock stands still until the test advances it.
     """
 
     def now_ms(self) -> int: ...
@@ -207,23 +256,30 @@ class Clock(Protocol):
     def steady_ms(self) -> int: ...
 
     def call_at(self, when_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back once, at or after a wall-clock time, also when the clock is set. Returns what cancels it."""
+        """Call back once, at or after a wall-clock time, also if the clock is set.
+
+        Returns the function that cancels it.
+        """
         ...
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back once, when a duration has passed, whatever the wall clock is set to. Returns what cancels it."""
+        """Call back once when a duration has passed, even if the wall clock is set.
+
+        Returns the function that cancels it.
+        """
         ...
 
     def time_out(self, wait_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """As `call_later`, for a client that waits for an answer by a clock of its own.
+        """Like `call_later`, for a client that measures its wait by its own clock.
 
-        A manual clock may call back once the time has really passed: the clients' clocks do not stand still.
+        A manual clock may call back after real time has passed, because the clients' clocks do not stand still.
         """
         ...
 
     def when_set(self, callback: Callable[[int], None]) -> Callable[[], None]:
-        """Call back with the difference in ms (negative: back) each time the wall clock was set. Returns what ends it.
+        """Call back with the difference in ms (negative: back) each time the wall clock is set.
 
-        The callbacks run before any other code of the broker sees the new time.
+        The callbacks run before any other code of the broker sees the new time. Returns the function that ends the
+        calls.
         """
         ...

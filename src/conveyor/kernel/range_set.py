@@ -1,11 +1,14 @@
-"""A set of offsets, kept as half-open ranges: compact where neighbours are in it together, as settled messages are."""
+"""A set of offsets, stored as half-open ranges: compact if members are adjacent, as settled messages are."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 
 class RangeSet:
-    """Disjoint, ascending, never touching ranges. Adding and removing cost a search, and a move of what lies behind."""
+    """Ranges are disjoint, ascending and not adjacent.
+
+    `add` and `remove` cost a binary search and a shift of later ranges.
+    """
 
     __slots__ = ("_ends", "_starts", "count")
 
@@ -13,7 +16,7 @@ class RangeSet:
         self._starts: list[int] = []
         self._ends: list[int] = []
         self.count = 0
-        """Offsets in the set."""
+        """The number of offsets in the set."""
         for start, end in ranges:
             self.add(start, end)
 
@@ -32,11 +35,11 @@ class RangeSet:
         return len(self._starts)
 
     def add(self, start: int, end: int) -> None:
-        """Put [start, end) into the set; what is in it already stays."""
+        """Add [start, end) to the set. Offsets that are already members stay."""
         if start >= end:
             return
         starts, ends = self._starts, self._ends
-        if ends and start == ends[-1]:  # The next message in its order, nearly always.
+        if ends and start == ends[-1]:  # The usual case: messages are settled in order.
             ends[-1] = end
             self.count += end - start
             return
@@ -50,7 +53,7 @@ class RangeSet:
         self.count += end - start
 
     def remove(self, start: int, end: int) -> None:
-        """Take [start, end) out of the set; what is not in it is no matter."""
+        """Remove [start, end) from the set. Offsets that are not members are ignored."""
         starts, ends = self._starts, self._ends
         first = bisect_right(ends, start)
         last = bisect_left(starts, end)
@@ -60,33 +63,33 @@ class RangeSet:
         left = [(starts[first], start)] if starts[first] < start else []
         right = [(end, ends[last - 1])] if ends[last - 1] > end else []
         kept = left + right
-        starts[first:last] = [each[0] for each in kept]
-        ends[first:last] = [each[1] for each in kept]
-        self.count += sum(each[1] - each[0] for each in kept)
+        starts[first:last] = [bounds[0] for bounds in kept]
+        ends[first:last] = [bounds[1] for bounds in kept]
+        self.count += sum(bounds[1] - bounds[0] for bounds in kept)
 
     def clear(self) -> None:
         self._starts, self._ends, self.count = [], [], 0
 
     def end_of_range_at(self, offset: int) -> int:
-        """The first offset from this one on that is not in the set."""
+        """Return the first offset at or after this one that is not in the set."""
         place = bisect_right(self._starts, offset) - 1
         return self._ends[place] if place >= 0 and offset < self._ends[place] else offset
 
     def count_from(self, offset: int) -> int:
-        """How many offsets of the set are not below this one."""
+        """Return the number of members at or above this offset."""
         place = bisect_right(self._ends, offset)
         inside = offset - self._starts[place] if place < len(self._starts) and self._starts[place] < offset else 0
         return sum(self._ends[place:]) - sum(self._starts[place:]) - inside
 
     def members(self, start: int, end: int) -> Iterator[int]:
-        """The offsets of [start, end) that are in the set, ascending. The set must not change meanwhile."""
+        """Yield the members of [start, end), ascending. The caller must not change the set during the iteration."""
         for place in range(bisect_right(self._ends, start), len(self._starts)):
             if self._starts[place] >= end:
                 return
             yield from range(max(start, self._starts[place]), min(end, self._ends[place]))
 
     def gaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """The parts of [start, end) that are not in the set, ascending."""
+        """Yield the parts of [start, end) that are not in the set, ascending."""
         place = bisect_right(self._ends, start)
         while start < end and place < len(self._starts) and self._starts[place] < end:
             if start < self._starts[place]:
@@ -98,7 +101,7 @@ class RangeSet:
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Neighbours joined."""
+    """Return the offsets as ascending half-open ranges, adjacent offsets joined."""
     ranges: list[tuple[int, int]] = []
     for offset in sorted(offsets):
         if ranges and ranges[-1][1] == offset:

@@ -1,31 +1,38 @@
-"""The shape of everything that decides: a deterministic state machine over a log.
+"""The contract of every component that decides: a deterministic state machine over a log.
 
-    handle(command, now_ms) -> Outcome(records, replies)   # decides; changes no hard state
-    apply(record)                                          # the only thing that changes hard state
+    handle(command, now_ms) -> Outcome(records, replies)   # decides; does not change hard state
+    apply(record)                                          # the only function that changes hard state
     next_deadline_ms() -> int | None                       # time is a value, not a callback
 
-A machine is driven by one runner, which appends an outcome's records, applies them in the same turn, and holds the
-replies back until those records are safe. After a failed append the runner throws the machine away and replays.
-Soft state (who waits for a rebalance, when a session ends) is the machine's own and is lost with it.
+One runner drives each machine. The runner appends an outcome's records, applies them in the same tick, and sends the
+replies once the records are durable. After a failed append the runner discards the machine and replays the log.
+The machine owns its soft state (callers that wait for a rebalance, ends of sessions); discarding the machine loses it.
 
-All times are wall-clock time, as stored times are. When the wall clock is set, `clock_set` moves those deadlines that
-end a duration, so that the duration stays what it was.
+All times are wall-clock time, as in stored records. When the wall clock is set, `clock_set` moves each deadline that
+ends a duration, so that the duration stays the same.
 """
 
-from dataclasses import dataclass
-from typing import NewType, Protocol, TypeVar
+from typing import Generic, NewType, Protocol, TypeVar
 
-Command = TypeVar("Command", contravariant=True)
+import msgspec
+
+Answer_co = TypeVar("Answer_co", covariant=True)
+Asked = TypeVar("Asked", contravariant=True)
+"""The type of the commands that a machine accepts."""
+
+
+class Command(msgspec.Struct, Generic[Answer_co], frozen=True):
+    """A command to a machine. The parameter is the type of its reply; the reply may be a RequestError instead."""
+
 
 Token = NewType("Token", int)
-"""Names one waiting caller. The runner chooses it; the machine hands it back with the reply."""
+"""Identifies one waiting caller. The runner chooses the token; the machine returns it with the reply."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogRecord:
+class LogRecord(msgspec.Struct, frozen=True):
     """One record as a state machine writes and reads it. `value=None` is a tombstone.
 
-    timestamp_ms: when it was appended; 0 in a record that is not in a log yet.
+    timestamp_ms: the time of the append; 0 in a record that is not in a log yet.
     """
 
     key: bytes | None
@@ -33,19 +40,17 @@ class LogRecord:
     timestamp_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What one waiting caller is told, once the outcome's records are safe."""
+class Reply(msgspec.Struct, frozen=True):
+    """The reply to one waiting caller, sent once the outcome's records are durable."""
 
     token: Token
     value: object
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a machine decided: the records that make it so, and whom to tell what.
+class Outcome(msgspec.Struct, frozen=True):
+    """The decision of a machine: the records to append, and the replies to send.
 
-    at_once: the replies depend on nothing that is not safe yet, in these records or in earlier ones.
+    at_once: the replies do not depend on any record that is not durable yet, in this outcome or an earlier one.
     """
 
     records: tuple[LogRecord, ...] = ()
@@ -53,32 +58,33 @@ class Outcome:
     at_once: bool = False
 
 
-class StateMachine(Protocol[Command]):
+class StateMachine(Protocol[Asked]):
     """See the module's docstring."""
 
-    def handle(self, command: Command, token: Token, now_ms: int) -> Outcome:
-        """Decide on a command. A caller that must wait gets its reply in a later outcome, by its token."""
+    def handle(self, command: Asked, token: Token, now_ms: int) -> Outcome:
+        """Decide on a command. A later outcome replies to a caller that must wait, by its token."""
         ...
 
     def expire(self, now_ms: int) -> Outcome:
-        """Decide what the passing of time has brought; called when `next_deadline_ms()` is due."""
+        """Decide on deadlines that have passed. The runner calls this when `next_deadline_ms()` is due."""
         ...
 
     def apply(self, record: LogRecord) -> None:
-        """Take one record into the hard state, live and at replay alike."""
+        """Apply one record to the hard state, both live and during replay."""
         ...
 
     def loaded(self, now_ms: int) -> None:
-        """All records of the log are applied; called once, before the first `handle`."""
+        """Called once, after all records of the log are applied and before the first `handle`."""
         ...
 
     def clock_set(self, by_ms: int) -> None:
-        """The wall clock was set, forward or (negative) back: move the ends of sessions, leases and other durations.
+        """Move the ends of sessions, leases and other durations by `by_ms`, because the wall clock was set.
 
-        Times of day stay: when a delayed message is due, until when a record is kept.
+        by_ms: negative if the clock was set back. Absolute times do not move: due times of delayed messages, retention
+        times.
         """
         ...
 
     def next_deadline_ms(self) -> int | None:
-        """When `expire` must next be called, in milliseconds since the epoch."""
+        """Return the time of the next required `expire`, in milliseconds since the epoch; None for no deadline."""
         ...

@@ -1,19 +1,19 @@
-"""How much each partition may keep in memory of what it has read: an equal share of one limit for the whole broker."""
+"""The memory limit of each partition's read cache: an equal share of one limit for the whole broker."""
 
 from typing import Protocol
 
 
 class Cache(Protocol):
-    """Keeps no more than its share once it is used, or asked to."""
+    """A cache that keeps to its share when it is used and when `trim` is called."""
 
     def trim(self) -> None: ...
 
 
 class CacheShare:
-    """See the module's docstring. limit_bytes: of all caches together.
+    """The shared limit. limit_bytes: for all caches together.
 
-    Caches that are not used meanwhile are asked to trim whenever their number has doubled, so that all together keep no
-    more than twice the limit, and what a cache never gives up.
+    An idle cache does not notice that its share has shrunk. All caches are therefore trimmed whenever their number has
+    doubled, so that together they never exceed twice the limit, apart from what a cache never discards.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -30,8 +30,8 @@ class CacheShare:
         self._caches[cache] = None
         if len(self._caches) >= 2 * self._count_at_trim:
             self._count_at_trim = len(self._caches)
-            for each in self._caches:
-                each.trim()
+            for member in self._caches:
+                member.trim()
 
     def leave(self, cache: Cache) -> None:
         self._caches.pop(cache, None)

@@ -1,6 +1,6 @@
-"""What one flush of a log has to do, as a value that a thread can run while the owner goes on appending."""
+"""One flush of a log, as a value that a thread can run while the owner continues to append."""
 
-from dataclasses import dataclass, field
+import msgspec
 
 from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Directory
@@ -13,14 +13,13 @@ from conveyor.log.segments.segment import Segment, segment_path
 _KEPT_SNAPSHOTS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlushJob:
-    """Flush the active segment, and finish those that were closed since the last flush, with their indexes.
+class FlushJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Flushes the active segment, and seals the segments that were closed since the last flush.
 
-    offset: everything below it is on the disk when `run` has returned.
-    snapshot: the offset of a producer snapshot to write, and the producers, if segments were closed.
-    leader_epochs: the content of their file, if there is a new one.
-    seals: of the closed segments, in their order, when `run` has returned.
+    offset: everything below it is durable once `run` has returned.
+    snapshot: the offset and content of a producer snapshot to write, if segments were closed.
+    leader_epochs: the new content of their file, if it has changed.
+    seals: after `run`, the seals of the closed segments in their order.
     """
 
     disk: Directory
@@ -31,17 +30,17 @@ class FlushJob:
     leader_epochs: bytes | None
     directory_changed: bool
     offset: Offset
-    seals: list[Seal] = field(default_factory=list)
+    seals: list[Seal] = msgspec.field(default_factory=list)
 
     @property
     def is_only_a_sync(self) -> bool:
-        """Whether there is nothing to do but to sync the active segment's file."""
+        """Whether the job only has to sync the active segment's file."""
         return not (
             self.closed or self.directory_changed or self.snapshot is not None or self.leader_epochs is not None
         )
 
     def run(self) -> None:
-        """Blocks. Raises StorageFailure; then nothing of the log may be trusted but what recovery finds."""
+        """Execute the flush. Blocks. Raises StorageFailure; then only recovery can tell what is on the disk."""
         if self.directory_changed:
             self.disk.sync_directory(self.directory)
         if self.leader_epochs is not None:

@@ -1,13 +1,13 @@
-"""Which leader epoch began at which offset; and the file of it, `leader-epoch-checkpoint`, as Kafka writes it:
+"""The start offset of each leader epoch, and its file `leader-epoch-checkpoint` in Kafka's format:
 
     0                 version
     2                 number of entries
-    0 0               epoch, first offset of it
+    0 0               epoch, start offset
     3 1042
 
-Epochs and offsets rise from line to line: a leader notes its epoch when it begins, and an epoch that has ended without
-a record leaves no line. A follower, or a consumer that knows an epoch, asks here where that epoch ended, and finds out
-whether its own log went another way. Source: KIP-101, KIP-279, KIP-320.
+Epochs and offsets rise from line to line. A leader adds its epoch when it begins to lead. An epoch that ended without a
+record has no line. Followers and consumers that know an epoch ask where it ended, to detect whether their log has
+diverged. Source: KIP-101, KIP-279, KIP-320.
 """
 
 from conveyor.kernel.errors import StorageFailure
@@ -20,16 +20,16 @@ NO_OFFSET = -1
 
 
 class LeaderEpochs:
-    """The epochs of one log, oldest first."""
+    """The leader epochs of one log, oldest first."""
 
     def __init__(self, entries: "list[tuple[int, int]] | None" = None) -> None:
         self._entries = entries or []
         self.is_dirty = False
-        """Changed since `encode` was last called."""
+        """Whether there are changes since the last `encode`."""
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
-        """(epoch, first offset)."""
+        """(epoch, start offset) pairs."""
         return tuple(self._entries)
 
     @property
@@ -37,9 +37,9 @@ class LeaderEpochs:
         return self._entries[-1][0] if self._entries else NO_EPOCH
 
     def assign(self, epoch: int, offset: int) -> None:
-        """Note that an epoch begins at an offset; only a new one changes anything.
+        """Start an epoch at an offset. An epoch that is not newer than the latest changes nothing.
 
-        Earlier epochs that began there, or later, have no record.
+        Entries at or above the offset are removed, because their epochs have no records.
         """
         if epoch > self.latest:
             while self._entries and self._entries[-1][1] >= offset:
@@ -48,9 +48,9 @@ class LeaderEpochs:
             self.is_dirty = True
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch up to this one, and the offset where it ended; (-1, -1) for one that is yet to come.
+        """Return the largest epoch up to this one and its end offset; (-1, -1) for an epoch above the latest.
 
-        For one before all that are known: itself, and where the first known one began.
+        For an epoch below the first known one: the epoch itself, and the start offset of the first known one.
         """
         if epoch == self.latest and self._entries:
             return epoch, log_end_offset
@@ -62,18 +62,18 @@ class LeaderEpochs:
         return self._entries[later - 1][0], self._entries[later][1]
 
     def cut_end(self, offset: int) -> None:
-        """The log ends before an offset now: forget the epochs that began there or later."""
+        """Remove epochs that start at or above the new log end offset."""
         kept = [entry for entry in self._entries if entry[1] < offset]
         self._replace(kept)
 
     def cut_start(self, offset: int) -> None:
-        """The log starts at an offset now: the epoch that is under way there begins there."""
+        """Move the start of the epoch at the new log start offset there, and remove earlier epochs."""
         below = [entry for entry in self._entries if entry[1] <= offset]
         if below:
             self._replace([(below[-1][0], offset), *self._entries[len(below) :]])
 
     def encode(self) -> bytes:
-        """The file's content."""
+        """Return the file's content, and clear `is_dirty`."""
         self.is_dirty = False
         lines = [_VERSION, str(len(self._entries)), *(f"{epoch} {offset}" for epoch, offset in self._entries)]
         return "".join(f"{line}\n" for line in lines).encode()
@@ -85,7 +85,7 @@ class LeaderEpochs:
 
 
 def load_leader_epochs(disk: Directory, directory: str) -> LeaderEpochs | None:
-    """What the file says; None where there is none, or one that does not check out."""
+    """Load the file. Returns None if it is missing or damaged. Raises StorageFailure for a newer version."""
     path = f"{directory}/{NAME}"
     if not disk.exists(path):
         return None

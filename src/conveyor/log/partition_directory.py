@@ -1,13 +1,13 @@
-"""The directory of one partition, which belongs to one topic id: `partition.metadata` in it says so, as in Kafka.
+"""The directory of one partition. It belongs to one topic id, stored in its file `partition.metadata` as in Kafka.
 
     version: 0
     topic_id: <the id's 16 bytes in base64, URL-safe, without padding>
 
-A topic may be deleted and made again while work on the first one's files goes on in a thread or another process; the
-second one's directory has the same name. So whatever changes files goes through `PartitionDirectory`, which reaches for
-the directory, looks whose it is, and works in that one, under whatever name it has by then.
+A topic may be deleted and created again while a thread or another process still works on the old topic's files, and the
+new topic's directory has the same name. Every change of files therefore goes through `PartitionDirectory`. It opens the
+directory, checks its topic id, and works through this descriptor, even if the directory is renamed.
 
-A broker older than this file has left directories without it: `claim` gives them theirs.
+Directories from brokers older than this file have no `partition.metadata`; `claim` adds it.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -24,7 +24,9 @@ _ID_BYTES = 16
 
 
 class PartitionDirectory:
-    """See the module's docstring, and `conveyor.kernel.ports.Directory`. What only reads goes by the name."""
+    """A `conveyor.kernel.ports.Directory` for one topic id; see the module's docstring. Reads use the path without
+    a check.
+    """
 
     def __init__(self, disk: Disk, directory: str, topic_id: TopicId) -> None:
         self.topic_id = topic_id
@@ -33,9 +35,11 @@ class PartitionDirectory:
         self._marker = f"{directory}/{MARKER}"
 
     def claim(self) -> None:
-        """Mark a directory that has no mark yet. Raises StorageFailure if it is another topic's.
+        """Write the topic id into a directory without one. Raises StorageFailure if the directory belongs to another
+        topic.
 
-        The first flush makes a new log's mark durable: what a power cut has torn before is marked again.
+        The first flush makes a new log's file durable. If a power failure damages the file before that, it is written
+        again.
         """
         if self._disk.exists(self._marker) and (self._owner(self._disk) is not None or self._was_flushed()):
             self._check(self._disk)
@@ -48,7 +52,7 @@ class PartitionDirectory:
 
     @property
     def is_anothers(self) -> bool:
-        """Whether the directory has the mark of another topic. Raises StorageFailure if that cannot be read."""
+        """Whether the directory belongs to another topic. Raises StorageFailure if that cannot be read."""
         owner = self._owner(self._disk) if self._disk.exists(self._marker) else None
         return owner is not None and owner != self.topic_id
 
@@ -74,7 +78,7 @@ class PartitionDirectory:
         self._held().rename(old, new)
 
     def sync_directory(self, path: str) -> None:
-        """The mark, too, is durable then."""
+        """Make the directory's entries and its `partition.metadata` durable."""
         held = self._held()
         marker = held.open(self._marker)
         marker.sync()
@@ -82,7 +86,9 @@ class PartitionDirectory:
         held.sync_directory(path)
 
     def _held(self) -> Directory:
-        """The directory itself: from now on its name may change. Raises StorageFailure if it is not this topic's."""
+        """Open the directory, so that later renames do not matter. Raises StorageFailure if it belongs to another
+        topic.
+        """
         held = self._disk.hold(self._directory)
         self._check(held)
         return held
@@ -91,8 +97,8 @@ class PartitionDirectory:
         owner = self._owner(directory)
         if owner is None:
             raise StorageFailure(
-                f"{self._marker} is damaged: if its records are those of topic id {self.topic_id}, stop the broker and"
-                " remove this file, else move the directory elsewhere"
+                f"{self._marker} is damaged: if the directory belongs to topic id {self.topic_id}, stop the broker and"
+                " remove this file; otherwise move the directory elsewhere"
             )
         if owner != self.topic_id:
             raise StorageFailure(f"{self._directory} belongs to topic id {owner}, not to {self.topic_id}")
@@ -106,12 +112,12 @@ class PartitionDirectory:
 
 
 def encode_owner(topic_id: TopicId) -> bytes:
-    """The file's content."""
+    """Return the content of `partition.metadata`."""
     return f"version: 0\ntopic_id: {urlsafe_b64encode(topic_id.bytes).decode().rstrip('=')}\n".encode()
 
 
 def decode_owner(content: bytes) -> TopicId | None:
-    """The topic id, or None for a file that does not check out."""
+    """Return the topic id, or None if the content is damaged."""
     fields = dict(line.split(b": ", 1) for line in content.splitlines() if b": " in line)
     try:
         raw = urlsafe_b64decode(fields.get(b"topic_id", b"") + b"==")

@@ -1,11 +1,11 @@
-"""Reads the records of one partition by offset: any of them, in any order, as queues do.
+"""Reads single records of one partition by offset, in any order, as queues need.
 
-Where the records of a batch begin is kept for many batches, a few bytes a record; the unpacked bytes of a batch for
-few. A record of a batch that is not compressed is then read alone. Nothing here changes: records never do. All sources
-of a broker share the memory for this; the batch that was read last is always kept.
+The source caches the record positions of many batches, at a few bytes per record, and the decompressed content of a
+few batches. A record of an uncompressed batch is read alone. Cached data stays valid because records never change. All
+sources of a broker share the memory limit; the last batch read is always kept.
 
-A batch that cannot be read, which a plain topic stores, holds no messages. A batch that takes long to unpack is
-unpacked by `unpack_batch` on a thread, if the caller asks for messages within a limit; then `keep` takes it.
+An unreadable batch, which a plain topic may contain, has no messages. If the caller sets a size limit, a batch that is
+slow to decompress raises StillPacked: the caller runs `unpack_batch` on a thread and passes the result to `keep`.
 """
 
 import logging
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 from conveyor.kernel.errors import ReadLater, RequestError
 from conveyor.kernel.ports import FileSlice
+from conveyor.log.batch_reading import StoredBatch, batches_in
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.log import Log
 from conveyor.log.segments.lookup import find_time
@@ -24,7 +25,6 @@ from conveyor.records.batch import (
     CONTROL,
     HEADER_BYTES,
     BatchHeader,
-    iterate_batches,
     read_header,
 )
 from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked, contains
@@ -38,34 +38,36 @@ _MAX_CONTENT_BYTES = 8 << 20
 _MAX_POSITIONS = 2_000_000
 _POSITION_BYTES = 8
 _PARTS = 3
-"""Of a share of the broker's cache, one part is for unpacked bytes, and the others for positions."""
+"""One part of the cache share is for decompressed content, the others are for positions."""
 
 _BATCH_COST = 100
-"""What is kept of a batch besides its positions takes as much room as so many of them."""
+"""The memory for a batch besides its positions, as a number of positions."""
 
 SMALL_BYTES = 1 << 16
-"""Unpacked and looked at on the event loop: so much may be thousands of headers."""
+"""The most content to decompress and examine on the event loop: it may contain thousands of headers."""
 
 _SMALL_PACKED_BYTES = 1 << 16
-"""Unpacked on the event loop, if that is little: a member of gzip that holds nothing takes 20 bytes, and 10 us."""
+"""The most compressed bytes to decompress on the event loop: an empty gzip member takes 20 bytes, and 10 us to
+decompress.
+"""
 
 SMALL_RECORDS = 1_000
-"""Looked through on the event loop, at once."""
+"""The most records to examine at once on the event loop."""
 
 _MAX_MESSAGE_BYTES = 16 << 20
-"""A message may be larger if its topic takes such messages unpacked, too."""
+"""A larger message is read only if its topic accepts messages of its decompressed size."""
 
 _MARK = PREFIX.encode()
 _UNPACKED_AT_ONCE = 1 << 20
-"""By one call of `batches`, and the last batch."""
+"""The most bytes that one call of `batches` decompresses, apart from its last batch."""
 
 
-def _do(work: Callable[[], None]) -> None:
+def _run_now(work: Callable[[], None]) -> None:
     work()
 
 
 class StillPacked(ReadLater):
-    """A batch has to be unpacked on a thread before its records can be read."""
+    """A batch must be decompressed on a thread before its records can be read."""
 
     def __init__(self, header: BatchHeader, place: FileSlice) -> None:
         super().__init__(f"the batch at offset {header.base_offset} is not unpacked")
@@ -74,9 +76,9 @@ class StillPacked(ReadLater):
 
 
 class SourceBatch:
-    """One batch: its header, where its records begin, and their bytes, as long as these are kept.
+    """One batch: its header, its record positions, and its content while that is cached.
 
-    One that cannot be read has no positions. is_marked: some header may ask something of the queues.
+    An unreadable batch has no positions. is_marked: a record may have queue headers.
     """
 
     __slots__ = ("base_offset", "content", "header", "is_marked", "is_small", "next_offset", "place", "positions")
@@ -93,40 +95,40 @@ class SourceBatch:
 
 
 def unpack_batch(header: BatchHeader, place: FileSlice) -> SourceBatch:
-    """Read and unpack a batch, however large; call it off the event loop. Raises StorageFailure."""
+    """Read and decompress a batch of any size; call it off the event loop. Raises StorageFailure."""
     return _unpack(header, place, place.file.read(place.position, place.length), MAX_UNPACKED_BYTES)
 
 
 def takes_long_to_unpack(header: BatchHeader) -> bool:
-    """Whether a batch may take long to unpack, however small its records turn out to be."""
+    """Whether decompressing a batch may take long, however small its records are."""
     return bool(header.attributes & COMPRESSION_MASK) and header.size > _SMALL_PACKED_BYTES
 
 
 def takes_long_to_look_at(header: BatchHeader) -> bool:
-    """Whether a batch is looked at on a thread first: it may take long to unpack, or has very many records."""
+    """Whether a thread has to examine a batch first: it may be slow to decompress, or has too many records."""
     return header.records_count > SMALL_RECORDS or header.size > SMALL_BYTES
 
 
 def _unpack(header: BatchHeader, place: FileSlice, batch: bytes, limit_bytes: int) -> SourceBatch:
-    """Raises StillPacked, only if there is a limit."""
+    """Decompress a batch. Raises StillPacked, only if there is a limit."""
     is_limited = limit_bytes < MAX_UNPACKED_BYTES
     if is_limited and takes_long_to_look_at(header):
         raise StillPacked(header, place)
     try:
         _, content = unpacked_records(batch, limit_bytes)
         unpacked = SourceBatch(header, place, content, record_positions(content, header.records_count))
-        if not unpacked.is_small:  # They are looked at part by part: whether they all are sound shows now.
+        if not unpacked.is_small:  # Its records are examined in parts later, so they are all validated now.
             deque(raw_records(header, content, skims=True), maxlen=0)
         return unpacked
     except UnreadableBatch as error:
-        if is_limited and header.attributes & COMPRESSION_MASK:  # It may only be too large.
+        if is_limited and header.attributes & COMPRESSION_MASK:  # It may be valid, but above the limit.
             raise StillPacked(header, place) from None
         log.debug("batch unreadable offset=%d bytes=%d: %s", header.base_offset, header.size, error)
         return SourceBatch(header, place, b"", array("L"))
 
 
 class MessageSource:
-    """See the module's docstring."""
+    """Reads one partition; see the module's docstring."""
 
     def __init__(self, topic: str, partition: int, log: Log) -> None:
         self._topic = topic
@@ -138,25 +140,25 @@ class MessageSource:
         self._positions_count = 0
         self._content_bytes = 0
         self._unpacked_bytes = 0
-        self._has_told_of_garbage = False
-        self.dispose: Callable[[Callable[[], None]], object] = _do
-        """Takes what gives large unpacked records back to the system, which takes long."""
+        self._has_logged_unreadable = False
+        self.dispose: Callable[[Callable[[], None]], object] = _run_now
+        """Runs a callback that frees large content. Freeing is slow, so the owner may run it on a thread."""
         self._last: SourceBatch | None = None
         self._share: CacheShare | None = None
 
     def join(self, share: CacheShare) -> None:
-        """Keep from now on no more than a share of the broker's cache, and the last batch."""
+        """Limit the cache to a share of the broker's, plus the last batch."""
         self._share = share
         share.join(self)
         self.trim()
 
     def leave(self) -> None:
-        """Nothing is read any more."""
+        """Give up the cache share: nothing is read any more."""
         if self._share is not None:
             self._share.leave(self)
 
     def trim(self) -> None:
-        """Give up the batches, and the unpacked bytes, that are too much for the share."""
+        """Discard batches and content above the cache share."""
         max_bytes, max_positions = _MAX_CONTENT_BYTES, _MAX_POSITIONS
         if self._share is not None:
             part_bytes = self._share.bytes // _PARTS
@@ -168,7 +170,7 @@ class MessageSource:
             self._drop_content(next(iter(self._contents.values())))
 
     def use(self, log: Log) -> None:
-        """Read from another opening of the same log from now on; the files of the one before may be closed."""
+        """Read from a reopened log from now on. The files of the previous log may be closed."""
         self._log = log
         self._bases, self._last = [], None
         self._batches.clear()
@@ -180,56 +182,59 @@ class MessageSource:
         return self._log.log_start_offset
 
     def first_offset_after(self, timestamp_ms: int, limit_offset: int) -> int:
-        """The first offset with a timestamp not older than that, below a limit; else the limit."""
-        found = find_time(self._log.segments, timestamp_ms, limit_offset, self._log.log_start_offset)
-        return limit_offset if found is None else found.offset
+        """Return the first offset with at least this timestamp below `limit_offset`, or `limit_offset`."""
+        record = find_time(self._log.segments, timestamp_ms, limit_offset, self._log.log_start_offset)
+        return limit_offset if record is None else record.offset
 
-    def batches(self, offset: int, limit_offset: int, max_bytes: int) -> Iterator[tuple[BatchHeader, FileSlice, bytes]]:
-        """Whole batches from the one that holds an offset on, at least one if there is any: header, place and bytes."""
-        found = self._log.read(max(offset, self._log.log_start_offset), max_bytes, limit_offset, at_least_one=True)
-        if found is None:
+    def batches(self, offset: int, limit_offset: int, max_bytes: int) -> Iterator[StoredBatch]:
+        """Yield whole batches from the one that holds `offset` on, at least one if there is any: header, position
+        and bytes.
+        """
+        piece = self._log.read(max(offset, self._log.log_start_offset), max_bytes, limit_offset, at_least_one=True)
+        if piece is None:
             return
-        content = found.file.read(found.position, found.length)
         unpacked_bytes = self._unpacked_bytes
-        for position, header in iterate_batches(content):
-            place = FileSlice(found.file, found.position + position, header.size)
-            yield header, place, content[position : position + header.size]
+        for batch in batches_in(piece):
+            yield batch
             if self._unpacked_bytes - unpacked_bytes > _UNPACKED_AT_ONCE:
                 return
 
     def open(
         self, header: BatchHeader, place: FileSlice, batch: bytes, limit_bytes: int = MAX_UNPACKED_BYTES
     ) -> SourceBatch:
-        """Unpack a batch and keep it for `get`; with its content. Raises UnreadableBatch.
+        """Decompress a batch, cache it for `get` and return it with its content. Raises UnreadableBatch.
 
-        limit_bytes: StillPacked is raised if the batch unpacks to more, or has very many records.
+        limit_bytes: StillPacked is raised if the content is larger, or has too many records.
         """
-        known = self._batches.get(header.base_offset)
-        if known is not None and known.header != header:  # Compaction has left another one in its place.
-            self._drop(known)
-            known = None
-        if known is None:
-            known = _unpack(header, place, batch, limit_bytes)
-            self._keep(known)
-        if len(known.positions) == 0:
+        cached = self._batches.get(header.base_offset)
+        if cached is not None and cached.header != header:  # Compaction has replaced the batch.
+            self._drop(cached)
+            cached = None
+        if cached is None:
+            cached = _unpack(header, place, batch, limit_bytes)
+            self._keep(cached)
+        if len(cached.positions) == 0:
             raise UnreadableBatch(f"the batch at offset {header.base_offset} cannot be read")
-        self._with_content(known, batch, limit_bytes)
-        return known
+        self._with_content(cached, batch, limit_bytes)
+        return cached
 
     def has_content(self, header: BatchHeader) -> bool:
-        """Whether a batch is unpacked, or known to hold nothing that can be read."""
-        known = self._batches.get(header.base_offset)
-        return known is not None and known.header == header and (known.content is not None or not len(known.positions))
+        """Whether a batch is decompressed, or known to be unreadable."""
+        cached = self._batches.get(header.base_offset)
+        return (
+            cached is not None and cached.header == header and (cached.content is not None or not len(cached.positions))
+        )
 
     def keep(self, batch: SourceBatch) -> None:
-        """Take a batch that was unpacked on a thread."""
-        known = self._batches.get(batch.base_offset)
-        if known is not None:
-            self._drop(known)
+        """Cache a batch that was decompressed on a thread."""
+        cached = self._batches.get(batch.base_offset)
+        if cached is not None:
+            self._drop(cached)
         self._keep(batch)
 
     def get(self, offset: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> Message | None:
-        """The record at an offset; None if there is none: compacted away, deleted, a broker's own mark, or garbage.
+        """Return the record at an offset; None if it was compacted away or deleted, is a control record, or is
+        unreadable.
 
         limit_bytes: see `open`. Raises StorageFailure.
         """
@@ -240,15 +245,15 @@ class MessageSource:
             if batch is None or batch.header.attributes & CONTROL:
                 return None
             return self._find(batch, offset, limit_bytes)
-        except RequestError as error:  # The broker does not look inside what it stores.
+        except RequestError as error:  # A plain topic stores batches without checking their records.
             log.debug("record unreadable partition=%s-%d offset=%d: %s", self._topic, self._partition, offset, error)
             return None
 
     def message(self, batch: SourceBatch, index: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> Message:
-        """One record of a batch, by its place. Raises UnreadableBatch, StillPacked, StorageFailure."""
+        """Return one record of a batch by its index. Raises UnreadableBatch, StillPacked, StorageFailure."""
         start, end = batch.positions[index], batch.positions[index + 1]
         if end - start > _MAX_MESSAGE_BYTES and end - start > self._log.topic.max_message_bytes:
-            raise UnreadableBatch(f"a message of {end - start} bytes, above max.message.bytes, is not read into memory")
+            raise UnreadableBatch(f"a message of {end - start} bytes exceeds max.message.bytes and is not read")
         content = batch.content
         if content is None and not batch.header.attributes & COMPRESSION_MASK:
             content = batch.place.file.read(batch.place.position + HEADER_BYTES + start, end - start)
@@ -268,21 +273,22 @@ class MessageSource:
         )
 
     def _find(self, batch: SourceBatch, offset: int, limit_bytes: int) -> Message | None:
-        low, high = 0, min(offset - batch.base_offset, len(batch.positions) - 2)
-        if high < 0:  # The batch cannot be read.
+        first, last = 0, min(offset - batch.base_offset, len(batch.positions) - 2)
+        if last < 0:  # The batch cannot be read.
             return None
-        if batch.header.records_count == batch.header.last_offset_delta + 1:  # A producer's own, which may lie.
-            low = high
-        index = high
-        while low <= high:  # Where compaction has left holes, a record lies before the place that its offset gives.
-            found = self.message(batch, index, limit_bytes)
-            if found.offset == offset:
-                return found
-            if found.offset < offset:
-                low = index + 1
+        # Without gaps the index is the offset delta. A producer's header may be wrong, so the offset is still compared.
+        if batch.header.records_count == batch.header.last_offset_delta + 1:
+            first = last
+        index = last
+        while first <= last:  # After compaction, a record's index may be below its offset delta.
+            message = self.message(batch, index, limit_bytes)
+            if message.offset == offset:
+                return message
+            if message.offset < offset:
+                first = index + 1
             else:
-                high = index - 1
-            index = (low + high) // 2
+                last = index - 1
+            index = (first + last) // 2
         return None
 
     def _holding(self, offset: int, limit_bytes: int) -> SourceBatch | None:
@@ -291,25 +297,25 @@ class MessageSource:
             return last
         place = bisect_right(self._bases, offset) - 1
         if place >= 0:
-            known = self._batches[self._bases[place]]
-            if offset < known.next_offset:
-                self._batches.move_to_end(known.base_offset)
-                self._last = known
-                return known
+            cached = self._batches[self._bases[place]]
+            if offset < cached.next_offset:
+                self._batches.move_to_end(cached.base_offset)
+                self._last = cached
+                return cached
         return self._read(offset, limit_bytes)
 
     def _read(self, offset: int, limit_bytes: int) -> SourceBatch | None:
-        found = self._log.read(offset, 1, self._log.written_offset, at_least_one=True)
-        if found is None:
+        piece = self._log.read(offset, 1, self._log.written_offset, at_least_one=True)
+        if piece is None:
             return None
-        batch = found.file.read(found.position, found.length)
+        batch = piece.file.read(piece.position, piece.length)
         header = read_header(batch)
         if offset < header.base_offset:
             return None
-        return self.open(header, found, batch, limit_bytes)
+        return self.open(header, piece, batch, limit_bytes)
 
     def _with_content(self, batch: SourceBatch, packed: bytes, limit_bytes: int) -> Unpacked:
-        """The unpacked records, kept for a while."""
+        """Decompress the batch unless its content is cached."""
         if batch.content is None:
             if limit_bytes < MAX_UNPACKED_BYTES and takes_long_to_unpack(batch.header):
                 raise StillPacked(batch.header, batch.place)
@@ -324,8 +330,8 @@ class MessageSource:
         return batch.content
 
     def _keep(self, batch: SourceBatch) -> None:
-        if not len(batch.positions) and not self._has_told_of_garbage:
-            self._has_told_of_garbage = True
+        if not len(batch.positions) and not self._has_logged_unreadable:
+            self._has_logged_unreadable = True
             log.warning("batch unreadable partition=%s-%d offset=%d", self._topic, self._partition, batch.base_offset)
         insort(self._bases, batch.base_offset)
         self._batches[batch.base_offset] = batch
@@ -348,7 +354,7 @@ class MessageSource:
         self._contents[batch.header.base_offset] = batch
         self._content_bytes += len(content)
         self._unpacked_bytes += len(content)
-        self._batches.move_to_end(batch.base_offset)  # So that it is not given up itself.
+        self._batches.move_to_end(batch.base_offset)  # Otherwise `trim` might discard this batch.
         self.trim()
 
     def _drop_content(self, batch: SourceBatch) -> None:

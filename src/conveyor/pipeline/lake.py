@@ -1,13 +1,12 @@
-"""A lake: Parquet files partitioned by topic and day, bound to the checkpoint that says how far they reach.
+"""A lake: Parquet files partitioned by topic and day, and the checkpoint of the job that writes them.
 
     <lake>/topic=flights/day=2013-01-01/part-...parquet
-    <lake>/_spark_metadata/            which files count: Spark's commit log of the sink
-    <lake>/_conveyor/lake.json         the lake's id, its path, its cluster and its topics
-    <lake>/_conveyor/checkpoint/       how far the topics were read; holds the lake's id too
+    <lake>/_spark_metadata/            the committed files: Spark's commit log of the sink
+    <lake>/_conveyor/lake.json         the lake's id, path, cluster and topics
+    <lake>/_conveyor/checkpoint/       the offsets that were archived; contains the lake's id too
     <lake>/_conveyor/lock              held by the job that writes
 
-A checkpoint that was lost or belongs to another lake would make Spark skip or repeat batches without a word, so it is
-refused.
+With a missing checkpoint, or that of another lake, Spark would silently skip or repeat batches. Such a lake is refused.
 """
 
 import fcntl
@@ -26,7 +25,7 @@ _SINK_LOG = "_spark_metadata"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lake:
-    """An open lake: its directory, where its checkpoint is, and all topics it archives."""
+    """An open lake: its directory, its checkpoint, and all its topics."""
 
     path: Path
     checkpoint: Path
@@ -36,9 +35,9 @@ class Lake:
 
 @contextmanager
 def open_lake(path: Path, cluster_id: str, topics: Sequence[str]) -> Iterator[Lake]:
-    """Open or begin a lake, and keep others from writing to it. Topics may be added, never taken away.
+    """Open or create a lake, and lock out other writers. Topics can be added but not removed.
 
-    Raises PipelineError: not a lake, in use, not writable, moved, of another cluster, or its checkpoint does not fit.
+    Raises PipelineError: not a lake, in use, not writable, moved, of another cluster, or with a wrong checkpoint.
     """
     path = path.resolve()
     own = path / _OWN
@@ -61,24 +60,24 @@ def open_lake(path: Path, cluster_id: str, topics: Sequence[str]) -> Iterator[La
 
 
 def remove_leftovers(path: Path, counted: set[str]) -> None:
-    """Remove what killed runs wrote and never committed, so that tools that do not know Spark's log see it as it is.
+    """Remove the uncommitted files of killed runs, so that tools that ignore Spark's commit log read correct data.
 
-    counted: names of all files that were committed; a name holds a UUID, so that it says which file is meant
-    wherever the lake is mounted. Call it only with the lake open, and its last batch done.
+    counted: the names of all committed files. A name contains a UUID, so it identifies the file wherever the lake is
+    mounted. Call it only with the lake open and its last batch committed.
     """
-    for each in path.glob("topic=*/day=*/*"):
-        # Next to every file lies its checksum, under a hidden name.
-        name = each.name.removeprefix(".").removesuffix(".crc")
+    for file in path.glob("topic=*/day=*/*"):
+        # Every file has a checksum file with a hidden name beside it.
+        name = file.name.removeprefix(".").removesuffix(".crc")
         if name.startswith("part-") and name not in counted:
-            each.unlink()
+            file.unlink()
 
 
 def _begins_new(path: Path, own: Path) -> bool:
     if (own / "lake.json").exists():
         return False
-    strangers = [each.name for each in path.iterdir() if each.name != _OWN] if path.exists() else []
-    if strangers:
-        raise PipelineError(f"{path} holds other files ({strangers[0]}): choose an empty directory with --to")
+    other_files = [file.name for file in path.iterdir() if file.name != _OWN] if path.exists() else []
+    if other_files:
+        raise PipelineError(f"{path} holds other files ({other_files[0]}): choose an empty directory with --to")
     return True
 
 
@@ -95,28 +94,26 @@ def _resume(path: Path, own: Path, cluster_id: str, topics: Sequence[str]) -> La
     manifest = json.loads((own / "lake.json").read_text())
     if manifest["path"] != str(path):
         raise PipelineError(
-            f"{path} was made as {manifest['path']}, which Spark's log of its files names: move it back,"
+            f"{path} was made as {manifest['path']}, a path that Spark's commit log contains: move it back,"
             " or archive into an empty directory instead"
         )
     checkpoint = own / "checkpoint"
     marker = checkpoint / "lake-id"
-    started_over = f"archive into an empty directory instead, or restore {checkpoint} as it was"
+    remedy = f"archive into an empty directory instead, or restore {checkpoint} as it was"
     if not marker.exists():
-        raise PipelineError(
-            f"the checkpoint of {path} is lost, and what was archived cannot be told from it: {started_over}"
-        )
+        raise PipelineError(f"the checkpoint of {path} is missing, so the archived offsets are unknown: {remedy}")
     if marker.read_text() != manifest["lake_id"]:
-        raise PipelineError(f"the checkpoint in {path} belongs to another lake: {started_over}")
+        raise PipelineError(f"the checkpoint in {path} belongs to another lake: {remedy}")
     if any((checkpoint / "commits").glob("[0-9]*")) and not (path / _SINK_LOG).exists():
-        raise PipelineError(f"{path / _SINK_LOG} is lost, which says what files count: {started_over}")
+        raise PipelineError(f"{path / _SINK_LOG}, the list of committed files, is missing: {remedy}")
     if manifest["cluster_id"] != cluster_id:
         raise PipelineError(
             f"{path} archives cluster {manifest['cluster_id']}, this one is {cluster_id}: choose another directory"
         )
-    everything = list(dict.fromkeys([*manifest["topics"], *topics]))
-    if everything != manifest["topics"]:
-        _write_manifest(path, manifest["lake_id"], cluster_id, everything)
-    return Lake(path=path, checkpoint=checkpoint, topics=tuple(everything), is_new=False)
+    all_topics = list(dict.fromkeys([*manifest["topics"], *topics]))
+    if all_topics != manifest["topics"]:
+        _write_manifest(path, manifest["lake_id"], cluster_id, all_topics)
+    return Lake(path=path, checkpoint=checkpoint, topics=tuple(all_topics), is_new=False)
 
 
 def _write_manifest(path: Path, lake_id: str, cluster_id: str, topics: Sequence[str]) -> None:

@@ -1,18 +1,18 @@
-"""The options of `format("conveyor")`, named as Spark's own Kafka source names them where it has the same thing.
+"""The options of `format("conveyor")`, with the names of Spark's own Kafka source where it has the same option.
 
-bootstrap.servers      host:port[,host:port]      needed
-topic                  name[,name]                needed; `subscribe` is the same
+bootstrap.servers      host:port[,host:port]      required
+topic                  name[,name]                required; `subscribe` is the same
 startingOffsets        earliest | latest | JSON   {"topic": {"0": 17, "1": -2}}; -2 or left out earliest, -1 latest
-startingTimestamp      ms since the epoch         the first record at or after it; wins over startingOffsets
-endingOffsets          latest | JSON              batch only; left out: latest
+startingTimestamp      ms since the epoch         the first record at or after it; takes precedence over startingOffsets
+endingOffsets          latest | JSON              batch only; default latest
 endingTimestamp        ms since the epoch         batch only; records before it
 maxOffsetsPerTrigger   number                     stream only; records of one micro-batch, all partitions together
 maxRecordsPerPartition number                     a longer range becomes several Spark partitions (default 200000)
-failOnDataLoss         true | false               whether missing records end the query (default true)
+failOnDataLoss         true | false               whether missing records fail the query (default true)
 includeHeaders         true | false               default true
-kafka.*                                           handed to the client (librdkafka's names)
+kafka.*                                           passed to the client (librdkafka's names)
 
-Any other option is refused, so that a slip of the pen does not read something else than was meant.
+Any other option is refused, so that a misspelt option cannot read something unintended.
 """
 
 import json
@@ -38,7 +38,7 @@ Bounds = dict[str, dict[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """See the module's docstring. An offset is a number for all partitions, or one for each."""
+    """See the module's docstring. Offsets are one number for all partitions, or one per partition."""
 
     bootstrap_servers: str
     topics: tuple[str, ...]
@@ -53,14 +53,14 @@ class SourceOptions:
     client: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Raises PipelineError naming the option that is wrong or missing."""
-    options = {name.lower(): value for name, value in given.items()}
+def parse_options(raw_options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Parse and check the options. Raises PipelineError, which names the wrong or missing option."""
+    options = {name.lower(): value for name, value in raw_options.items()}
     _refuse_others(options, streaming=streaming)
     start_default = "latest" if streaming else "earliest"
     return SourceOptions(
-        bootstrap_servers=_needed(options, "bootstrap.servers", "kafka.bootstrap.servers"),
-        topics=_topics(_needed(options, "topic", "subscribe")),
+        bootstrap_servers=_required(options, "bootstrap.servers", "kafka.bootstrap.servers"),
+        topics=_topics(_required(options, "topic", "subscribe")),
         starting_offsets=_offsets(options.get("startingoffsets", start_default), "startingOffsets"),
         ending_offsets=_offsets(options.get("endingoffsets", "latest"), "endingOffsets"),
         starting_timestamp_ms=_number(options, "startingTimestamp"),
@@ -74,7 +74,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
 
 
 def _refuse_others(options: Mapping[str, str], *, streaming: bool) -> None:
-    """Raises PipelineError for an option that would have no effect."""
+    """Raise PipelineError for an option that would have no effect."""
     allowed = [*_BOTH, *(_STREAM_ONLY if streaming else _BATCH_ONLY)]
     misplaced = {name.lower(): name for name in (_BATCH_ONLY if streaming else _STREAM_ONLY)}
     known = {name.lower() for name in allowed}
@@ -85,7 +85,7 @@ def _refuse_others(options: Mapping[str, str], *, streaming: bool) -> None:
             raise PipelineError(f"unknown option '{name}': there are {', '.join(allowed)}, and kafka.*")
 
 
-def _needed(options: Mapping[str, str], *names: str) -> str:
+def _required(options: Mapping[str, str], *names: str) -> str:
     for name in names:
         if options.get(name):
             return options[name]
@@ -93,7 +93,7 @@ def _needed(options: Mapping[str, str], *names: str) -> str:
 
 
 def _topics(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise PipelineError(f"option 'topic' is {text!r}: it takes names, with commas between them")
     return names
@@ -127,7 +127,10 @@ def _offsets(text: str, name: str) -> int | Bounds:
         return _NAMED[text.lower()]
     try:
         document = json.loads(text)
-        return {topic: {int(key): _offset(value) for key, value in each.items()} for topic, each in document.items()}
+        return {
+            topic: {int(number): _offset(value) for number, value in numbers.items()}
+            for topic, numbers in document.items()
+        }
     except (ValueError, AttributeError, TypeError) as error:
         raise PipelineError(
             f'option \'{name}\' is {text!r}: it takes earliest, latest, or JSON such as {{"topic": {{"0": 17}}}}'

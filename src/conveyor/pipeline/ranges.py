@@ -6,7 +6,7 @@ from conveyor.pipeline.options import Bounds
 
 
 def split(start: int, end: int, most: int) -> list[tuple[int, int]]:
-    """A range in parts of at most `most` offsets, as even as they can be; nothing for an empty range."""
+    """Split a range into parts of at most `most` offsets, as even as possible; an empty range has no parts."""
     if end <= start:
         return []
     count = -(-(end - start) // most)
@@ -15,15 +15,18 @@ def split(start: int, end: int, most: int) -> list[tuple[int, int]]:
 
 
 def limited(start: Bounds, end: Bounds, most: int | None) -> Bounds:
-    """How far to read of what lies between two bounds, if at most `most` records may be read: each partition gives in
-    proportion to what it holds, and at least one goes on."""
-    total = sum(max(0, stop - start[topic][number]) for topic, each in end.items() for number, stop in each.items())
+    """Return the end bounds of a read of at most `most` records. Partitions contribute in proportion to their size,
+    and at least one advances.
+    """
+    total = sum(
+        max(0, stop - start[topic][number]) for topic, numbers in end.items() for number, stop in numbers.items()
+    )
     if most is None or total <= most:
         return end
     share = most / total
     return {
-        topic: {number: _toward(start[topic][number], stop, share) for number, stop in each.items()}
-        for topic, each in end.items()
+        topic: {number: _toward(start[topic][number], stop, share) for number, stop in numbers.items()}
+        for topic, numbers in end.items()
     }
 
 

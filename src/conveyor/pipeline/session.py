@@ -1,4 +1,4 @@
-"""The Spark session, with the settings that matter for this source. What was measured: docs/pipeline.md."""
+"""The Spark session, with settings for this source. Measurements: docs/pipeline.md."""
 
 import os
 import re
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SETTINGS = {
     # Files a third of the size of snappy's, written in about the same time.
     "spark.sql.parquet.compression.codec": "zstd",
-    # A lake's days are days of UTC, wherever a job runs.
+    # A lake's days are UTC days, wherever a job runs.
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -25,16 +25,16 @@ _QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properti
 
 
 def require_spark() -> None:
-    """Raises PipelineError if the extra is not installed."""
+    """Raise PipelineError if the extra `spark` is not installed."""
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
     if missing:
         raise PipelineError(f"{', '.join(missing)} not installed: pip install 'conveyor[spark]'")
 
 
 def spark_session(app_name: str, master: str = "local[*]", **more: str) -> "SparkSession":
-    """A session; it knows the data source by itself, see `pyspark_conveyor`.
+    """Return a session that knows the data source, through `pyspark_conveyor`.
 
-    more: Spark settings, their dots written as double underscores.
+    more: Spark settings, with dots written as double underscores.
     """
     require_spark()
     os.environ["JAVA_HOME"] = str(java_home())
@@ -50,13 +50,15 @@ def spark_session(app_name: str, master: str = "local[*]", **more: str) -> "Spar
 
 
 def _local_settings(master: str) -> dict[str, str]:
-    """What holds on this machine only; how many cores a cluster has, and so how many partitions suit it, is unknown."""
-    found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
-    if found is None:
+    """Return settings for a local master. A cluster's number of cores, and so a suitable number of partitions, is
+    unknown.
+    """
+    local_master = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
+    if local_master is None:
         return {}
-    cores = (os.cpu_count() or 2) if found.group(1) == "*" else int(found.group(1) or 1)
+    cores = (os.cpu_count() or 2) if local_master.group(1) == "*" else int(local_master.group(1) or 1)
     return {
-        # Each is a task, and in a stream with state a store with files of its own: 200 of them take most of the time.
+        # Each partition is a task, and in a stateful stream a store with its own files: 200 would be slow.
         "spark.sql.shuffle.partitions": str(cores),
         "spark.driver.memory": "2g",
         "spark.driver.host": "127.0.0.1",

@@ -1,7 +1,7 @@
 """`format("conveyor")`: topics as a Spark table, batch and stream. One Spark partition per range of a topic partition.
 
-Offsets of a stream are a dict, `{"topic": {"0": 17}}`: the next offset to read. The driver works out ranges, tasks read
-them with a client of their own. See `options` for the options and `rows` for the columns.
+A stream offset is a dict of the next offsets to read, `{"topic": {"0": 17}}`. The driver computes ranges, and each task
+reads its range with a client of its own. See `options` for the options and `rows` for the columns.
 """
 
 import gc
@@ -28,7 +28,7 @@ StreamOffset = dict[str, dict[str, int]]
 
 @dataclass(frozen=True)
 class OffsetRange(InputPartition):
-    """Records of one partition: from `start` up to, and without, `end`."""
+    """The records of one partition in [start, end)."""
 
     topic: str
     partition: int
@@ -37,7 +37,7 @@ class OffsetRange(InputPartition):
 
 
 class ConveyorDataSource(DataSource):
-    """See the module's docstring."""
+    """The data source; see the module's docstring."""
 
     @classmethod
     def name(cls) -> str:
@@ -54,7 +54,7 @@ class ConveyorDataSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """Reads what lies between two bounds now."""
+    """Reads the records between two bounds."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -71,7 +71,7 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads on as records come."""
+    """Reads records as they are appended."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -96,9 +96,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = _from_json(start)
             for topic, numbers in end.items():
                 for number in numbers:
-                    known = begin.setdefault(topic, {})
-                    if number not in known:
-                        known[number] = watermarks(client, topic, number)[0]
+                    starts = begin.setdefault(topic, {})
+                    if number not in starts:
+                        starts[number] = watermarks(client, topic, number)[0]
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return _to_json(limited(begin, end, most))
 
@@ -110,35 +110,38 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, partition)
 
     def commit(self, end: StreamOffset) -> None:
-        """Nothing to do: the checkpoint remembers."""
+        """Nothing to do: Spark's checkpoint stores the offsets."""
 
 
 def _ranges(client: Any, options: SourceOptions, start: Bounds, end: Bounds) -> list[OffsetRange]:
-    """The ranges to read; where the first records are gone already, that is data loss, or the range is shorter."""
+    """Return the ranges to read. If the first records were deleted, raise DataLossError or shorten the range."""
     ranges = []
     for topic, ends in end.items():
         for number, stop in ends.items():
-            low, high = watermarks(client, topic, number)
-            begin = start.get(topic, {}).get(number, low)
-            if begin < low or stop > high or begin > high:
-                _lost(options, topic, number, begin, stop, low, high)
-                begin, stop = max(begin, low), min(stop, high)
+            first_offset, high_watermark = watermarks(client, topic, number)
+            begin = start.get(topic, {}).get(number, first_offset)
+            if begin < first_offset or stop > high_watermark or begin > high_watermark:
+                _lost(options, topic, number, begin, stop, first_offset, high_watermark)
+                begin, stop = max(begin, first_offset), min(stop, high_watermark)
             parts = split(begin, stop, options.max_records_per_partition)
             ranges += [OffsetRange(topic, number, *part) for part in parts]
     return ranges
 
 
-def _lost(options: SourceOptions, topic: str, number: int, begin: int, stop: int, low: int, high: int) -> None:
+def _lost(
+    options: SourceOptions, topic: str, number: int, begin: int, stop: int, first_offset: int, high_watermark: int
+) -> None:
     if options.fail_on_data_loss:
         raise DataLossError(
-            f"partition {number} of '{topic}' holds offsets {low} to {high}, wanted were {begin} to {stop}: records"
-            " were deleted, or the topic was made anew; set failOnDataLoss to false to go on without them"
+            f"partition {number} of '{topic}' has offsets {first_offset} to {high_watermark}, but {begin} to"
+            f" {stop} were requested: records"
+            " were deleted, or the topic was recreated; set failOnDataLoss to false to continue without them"
         )
 
 
 def _read(options: SourceOptions, wanted: InputPartition) -> Iterator["pa.RecordBatch"]:
     if not isinstance(wanted, OffsetRange):
-        return  # Spark makes up a partition of its own where there is nothing to read.
+        return  # Spark passes a placeholder partition when there is nothing to read.
     schema = arrow_schema()
     with _collector_paused(), consumer(options) as client:
         for messages in _records_left(client, options, wanted):
@@ -146,7 +149,7 @@ def _read(options: SourceOptions, wanted: InputPartition) -> Iterator["pa.Record
 
 
 def _records_left(client: Any, options: SourceOptions, wanted: OffsetRange) -> Iterator[list[Any]]:
-    """The records of a range; where some are deleted while it is read, that is data loss, or it goes on behind them."""
+    """Yield the records of a range. If some are deleted meanwhile, raise DataLossError or continue after them."""
     position = wanted.start
     while True:
         try:
@@ -154,17 +157,19 @@ def _records_left(client: Any, options: SourceOptions, wanted: OffsetRange) -> I
                 yield messages
                 position = messages[-1].offset() + 1
         except DataLossError:
-            low = watermarks(client, wanted.topic, wanted.partition)[0]
-            if options.fail_on_data_loss or low <= position:
+            first_offset = watermarks(client, wanted.topic, wanted.partition)[0]
+            if options.fail_on_data_loss or first_offset <= position:
                 raise
-            position = low
+            position = first_offset
         else:
             return
 
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Records form no cycles, and looking for some takes half of a reading task's time."""
+    """Pause the garbage collector: records form no cycles, and searching for some takes half of a reading task's
+    time.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -175,8 +180,8 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _to_json(bounds: Bounds) -> StreamOffset:
-    return {topic: {str(number): offset for number, offset in each.items()} for topic, each in bounds.items()}
+    return {topic: {str(number): offset for number, offset in offsets.items()} for topic, offsets in bounds.items()}
 
 
 def _from_json(offset: StreamOffset) -> Bounds:
-    return {topic: {int(number): value for number, value in each.items()} for topic, each in offset.items()}
+    return {topic: {int(number): value for number, value in offsets.items()} for topic, offsets in offset.items()}

@@ -1,152 +1,31 @@
-"""What the machine of one partition is asked, and what it answers."""
+"""The commands of a queue machine, which owns one partition, and their replies."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from conveyor.kernel.errors import RequestError
+from conveyor.kernel.state_machine import Answer_co, Command
 from conveyor.queues.messages.dead_copies import Copy
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.records.message import Message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutSubscription:
-    """A subscription that is new, and begins with its first `Seek`, or that has another policy. Replies None."""
-
-    subscription: Subscription
+class QueueCommand(Command[Answer_co], frozen=True):
+    """A command of a queue machine."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetSubscription:
-    """A subscription that is deleted. Replies None."""
+class SubscriptionCommand(QueueCommand[Answer_co], frozen=True, kw_only=True):
+    """A command for one subscription."""
 
     subscription: UUID
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seek:
-    """Begin a subscription at an offset: what is below counts as settled, what is above as new. Replies how many
-    messages that settles."""
-
-    subscription: UUID
-    offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseMessages:
-    """Hand out up to `count` messages, for a time. Replies LeasedMessages.
-
-    max_bytes: none is added once their values are that large. lowest_priority: nothing below it.
-    """
-
-    subscription: UUID
-    count: int
-    max_bytes: int
-    visibility_ms: int
-    lowest_priority: int = 0
-
-
-class Target(NamedTuple):
-    """One message to settle. lease: (incarnation, number) of the lease that was given; None for the current one."""
-
-    offset: int
-    lease: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledge:
-    """These are done. Replies one RequestError or None for each, in order; so do the next three."""
-
-    subscription: UUID
-    targets: tuple[Target, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
-    """These failed. delay_ms: until the next delivery; None for the subscription's backoff."""
-
-    subscription: UUID
-    targets: tuple[Target, ...]
-    delay_ms: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extend:
-    """The leases of these end so long after now."""
-
-    subscription: UUID
-    targets: tuple[Target, ...]
-    visibility_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reject:
-    """These go to the dead-letter topic at once."""
-
-    subscription: UUID
-    targets: tuple[Target, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """Leases that reached nobody: as if they had never been given. Replies None."""
-
-    subscription: UUID
-    targets: tuple[Target, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoveToDeadLetters:
-    """Messages that are given up become dead letters. Replies None.
-
-    copies: where the copies of most of them lie; there is none of the others, as they could not be read any more.
-    """
-
-    subscription: UUID
-    offsets: tuple[int, ...]
-    copies: Mapping[int, Copy] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Redeliver:
-    """Dead letters that are to be delivered again. Replies those that cannot: their records are gone."""
-
-    subscription: UUID
-    offsets: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropDeadLetters:
-    """Dead letters that are given up. Replies None."""
-
-    subscription: UUID
-    offsets: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutBack:
-    """Before the first other command: the log has lost what lay from an offset on. Replies None."""
-
-    offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancel:
-    """A delayed message that nobody shall see. Replies None, or RequestError."""
-
-    offset: int
-
-
-Settling = Acknowledge | Retry | Extend | Reject
-OneSubscriptionCommand = Seek | LeaseMessages | Settling | Release | MoveToDeadLetters | Redeliver | DropDeadLetters
-QueueCommand = PutSubscription | ForgetSubscription | CutBack | Cancel | OneSubscriptionCommand
 
 
 class LeasedMessage(NamedTuple):
-    """One message, and the lease on it. `incarnation` and `number` name the lease."""
+    """One message with its lease, which `incarnation` and `number` identify."""
 
     message: Message
     incarnation: int
@@ -155,19 +34,129 @@ class LeasedMessage(NamedTuple):
     delivery_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedMessages:
-    """What was handed out, in the order in which it comes."""
+class LeasedMessages(msgspec.Struct, frozen=True):
+    """The leased messages, in delivery order."""
 
     messages: tuple[LeasedMessage, ...] = ()
+
+
+class Target(NamedTuple):
+    """One message to settle. lease: (incarnation, number) of the lease; None for the message's current lease."""
+
+    offset: int
+    lease: tuple[int, int] | None = None
 
 
 Settled = tuple[RequestError | None, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueCounts:
-    """Of one subscription in one partition. oldest_ms: the time of its oldest unsettled message."""
+class PutSubscription(QueueCommand[None], frozen=True, kw_only=True):
+    """Create a subscription, which its first `SeekSubscription` starts, or change its policy. Replies None."""
+
+    subscription: Subscription
+
+
+class ForgetSubscription(QueueCommand[None], frozen=True, kw_only=True):
+    """Delete a subscription's state. Replies None."""
+
+    subscription: UUID
+
+
+class SeekSubscription(SubscriptionCommand[int], frozen=True, kw_only=True):
+    """Set a subscription's start: messages below the offset count as settled, all others as new.
+
+    Replies the number of messages that this settles.
+    """
+
+    offset: int
+
+
+class LeaseMessages(SubscriptionCommand[LeasedMessages], frozen=True, kw_only=True):
+    """Lease up to `count` messages. Replies LeasedMessages.
+
+    visibility_ms: the visibility timeout.
+    max_bytes: no message is added once the values reach this size.
+    lowest_priority: messages below this priority are not leased.
+    """
+
+    count: int
+    max_bytes: int
+    visibility_ms: int
+    lowest_priority: int = 0
+
+
+class SettleMessages(SubscriptionCommand[Settled], frozen=True, kw_only=True):
+    """A command that settles messages or changes their leases. Replies one RequestError or None per target, in
+    order.
+    """
+
+    targets: tuple[Target, ...]
+
+
+class Acknowledge(SettleMessages, frozen=True, kw_only=True):
+    """Acknowledge messages."""
+
+
+class NackMessages(SettleMessages, frozen=True, kw_only=True):
+    """Report failed deliveries. delay_ms: the time until the next delivery; None for the subscription's backoff."""
+
+    delay_ms: int | None
+
+
+class Extend(SettleMessages, frozen=True, kw_only=True):
+    """Change the visibility timeout of leases, counted from now."""
+
+    visibility_ms: int
+
+
+class Reject(SettleMessages, frozen=True, kw_only=True):
+    """Move messages to the dead-letter topic without further retries."""
+
+    reason: str
+
+
+class Release(SubscriptionCommand[None], frozen=True, kw_only=True):
+    """Undo leases whose response reached no client, as if they had not been granted. Replies None."""
+
+    targets: tuple[Target, ...]
+
+
+class MoveToDeadLetters(SubscriptionCommand[None], frozen=True, kw_only=True):
+    """Settle dead-lettered messages after they were copied to the dead-letter topic. Replies None.
+
+    copies: the copies' positions. A message that could not be read has none.
+    """
+
+    offsets: tuple[int, ...]
+    copies: Mapping[int, Copy] = msgspec.field(default_factory=dict)
+
+
+class Redeliver(SubscriptionCommand[Sequence[int]], frozen=True, kw_only=True):
+    """Deliver dead letters again. Replies the offsets whose records no longer exist."""
+
+    offsets: tuple[int, ...]
+
+
+class DropDeadLetters(SubscriptionCommand[None], frozen=True, kw_only=True):
+    """Drop dead letters. Replies None."""
+
+    offsets: tuple[int, ...]
+
+
+class CutBack(QueueCommand[None], frozen=True, kw_only=True):
+    """The first command after the log was truncated: forget all state from an offset on. Replies None."""
+
+    offset: int
+
+
+class Cancel(QueueCommand[None], frozen=True, kw_only=True):
+    """Cancel a delayed message. Replies None, or RequestError."""
+
+    offset: int
+
+
+class QueueCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Message counts of one subscription in one partition. oldest_ms: the timestamp of the oldest unsettled message."""
 
     unsettled: int = 0
     available: int = 0
@@ -177,10 +166,11 @@ class QueueCounts:
     oldest_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MessageState:
-    """What one subscription has done with a message: `available`, `leased`, `delayed`, `retrying`, `waiting` (behind
-    another of its key), `dying` (on its way to the dead letters), `acknowledged`, `expired`, `dead` or `cancelled`."""
+class MessageState(msgspec.Struct, frozen=True):
+    """A message's state in one subscription: `available`, `leased`, `delayed`, `retrying`, `waiting` (behind
+    another message of its key), `dying` (on its way to the dead-letter topic), `acknowledged`, `expired`, `dead` or
+    `cancelled`.
+    """
 
     state: str
     delivery_count: int = 0
@@ -189,7 +179,7 @@ class MessageState:
 
 @dataclass(slots=True)
 class QueueProbe:
-    """Counters of one subscription, over all partitions of this broker."""
+    """Counters of one subscription, summed over all partitions of this broker."""
 
     leased: int = 0
     acknowledged: int = 0

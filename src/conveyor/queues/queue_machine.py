@@ -1,14 +1,14 @@
-"""The state machine of one partition as a queue: what each subscription of its topic has done with its messages.
+"""The state machine of one partition as a queue: the state of each subscription's messages.
 
-Hard state, changed by `apply` only: a `Progress` for each subscription, and the messages that were cancelled. Soft
-state: a `Deliveries` for each, made from these and from the topic's own log, which `advance` goes through as it grows.
-See `conveyor.kernel.state_machine` for the contract. Reading messages is no change: what is in a log never changes.
+Hard state, changed by `apply` only: a `Progress` for each subscription, and the cancelled messages. Soft state: a
+`Deliveries` for each subscription, built from the hard state and the topic's log; `advance` scans the log as it grows.
+The contract is in `conveyor.kernel.state_machine`. Reading messages changes no state, because log records never change.
 
-A command for one subscription costs the same however many there are: after each change of a queue, `_look_at` notes
-when it is due, and whether it lags behind the log or has dead letters to move.
+The cost of a command for one subscription does not depend on the number of subscriptions. After each change of a queue,
+`_reindex` stores its next deadline, and whether it lags behind the log or has messages to dead-letter.
 
-Invariants: a message is leased to one at most; what is settled is not leased again, unless somebody seeks or redrives;
-what is not settled is leased again, sooner or later.
+Invariants: a message has at most one lease; a settled message is not leased again, unless the subscription seeks or
+redrives it; an unsettled message is eventually leased again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -34,15 +34,15 @@ from conveyor.queues.queue_commands import (
     ForgetSubscription,
     LeaseMessages,
     MoveToDeadLetters,
-    OneSubscriptionCommand,
+    NackMessages,
     PutSubscription,
     QueueCommand,
     QueueProbe,
     Redeliver,
     Reject,
     Release,
-    Retry,
-    Seek,
+    SeekSubscription,
+    SubscriptionCommand,
 )
 from conveyor.queues.refusals import no_message, subscription_gone, unreadable
 from conveyor.queues.subscription.policy import Subscription
@@ -67,11 +67,12 @@ SCAN_BYTES = 1 << 18
 
 
 class QueueMachine:
-    """See the module's docstring.
+    """The queues of one partition; see the module's docstring.
 
-    incarnation: differs from that of every machine before it, so that their leases are not taken for its own.
-    fraction: a random number in [0, 1), for the jitter of retries. acks: the broker's budget for
-    remembered acks. max_indexed: see `deliveries.MAX_INDEXED`.
+    incarnation: differs from that of every earlier machine, so that their leases do not count as its own.
+    fraction: returns a random number in [0, 1), for the jitter of retries.
+    acks: the broker's budget for remembered acks.
+    max_indexed: see `deliveries.MAX_INDEXED`.
     """
 
     def __init__(
@@ -90,16 +91,16 @@ class QueueMachine:
         self._acks = acks
         self._max_indexed = max_indexed
         self.cancelled = RangeSet()
-        """Messages that nobody shall see. Hard state."""
+        """Cancelled messages, which no subscription delivers. Hard state."""
         self._progress: dict[UUID, Progress] = {}
         self._subscriptions: dict[UUID, Subscription] = {}
         self._queues: dict[UUID, Queue] = {}
         self._timetable = Timetable()
         self._lagging: dict[UUID, Queue] = {}
-        self._dooming: dict[UUID, Queue] = {}
+        self._dead_lettering: dict[UUID, Queue] = {}
         self._changed: set[UUID] = set()
         self._high_watermark = 0
-        self._let_go_offset = 0
+        self._forgotten_below_offset = 0
 
     def apply(self, record: LogRecord) -> None:
         assert record.key is not None
@@ -121,28 +122,31 @@ class QueueMachine:
                 self._apply_started(UUID(bytes=record.key), progress)
 
     def loaded(self, now_ms: int) -> None:
-        """All records are applied; `know` says which of these subscriptions there still are."""
+        """All records are applied. `know` then sets which subscriptions still exist."""
 
     def reaches_beyond(self, offset: int) -> bool:
-        """Whether anything is known of messages from an offset on: a `CutBack` is due if the log ends there.
+        """Whether there is state about messages from an offset on. If the log ends there, a `CutBack` is due.
 
-        A topic with `flush.policy=os` may lose in a power cut what its subscriptions have settled already.
+        A power failure may remove messages of a topic with `flush.policy=os` that its subscriptions have settled.
         """
-        every = self._progress.values()
-        return bool(self.cancelled.count_from(offset)) or any(each.reaches_beyond(offset) for each in every)
+        return bool(self.cancelled.count_from(offset)) or any(
+            progress.reaches_beyond(offset) for progress in self._progress.values()
+        )
 
     def snapshot(self) -> list[LogRecord]:
-        """Records that make the hard state from nothing, whatever was before them."""
+        """Return records that rebuild the hard state, whatever precedes them."""
         records = [reset(), *ranges_records(PARTITION_KEY, Kind.CANCELLED, self.cancelled)]
         for subscription, progress in self._progress.items():
             records += progress.records(subscription)
         return records
 
     def clock_set(self, by_ms: int) -> None:
-        """See `StateMachine.clock_set`: leases and backoffs move; times that messages ask for are of the wall clock."""
+        """See `StateMachine.clock_set`. Leases and backoffs shift; due and expiry times of messages follow the wall
+        clock.
+        """
         for queue in self._queues.values():
             queue.deliveries.clock_set(by_ms)
-            self._look_at(queue)
+            self._reindex(queue)
 
     def next_deadline_ms(self) -> int | None:
         return self._timetable.first_ms()
@@ -152,10 +156,10 @@ class QueueMachine:
         for subscription in self._timetable.pop_due(now_ms):
             queue = self._queues[subscription]
             records += queue.expire(now_ms)
-            self._look_at(queue)
+            self._reindex(queue)
         return Outcome(tuple(records))
 
-    def handle(self, command: QueueCommand, token: Token, now_ms: int) -> Outcome:
+    def handle(self, command: QueueCommand[object], token: Token, now_ms: int) -> Outcome:
         match command:
             case PutSubscription():
                 self._put(command.subscription)
@@ -166,82 +170,87 @@ class QueueMachine:
                 return Outcome((cut(command.offset),), (Reply(token, None),))
             case Cancel():
                 return self._cancel(command, token, now_ms)
-            case Seek():
+            case SeekSubscription():
                 return self._seek(command, token)
-            case _:
+            case SubscriptionCommand():
                 queue = self._queues.get(command.subscription)
                 if queue is None:
                     return Outcome(replies=(Reply(token, subscription_gone()),))
                 try:
                     return self._handle_one(queue, command, token, now_ms)
-                except StillPacked:  # Nothing has changed: the command can be handed in again.
+                except StillPacked:  # Nothing has changed, so the caller can repeat the command.
                     raise
                 except StorageFailure as failure:
                     return Outcome(replies=(Reply(token, unreadable(failure)),))
                 finally:
-                    self._look_at(queue)
+                    self._reindex(queue)
+            case _:
+                raise AssertionError(f"{command} is no command of a queue")
 
     def know(self, subscriptions: Mapping[UUID, Subscription]) -> None:
-        """Before the first command: which subscriptions there are. Those with progress go on from there."""
+        """Set the existing subscriptions, before the first command. Those with progress resume."""
         self._subscriptions = dict(subscriptions)
-        for each in subscriptions.values():
-            if each.id in self._progress:
-                self._open(each)
+        for subscription in subscriptions.values():
+            if subscription.id in self._progress:
+                self._open(subscription)
 
     def strays(self, subscriptions: Collection[UUID]) -> list[UUID]:
-        """What is known here of other subscriptions than these: they were deleted while the machine was not loaded."""
-        return [each for each in self._progress.keys() | self._subscriptions.keys() if each not in subscriptions]
+        """Return subscriptions with state here that are not among the given ones: they were deleted while the
+        machine was not loaded.
+        """
+        existing = self._progress.keys() | self._subscriptions.keys()
+        return [subscription for subscription in existing if subscription not in subscriptions]
 
     def queue(self, subscription: UUID) -> Queue | None:
-        """What a subscription is doing here; None if it is not known."""
+        """Return a subscription's queue, or None if it has none."""
         return self._queues.get(subscription)
 
     def advance(self, high_watermark: int, now_ms: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> bool:
-        """Look through some more of the log, below an offset. Returns whether all of it is known now.
+        """Scan the log further, below the high watermark. Returns whether the scan has reached it.
 
-        limit_bytes: see `MessageSource.open`; after StillPacked call again when the source has taken the batch.
+        limit_bytes: see `MessageSource.open`. After StillPacked, call again once the source has the batch.
         Raises StorageFailure.
         """
         if high_watermark > self._high_watermark:
             self._high_watermark = high_watermark
             self._lagging |= self._queues
-        self._let_go_below(min(self._source.log_start_offset, high_watermark))
+        self._forget_below(min(self._source.log_start_offset, high_watermark))
         behind = self._behind()
         if behind:
-            furthest = max(each.deliveries.scanned_offset for each in behind)
-            slow = [each for each in behind if each.deliveries.scanned_offset < furthest]
-            first = [each for each in behind if each.deliveries.scanned_offset == furthest]
+            furthest = max(queue.deliveries.scanned_offset for queue in behind)
+            slow = [queue for queue in behind if queue.deliveries.scanned_offset < furthest]
+            first = [queue for queue in behind if queue.deliveries.scanned_offset == furthest]
             self._scan(first, high_watermark, now_ms, limit_bytes)
-            if slow:  # A queue that goes through the whole log delays no other.
+            if slow:  # A queue that scans the whole log must not delay the others.
                 self._scan(slow, high_watermark, now_ms, limit_bytes)
         return self.is_caught_up
 
     def close(self) -> None:
-        """Give back what counts against the broker's budgets: the machine is used no more."""
+        """Release the broker's budgets. The machine must not be used afterwards."""
         for queue in self._queues.values():
             queue.close()
         self._source.leave()
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether `advance` has nothing more to look through for now, as far as is known here."""
+        """Whether `advance` has nothing to scan for now."""
         return not self._behind()
 
     def _behind(self) -> list[Queue]:
-        return [each for each in self._lagging.values() if not each.deliveries.is_full]
+        return [queue for queue in self._lagging.values() if not queue.deliveries.is_full]
 
-    def _let_go_below(self, log_start_offset: int) -> None:
-        if log_start_offset <= self._let_go_offset:
+    def _forget_below(self, log_start_offset: int) -> None:
+        if log_start_offset <= self._forgotten_below_offset:
             return
-        self._let_go_offset = log_start_offset
+        self._forgotten_below_offset = log_start_offset
         for queue in self._queues.values():
             queue.deliveries.skip_to(log_start_offset)
             queue.progress.forget_below(log_start_offset)
-            self._look_at(queue)
+            self._reindex(queue)
         self.cancelled.remove(0, log_start_offset)
 
-    def _look_at(self, queue: Queue) -> None:
-        """Note what has become of a queue: when it has to be looked at next, and what it is waiting for."""
+    def _reindex(self, queue: Queue) -> None:
+        """Update a queue's deadline, and whether it lags or has messages to dead-letter."""
         identity, deliveries = queue.subscription.id, queue.deliveries
         self._changed.add(identity)
         self._timetable.set(identity, deliveries.next_deadline_ms())
@@ -249,56 +258,61 @@ class QueueMachine:
             self._lagging[identity] = queue
         else:
             self._lagging.pop(identity, None)
-        if deliveries.doomed:
-            self._dooming[identity] = queue
+        if deliveries.dead_lettering:
+            self._dead_lettering[identity] = queue
         else:
-            self._dooming.pop(identity, None)
+            self._dead_lettering.pop(identity, None)
 
     def _scan(self, queues: list[Queue], high_watermark: int, now_ms: int, limit_bytes: int) -> None:
         try:
             self._scan_batches([queue.deliveries for queue in queues], high_watermark, now_ms, limit_bytes)
-        finally:  # A batch that is still packed ends the scan after others were taken.
+        finally:  # StillPacked may end the scan after some batches were added.
             for queue in queues:
-                self._look_at(queue)
+                self._reindex(queue)
 
     def _scan_batches(self, behind: list[Deliveries], high_watermark: int, now_ms: int, limit_bytes: int) -> None:
-        position = min(each.scanned_offset for each in behind)
-        has_found = False
+        position = min(deliveries.scanned_offset for deliveries in behind)
+        has_batches = False
         for header, place, batch in self._source.batches(position, high_watermark, SCAN_BYTES):
             scan = BatchScan(self._source, header, place, batch, limit_bytes)
-            has_found = True
-            for each in behind:
-                if each.scanned_offset < header.next_offset:
-                    each.take(*scan.runs(each.policy.fair_by, each.scanned_offset), now_ms)
-            if any(each.scanned_offset < header.next_offset for each in behind):
-                return  # The rest of the batch comes next.
-        if not has_found:  # Compaction has left nothing up to there.
-            for each in behind:
-                each.take((), high_watermark, now_ms)
+            has_batches = True
+            for deliveries in behind:
+                if deliveries.scanned_offset < header.next_offset:
+                    runs, next_offset = scan.runs(deliveries.policy.fair_by, deliveries.scanned_offset)
+                    deliveries.take(runs, next_offset, now_ms)
+            if any(deliveries.scanned_offset < header.next_offset for deliveries in behind):
+                return  # The next call scans the rest of the batch.
+        if not has_batches:  # Compaction has removed everything below the high watermark.
+            for deliveries in behind:
+                deliveries.take((), high_watermark, now_ms)
 
-    def held_from(self) -> int | None:
-        """The lowest offset of all that some subscription withholds, or may withhold, and of what is on its way to a
-        dead-letter topic: the log must keep it."""
-        every = [each.deliveries for each in self._queues.values()]
-        held = [each.scanned_offset for each in every if each.scanned_offset < self._high_watermark]
-        held += [offset for each in every if (offset := each.first_withheld_offset()) is not None]
-        held += [min(each.doomed) for each in every if each.doomed]
-        return min(held, default=None)
+    def retain_from_offset(self) -> int | None:
+        """Return the lowest offset that the log must keep: of unscanned, withheld and dead-lettering messages."""
+        needed: list[int] = []
+        for deliveries in (queue.deliveries for queue in self._queues.values()):
+            if deliveries.scanned_offset < self._high_watermark:
+                needed.append(deliveries.scanned_offset)
+            withheld_offset = deliveries.first_withheld_offset()
+            if withheld_offset is not None:
+                needed.append(withheld_offset)
+            if deliveries.dead_lettering:
+                needed.append(min(deliveries.dead_lettering))
+        return min(needed, default=None)
 
     def settled_offset(self) -> int:
-        """Everything below it is settled by every subscription; 0 if there is none."""
-        return min((each.progress.start_offset for each in self._queues.values()), default=0)
+        """Return the offset below which every subscription has settled every message; 0 without subscriptions."""
+        return min((queue.progress.start_offset for queue in self._queues.values()), default=0)
 
     def _apply_started(self, subscription: UUID, progress: Progress) -> None:
         for start, end in self.cancelled:
             progress.settle(start, end)
-        known = self._subscriptions.get(subscription)
+        known_subscription = self._subscriptions.get(subscription)
         queue = self._queues.get(subscription)
         if queue is not None:
             queue.restart()
-            self._look_at(queue)
-        elif known is not None:
-            self._open(known)
+            self._reindex(queue)
+        elif known_subscription is not None:
+            self._open(known_subscription)
 
     def _apply_cut(self, offset: int) -> None:
         self.cancelled.remove(offset, BEYOND)
@@ -311,8 +325,8 @@ class QueueMachine:
             for progress in self._progress.values():
                 progress.settle(start, end)
 
-    def _seek(self, command: Seek, token: Token) -> Outcome:
-        """Also what begins a subscription."""
+    def _seek(self, command: SeekSubscription, token: Token) -> Outcome:
+        """Set a subscription's start, or move it."""
         if command.subscription not in self._subscriptions:
             return Outcome(replies=(Reply(token, subscription_gone()),))
         queue = self._queues.get(command.subscription)
@@ -320,7 +334,7 @@ class QueueMachine:
         return Outcome((started(command.subscription, command.offset),), (Reply(token, before),))
 
     def _cancel(self, command: Cancel, token: Token, now_ms: int) -> Outcome:
-        """A delayed message that is not due yet."""
+        """Cancel a delayed message that is not due yet."""
         try:
             message = self._source.get(command.offset) if command.offset < self._high_watermark else None
         except StorageFailure as failure:
@@ -329,11 +343,11 @@ class QueueMachine:
             refused = no_message(command.offset)
             return Outcome(replies=(Reply(token, refused),))
         if read_attributes(message.headers, message.timestamp_ms).due_ms <= now_ms:
-            refused = RequestError(ErrorKind.MESSAGE_NOT_DELAYED, "the message is due: it cannot be cancelled any more")
+            refused = RequestError(ErrorKind.MESSAGE_NOT_DELAYED, "the message is due and can no longer be cancelled")
             return Outcome(replies=(Reply(token, refused),))
         for queue in self._queues.values():
             queue.cancelled(command.offset)
-            self._look_at(queue)
+            self._reindex(queue)
         record = ranges_record(PARTITION_KEY, Kind.CANCELLED, [(command.offset, command.offset + 1)])
         return Outcome((record,), (Reply(token, None),))
 
@@ -348,16 +362,16 @@ class QueueMachine:
             RememberedAcks(self._acks),
             self._max_indexed,
         )
-        queue.progress.forget_below(self._let_go_offset)
-        self._look_at(queue)
+        queue.progress.forget_below(self._forgotten_below_offset)
+        self._reindex(queue)
 
     def _put(self, subscription: Subscription) -> None:
-        """A queue that is open goes on with another policy; a new one waits for its first `Seek`."""
+        """Change the policy of an open queue. A new subscription waits for its first `SeekSubscription`."""
         self._subscriptions[subscription.id] = subscription
         queue = self._queues.get(subscription.id)
         if queue is not None and queue.subscription != subscription:
             queue.subscription = subscription
-            self._look_at(queue)
+            self._reindex(queue)
 
     def _forget(self, subscription: UUID) -> tuple[LogRecord, ...]:
         self._subscriptions.pop(subscription, None)
@@ -366,10 +380,10 @@ class QueueMachine:
             queue.close()
         self._timetable.set(subscription, None)
         self._lagging.pop(subscription, None)
-        self._dooming.pop(subscription, None)
+        self._dead_lettering.pop(subscription, None)
         return (forgotten(subscription),) if subscription in self._progress else ()
 
-    def _handle_one(self, queue: Queue, command: OneSubscriptionCommand, token: Token, now_ms: int) -> Outcome:
+    def _handle_one(self, queue: Queue, command: SubscriptionCommand[object], token: Token, now_ms: int) -> Outcome:
         reply: object = None
         records: list[LogRecord] = []
         match command:
@@ -377,7 +391,7 @@ class QueueMachine:
                 reply, records = queue.lease(command, now_ms)
             case Acknowledge():
                 reply, records = queue.acknowledge(command.targets)
-            case Retry():
+            case NackMessages():
                 reply, records = queue.retry(command.targets, command.delay_ms, now_ms)
             case Extend():
                 reply, records = queue.extend(command.targets, command.visibility_ms, now_ms)
@@ -393,33 +407,33 @@ class QueueMachine:
                 records = queue.drop_dead_letters(command.offsets)
         return Outcome(tuple(records), (Reply(token, reply),), at_once=not records and _is_soft(queue, command))
 
-    def with_doomed(self) -> list[Subscription]:
-        """Subscriptions that have messages on their way to the dead-letter topic."""
-        return [each.subscription for each in self._dooming.values()]
+    def with_dead_lettering(self) -> list[Subscription]:
+        """Return the subscriptions with messages on their way to the dead-letter topic."""
+        return [queue.subscription for queue in self._dead_lettering.values()]
 
     def take_changed(self) -> set[UUID]:
-        """Subscriptions that may have messages which they had not when this was last asked."""
+        """Return the subscriptions that may have new messages since the last call."""
         changed, self._changed = self._changed, set()
         return changed
 
-    def doomed(self, subscription: UUID, limit: int) -> list[tuple[int, Attempt]]:
-        """Some of the messages of a subscription that are to go to the dead-letter topic."""
+    def dead_lettering(self, subscription: UUID, limit: int) -> list[tuple[int, Attempt]]:
+        """Return up to `limit` messages of a subscription that are on their way to the dead-letter topic."""
         queue = self._queues.get(subscription)
-        return [] if queue is None else list(islice(queue.deliveries.doomed.items(), limit))
+        return [] if queue is None else list(islice(queue.deliveries.dead_lettering.items(), limit))
 
     def postpone(self, subscription: UUID, offsets: Iterable[int]) -> None:
-        """Let the others that are to go to the dead-letter topic go before these."""
+        """Move these messages behind the others that are on their way to the dead-letter topic."""
         queue = self._queues.get(subscription)
-        doomed = {} if queue is None else queue.deliveries.doomed
+        dead_lettering = {} if queue is None else queue.deliveries.dead_lettering
         for offset in offsets:
-            if offset in doomed:
-                doomed[offset] = doomed.pop(offset)
+            if offset in dead_lettering:
+                dead_lettering[offset] = dead_lettering.pop(offset)
 
 
-def _is_soft(queue: Queue, command: OneSubscriptionCommand) -> bool:
-    """Whether a reply without records tells of nothing that a crash may undo, such as an earlier acknowledgement.
+def _is_soft(queue: Queue, command: SubscriptionCommand[object]) -> bool:
+    """Whether a reply without records reveals nothing that a crash may undo, such as an earlier acknowledgement.
 
-    With key order a lease tells that those before it are settled.
+    With key order, a lease reveals that earlier messages of the key are settled.
     """
     is_lease = isinstance(command, LeaseMessages) and queue.subscription.policy.ordering != "key"
     return is_lease or isinstance(command, Extend | Release)

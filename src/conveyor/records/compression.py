@@ -1,4 +1,4 @@
-"""The codecs of the batch attributes, from `cramjam`. Output is bounded: a small batch cannot take all memory."""
+"""The codecs of the batch attributes, from `cramjam`. Output is bounded: a small batch cannot exhaust memory."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,12 +16,13 @@ MAX_UNPACKED_BYTES = 1 << 27
 NO_LIMIT = sys.maxsize
 
 Unpacked = bytes | mmap
-"""The records of a batch. A slice is bytes, an index is a number; see also `contains`."""
+"""The decompressed records of a batch. A slice is bytes, an index is a number; see also `contains`."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + bytes([0, 0, 0, 1, 0, 0, 0, 1])
 _MAX_BLOCKS = 1 << 12
-"""Of snappy in one batch. Clients make blocks of 32 KiB: so many hold all that a batch may unpack to."""
+"""The most snappy blocks in one batch. Clients write blocks of 32 KiB, so this many hold the largest allowed content.
+"""
 
 _FIRST_ROOM_BYTES = 1 << 16
 _COPIED_BYTES = 1 << 20
@@ -29,9 +30,9 @@ _TOO_SMALL = "failed to write whole buffer"
 
 
 def compress(codec: int, content: Bytes, level: int | None = None, limit_bytes: int = NO_LIMIT) -> bytes:
-    """Pack records as a producer would. Raises ValueError if they take more bytes than the limit.
+    """Compress records as a producer would. Raises ValueError if the result is larger than the limit.
 
-    codec: the number in the batch attributes. level: None for the codec's own default.
+    codec: the number in the batch attributes. level: None for the codec's default.
     """
     packed = _compress(codec, content, level)
     if len(packed) > limit_bytes:
@@ -42,9 +43,9 @@ def compress(codec: int, content: Bytes, level: int | None = None, limit_bytes: 
 
 
 def decompress(codec: int, content: Bytes, limit_bytes: int = MAX_UNPACKED_BYTES) -> Unpacked:
-    """Unpack the records of a batch. Raises ValueError if they do not unpack within the limit.
+    """Decompress the records of a batch. Raises ValueError if the content is invalid or larger than the limit.
 
-    Content beyond `_COPIED_BYTES` has pages of its own: clearing or copying it would hold the interpreter's lock.
+    Content above `_COPIED_BYTES` has memory pages of its own: clearing or copying it would hold the interpreter's lock.
     """
     if codec == NONE:
         return cut_out(content, [(0, len(content))])
@@ -55,7 +56,7 @@ def decompress(codec: int, content: Bytes, limit_bytes: int = MAX_UNPACKED_BYTES
 
 
 def contains(content: Unpacked, text: bytes) -> bool:
-    """Whether a text is anywhere in unpacked records."""
+    """Return whether the decompressed records contain a text."""
     if isinstance(content, bytes):
         return text in content
     parts = range(0, len(content), _COPIED_BYTES)
@@ -63,7 +64,7 @@ def contains(content: Unpacked, text: bytes) -> bool:
 
 
 def cut_out(content: Bytes | mmap, ranges: Sequence[tuple[int, int]]) -> Unpacked:
-    """A copy of some ranges [start, end), one after the other."""
+    """Return a copy of some ranges [start, end), concatenated."""
     size = sum(end - start for start, end in ranges)
     with memoryview(content) as view:
         if size <= _COPIED_BYTES:
@@ -88,7 +89,7 @@ def _compress(codec: int, content: Bytes, level: int | None) -> Any:
 
 
 def _unpack(codec: int, content: Bytes, limit_bytes: int) -> Unpacked:
-    """Into a buffer that grows up to the limit, so that a small batch cannot take all memory."""
+    """Decompress into a buffer that grows up to the limit, so that a small batch cannot exhaust memory."""
     module: Any = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}[codec]
     size = min(max(8 * len(content), _FIRST_ROOM_BYTES), limit_bytes)
     while True:
@@ -114,7 +115,7 @@ def _unpack_snappy(content: Bytes, limit_bytes: int) -> Unpacked:
     with memoryview(room) as view:
         for block, size in zip(blocks, sizes, strict=True):
             if size != cramjam.snappy.decompress_raw_into(block, view[position : position + size]):
-                raise ValueError("a block is shorter than it says")
+                raise ValueError("a block is shorter than its header says")
             position += size
     return _cut(room, position)
 
@@ -128,18 +129,18 @@ def _pages(size: int) -> mmap:
 
 
 def _cut(room: bytearray | mmap, size: int) -> Unpacked:
-    """The first bytes of a room; a large content stays where it is."""
+    """Return the first bytes of a buffer. Large content is not copied."""
     if isinstance(room, bytearray) or size <= _COPIED_BYTES:
         return bytes(memoryview(room)[:size])
     try:
         room.resize(size)
-    except SystemError:  # Not every system can.
+    except SystemError:  # Not every system supports this.
         return room[:size]
     return room
 
 
 def _xerial_blocks(content: Bytes) -> Iterator[memoryview]:
-    """The blocks of the framing that Kafka clients put around snappy."""
+    """Yield the blocks of the framing that Kafka clients use for snappy."""
     view = memoryview(content)
     position = len(_XERIAL_HEADER)
     while position < len(view):

@@ -1,4 +1,4 @@
-"""A record of a topic, as those see it who take it out of a queue; and the text that names it."""
+"""A record as queue clients see it, and the text ids of messages."""
 
 import re
 from typing import NamedTuple
@@ -12,9 +12,9 @@ _WAITING_ID = re.compile(r"[0-9]{1,10}-i[0-9]{1,19}")
 
 
 class Message(NamedTuple):
-    """One record and its place. `value=None` is a tombstone. Headers keep their order; a name may come twice.
+    """One record and its place. `value=None` is a tombstone. Headers keep their order; a name may occur more than once.
 
-    is_waiting: its place is in the inbox of its partition, as it is not due yet; its topic has `delay.enable`.
+    is_waiting: the message is not due yet; its place is in the partition's inbox, and its topic has `delay.enable`.
     """
 
     topic: str
@@ -28,14 +28,14 @@ class Message(NamedTuple):
 
     @property
     def message_id(self) -> str:
-        """Unique in its topic."""
+        """The id of the message, unique in its topic."""
         if self.is_waiting:
             return format_waiting_id(self.partition, self.offset)
         return format_message_id(self.partition, self.offset)
 
     @property
     def weight_bytes(self) -> int:
-        """What it takes to hold and to show it, roughly: of a header far more than its bytes."""
+        """The approximate memory for storing and displaying the message. A header costs far more than its bytes."""
         weight = len(self.value or b"") + len(self.key or b"")
         if self.headers:
             weight += sum(len(name) + len(value or b"") + _HEADER_BYTES for name, value in self.headers)
@@ -52,29 +52,29 @@ def format_message_id(partition: int, offset: int) -> str:
 
 
 def is_message_id(text: str) -> bool:
-    """Whether a text is the id of a message in the log, `<partition>-<offset>`."""
+    """Return whether a text has the form of an id of a message in the log, `<partition>-<offset>`."""
     return _MESSAGE_ID.fullmatch(text) is not None
 
 
 def parse_message_id(text: str) -> tuple[int, int]:
-    """(partition, offset) of what `is_message_id` says yes to. Raises ValueError for anything else."""
+    """Return (partition, offset) of a text that `is_message_id` accepts. Raises ValueError for any other text."""
     if not is_message_id(text):
-        raise ValueError(f"'{text}' is no message id: it is <partition>-<offset>, as in 0-42")
+        raise ValueError(f"'{text}' is not a message id: use <partition>-<offset>, as in 0-42")
     partition, _, offset = text.partition("-")
     return int(partition), int(offset)
 
 
 def format_waiting_id(partition: int, inbox_offset: int) -> str:
-    """The id of a message that waits in an inbox. It names nothing any more once the message is in its topic."""
+    """Return the id of a message that waits in an inbox. The id is invalid once the message is in its topic."""
     return f"{partition}-i{inbox_offset}"
 
 
 def is_waiting_id(text: str) -> bool:
-    """Whether a text is the id of a message in an inbox, `<partition>-i<offset>`."""
+    """Return whether a text has the form of an id of a message in an inbox, `<partition>-i<offset>`."""
     return _WAITING_ID.fullmatch(text) is not None
 
 
 def parse_waiting_id(text: str) -> tuple[int, int]:
-    """(partition, offset in its inbox) of what `is_waiting_id` says yes to."""
+    """Return (partition, inbox offset) of a text that `is_waiting_id` accepts."""
     partition, _, offset = text.partition("-i")
     return int(partition), int(offset)

@@ -1,15 +1,15 @@
-"""What a message asks of the queues, by headers that any Kafka client can set: when it is due, until when, how urgent.
+"""Queue attributes of a message, from headers that any Kafka client can set: due time, expiry, priority, tag.
 
     conveyor-delay-ms        due this long after the record's timestamp: a whole number of ms, or `1200ms 5s 10m 2h`
-    conveyor-deliver-at-ms   due at this time, in ms since the epoch; with a delay as well, the later of both holds
-    conveyor-ttl-ms          likewise: expires this long after it is due; without a delay, after the timestamp
-    conveyor-priority        0 to 9, 9 first; 4 if it does not say
+    conveyor-deliver-at-ms   due at this time, in ms since the epoch; with a delay as well, the later time applies
+    conveyor-ttl-ms          duration as above: expires this long after it is due; without a delay, after the timestamp
+    conveyor-priority        0 to 9, 9 first; the default is 4
     conveyor-tag             text to filter by
-    conveyor-dedup-id        a second message with this id, inside the topic's window, is left out
+    conveyor-dedup-id        a second message with this id, inside the topic's window, is dropped
 
-The last header of a name holds, as with Kafka's `lastHeader`. A value that makes no sense is ignored: whoever produced
-it by Kafka's protocol cannot be told. `read_attributes` says so, for the caller to count; doors that can tell their
-client call `check_attributes` first.
+If a name occurs more than once, the last header applies, as with Kafka's `lastHeader`. An invalid value is ignored,
+because Kafka's protocol cannot report it to the producer. `read_attributes` returns the names of ignored headers for
+the caller to count. Doors that can report an error call `check_attributes` first.
 """
 
 import re
@@ -41,16 +41,16 @@ DEAD_HEADERS = (
     DEAD_LAST_FAILURE_MS,
 )  # fmt: skip
 ONLY_FOR = "conveyor-only-for"
-"""The one subscription that a message is meant for; the others count it as settled."""
+"""The only subscription that receives the message. All others count it as settled."""
 
 DEFAULT_PRIORITY = 4
 PRIORITIES = 10
 
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
-"""Of durations as people write them."""
+"""Units of durations as text."""
 
 LAST_TIME_MS = (1 << 62) - 1
-"""No time is later than this: the last timestamp that a record can have."""
+"""The latest timestamp that a record can have."""
 
 _MAX_DIGITS = 19
 _DURATION = re.compile(rb"([0-9]{1,%d})(ms|s|m|h)?" % _MAX_DIGITS)
@@ -59,10 +59,10 @@ _READ = frozenset((DELAY_MS, DELIVER_AT_MS, TTL_MS, PRIORITY))
 _SHOWN_BYTES = 60
 
 
-class Attributes(NamedTuple):
-    """What the headers of one message come to. Times are in ms since the epoch, 0 for none.
+class MessageAttributes(NamedTuple):
+    """The attributes of one message. Times are in ms since the epoch, 0 for none.
 
-    unreadable: the headers that were ignored, as their values make no sense.
+    unreadable: the names of headers that were ignored because their values are invalid.
     """
 
     due_ms: int = 0
@@ -71,12 +71,12 @@ class Attributes(NamedTuple):
     unreadable: tuple[str, ...] = ()
 
 
-PLAIN = Attributes()
-"""Of a message that asks for nothing; always this same object."""
+PLAIN = MessageAttributes()
+"""The attributes of a message without such headers; always this same object."""
 
 
-def read_attributes(headers: Sequence[Header], timestamp_ms: int) -> Attributes:
-    """What a record's headers ask for. timestamp_ms: the record's own."""
+def read_attributes(headers: Sequence[Header], timestamp_ms: int) -> MessageAttributes:
+    """Return the attributes of a record from its headers. timestamp_ms: the record's timestamp."""
     if not headers:
         return PLAIN
     asked = {name: value for name, value in headers if name in _READ}
@@ -89,16 +89,16 @@ def read_attributes(headers: Sequence[Header], timestamp_ms: int) -> Attributes:
 
 
 def last_header(headers: Iterable[Header], name: str) -> bytes | None:
-    """The last value of a name; None if there is none, or if it is null."""
+    """Return the last value of a header name; None if the header is missing or its value is null."""
     found = None
-    for each, value in headers:
-        if each == name:
+    for header_name, value in headers:
+        if header_name == name:
             found = value
     return found
 
 
 def check_attributes(headers: Iterable[Header]) -> None:
-    """Check every header of a message that is about to be published. Raises RequestError (INVALID_REQUEST)."""
+    """Check every header of a message before it is published. Raises RequestError (INVALID_REQUEST)."""
     for name, value in headers:
         check = _CHECKS.get(name)
         if check is None:
@@ -110,12 +110,12 @@ def check_attributes(headers: Iterable[Header]) -> None:
 
 
 def explain_header(name: str, value: bytes | None) -> str:
-    """The value of a header that makes no sense, shortened, and what it could be."""
+    """Return an error message for an invalid header: the shortened value, and the valid values."""
     shown = "null" if value is None else repr(value[:_SHOWN_BYTES].decode("utf-8", "replace"))
-    return f"{name} is {shown}: it takes {_RIGHT[name]}"
+    return f"{name} is {shown}: it must be {_RIGHT[name]}"
 
 
-def _read(asked: dict[str, bytes | None], timestamp_ms: int) -> Attributes:
+def _read(asked: dict[str, bytes | None], timestamp_ms: int) -> MessageAttributes:
     due_ms = expires_ms = 0
     priority = DEFAULT_PRIORITY
     if DELAY_MS in asked:
@@ -127,11 +127,11 @@ def _read(asked: dict[str, bytes | None], timestamp_ms: int) -> Attributes:
         expires_ms = _time((due_ms or timestamp_ms) + _duration(asked[TTL_MS]))
     if PRIORITY in asked:
         priority = _priority(asked[PRIORITY])
-    return Attributes(due_ms, expires_ms, priority)
+    return MessageAttributes(due_ms, expires_ms, priority)
 
 
-def _read_leniently(asked: dict[str, bytes | None], timestamp_ms: int) -> Attributes:
-    """The same, without the headers that make no sense."""
+def _read_leniently(asked: dict[str, bytes | None], timestamp_ms: int) -> MessageAttributes:
+    """Return the attributes without the invalid headers."""
     sound = dict(asked)
     for name in asked:
         try:
@@ -140,7 +140,7 @@ def _read_leniently(asked: dict[str, bytes | None], timestamp_ms: int) -> Attrib
             del sound[name]
     try:
         attributes = _read(sound, timestamp_ms)
-    except ValueError:  # A time to live beyond the last time, counted from when the message is due.
+    except ValueError:  # The expiry time, counted from the due time, is later than the latest timestamp.
         del sound[TTL_MS]
         attributes = _read(sound, timestamp_ms)
     return attributes._replace(unreadable=tuple(name for name in asked if name not in sound))

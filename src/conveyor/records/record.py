@@ -1,10 +1,10 @@
-"""The records inside a batch, decoded and encoded. Only what must look inside uses it: never a plain produce or fetch.
+"""Decoding and encoding the records of a batch. A plain produce or fetch does not use this module.
 
 Each record: length, attributes, timestamp delta, offset delta, key, value, headers; all numbers are zig-zag varints.
 Source: Kafka's message format, version 2.
 
-A producer can put anything behind a right CRC, and a plain topic stores it. So every reader of records must be ready
-for `UnreadableBatch`: the batch does not unpack, or its records are not those that its header announces.
+A producer can send arbitrary bytes with a correct CRC, and a plain topic stores them. Every reader of records must
+therefore handle `UnreadableBatch`: the batch cannot be decompressed, or its records contradict its header.
 """
 
 import sys
@@ -34,29 +34,30 @@ from conveyor.records.batch import (
 
 Header = tuple[str, bytes | None]
 RawRecord = tuple[int, int, int, int, bytes | None, bytes | None, tuple[Header, ...]]
-"""The bytes [start, end) that a record takes of the unpacked records; offset delta, timestamp, key, value, headers."""
+"""start and end of the record within the decompressed content, half-open; offset delta, timestamp, key, value, headers.
+"""
 
 MAX_HEADERS = 10_000
-"""Of one record: each costs far more to decode and to show than its two bytes on the wire."""
+"""The most headers of one record. Decoding and showing a header costs far more than its two bytes on the wire."""
 
 _VARINT_BITS = 35
-"""A number of 32 bits takes five bytes at most."""
+"""A 32-bit number takes at most five bytes."""
 
 _VARLONG_BITS = 70
-"""A number of 64 bits takes ten bytes at most."""
+"""A 64-bit number takes at most ten bytes."""
 
 _ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
 
 _MAX_HEADER_BYTES = 8 << 20
-"""Of a header's name, and of its value."""
+"""The most bytes of a header's name, and of its value."""
 
 _LAST_TIMESTAMP = (1 << 62) - 1
-"""So that the difference of two timestamps still is a number of 64 bits."""
+"""The limit keeps the difference of two timestamps within 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record, with its place in the log. `value=None` is a tombstone."""
+    """One record and its place in the log. `value=None` is a tombstone."""
 
     offset: int
     timestamp_ms: int
@@ -66,14 +67,14 @@ class Record:
 
 
 class UnreadableBatch(RequestError):  # noqa: N818 - named for what it is
-    """A batch does not unpack, or its records are not those that its header announces: INVALID_RECORD."""
+    """A batch cannot be decompressed, or its records contradict its header: INVALID_RECORD."""
 
     def __init__(self, why: str) -> None:
         super().__init__(ErrorKind.INVALID_RECORD, why)
 
 
 def decode_records(batch: Bytes) -> Iterator[Record]:
-    """Every record of one whole batch. Raises UnreadableBatch, possibly after some of the records."""
+    """Yield the records of one whole batch. Raises UnreadableBatch, possibly after some of the records."""
     header, content = unpacked_records(batch)
     base_offset = header.base_offset
     for _, _, offset_delta, timestamp_ms, key, value, headers in raw_records(header, content):
@@ -83,10 +84,10 @@ def decode_records(batch: Bytes) -> Iterator[Record]:
 
 
 def raw_records(header: BatchHeader, content: compression.Unpacked, *, skims: bool = False) -> Iterator[RawRecord]:
-    """Every one of a batch's unpacked records. Raises UnreadableBatch, possibly after some of the records.
+    """Yield the decompressed records of a batch. Raises UnreadableBatch, possibly after some of the records.
 
-    Their offsets rise, with gaps where the broker has left records out, and stay within the batch.
-    skims: keys and values are empty or null: a large one is not copied.
+    Offsets rise and stay within the batch. They have gaps where the broker has dropped records.
+    skims: keys and values are empty or null, so that large ones are not copied.
     """
     position, last_delta, largest_delta = 0, -1, header.last_offset_delta
     base_timestamp = header.base_timestamp
@@ -121,7 +122,7 @@ def encode_batch(
     producer_epoch: int = -1,
     base_sequence: int = NO_SEQUENCE,
 ) -> bytes:
-    """A batch of (timestamp_ms, key, value, headers), base offset 0, as a producer would send it."""
+    """Return a batch of (timestamp_ms, key, value, headers), base offset 0, as a producer would send it."""
     base_timestamp = records[0][0]
     encoded = bytearray()
     for delta, (timestamp_ms, key, value, headers) in enumerate(records):
@@ -134,24 +135,24 @@ def encode_batch(
 
 
 def rebuild_batch(header: BatchHeader, records: Sequence[Record], base_timestamp: int, attributes: int) -> bytes:
-    """A batch with some of its records: the same offsets, producer and compression. It may have none left."""
+    """Return a batch with a subset of its records, possibly none: same offsets, producer and compression."""
     encoded = bytearray()
-    for each in records:
-        delta_ms = each.timestamp_ms - base_timestamp
-        body = _encode_record(each.offset - header.base_offset, delta_ms, each.key, each.value, each.headers)
+    for record in records:
+        delta_ms = record.timestamp_ms - base_timestamp
+        body = _encode_record(record.offset - header.base_offset, delta_ms, record.key, record.value, record.headers)
         encoded += _varint(len(body)) + body
     packed = compression.compress(attributes & COMPRESSION_MASK, bytes(encoded))
     rebuilt = header._replace(
         attributes=attributes,
         base_timestamp=base_timestamp,
-        max_timestamp=max((each.timestamp_ms for each in records), default=header.max_timestamp),
+        max_timestamp=max((record.timestamp_ms for record in records), default=header.max_timestamp),
         records_count=len(records),
     )
     return seal_batch(rebuilt, packed)
 
 
 def seal_batch(header: BatchHeader, packed: Bytes) -> bytes:
-    """The batch of a header and its packed records; the header's length and CRC are made to fit."""
+    """Return the batch of a header and its packed records, with the header's length and CRC corrected."""
     length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(packed)
     batch = bytearray(HEADER.pack(*header._replace(batch_length=length, crc=0)))
     batch += packed
@@ -162,21 +163,28 @@ def seal_batch(header: BatchHeader, packed: Bytes) -> bytes:
 def unpacked_records(
     batch: Bytes, limit_bytes: int = compression.MAX_UNPACKED_BYTES
 ) -> tuple[BatchHeader, compression.Unpacked]:
-    """The header of one whole batch, and its records, unpacked. Raises UnreadableBatch."""
+    """Return the header and the decompressed records of one whole batch. Raises UnreadableBatch."""
     header = read_header(batch)
+    return header, unpack_records(header, batch, limit_bytes)
+
+
+def unpack_records(
+    header: BatchHeader, batch: Bytes, limit_bytes: int = compression.MAX_UNPACKED_BYTES
+) -> compression.Unpacked:
+    """Return the decompressed records of one whole batch with a parsed header. Raises UnreadableBatch."""
     codec = header.attributes & COMPRESSION_MASK
     if codec > LAST_COMPRESSION:
-        raise UnreadableBatch(f"compression type {codec} is not known")
+        raise UnreadableBatch(f"compression type {codec} is unknown")
     try:
-        return header, compression.decompress(codec, memoryview(batch)[HEADER_BYTES:], limit_bytes)
+        return compression.decompress(codec, memoryview(batch)[HEADER_BYTES:], limit_bytes)
     except ValueError as error:
         raise UnreadableBatch(str(error)) from None
 
 
 def record_positions(content: compression.Unpacked, count: int) -> "array[int]":
-    """Where each of the unpacked records begins, with its length; and at last where they end.
+    """Return the position of each decompressed record, which begins with its length, and finally the end of the last.
 
-    Raises UnreadableBatch if these records are not exactly the content.
+    Raises UnreadableBatch if the records do not fill the content exactly.
     """
     positions = array("L")
     position = 0
@@ -198,7 +206,7 @@ def record_positions(content: compression.Unpacked, count: int) -> "array[int]":
 def read_record(
     header: BatchHeader, content: compression.Unpacked, start: int, end: int, *, skims: bool = False
 ) -> Record:
-    """The record between two of `record_positions`. skims: see `raw_records`. Raises UnreadableBatch."""
+    """Return the record between two of `record_positions`. skims: see `raw_records`. Raises UnreadableBatch."""
     try:
         _, position = _read_varint(content, start)
         timestamp_delta, offset_delta, key, value, headers, reached = _read_fields(content, position, skims=skims)
@@ -217,7 +225,7 @@ def read_record(
 
 
 def _timestamp(base_timestamp: int, delta: int) -> int:
-    """Raises UnreadableBatch where it is none that a record can have."""
+    """Raises UnreadableBatch if no record can have this timestamp."""
     timestamp_ms = base_timestamp + delta
     if not -_LAST_TIMESTAMP <= timestamp_ms <= _LAST_TIMESTAMP:
         raise UnreadableBatch(f"a record's timestamp is {timestamp_ms}")
@@ -227,9 +235,10 @@ def _timestamp(base_timestamp: int, delta: int) -> int:
 def _read_fields(
     content: compression.Unpacked, position: int, *, skims: bool = False
 ) -> tuple[int, int, bytes | None, bytes | None, tuple[Header, ...], int]:
-    """One record's timestamp delta, offset delta, key, value and headers, from the place behind its length; its end.
+    """Read a record from the position after its length. Returns its timestamp delta, offset delta, key, value, headers
+    and its end position.
 
-    Raises IndexError where it reaches beyond the content, UnreadableBatch.
+    Raises IndexError if the record extends beyond the content, UnreadableBatch.
     """
     timestamp_delta, position = _read_varint(content, position + 1, _VARLONG_BITS)
     offset_delta, position = _read_varint(content, position)

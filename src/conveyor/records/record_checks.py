@@ -1,4 +1,4 @@
-"""What a topic asks of each record that a producer sends. Source: Kafka's LogValidator, KIP-467."""
+"""The topic's demands on each record that a producer sends. Source: Kafka's LogValidator, KIP-467."""
 
 from typing import NamedTuple
 
@@ -10,20 +10,20 @@ from conveyor.records.timestamps import check_newest, limits_age, stamps_records
 from conveyor.settings.tree import TopicSettings
 
 MAX_RECORD_ERRORS = 10_000
-"""Named in one answer at most, so that a small batch cannot ask for a huge answer."""
+"""The most record errors in one response, so that a small batch cannot cause a huge response."""
 
 _NO_KEY = "a record without a key cannot be compacted: give it one"
 
 
 class RecordError(NamedTuple):
-    """One record that the topic does not take. batch_index: its number in its batch."""
+    """One record that the topic does not accept. batch_index: its index in its batch."""
 
     batch_index: int
     message: str
 
 
 class RefusedRecords(RequestError):  # noqa: N818 - named for what it is
-    """Some records of a batch are not taken, and so the batch is not: INVALID_TIMESTAMP or INVALID_RECORD."""
+    """The batch is refused because some of its records are: INVALID_TIMESTAMP or INVALID_RECORD."""
 
     def __init__(self, kind: ErrorKind, message: str, record_errors: tuple[RecordError, ...]) -> None:
         super().__init__(kind, message)
@@ -31,12 +31,12 @@ class RefusedRecords(RequestError):  # noqa: N818 - named for what it is
 
 
 def looks_at_records(topic: TopicSettings) -> bool:
-    """Whether a topic asks something of each record, so that batches have to be unpacked."""
+    """Return whether a topic has demands on each record, so that batches must be decompressed."""
     return "compact" in topic.cleanup_policy or limits_age(topic)
 
 
 def check_records(header: BatchHeader, content: Unpacked, topic: TopicSettings, now_ms: int) -> None:
-    """Check every one of a batch's unpacked records. Raises UnreadableBatch, RefusedRecords, RequestError."""
+    """Check every decompressed record of a batch. Raises UnreadableBatch, RefusedRecords, RequestError."""
     needs_keys, checks_times = "compact" in topic.cleanup_policy, not stamps_records(topic)
     has_wrong_time = False
     errors: list[RecordError] = []
@@ -57,5 +57,4 @@ def check_records(header: BatchHeader, content: Unpacked, topic: TopicSettings, 
         raise RefusedRecords(
             kind, f"{refused_count} of {header.records_count} records are refused; {first}", tuple(errors)
         )
-    if checks_times:
-        check_newest(header.max_timestamp, topic, now_ms)
+    check_newest(header.max_timestamp, topic, now_ms)

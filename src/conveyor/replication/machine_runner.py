@@ -1,58 +1,74 @@
-"""Runs one state machine on one partition: appends what it decides, applies it, and holds replies until it is safe.
+"""Runs one state machine on one partition: appends its records, applies them, and sends replies once they are durable.
 
-    submit -> handle -> append records -> apply -> (high watermark) -> replies
+    submit -> (leader, enough replicas) -> handle -> append records -> apply -> (high watermark) -> replies
 
-The machine is loaded by `replay`, which reads the partition from its start. After a failed append the state in memory
-is not what the log says, whatever the reason: the disk, or a log that refuses the records (somebody has made an
-internal topic's `max.message.bytes` too small, say). So the partition goes offline, and the machine with it: everybody
-gets COORDINATOR_NOT_AVAILABLE, until the log is opened again and another runner replays what is true.
+`replay` loads the machine from the partition's start. Before each command the runner checks that the partition accepts
+appends, because a machine whose records the log refuses no longer matches the log. If the log refuses the records
+nevertheless (a failing disk, or a `max.message.bytes` that was set too low), the partition and its machine go offline:
+every caller receives COORDINATOR_NOT_AVAILABLE until the log is reopened and another runner replays it. A broker that
+no longer leads the partition replies NOT_LEADER.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from typing import Generic
+from typing import Any, Generic
 
+from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import DiskFull, ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
-from conveyor.kernel.state_machine import Command, LogRecord, Outcome, Reply, StateMachine, Token
+from conveyor.kernel.state_machine import Asked, LogRecord, Outcome, Reply, StateMachine, Token
+from conveyor.log.batch_reading import batches_between
 from conveyor.log.log import Log
-from conveyor.records.batch import batch_is_intact, iterate_batches
-from conveyor.records.record import Record, decode_records, encode_batch
+from conveyor.records.batch import CONTROL
+from conveyor.records.checked_batch import check_size, own_batch
+from conveyor.records.record import decode_records, encode_batch
 from conveyor.replication.partition import Partition
 
-Respond = Callable[[object], None]
-"""Takes a reply's value, or a RequestError."""
+Respond = Callable[[Any], None]
+"""Accepts a reply of the command's reply type, or a RequestError."""
 
-_READ_BYTES = 1 << 20
+_RETRY_MS = 1_000
+_DISK_FAILURES = (ErrorKind.PARTITION_OFFLINE, ErrorKind.DISK_FULL)
+"""Failures of this broker's disk. Clients of a coordinator ask again after COORDINATOR_NOT_AVAILABLE only."""
 
 
-class MachineRunner(Generic[Command]):
-    """See the module's docstring. `stepped` is called after each decision, when its records are applied."""
+class MachineRunner(Generic[Asked]):
+    """See the module's docstring.
+
+    stepped: called after each decision, when its records are applied. attributes: of the machine's batches; CONTROL if
+    they share the log with producers' batches. needs_replicas: whether `min.insync.replicas` applies to the machine's
+    records.
+    """
 
     def __init__(
         self,
         partition: Partition,
-        machine: StateMachine[Command],
+        machine: StateMachine[Asked],
         clock: Clock,
         stepped: Callable[[], None] | None = None,
+        *,
+        attributes: int = 0,
+        needs_replicas: bool = True,
     ) -> None:
         self._partition = partition
         self._stepped = stepped
         self._machine = machine
         self._clock = clock
+        self._attributes = attributes
+        self._needs_replicas = needs_replicas
         self._tokens = count(1)
         self._waiting: dict[Token, Respond] = {}
-        self._alarm_ms: int | None = None
-        self._cancel_alarm: Callable[[], None] | None = None
+        self._alarm = Alarm(clock, self.expire)
         self._unfollow_clock = clock.when_set(self._clock_set)
         self._set_alarm()
 
-    def submit(self, command: Command, respond: Respond) -> Token:
-        """Hand a command to the machine; `respond` is called once, now or later. Returns what `forget` takes."""
+    def submit(self, command: Asked, respond: Respond) -> Token:
+        """Submit a command to the machine. `respond` is called once, now or later. Returns the token for `forget`."""
         token = Token(next(self._tokens))
-        if self._partition.offline_reason is not None:
-            respond(self._unavailable())
+        refusal = self._refusal()
+        if refusal is not None:
+            respond(refusal)
             return token
         outcome = self._machine.handle(command, token, self._clock.now_ms())
         self._waiting[token] = respond
@@ -60,26 +76,33 @@ class MachineRunner(Generic[Command]):
         return token
 
     def forget(self, token: Token) -> None:
-        """Nobody waits for this reply any more: its connection is gone."""
+        """Drop the reply for a caller whose connection is gone."""
         self._waiting.pop(token, None)
 
     def wake(self) -> None:
-        """Something outside of the log has changed what the machine waits for."""
+        """Let the machine decide again, because a condition outside the log has changed."""
         self._set_alarm()
 
-    def append_snapshot(self, records: Sequence[LogRecord]) -> int | None:
-        """Append records that make the machine's state from nothing, as one batch. Returns the offset of the first.
+    def expire(self) -> None:
+        """Let the machine decide on the deadlines that have passed."""
+        refusal = self._refusal()
+        if refusal is None:
+            self._carry_out(self._machine.expire(self._clock.now_ms()))
+        elif self._partition.offline_reason is None and refusal.kind is not ErrorKind.NOT_LEADER:
+            self._alarm.after(_RETRY_MS)
 
-        None if they cannot be appended: the partition is offline then.
+    def append_snapshot(self, records: Sequence[LogRecord]) -> int | None:
+        """Append records that rebuild the machine's state from nothing, as one batch. Returns the offset of the first.
+
+        Returns None if they cannot be appended; the partition is then offline.
         """
         offset = self._partition.log.log_end_offset
         return offset if self._append_batch(records, self._clock.now_ms()) else None
 
     def stop(self) -> None:
-        """Answer everybody who waits, and set no more alarms."""
+        """Reply to all waiting callers, and set no more alarms."""
         self._unfollow_clock()
-        if self._cancel_alarm is not None:
-            self._cancel_alarm()
+        self._alarm.cancel()
         self._fail_all()
 
     def _carry_out(self, outcome: Outcome) -> None:
@@ -102,12 +125,16 @@ class MachineRunner(Generic[Command]):
         return True
 
     def _append_batch(self, records: Sequence[LogRecord], now_ms: int) -> bool:
-        batch = encode_batch([(now_ms, record.key, record.value, ()) for record in records])
+        contents = [(now_ms, record.key, record.value, ()) for record in records]
+        partition, batch = self._partition, own_batch(encode_batch(contents, attributes=self._attributes))
         try:
-            self._partition.append(batch, now_ms)
+            if not self._attributes & CONTROL:
+                check_size(batch, partition.log.topic.max_message_bytes)
+            partition.append(batch, now_ms)
         except RequestError as error:
-            kind = DiskFull if error.kind is ErrorKind.DISK_FULL else StorageFailure
-            self._partition.go_offline(kind(f"what was decided could not be written: {error}"))
+            if error.kind is not ErrorKind.NOT_LEADER:
+                kind = DiskFull if error.kind is ErrorKind.DISK_FULL else StorageFailure
+                partition.go_offline(kind(f"the decision could not be written: {error}"))
             return False
         return True
 
@@ -118,56 +145,44 @@ class MachineRunner(Generic[Command]):
         for reply in replies:
             respond = self._waiting.pop(reply.token, None)
             if respond is not None:
-                respond(reply.value if error is None else self._unavailable())
+                respond(reply.value if error is None else self._unavailable(error))
 
     def _fail_all(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for respond in waiting.values():
-            respond(self._unavailable())
+            respond(self._refusal() or self._unavailable())
 
-    def _unavailable(self) -> RequestError:
-        partition = self._partition
-        reason = (
-            f"is offline: {partition.offline_reason}" if partition.offline_reason is not None else "is being closed"
-        )
-        return RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{partition.identity} {reason}")
+    def _refusal(self) -> RequestError | None:
+        """Return the reason why the machine cannot be asked now."""
+        try:
+            self._partition.check_writable()
+            if self._needs_replicas:
+                self._partition.check_replicas()
+        except RequestError as error:
+            return self._unavailable(error)
+        return None
+
+    def _unavailable(self, error: RequestError | None = None) -> RequestError:
+        if error is not None and error.kind not in _DISK_FAILURES:
+            return error
+        reason = f"{self._partition.identity} is being closed" if error is None else error.message
+        return RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, reason)
 
     def _set_alarm(self) -> None:
-        deadline = self._machine.next_deadline_ms()
-        if deadline == self._alarm_ms:
-            return
-        if self._cancel_alarm is not None:
-            self._cancel_alarm()
-        self._alarm_ms = deadline
-        self._cancel_alarm = None if deadline is None else self._clock.call_at(deadline, self._on_alarm)
+        self._alarm.at(self._machine.next_deadline_ms())
 
     def _clock_set(self, by_ms: int) -> None:
         self._machine.clock_set(by_ms)
         self._set_alarm()
 
-    def _on_alarm(self) -> None:
-        self._alarm_ms = self._cancel_alarm = None
-        if self._partition.offline_reason is None:
-            self._carry_out(self._machine.expire(self._clock.now_ms()))
 
+def replay(log: Log, machine: StateMachine[Asked], attributes: int = 0) -> None:
+    """Apply the machine's own records of a log, oldest first. attributes: see `MachineRunner`.
 
-def replay(log: Log, machine: StateMachine[Command]) -> None:
-    """Apply every record of a log, oldest first. Blocks; call it off the event loop. Raises StorageFailure."""
-    offset: int = log.log_start_offset
-    while offset < log.written_offset:
-        found = log.read(offset, _READ_BYTES, log.written_offset, at_least_one=True)
-        if found is None:  # Compaction has left nothing up to the end.
-            return
-        content = found.file.read(found.position, found.length)
-        for position, header in iterate_batches(content):
-            batch = content[position : position + header.size]
-            if not batch_is_intact(batch):
-                raise StorageFailure(f"{log.directory}: the batch at offset {header.base_offset} is damaged")
-            if header.base_offset >= offset:
-                _apply_all(decode_records(batch), machine)
-            offset = header.next_offset
-
-
-def _apply_all(records: Iterable[Record], machine: StateMachine[Command]) -> None:
-    for record in records:
-        machine.apply(LogRecord(record.key, record.value, record.timestamp_ms))
+    Blocks; call it off the event loop. Raises StorageFailure.
+    """
+    start_offset = log.log_start_offset
+    for header, _, content in batches_between(log, start_offset, log.written_offset, checks_crc=True):
+        if header.base_offset >= start_offset and header.attributes & CONTROL == attributes & CONTROL:
+            for record in decode_records(content):
+                machine.apply(LogRecord(record.key, record.value, record.timestamp_ms))

@@ -1,56 +1,56 @@
-"""One partition that this broker leads: its log, its high watermark, and everybody who waits for either.
+"""One partition that this broker holds: its log, role, high watermark and waiters.
 
-    append -> (end of the loop's turn) write -> (policy `ack`) flush -> high watermark -> waiters
+    append -> (end of the tick) write -> (policy `ack`) flush -> high watermark -> waiters
 
-The high watermark is the lowest offset that every in-sync replica has made as durable as the topic's `flush.policy`
-asks: with one replica, flushed (`ack`) or written (`os`). It never goes back.
+The high watermark of a leader is the lowest offset that every in-sync replica has made as durable as the topic's
+`flush.policy` demands: flushed (`ack`) or written (`os`). It never falls.
 
-States: online; read-only (its leader epoch is not stored); offline (a StorageFailure; says why). One that is offline
-stays so: after a PassingFailure the owner opens its log again, as another `Partition`; any other failure takes a
-restart. Invariants: a waiter is called exactly once; after a StorageFailure nothing is appended or acknowledged any
-more. Who may call: the broker, from the loop's thread.
+States:
+
+    role Leader      serves; a read-only leader refuses appends, because its next epoch is not stored yet
+    role Follower    another broker leads, or none: every call and every waiter gets NOT_LEADER
+    offline          in either role, after a StorageFailure: every call and every waiter gets the reason
+
+An offline partition stays offline. After a PassingFailure the owner reopens its log as another `Partition`; any other
+failure requires a restart. Invariants: each waiter is called exactly once; after a StorageFailure, and on a broker that
+does not lead, no record is appended or acknowledged. Callers: the broker, from the loop's thread; only the owner of the
+roles calls `assume`, `resign` and `end`.
 """
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from conveyor.kernel.errors import ErrorKind, PassingFailure, ReadLater, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, NotLeader, PassingFailure, ReadLater, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, Offset, TopicPartition
-from conveyor.kernel.ports import Bytes, FileSlice
-from conveyor.log.compaction.compaction_plan import CompactionPlan
-from conveyor.log.compaction.key_compaction import CompactionResult
-from conveyor.log.compaction.swap import SwapJob
+from conveyor.kernel.ports import FileSlice
 from conveyor.log.flush import FlushJob
 from conveyor.log.log import AppendInfo, Log
-from conveyor.log.retention_limits import retained_from
-from conveyor.log.segments.segment import Segment
-from conveyor.log.segments.trim import TrimJob
+from conveyor.records.checked_batch import CheckedBatch
+from conveyor.replication.high_watermark import HighWatermark
+from conveyor.replication.roles import Follower, Leader, Role, check_succession
+from conveyor.replication.waiters import OffsetWaiters, Waiter, Watchers
 
 log = logging.getLogger(__name__)
 
-Waiter = Callable[[RequestError | None], None]
-"""Called once: with None when the offset is reached, with the error when it never will be."""
-
 
 class QueueView(Protocol):
-    """What those who take messages out of a partition as out of a queue say about its retention."""
+    """The limits that a partition's queue sets for its retention."""
 
-    def held_from(self) -> int | None:
-        """The first message that is not due yet: it and what follows must be kept."""
+    def retain_from_offset(self) -> int | None:
+        """The first message that is not due yet. Retention keeps it and all later records."""
         ...
 
     def settled_offset(self) -> int:
-        """Everything below is settled by every subscription."""
+        """Every subscription has settled all messages below this offset."""
         ...
 
 
 class Partition:
     """See the module's docstring.
 
-    wants_write, wants_flush: called when there is something to write or flush; the owner then calls `write`, or
+    wants_write, wants_flush: called when there are records to write or flush; the owner then calls `write`, or
     `begin_flush` and `complete_flush`. went_offline: called after a StorageFailure.
     """
 
@@ -58,50 +58,76 @@ class Partition:
         self,
         identity: TopicPartition,
         log: Log,
-        leader_epoch: LeaderEpoch,
+        role: Role,
         wants_write: Callable[["Partition"], None],
         wants_flush: Callable[["Partition"], None],
         went_offline: Callable[[StorageFailure], None] | None = None,
     ) -> None:
         self.identity = identity
         self.log = log
-        self.leader_epoch = leader_epoch
-        self.high_watermark = Offset(log.flushed_offset)
-        self.opened_offset: Offset | None = self.high_watermark
-        """Where the log ended when it was opened; None once its queue has forgotten what it knew of lost messages."""
+        self.role: Role = role
+        self._high_watermark = HighWatermark(log.flushed_offset)
+        self.recovered_end_offset: Offset | None = self.high_watermark
+        """The log end offset when the log was opened; None once the queue has discarded its state of lost messages."""
         self.acknowledged_offset: int = self.high_watermark
-        """The end of what acks=1 has promised: ahead of the high watermark until that is flushed."""
+        """The end of the records acknowledged under acks=1. It is ahead of the high watermark until they are flushed.
+        """
         self.offline_reason: str | None = None
         self._has_passing_failure = False
-        self.is_read_only = False
         self._went_offline = went_offline
         self._jobs_count = 0
         self._wants_write = wants_write
         self._wants_flush = wants_flush
-        self._written_waiters: deque[tuple[int, Waiter]] = deque()
-        self._committed_waiters: deque[tuple[int, Waiter]] = deque()
+        self._written_waiters = OffsetWaiters()
+        self._committed_waiters = OffsetWaiters()
         self.queue: QueueView | None = None
         self.inbox: Partition | None = None
-        """Where what is published goes instead, until it is due; then only the forwarder appends here."""
-        self._watchers: dict[Callable[[], None], None] = {}
+        """If set, producers append to the inbox until a record is due, and only the forwarder appends here."""
+        self._watchers = Watchers()
         self._flushing = False
-        log.begin_epoch(leader_epoch)
+        self._begin_role(is_new_epoch=True)
 
-    def append(self, batch: Bytes, now_ms: int, *, is_checked: bool = False, is_own: bool = False) -> AppendInfo:
-        """Append one record batch; see `Log.append`. Raises RequestError, also if the partition is or goes offline.
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        return self.role.epoch
 
-        is_checked: its records were checked before. is_own: the broker has made it; see `Log.append_own`.
+    @property
+    def high_watermark(self) -> Offset:
+        return self._high_watermark.offset
+
+    def assume(self, role: Role) -> None:
+        """Change to another role. Raises AssertionError if the role cannot follow the present one; see `roles`.
+
+        A leader that becomes a follower answers all waiters with NOT_LEADER. A leader that continues in a higher epoch
+        keeps its offset waiters, because its appended records stay. Watchers are called in either case.
         """
+        before = self.role
+        if role == before:
+            return
+        check_succession(before, role)
+        self.role = role
+        log.info(
+            "role assumed partition=%s role=%s leader=%s leader_epoch=%d",
+            self.identity, type(role).__name__, role.leader, role.epoch,
+        )  # fmt: skip
         if self.offline_reason is not None:
-            raise self.offline_error()
-        if self.is_read_only:
-            raise RequestError(ErrorKind.DISK_FULL, f"{self.identity}: there is no room to store its leader epoch")
+            return
+        self._begin_role(is_new_epoch=role.epoch > before.epoch)
+        if isinstance(role, Follower):
+            self._fail_waiters(lambda: self._not_leader(role))
+        self._watchers.notify()
+
+    def resign(self) -> None:
+        """Stop leading before the next leader is known. All waiters get NOT_LEADER."""
+        if isinstance(self.role, Leader):
+            self.assume(Follower(leader=None, epoch=self.role.epoch))
+
+    def append(self, batch: CheckedBatch, now_ms: int) -> AppendInfo:
+        """Append one record batch; see `Log.append`. Raises RequestError, also if the partition is or goes offline."""
+        self.check_writable()
         was_idle = not self.log.needs_write
         try:
-            if is_own:
-                info = self.log.append_own(batch, self.leader_epoch, now_ms)
-            else:
-                info = self.log.append(batch, self.leader_epoch, now_ms, is_checked=is_checked)
+            info = self.log.append(batch, self.role.epoch, now_ms)
         except StorageFailure as failure:
             self.go_offline(failure)
             raise self.offline_error() from failure
@@ -109,43 +135,54 @@ class Partition:
             self._wants_write(self)
         return info
 
+    def check_writable(self) -> None:
+        """Check that this broker can append. Raises RequestError: PARTITION_OFFLINE, NOT_LEADER, DISK_FULL."""
+        role = self.role
+        if self.offline_reason is not None or isinstance(role, Follower) or role.is_read_only:
+            raise self._append_error()
+
     def write(self) -> None:
-        """Write what this turn appended, tell who waits for it, and ask for the flush that the policy wants."""
+        """Write the records appended in this tick, call their waiters, and request the flush if the policy does."""
         if self.offline_reason is not None:
             return
         try:
             self.log.write()
         except StorageFailure as failure:
             return self.go_offline(failure)
-        _release(self._written_waiters, self.log.written_offset)
+        self._written_waiters.release(self.log.written_offset)
         if self.log.topic.flush_policy == "ack":
             self._wants_flush(self)
         else:
-            self._advance(self.log.written_offset)
+            self._report_progress(self.log.written_offset)
+
+    def want_flush(self) -> None:
+        """Request a flush if there are unflushed records."""
+        if self.log.needs_flush:
+            self._wants_flush(self)
 
     def begin_flush(self) -> FlushJob | None:
-        """A job to run off the loop, if there is something to flush."""
+        """Return a job to run off the loop; None if there is nothing to flush."""
         if self.offline_reason is not None or not self.log.needs_flush:
             return None
         self._flushing = True
         return self.log.begin_flush()
 
     def complete_flush(self, job: FlushJob, failure: StorageFailure | None) -> None:
-        """Take the result of a flush."""
+        """Process the result of a flush."""
         self._flushing = False
         if self.offline_reason is not None:
             if failure is not None and not isinstance(failure, PassingFailure):
-                self._has_passing_failure = False  # Two failures met: neither may have lost anything.
+                self._has_passing_failure = False  # Both failures are passing ones: neither has lost data.
             return self.log.abandon()
         if failure is not None:
             return self.go_offline(failure)
         self.log.complete_flush(job)
         if self.log.topic.flush_policy == "ack":
-            self._advance(self.log.flushed_offset)
+            self._report_progress(self.log.flushed_offset)
 
     def when_written(self, offset: int, waiter: Waiter) -> None:
-        """Call back when everything below an offset is in the page cache (acks=1)."""
-        if offset > self.acknowledged_offset:
+        """Call back when all records below an offset are in the page cache (acks=1)."""
+        if offset > self.acknowledged_offset and isinstance(self.role, Leader):
             self.acknowledged_offset = offset
         self._wait(self._written_waiters, offset, self.log.written_offset, waiter)
 
@@ -154,88 +191,15 @@ class Partition:
         self._wait(self._committed_waiters, offset, self.high_watermark, waiter)
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call back once, at the next rise of the high watermark, or when the partition goes offline."""
-        self._watchers[changed] = None
+        """Call back once: when the high watermark rises, the role changes, or the partition goes offline."""
+        self._watchers.add(changed)
 
     def unwatch(self, changed: Callable[[], None]) -> None:
-        self._watchers.pop(changed, None)
-
-    def delete_records(self, offset: int) -> TrimJob:
-        """Let go of everything below an offset; the caller runs the job.
-
-        Raises RequestError: OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, PARTITION_OFFLINE.
-        """
-        if self.offline_reason is not None:
-            raise self.offline_error()
-        if not self._may_let_go:
-            raise RequestError(
-                ErrorKind.POLICY_VIOLATION, f"{self.identity} is compacted: its cleanup.policy does not say `delete`"
-            )
-        if not 0 <= offset <= self.high_watermark:
-            raise RequestError(
-                ErrorKind.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is outside 0..{self.high_watermark} of {self.identity}",
-            )
-        try:
-            return self.log.trim(offset)
-        except StorageFailure as failure:
-            raise self.failed_read(failure) from failure
-
-    def retain(self, now_ms: int, *, may_roll: bool = True) -> TrimJob | None:
-        """Trim the log as the topic's retention asks; None if nothing goes.
-
-        may_roll: the active segment is closed if all of it is too old. That takes room on the disk, for its indexes.
-        """
-        if self.offline_reason is not None or not self._may_let_go:
-            return None
-        if may_roll and not self._roll_if_too_old(now_ms):
-            return None
-        log = self.log
-        limit, settled = int(self.high_watermark), 0
-        if self.queue is not None:
-            held = self.queue.held_from()
-            limit, settled = limit if held is None else min(limit, held), self.queue.settled_offset()
-        start = retained_from(log.segments, log.log_start_offset, log.topic, limit, now_ms, settled)
-        try:
-            return log.trim(start) if start > log.log_start_offset else None
-        except StorageFailure as failure:
-            self.failed_read(failure)
-            return None
-
-    def _roll_if_too_old(self, now_ms: int) -> bool:
-        try:
-            self.log.roll_if_too_old(now_ms)
-        except StorageFailure as failure:
-            self.go_offline(failure)
-            return False
-        if self.log.needs_flush:
-            self._wants_flush(self)
-        return True
-
-    @property
-    def _may_let_go(self) -> bool:
-        """Whether the topic's records ever go as a whole, not just the older ones of a key."""
-        return self.log.topic.cleanup_policy != "compact"
-
-    def plan_compaction(self, now_ms: int, max_keys: int) -> CompactionPlan | None:
-        """What of the log is worth compacting now; None if nothing is."""
-        if self.offline_reason is not None:
-            return None
-        return self.log.plan_compaction(self.high_watermark, now_ms, max_keys)
-
-    def begin_swap(self, result: CompactionResult) -> SwapJob | None:
-        """See `Log.begin_swap`; None also if the partition is not served any more."""
-        return None if self.offline_reason is not None else self.log.begin_swap(result)
-
-    def complete_swap(self, result: CompactionResult, new: Sequence[Segment]) -> None:
-        """See `Log.complete_swap`."""
-        if self.offline_reason is None:
-            self.log.complete_swap(result, new)
+        self._watchers.remove(changed)
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> FileSlice | None:
-        """What consumers may see from an offset on; None for nothing yet. Raises RequestError."""
-        if self.offline_reason is not None:
-            raise self.offline_error()
+        """Return committed records from an offset on; None if there are none yet. Raises RequestError."""
+        self.check_online()
         if self.high_watermark < offset <= self.acknowledged_offset:
             return None
         try:
@@ -246,7 +210,7 @@ class Partition:
             raise self.failed_read(failure) from failure
 
     def failed_read(self, failure: StorageFailure) -> RequestError:
-        """What to answer to a read that failed: go offline, unless it may succeed later."""
+        """Return the error for a failed read. Takes the partition offline unless a later read may succeed."""
         if isinstance(failure, ReadLater):
             log.warning("read failed partition=%s reason=%s", self.identity, failure)
             return RequestError(ErrorKind.PARTITION_OFFLINE, f"{self.identity} cannot be read now: {failure}")
@@ -254,38 +218,38 @@ class Partition:
         return self.offline_error()
 
     def offline_error(self) -> RequestError:
-        """What to answer while it is offline."""
+        """Return the error for calls while the partition is offline."""
         return RequestError(ErrorKind.PARTITION_OFFLINE, f"{self.identity} is offline: {self.offline_reason}")
 
     def check_online(self) -> None:
-        """Raises RequestError (PARTITION_OFFLINE)."""
-        if self.offline_reason is not None:
-            raise self.offline_error()
+        """Check that this broker serves the partition. Raises RequestError: PARTITION_OFFLINE, NOT_LEADER."""
+        error = self._unserved()
+        if error is not None:
+            raise error
 
     def check_leader_epoch(self, epoch: int) -> None:
-        """Compare the epoch that a client knows, if it does (-1). Raises RequestError. Source: KIP-320."""
+        """Check the role and the client's epoch (-1: unknown). Raises RequestError. Source: KIP-320."""
         if 0 <= epoch < self.leader_epoch:
             raise RequestError(ErrorKind.FENCED_LEADER_EPOCH, f"{self.identity}: epoch is {self.leader_epoch}")
         if epoch > self.leader_epoch:
             raise RequestError(ErrorKind.UNKNOWN_LEADER_EPOCH, f"{self.identity}: epoch is {self.leader_epoch}")
+        if isinstance(self.role, Follower):
+            raise self._not_leader(self.role)
 
     def check_replicas(self) -> None:
-        """Whether acks=all can be promised. Raises RequestError (NOT_ENOUGH_REPLICAS)."""
-        needed = self.log.topic.min_insync_replicas
-        if needed > 1:
+        """Check that the ISR is large enough for acks=all. Raises RequestError: NOT_ENOUGH_REPLICAS, NOT_LEADER."""
+        if isinstance(self.role, Follower):
+            raise self._not_leader(self.role)
+        needed, count = self.log.topic.min_insync_replicas, len(self.role.isr)
+        if count < needed:
+            replicas = f"{count} in-sync replica{'' if count == 1 else 's'}"
             raise RequestError(
-                ErrorKind.NOT_ENOUGH_REPLICAS, f"{self.identity} has 1 in-sync replica, min.insync.replicas is {needed}"
+                ErrorKind.NOT_ENOUGH_REPLICAS, f"{self.identity} has {replicas}, min.insync.replicas is {needed}"
             )
-
-    def begin_epoch(self, epoch: LeaderEpoch) -> None:
-        """A new leader epoch is stored: what is appended from now on is of it."""
-        self.leader_epoch = epoch
-        self.log.begin_epoch(epoch)
-        self.is_read_only = False
 
     @contextmanager
     def job(self) -> Iterator[None]:
-        """Around a job that changes files of the log off the loop: nobody else may open the log meanwhile."""
+        """Mark a job that changes the log's files off the loop. The log cannot be reopened until the job ends."""
         self._jobs_count += 1
         try:
             yield
@@ -294,13 +258,13 @@ class Partition:
 
     @property
     def may_return(self) -> bool:
-        """Whether the log can be opened again: its failure may have passed, and nothing works on its files."""
+        """Return whether the log can be reopened: its failure may have passed, and no job uses its files."""
         return self._has_passing_failure and not self._flushing and not self._jobs_count
 
     def go_offline(self, failure: StorageFailure) -> None:
-        """Stop serving: what is on the disk is true, what is in memory may not be.
+        """Stop serving: the disk is the truth, memory may differ from it.
 
-        The failure itself is kept nowhere: its traceback would keep the log's files open, and their room taken.
+        The exception is not kept: its traceback would keep the log's files open and their space in use.
         """
         if self.offline_reason is None:
             reason = str(failure)
@@ -311,41 +275,65 @@ class Partition:
                 self._went_offline(failure)
 
     def stay_offline(self, failure: StorageFailure) -> None:
-        """Its log could not be opened again."""
+        """Record that the log could not be reopened."""
         self._has_passing_failure = isinstance(failure, PassingFailure)
         self.offline_reason = str(failure)
 
     def end(self, reason: str) -> None:
-        """Answer everybody who waits, and let go of the files."""
+        """Answer all waiters and release the log's files."""
         self.offline_reason = reason
-        for waiters in (self._written_waiters, self._committed_waiters):
-            while waiters:
-                waiters.popleft()[1](self.offline_error())
-        self._notify()
+        self._fail_waiters(self.offline_error)
+        self._watchers.notify()
         if not self._flushing:
             self.log.abandon()
 
-    def _advance(self, offset: Offset) -> None:
-        if offset > self.high_watermark:
-            self.high_watermark = offset
-            _release(self._committed_waiters, offset)
-            self._notify()
+    def _begin_role(self, *, is_new_epoch: bool) -> None:
+        """A leader records its epoch at the log's end at once, before the epoch has a record (KAFKA-7415).
 
-    def _wait(self, waiters: deque[tuple[int, Waiter]], offset: int, reached: int, waiter: Waiter) -> None:
-        if offset <= reached:
+        Earlier leaders may have acknowledged the whole log: a read below its end returns nothing yet rather than an
+        error.
+        """
+        role, log = self.role, self.log
+        if isinstance(role, Follower):
+            return self._high_watermark.begin((), is_new_epoch=is_new_epoch)
+        if is_new_epoch:
+            log.begin_epoch(role.epoch)
+            self.acknowledged_offset = log.log_end_offset
+        self._high_watermark.begin(role.isr, is_new_epoch=is_new_epoch)
+        self._report_progress(log.flushed_offset if log.topic.flush_policy == "ack" else log.written_offset)
+
+    def _report_progress(self, offset: Offset) -> None:
+        """Report this broker's offset. The high watermark rises if all other replicas have reached it."""
+        role = self.role
+        if isinstance(role, Leader) and self._high_watermark.report(role.leader, offset):
+            self._committed_waiters.release(self.high_watermark)
+            self._watchers.notify()
+
+    def _wait(self, waiters: OffsetWaiters, offset: int, reached: int, waiter: Waiter) -> None:
+        if isinstance(self.role, Follower):
+            waiter(self._unserved())
+        elif offset <= reached:
             waiter(None)
         elif self.offline_reason is not None:
             waiter(self.offline_error())
         else:
-            waiters.append((offset, waiter))
+            waiters.add(offset, waiter)
 
-    def _notify(self) -> None:
-        if self._watchers:
-            watchers, self._watchers = self._watchers, {}
-            for changed in watchers:
-                changed()
+    def _fail_waiters(self, error: Callable[[], RequestError]) -> None:
+        self._written_waiters.fail(error)
+        self._committed_waiters.fail(error)
 
+    def _append_error(self) -> RequestError:
+        error = self._unserved()
+        if error is not None:
+            return error
+        return RequestError(ErrorKind.DISK_FULL, f"{self.identity}: there is no room to store its leader epoch")
 
-def _release(waiters: deque[tuple[int, Waiter]], reached: int) -> None:
-    while waiters and waiters[0][0] <= reached:
-        waiters.popleft()[1](None)
+    def _unserved(self) -> RequestError | None:
+        if self.offline_reason is not None:
+            return self.offline_error()
+        return self._not_leader(self.role) if isinstance(self.role, Follower) else None
+
+    def _not_leader(self, role: Follower) -> NotLeader:
+        leads = "no broker" if role.leader is None else f"broker {role.leader}"
+        return NotLeader(f"{self.identity} is led by {leads} in epoch {role.epoch}", role.leader, role.epoch)

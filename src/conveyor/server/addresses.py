@@ -1,4 +1,4 @@
-"""Where a listener binds, and whether it may."""
+"""Addresses of listeners: parsing, the check of what they expose, binding."""
 
 import errno
 import ipaddress
@@ -9,7 +9,7 @@ from conveyor.kernel.errors import SettingsError, StartupError
 
 
 class Address(NamedTuple):
-    """A host and a port; prints as both."""
+    """A host and a port; prints as `host:port`."""
 
     host: str
     port: int
@@ -19,7 +19,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, setting: str) -> Address:
-    """`host:port`, `[v6]:port`. Raises SettingsError."""
+    """Parse `host:port` or `[v6]:port`. Raises SettingsError."""
     host, separator, port = text.rpartition(":")
     if not separator or not host or not port.isdecimal() or int(port) > 65535:
         raise SettingsError(f"setting '{setting}' is {text!r}: it takes host:port, such as 127.0.0.1:9092")
@@ -27,11 +27,14 @@ def parse_address(text: str, setting: str) -> Address:
 
 
 def check_exposure(address: Address, setting: str, insecure: bool) -> None:
-    """Refuse to listen beyond this machine while nobody is authenticated, unless told to. Raises SettingsError."""
+    """Refuse an address that other machines can reach while clients are not authenticated, unless `insecure`.
+
+    Raises SettingsError.
+    """
     if not insecure and not _is_loopback(address.host):
         raise SettingsError(
-            f"{setting} {address} can be reached from other machines, and nothing authenticates clients:"
-            " bind to 127.0.0.1, or say --insecure"
+            f"{setting} {address} can be reached from other machines, and clients are not authenticated:"
+            " bind to 127.0.0.1, or add --insecure"
         )
 
 
@@ -51,7 +54,7 @@ def bind(address: Address, setting: str) -> socket.socket:
 
 
 def bound_address(bound: socket.socket) -> Address:
-    """Where a socket really listens, its port picked by the system if it was 0."""
+    """The address at which a socket listens, with the port that the system picked for port 0."""
     name = bound.getsockname()
     return Address(name[0], name[1])
 
@@ -59,8 +62,8 @@ def bound_address(bound: socket.socket) -> Address:
 def _cannot_bind(address: Address, setting: str, error: Exception) -> StartupError:
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return StartupError(
-            f"port {address.port} on {address.host} is taken by another process:"
-            f" stop it, or choose another with --{setting} {address.host}:PORT (0 picks a free one)"
+            f"port {address.port} on {address.host} is in use by another process:"
+            f" stop it, or choose another port with --{setting} {address.host}:PORT (0 picks a free one)"
         )
     return StartupError(f"cannot listen on {address} (--{setting}): {error}")
 

@@ -1,13 +1,14 @@
-"""The HTTP listener. Its socket listens from the start; the web framework is loaded when somebody first connects.
+"""The HTTP listener. Its socket listens from the start; the HTTP door is loaded at the first connection.
 
-Loading it takes some hundreds of milliseconds and 20 MiB, which a broker inside a test, or one that nobody asks over
-HTTP, need not pay. It is loaded on a thread, so that Kafka clients are served meanwhile; the first HTTP client waits.
+Loading the door and its web framework takes some hundreds of milliseconds and 20 MiB, which a broker without HTTP
+clients, such as one inside a test, need not pay. It is loaded on a thread, so that Kafka clients are served meanwhile;
+the first HTTP client waits.
 
-Operators' probes are answered whatever the clients do: a connection beyond `network.max_http_connections`, or one to a
-broker that stops, is served by an application of `/healthz`, `/readyz` and `/metrics`, which answers all else with 503.
-Of such connections there are few: a new one takes the place of the oldest, and one that sends no request for a second
-is closed. A request's line and each of its headers are limited to 8 KiB; another connection that sends no whole request
-header for a while is closed, too.
+Operators' probes are answered whatever the clients do: a connection beyond `network.max_http_connections`, or to a
+broker that is stopping, is served by an application of `/healthz`, `/readyz` and `/metrics`, which answers every other
+request with 503. The number of such connections is small: a new one replaces the oldest, and one that sends no request
+for a second is closed. The request line and each header are limited to 8 KiB. Any other connection that sends no whole
+request header for a while is closed, too.
 """
 
 import asyncio
@@ -15,21 +16,21 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.http_api.requests.tokens import Tokens
 from conveyor.server.network_probe import NetworkProbe
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # The only part of the broker that is loaded late: see the docstring.
     from aiohttp import web
 
     from conveyor.http_api.engine.site import Site
 
 OPERATIONS_CONNECTIONS = 64
-"""Connections beyond the limit that may ask the endpoints for operators."""
+"""The number of connections beyond the limit that may use the operators' endpoints."""
 
 _BACKLOG = 1024
 _IDLE_S = 75
-"""Longer than load balancers keep their own idle connections, so that it is they who close them."""
+"""Longer than load balancers keep idle connections, so that they close them, not the broker."""
 _OPERATIONS_IDLE_S = 1
 
 
@@ -37,7 +38,7 @@ class HttpListener:
     """See the module's docstring."""
 
     def __init__(
-        self, broker: Broker, probe: NetworkProbe, bound: socket.socket, max_connections: int, tokens: Tokens
+        self, broker: BrokerNode, probe: NetworkProbe, bound: socket.socket, max_connections: int, tokens: Tokens
     ) -> None:
         self._broker = broker
         self._probe = probe
@@ -50,17 +51,17 @@ class HttpListener:
         self._server: asyncio.Server | None = None
 
     def start(self) -> None:
-        """Wait for the first connection."""
+        """Wait for the first connection, which loads the HTTP door."""
         self._loop.add_reader(self._socket.fileno(), self._first_connection)
 
     async def finish_requests(self, seconds: float) -> None:
-        """Take no more requests but operators', answer those that wait, and let the others end, within this time."""
+        """Take no more requests but operators', answer waiting requests, and finish the others, within this time."""
         self._loop.remove_reader(self._socket.fileno())
         if self._clients is not None:
             await self._clients.finish_requests(seconds)
 
     async def drain(self, seconds: float) -> None:
-        """Let clients read what they are owed, within this time."""
+        """Wait until clients have read their responses, within this time."""
         if self._clients is not None:
             await self._clients.drain(seconds)
 

@@ -1,15 +1,16 @@
-"""The Kafka listener: sockets of clients, and what they may take of the broker's memory and patience.
+"""The Kafka listener: the sockets of clients, and the limits on the memory and time that each may take.
 
-- A client that does not read is not written to, and not read from: file slices are read from the disk only as far as
-  the socket takes them. What is not in memory is read on a thread, so that a consumer of cold records stalls no other.
-- When a read of stored records fails, their partition is told, and the connection is closed: its answer has begun.
-- A client that sends much is read from a part at a time, and others have their turns in between.
-- A client that was too fast for its quota is not read from for a while.
+- The broker reads no requests from a client that does not read its responses. It reads file slices from the disk only
+  as far as the socket accepts them, and those that are not in memory on a thread, so that a consumer of cold records
+  stalls no other client.
+- If a read of stored records fails, the partition learns of it, and the connection is closed: its response has begun.
+- A client that sends much is read in portions, so that other clients are served in between.
+- A client that exceeded its quota is not read from for a while.
 - A large request waits for its share of the budget for requests (`RequestBudget`) before the rest of it is read. Small
   requests are counted only; when they alone are beyond the limit, the connection that holds most is closed.
 - A connection that finishes no request for `network.max_idle_ms` is closed, and one whose request is not whole
   `network.max_receive_ms` after it began.
-- A broker that stops reads no more, and closes each connection when its client has read what it is owed.
+- A stopping broker reads no more requests, and closes each connection when its client has read its responses.
 """
 
 import asyncio
@@ -19,8 +20,9 @@ from collections import deque
 from functools import partial
 from typing import cast
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.request_budget import Share
+from conveyor.kafka_api.registry import HANDLERS
 from conveyor.kafka_api.wire.call import Part
 from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
@@ -33,16 +35,16 @@ _BACKLOG = 1024
 _CHUNK_BYTES = 1 << 18
 _COLD_READ_BYTES = 1 << 20
 _BULK_BYTES = 1 << 16
-"""So much at once comes only from a client that sends much."""
+"""A chunk of this size comes only from a client that sends much."""
 
 _TURN_BYTES = 1 << 20
-"""Of one client in one turn; libuv alone would go on reading up to 8 MB before it looks at another one."""
+"""Of one client in one tick of the loop; libuv alone would go on reading up to 8 MB before it looks at another one."""
 
 
 class KafkaListener:
     """All connections of Kafka clients."""
 
-    def __init__(self, broker: Broker, probe: NetworkProbe, max_connections: int) -> None:
+    def __init__(self, broker: BrokerNode, probe: NetworkProbe, max_connections: int) -> None:
         self.broker = broker
         self.max_connections = max_connections
         self.probe = probe
@@ -60,7 +62,7 @@ class KafkaListener:
         self._sweep_later()
 
     def stop_reading(self) -> None:
-        """Take no more connections, and no more requests from those there are."""
+        """Accept no more connections, and no more requests on open ones."""
         if self._server is not None:
             self._server.close()
         if self._sweep is not None:
@@ -69,7 +71,7 @@ class KafkaListener:
             connection.stop_reading()
 
     async def drain(self, seconds: float) -> None:
-        """Close each connection once its client has read what was answered, and after this time in any case."""
+        """Close each connection once its client has read its responses, and after this time in any case."""
         for connection in list(self.connections):
             connection.finish()
         try:
@@ -77,7 +79,7 @@ class KafkaListener:
                 await self._all_closed.wait()
         except TimeoutError:
             for connection in list(self.connections):
-                connection.close("it does not read its answers, and the broker stops (network.drain_timeout_ms)")
+                connection.close("its client does not read, and the broker stops (network.drain_timeout_ms)")
 
     def opened(self, connection: "_ClientProtocol") -> None:
         self.connections.add(connection)
@@ -86,13 +88,13 @@ class KafkaListener:
         self._all_closed.clear()
 
     def closed(self) -> None:
-        """The socket of a connection, which may have ended before."""
+        """A connection's socket is closed; the connection may have ended before."""
         self._open_sockets -= 1
         if not self._open_sockets:
             self._all_closed.set()
 
     def count(self, connection: "_ClientProtocol", change: int) -> None:
-        """Account for bytes of small requests; too many, and the connection that holds most is closed."""
+        """Account for bytes of small requests. Above the limit, close the connection that holds most."""
         budget = self.broker.request_budget
         budget.count(change)
         if change > 0 and budget.has_too_many:
@@ -117,7 +119,7 @@ class KafkaListener:
 
 
 class _ClientProtocol(asyncio.Protocol):
-    """One socket: reads into a `KafkaConnection`, writes what it sends."""
+    """One socket: feeds a `KafkaConnection` and writes its responses."""
 
     def __init__(self, listener: KafkaListener) -> None:
         self._listener = listener
@@ -129,7 +131,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._reading = True
         self._ended = self._stopping = self._finishing = False
         self._shares: deque[Share] = deque()
-        """Of large requests, in their order; the last may not be granted yet."""
+        """The shares of large requests, in their order; the last may not be granted yet."""
         self._finished_requests = self._received_requests = 0
         self._last_progress = self._receiving_since = self._loop.time()
         self.counted_bytes = 0
@@ -139,13 +141,14 @@ class _ClientProtocol(asyncio.Protocol):
         peer = transport.get_extra_info("peername") or ("?", 0)
         self._peer = f"{peer[0]}:{peer[1]}"
         failed = partial(self.close, level=logging.INFO)
-        self._connection = KafkaConnection(self._listener.broker, peer[0], self._send, self._balance, failed)
+        broker = self._listener.broker
+        self._connection = KafkaConnection(broker, HANDLERS, peer[0], self._send, self._balance, failed)
         _tune(transport.get_extra_info("socket"))
         self._listener.opened(self)
         limit = self._listener.max_connections
         if len(self._listener.connections) > limit:
             self.close(f"more than {limit} connections (network.max_connections)")
-        elif not self._listener.broker.quotas.admits_connection(peer[0]):
+        elif not broker.quotas.admits_connection(peer[0]):
             self.close(f"more connections a second from {peer[0]} than its quota (connection_creation_rate)")
 
     def data_received(self, data: bytes) -> None:
@@ -187,7 +190,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._balance()
 
     def finish(self) -> None:
-        """Close once the output is sent."""
+        """Close the connection once its output is sent."""
         self._finishing = True
         self._write_more()
 
@@ -201,7 +204,7 @@ class _ClientProtocol(asyncio.Protocol):
             self.close(f"no finished request for {idle_ms} ms (network.max_idle_ms)")
 
     def close_if_half_sent(self, now: float, max_receive_ms: int) -> None:
-        """Time counts from when a request began, or may be read on after it has waited for its share or a quota."""
+        """The time counts from the start of the request, or from the end of its wait for a share or a quota."""
         connection = self._connection
         received = connection.received_requests
         is_held_back = not self._has_share or connection.is_muted
@@ -223,10 +226,10 @@ class _ClientProtocol(asyncio.Protocol):
 
     def _count_bulk(self, size: int) -> None:
         if not self._turn_bytes:
-            self._listener.broker.turn.add_output(self._begin_turn)
+            self._listener.broker.loop_tick.add_output(self._begin_tick)
         self._turn_bytes += size
 
-    def _begin_turn(self) -> None:
+    def _begin_tick(self) -> None:
         self._turn_bytes = 0
         self._balance()
 
@@ -258,7 +261,7 @@ class _ClientProtocol(asyncio.Protocol):
 
     @property
     def _has_share(self) -> bool:
-        """Whether the large request that is being received may be read on, if there is one."""
+        """Whether the rest of the large request that is being received, if any, may be read."""
         return not self._shares or self._shares[-1].granted is None
 
     def _send(self, parts: list[Part]) -> None:
@@ -281,7 +284,7 @@ class _ClientProtocol(asyncio.Protocol):
             self._transport.close()
 
     def _next_chunk(self) -> Bytes:
-        """What can be sent without waiting for the disk; where that is nothing more, a thread begins to read on."""
+        """The next bytes to send without waiting for the disk; starts a read on a thread when there are none."""
         pieces: list[Bytes] = []
         size = 0
         output = self._output
@@ -293,7 +296,7 @@ class _ClientProtocol(asyncio.Protocol):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_cached(self, part: FileSlice, room: int) -> Bytes:
-        """The next bytes of a slice that are in memory; the others wait at the head of the queue."""
+        """The next bytes of a slice that are in the page cache; the rest goes back to the head of the queue."""
         try:
             content = part.file.read_cached(part.position, min(part.length, room))
         except StorageFailure as failure:
@@ -333,7 +336,7 @@ class _ClientProtocol(asyncio.Protocol):
         self.close("stored records could not be read")
 
     def _balance(self) -> None:
-        """Read from the client only while it reads our answers, not too many of them are owed, and no quota forbids."""
+        """Read from the client only while it reads its responses, few of them are pending, and no quota forbids."""
         if self._ended:
             return
         try:
@@ -350,7 +353,7 @@ class _ClientProtocol(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def _takes_requests(self) -> bool:
-        """Whether requests that were received are worked on. They may hold shares, and so do not wait for one."""
+        """Whether to work on received requests. These may hold shares already, so they do not wait for one."""
         connection = self._connection
         if self._stopping or not self._writable or self._waits_for_disk or self._turn_bytes >= _TURN_BYTES:
             return False
@@ -358,12 +361,12 @@ class _ClientProtocol(asyncio.Protocol):
 
 
 def _after(part: FileSlice, length: int) -> FileSlice:
-    """What is left of a slice after so many of its bytes."""
+    """The rest of a slice after its first `length` bytes."""
     return FileSlice(part.file, part.position + length, part.length - length, part.failed)
 
 
 def _read_whole(part: FileSlice, length: int) -> bytes | StorageFailure:
-    """A slice's first bytes; a file that ends before them is damaged."""
+    """The first bytes of a slice; StorageFailure if the file ends before them."""
     try:
         content = part.file.read(part.position, length)
     except StorageFailure as failure:

@@ -1,7 +1,8 @@
 """A broker with its doors open: wiring, start, stop.
 
-Start: data directory, sockets bound, logs recovered, Kafka door open, HTTP door open, ready.
-Stop: no new requests but for `/readyz`, which says so; answers are given and read; connections closed, logs sealed.
+Start: lock the data directory, bind the sockets, recover the logs, open the Kafka door, open the HTTP door, ready.
+Stop: refuse new requests except operators', answer the pending ones, wait until clients have read their responses,
+close the connections, seal the logs.
 """
 
 import asyncio
@@ -10,7 +11,6 @@ import logging
 import resource
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -19,11 +19,10 @@ from conveyor.adapters.compactor import ProcessCompactor, ThreadCompactor
 from conveyor.adapters.disk import RealDisk
 from conveyor.adapters.sqlite_store import SqliteStore
 from conveyor.adapters.system_clock import SystemClock
-from conveyor.broker.broker_node import Broker, BrokerPorts
+from conveyor.broker.broker_node import BrokerNode, BrokerPorts
 from conveyor.broker.partitions.compaction import Compactor
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.http_api.requests.tokens import read_tokens
-from conveyor.kafka_api.registry import load_all
 from conveyor.kernel.errors import StartupError, StorageFailure
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
 from conveyor.server.addresses import Address, bind, bound_address, check_exposure, parse_address
@@ -33,21 +32,21 @@ from conveyor.server.kafka_listener import KafkaListener
 from conveyor.server.network_probe import NetworkProbe
 from conveyor.settings.tree import Settings
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # It needs Linux: see `_load_kernel_syncs`.
     from conveyor.adapters.kernel_syncs import KernelSyncs
 
 log = logging.getLogger(__name__)
 
 _MOST_FILES = 1 << 20
-"""What a broker makes use of at most, where the system sets no limit."""
+"""The limit of open files to assume where the system sets none."""
 _OTHER_DESCRIPTORS = 64 + OPERATIONS_CONNECTIONS
-"""Kept back from segment files and connections: listeners, the metadata store, files that are written whole, probes."""
+"""Descriptors reserved for listeners, the metadata store, files that are written whole, and operators' connections."""
 
 
 class Server:
     """One broker and its listeners. `storage`: a data directory, or a disk and a metadata store made elsewhere.
 
-    `stopping` is set by whoever wants the server to stop, and by a bug, which is then in `failure`.
+    Set `stopping` to stop the server. A bug sets it, too, and stores its exception in `failure`.
     """
 
     def __init__(self, settings: Settings, storage: Path | tuple[Disk, MetadataStore]) -> None:
@@ -63,7 +62,7 @@ class Server:
         self._stack = contextlib.AsyncExitStack()
 
     async def start(self, clock: Clock | None = None) -> None:
-        """Accept requests when this returns. Raises SettingsError, StartupError; nothing is left open then."""
+        """Start to accept requests. Raises SettingsError, StartupError, and then leaves nothing open."""
         async with contextlib.AsyncExitStack() as stack:
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(self._on_loop_error)
@@ -73,7 +72,7 @@ class Server:
             self._stack = stack.pop_all()
 
     async def stop(self) -> None:
-        """Answer what is owed, flush and seal the logs, close everything."""
+        """Answer pending requests, flush and seal the logs, close everything."""
         self.broker.is_stopping = True
         await self._stack.aclose()
 
@@ -95,13 +94,13 @@ class Server:
         stack.push_async_callback(self._drain, listener, http)
         await listener.start(kafka_socket)
         http.start()
-        self._loading = asyncio.get_running_loop().run_in_executor(None, load_all)
 
-    async def load_the_rest(self) -> None:
-        """What the first requests need not wait for, and what may stop the process for some milliseconds."""
-        await self._loading
+    async def use_kernel_syncs(self) -> None:
+        """Sync files through the kernel's own queue from now on, where the system has one; until then, threads do it.
+
+        Called when the broker is ready, because it stops the process for some 30 ms.
+        """
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, _load_groups_and_queues)
         try:
             kernel_syncs = await loop.run_in_executor(None, _load_kernel_syncs)
             self._syncs = kernel_syncs(loop)
@@ -115,7 +114,7 @@ class Server:
             self._syncs.close()
 
     async def _drain(self, listener: KafkaListener, http: HttpListener) -> None:
-        """Take no more requests; answer those that wait, with what there is; let clients read what they are owed."""
+        """Take no more requests, answer the waiting ones at once, wait until clients have read their responses."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + self.settings.network.drain_timeout_ms / 1000
         listener.stop_reading()
@@ -124,7 +123,7 @@ class Server:
         await asyncio.gather(listener.drain(ends - loop.time()), http.drain(ends - loop.time()))
         await http.close()
 
-    def _make_broker(self, stack: contextlib.AsyncExitStack, clock: Clock) -> Broker:
+    def _make_broker(self, stack: contextlib.AsyncExitStack, clock: Clock) -> BrokerNode:
         disk, store, compactor = self._open_storage(stack)
         threads = ThreadPoolExecutor(self.settings.broker.flush_threads, "disk")
         stack.callback(threads.shutdown)
@@ -138,7 +137,7 @@ class Server:
             failed=self._failed,
             compactor=compactor,
         )
-        return Broker(self.settings, ports)
+        return BrokerNode(self.settings, ports)
 
     def _open_storage(self, stack: contextlib.AsyncExitStack) -> tuple[Disk, MetadataStore, Compactor]:
         if isinstance(self._storage, tuple):
@@ -152,7 +151,7 @@ class Server:
         self._max_http_connections = max(1, min(self._max_http_connections, room // 8))
         self._max_connections = max(1, room - self._max_http_connections)
         disk = RealDisk(self._storage, limit)
-        DiskRoom(disk, self.settings.disk).measure()  # On a full disk the store may need what is reserved.
+        DiskRoom(disk, self.settings.disk).measure()  # On a full disk the store may need the reserved space.
         return disk, SqliteStore(self._storage / "metadata.sqlite"), ProcessCompactor(self._storage)
 
     def _bind(self, stack: contextlib.AsyncExitStack, which: str) -> tuple[socket.socket, Address]:
@@ -164,7 +163,7 @@ class Server:
         return bound, bound_address(bound)
 
     def _advertised(self) -> Address:
-        """What clients are told to connect to. A wildcard address is replaced by this machine's name."""
+        """The address that Metadata gives to clients. This machine's name replaces a wildcard address."""
         advertised = self.settings.network.advertised
         if advertised:
             return parse_address(advertised, "network.advertised")
@@ -172,7 +171,7 @@ class Server:
         return Address(socket.getfqdn() if host in ("0.0.0.0", "::") else host, port)  # noqa: S104
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An exception that left a callback: a socket's is its connection's business, any other is a bug."""
+        """An exception escaped from a callback: an OSError concerns one connection only, any other is a bug."""
         error = context.get("exception")
         if error is None or isinstance(error, OSError):
             log.debug("event loop message=%s error=%r", context.get("message"), error)
@@ -186,13 +185,8 @@ class Server:
         self.stopping.set()
 
 
-def _load_groups_and_queues() -> None:
-    """The loop would stand still for a tenth of a second while the first request that needs one of them loads it."""
-    import_module("conveyor.broker.hosts.group_coordinators")
-    import_module("conveyor.broker.queues.queue_wiring")
-
-
 def _load_kernel_syncs() -> "type[KernelSyncs]":
+    """Raises ImportError on systems other than Linux."""
     from conveyor.adapters.kernel_syncs import KernelSyncs
 
     return KernelSyncs

@@ -16,22 +16,22 @@ def setting(
     *,
     unit: str = "",
     kafka: str = "",
-    low: float | None = None,
-    high: float | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
     choices: tuple[str, ...] = (),
-    several: bool = False,
+    is_list: bool = False,
     pattern: str = "",
     live: bool = False,
 ) -> Any:
     """Declare one setting: what it is by default, what it means, and what it may be.
 
-    choices: every value that it takes, as text. several: it is a list, of its choices if it has any, with commas
+    choices: every value that it takes, as text. is_list: it is a list, of its choices if it has any, with commas
     between them. pattern: what the whole of a text has to match; `unit` says that in words. live: a change at run time
     takes effect at once; any other setting is read at the start only.
     """
     metadata = {
-        "doc": doc, "unit": unit, "kafka": kafka, "low": low, "high": high, "choices": choices, "several": several,
-        "pattern": pattern, "live": live,
+        "doc": doc, "unit": unit, "kafka": kafka, "minimum": minimum, "maximum": maximum, "choices": choices,
+        "is_list": is_list, "pattern": pattern, "live": live,
     }  # fmt: skip
     return field(default=default, metadata=metadata)
 
@@ -65,14 +65,14 @@ def _convert(wanted: type, value: object) -> object | None:
 
 
 def _check_range(declared: "Field[Any]", value: Any, label: str) -> None:
-    low, high, choices = (declared.metadata[key] for key in ("low", "high", "choices"))
+    minimum, maximum, choices = (declared.metadata[key] for key in ("minimum", "maximum", "choices"))
     unit = f" {declared.metadata['unit']}" if declared.metadata["unit"] else ""
-    if low is not None and value < low:
-        raise SettingsError(f"setting '{label}' is {value}: it must be at least {low}{unit}")
-    if high is not None and value > high:
-        raise SettingsError(f"setting '{label}' is {value}: it must be at most {high}{unit}")
+    if minimum is not None and value < minimum:
+        raise SettingsError(f"setting '{label}' is {value}: it must be at least {minimum}{unit}")
+    if maximum is not None and value > maximum:
+        raise SettingsError(f"setting '{label}' is {value}: it must be at most {maximum}{unit}")
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    chosen = text.split(",") if declared.metadata["several"] else [text]
+    chosen = text.split(",") if declared.metadata["is_list"] else [text]
     if choices and not set(chosen) <= set(choices):
         raise SettingsError(f"setting '{label}' is {value!r}: it is one of {', '.join(choices)}")
     if not re.fullmatch(declared.metadata["pattern"] or ".*", text, re.DOTALL):

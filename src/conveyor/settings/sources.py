@@ -39,7 +39,7 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, object]:
             found[name] = value
         elif variable.startswith(PREFIX) and variable not in _NO_SETTINGS:
             section, _, name = variable.removeprefix(PREFIX).lower().partition("_")
-            if section not in {each.name for each in fields(Settings)}:
+            if section not in {section_field.name for section_field in fields(Settings)}:
                 raise SettingsError(f"environment variable {variable} names no setting: sections are {_sections()}")
             found[f"{section}.{name}"] = value
     return found
@@ -74,4 +74,4 @@ def _unreadable(path: Path, error: Exception) -> SettingsError:
 
 
 def _sections() -> str:
-    return ", ".join(each.name for each in fields(Settings))
+    return ", ".join(section_field.name for section_field in fields(Settings))

@@ -32,146 +32,167 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """What holds for the whole broker."""
+    """Settings of the whole broker."""
 
-    data_dir: str = setting("./conveyor-data", "Where records and metadata are kept.", kafka="log.dirs")
-    log_level: str = setting(
-        "info", "What is written to standard error.", choices=("debug", "info", "warning", "error"), live=True
+    data_dir: str = setting(
+        "./conveyor-data", "The directory that holds the records and the metadata.", kafka="log.dirs"
     )
-    node_id: int = setting(1, "This broker's number, unique in its cluster.", kafka="node.id", low=0)
-    rack: str = setting("", "Where this broker stands, for replica placement.", kafka="broker.rack")
+    log_level: str = setting(
+        "info",
+        "The least severe log messages that are written to standard error.",
+        choices=("debug", "info", "warning", "error"),
+        live=True,
+    )
+    node_id: int = setting(1, "The id of this broker, unique in its cluster.", kafka="node.id", minimum=0)
+    rack: str = setting("", "The rack of this broker, for replica placement.", kafka="broker.rack")
     auto_create_topics: bool = setting(
-        True, "Make a topic when a client asks for one that is not there.", kafka="auto.create.topics.enable", live=True
+        True,
+        "Create a topic when a client asks for one that does not exist.",
+        kafka="auto.create.topics.enable",
+        live=True,
     )
     num_partitions: int = setting(
         1,
-        "Partitions of a topic that does not say.",
+        "Partitions of a topic that is created without a partition count.",
         unit="partitions",
         kafka="num.partitions",
-        low=1,
-        high=100_000,
+        minimum=1,
+        maximum=100_000,
         live=True,
     )
     max_partitions: int = setting(
-        20_000, "Partitions that this broker holds at most, all topics together.", unit="partitions", low=1, live=True
+        20_000,
+        "Maximum number of partitions on this broker, over all topics.",
+        unit="partitions",
+        minimum=1,
+        live=True,
     )
     flush_threads: int = setting(
-        4, "Threads for fsyncs that the kernel does not queue.", unit="threads", low=1, high=64
+        4,
+        "Threads for the fsyncs that the kernel's own queue (Linux AIO) does not take.",
+        unit="threads",
+        minimum=1,
+        maximum=64,
     )
     retention_check_ms: int = setting(
         300_000,
-        "How often partitions are looked over for records to delete.",
+        "Interval between checks for records that retention deletes.",
         unit="ms",
         kafka="log.retention.check.interval.ms",
-        low=1,
+        minimum=1,
         live=True,
     )
     compaction_check_ms: int = setting(
         15_000,
-        "How often compacted topics are looked over for work.",
+        "Interval between checks for logs to compact.",
         unit="ms",
         kafka="log.cleaner.backoff.ms",
-        low=1,
+        minimum=1,
         live=True,
     )
     compaction_max_keys: int = setting(
         1_000_000,
-        "Distinct keys that one compaction remembers, about 150 bytes each in a process of its own; what is beyond"
-        " waits for the next.",
+        "Maximum number of distinct keys in one compaction, about 150 bytes per key in a separate process; the next"
+        " compaction continues with the records after that.",
         unit="keys",
-        low=1,
+        minimum=1,
         live=True,
     )
     dedup_max_ids: int = setting(
         1_000_000,
-        "Ids of messages remembered for one partition, about 250 bytes each; the longest known goes first.",
+        "Maximum number of deduplication ids remembered for one partition, about 250 bytes per id; the oldest ids are"
+        " forgotten first.",
         unit="ids",
-        low=1,
+        minimum=1,
     )
     remembered_acks: int = setting(
         500_000,
-        "Acks of exactly-once subscriptions that all queues together remember, about 170 bytes each, so that an ack may"
-        " be repeated; above it the queue that remembers the most forgets its oldest.",
+        "Maximum number of remembered acks of `exactly_once` subscriptions, over all queues, about 170 bytes per ack. A"
+        " consumer can repeat an ack while it is remembered. Above the limit, the queue that remembers the most acks"
+        " forgets its oldest.",
         unit="acks",
-        low=1,
+        minimum=1,
     )
     queue_cache_bytes: int = setting(
         256 << 20,
-        "Memory for batches that queues have read, shared equally by the partitions with subscriptions or inboxes; each"
-        " keeps its last batch all the same.",
+        "Memory for batches that queues have read, divided equally among the partitions with subscriptions or inboxes."
+        " Every such partition keeps its last batch, even above this limit.",
         unit="bytes",
-        low=0,
+        minimum=0,
     )
     open_segment_files: int = setting(
-        0, "Files kept open at most; 0 takes half of what the system allows.", unit="files", low=0
+        0, "Maximum number of open segment files; 0 means half of the process's limit.", unit="files", minimum=0
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSettings:
-    """How clients are listened to, and what one of them may take."""
+    """Listeners, and limits of connections and requests."""
 
-    kafka: str = setting("127.0.0.1:9092", "Where Kafka clients connect; port 0 picks a free one.", unit="host:port")
-    http: str = setting("127.0.0.1:8080", "Where HTTP clients connect; port 0 picks a free one.", unit="host:port")
+    kafka: str = setting("127.0.0.1:9092", "Address of the Kafka listener; port 0 picks a free port.", unit="host:port")
+    http: str = setting("127.0.0.1:8080", "Address of the HTTP listener; port 0 picks a free port.", unit="host:port")
     advertised: str = setting(
         "",
-        "The address told to Kafka clients; by default the one that they can reach by `kafka`.",
+        "The address that the broker announces to Kafka clients; by default the address of its Kafka listener.",
         unit="host:port",
         kafka="advertised.listeners",
     )
-    insecure: bool = setting(False, "Allow a listener that is not on loopback, though nothing is authenticated.")
+    insecure: bool = setting(False, "Allow listeners outside of loopback although clients are not authenticated.")
     token_file: str = setting(
         "",
-        "A file of bearer tokens, one a line, of which HTTP clients have to bring one; by default none is asked for.",
+        "A file of bearer tokens, one per line. HTTP clients must send one of them; by default they need no token.",
     )
     max_request_bytes: int = setting(
-        104_857_600, "The largest request taken.", unit="bytes", kafka="socket.request.max.bytes", low=1024
+        104_857_600, "Maximum size of a request.", unit="bytes", kafka="socket.request.max.bytes", minimum=1024
     )
-    max_connections: int = setting(10_000, "Connections open at once.", kafka="max.connections", low=1)
+    max_connections: int = setting(
+        10_000, "Maximum number of open Kafka connections.", kafka="max.connections", minimum=1
+    )
     max_http_connections: int = setting(
         1_000,
-        "HTTP connections open at once, besides those of Kafka clients; `/healthz`, `/readyz` and `/metrics` are"
-        " answered beyond them.",
+        "Maximum number of open HTTP connections; Kafka connections are not counted. `/healthz`, `/readyz` and"
+        " `/metrics` are answered above the limit, too.",
         unit="connections",
-        low=1,
+        minimum=1,
     )
     max_idle_ms: int = setting(
         600_000,
-        "A connection with no finished request for this long is closed.",
+        "The broker closes a connection that has finished no request for this long.",
         unit="ms",
         kafka="connections.max.idle.ms",
-        low=1,
+        minimum=1,
     )
     max_receive_ms: int = setting(
         60_000,
-        "A request, or the body of one, has to be whole so long after it has begun to arrive; else its connection is"
-        " closed.",
+        "Maximum time from the first byte of a request, or of its body, to the last; a slower connection is closed.",
         unit="ms",
-        low=1,
+        minimum=1,
     )
     drain_timeout_ms: int = setting(
-        10_000, "How long a broker that stops waits for clients to read the answers that it owes.", unit="ms", low=0
+        10_000, "How long a stopping broker waits for clients to read their pending responses.", unit="ms", minimum=0
     )
     max_buffered_bytes: int = setting(
         268_435_456,
-        "Bytes of requests being received or worked on, Kafka and HTTP together. A request above 512 KiB waits for its"
-        " turn to be read; when small ones alone take this much, the connection with most of them is closed.",
+        "Maximum memory of requests that are being received or processed, Kafka and HTTP together. Requests above 512"
+        " KiB wait for free memory before they are read. If smaller requests alone reach the limit, the broker closes"
+        " the connection that holds most of them.",
         unit="bytes",
         kafka="queued.max.request.bytes",
-        low=1 << 20,
+        minimum=1 << 20,
     )
     max_in_flight: int = setting(
-        1_000, "Requests of one connection that may wait for their answer at once.", unit="requests", low=1
+        1_000, "Maximum number of unanswered requests on one connection.", unit="requests", minimum=1
     )
     max_fetch_sessions: int = setting(
         1_000,
-        "Incremental fetch sessions kept for consumers; a consumer without one sends its whole list each time.",
+        "Maximum number of incremental fetch sessions; a consumer without a session sends its whole partition list in"
+        " every fetch.",
         unit="sessions",
         kafka="max.incremental.fetch.session.cache.slots",
-        low=0,
+        minimum=0,
     )
     max_fetch_bytes: int = setting(
-        57_671_680, "The largest answer to one fetch.", unit="bytes", kafka="fetch.max.bytes", low=1024
+        57_671_680, "Maximum size of a fetch response.", unit="bytes", kafka="fetch.max.bytes", minimum=1024
     )
 
 
@@ -181,99 +202,104 @@ class GroupsSettings:
 
     offsets_partitions: int = setting(
         8,
-        "Partitions of the topic that holds committed offsets.",
+        "Partitions of `__consumer_offsets`, the topic that holds committed offsets.",
         unit="partitions",
         kafka="offsets.topic.num.partitions",
-        low=1,
-        high=1000,
+        minimum=1,
+        maximum=1000,
     )
     initial_rebalance_delay_ms: int = setting(
         0,
         "How long the first rebalance of an empty group waits for more members.",
         unit="ms",
         kafka="group.initial.rebalance.delay.ms",
-        low=0,
+        minimum=0,
         live=True,
     )
     min_session_timeout_ms: int = setting(
         6_000,
-        "The shortest session timeout that a member may ask for.",
+        "The shortest session timeout that a member can request.",
         unit="ms",
         kafka="group.min.session.timeout.ms",
-        low=1,
+        minimum=1,
         live=True,
     )
     max_session_timeout_ms: int = setting(
         1_800_000,
-        "The longest session timeout that a member may ask for.",
+        "The longest session timeout that a member can request.",
         unit="ms",
         kafka="group.max.session.timeout.ms",
-        low=1,
+        minimum=1,
         live=True,
     )
     max_size: int = setting(
         10_000,
-        "Members of one group of the classic protocol.",
+        "Maximum number of members of a group of the classic protocol.",
         unit="members",
         kafka="group.max.size",
-        low=1,
+        minimum=1,
         live=True,
     )
     consumer_session_timeout_ms: int = setting(
         45_000,
-        "A member of the consumer protocol (KIP-848) that is silent for this long is taken out of its group.",
+        "The coordinator removes a member of the consumer protocol (KIP-848) that sends no heartbeat for this long.",
         unit="ms",
         kafka="group.consumer.session.timeout.ms",
-        low=1,
+        minimum=1,
         live=True,
     )
     consumer_heartbeat_interval_ms: int = setting(
         5_000,
-        "How often members of the consumer protocol are asked to give a sign of life.",
+        "Interval at which members of the consumer protocol send heartbeats.",
         unit="ms",
         kafka="group.consumer.heartbeat.interval.ms",
-        low=1,
+        minimum=1,
         live=True,
     )
     consumer_max_size: int = setting(
         10_000,
-        "Members of one group of the consumer protocol.",
+        "Maximum number of members of a group of the consumer protocol.",
         unit="members",
         kafka="group.consumer.max.size",
-        low=1,
+        minimum=1,
         live=True,
     )
     consumer_assignors: str = setting(
         "uniform,range",
-        "How partitions may be shared out in groups of the consumer protocol; the first is taken if nobody asks.",
+        "Assignors that groups of the consumer protocol can use; the first one applies where no member names one.",
         kafka="group.consumer.assignors",
         choices=("uniform", "range"),
-        several=True,
+        is_list=True,
     )
     consumer_migration_policy: str = setting(
         "bidirectional",
-        "Whether living groups may go from the classic to the consumer protocol (`upgrade`), back, or both.",
+        "Whether a group with members can change from the classic to the consumer protocol (`upgrade`), from the"
+        " consumer to the classic protocol (`downgrade`), or in both directions.",
         kafka="group.consumer.migration.policy",
         choices=("bidirectional", "upgrade", "downgrade", "disabled"),
         live=True,
     )
     member_metadata_max_bytes: int = setting(
         4_194_304,
-        "What a member of the classic protocol may say of its subscriptions, all its assignors together.",
+        "Maximum size of a classic member's subscription metadata, over all its assignors.",
         unit="bytes",
-        low=1024,
+        minimum=1024,
         live=True,
     )
     offset_metadata_max_bytes: int = setting(
         4096,
-        "The longest note that may be committed with an offset.",
+        "Maximum size of the metadata string that a client commits with an offset.",
         unit="bytes",
         kafka="offset.metadata.max.bytes",
-        low=0,
+        minimum=0,
         live=True,
     )
     offsets_retention_ms: int = setting(
-        7 * 24 * 3_600_000, "Committed offsets of an empty group are forgotten after this.", unit="ms", low=1, live=True
+        7 * 24 * 3_600_000,
+        "How long the committed offsets of an empty group are kept.",
+        unit="ms",
+        minimum=1,
+        live=True,
     )
 
 
@@ -283,37 +309,47 @@ class ProducerSettings:
 
     producer_id_expiration_ms: int = setting(
         86_400_000,
-        "A producer that was silent this long is forgotten.",
+        "The broker forgets the state of a producer that has written nothing for this long.",
         unit="ms",
         kafka="producer.id.expiration.ms",
-        low=1,
+        minimum=1,
     )
     max_producers_per_partition: int = setting(
-        50_000, "Producers remembered for one partition; the longest silent goes first.", unit="producers", low=1
+        50_000,
+        "Maximum number of producers remembered for one partition; the producer that has been idle longest is forgotten"
+        " first.",
+        unit="producers",
+        minimum=1,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """How the rates of clients are measured for their quotas."""
+    """How the broker measures the rates of clients for their quotas."""
 
     quota_window_count: int = setting(
-        11, "Windows that a client's rate is measured over.", unit="windows", kafka="quota.window.num", low=2, live=True
+        11,
+        "Number of windows over which the rate of a client is measured.",
+        unit="windows",
+        kafka="quota.window.num",
+        minimum=2,
+        live=True,
     )
     quota_window_seconds: int = setting(
-        1, "How long one of these windows is.", unit="seconds", kafka="quota.window.size.seconds", low=1, live=True
+        1, "Length of one window.", unit="seconds", kafka="quota.window.size.seconds", minimum=1, live=True
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSettings:
-    """The room that records may take on the disk."""
+    """Disk space."""
 
     min_free_bytes: int = setting(
         -1,
-        "Producers are refused while the disk has less room than this; -1 takes a twentieth of it, at most 100 MiB.",
+        "Producers are refused while the disk has less free space than this; -1 means 5 % of the disk, at most 100"
+        " MiB.",
         unit="bytes",
-        low=-1,
+        minimum=-1,
     )
 
 
@@ -348,7 +384,7 @@ def with_values(settings: Settings, given: Mapping[str, object]) -> Settings:
         section, _, key = name.partition(".")
         sections.setdefault(section, {})[key] = value
     for section, values in sections.items():
-        if section not in {each.name for each in fields(Settings)}:
+        if section not in {section_field.name for section_field in fields(Settings)}:
             raise SettingsError(f"unknown setting '{_joined(section, values)}': {_known_names(section)}")
         settings = replace(settings, **{section: _fill(getattr(settings, section), section, values)})
     check_relations(settings)
@@ -381,11 +417,11 @@ def check_relations(settings: Settings) -> None:
 
 
 def _fill(section: Any, name: str, values: Mapping[str, object]) -> Any:
-    known = {each.name: each for each in fields(section)}
+    declared_fields = {declared.name: declared for declared in fields(section)}
     for key in values:
-        if key not in known:
-            raise SettingsError(f"unknown setting '{name}.{key}': known are {', '.join(sorted(known))}")
-    parsed = {key: parse(known[key], value, label=f"{name}.{key}") for key, value in values.items()}
+        if key not in declared_fields:
+            raise SettingsError(f"unknown setting '{name}.{key}': known are {', '.join(sorted(declared_fields))}")
+    parsed = {key: parse(declared_fields[key], value, label=f"{name}.{key}") for key, value in values.items()}
     return replace(section, **parsed)
 
 
@@ -395,4 +431,5 @@ def _joined(section: str, values: Mapping[str, object]) -> str:
 
 
 def _known_names(section: str) -> str:
-    return f"there is no section '{section}'; sections are {', '.join(each.name for each in fields(Settings))}"
+    sections = ", ".join(section_field.name for section_field in fields(Settings))
+    return f"there is no section '{section}'; sections are {sections}"

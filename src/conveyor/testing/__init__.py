@@ -1,9 +1,9 @@
-"""A real broker for tests: `Broker`, the `conveyor_broker` fixture, a manual clock, a memory disk with faults.
+"""A real broker for tests: `Broker`, the `conveyor_broker` fixture, a manual clock, and a memory disk with faults.
 
-The names are loaded when they are first used: pytest imports this package in every run, for the plugin's sake.
+The classes are imported on the first use of any of them, because pytest imports this package for the plugin in every
+run.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,18 +14,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker", "BrokerClock", "ManualClock", "MemoryDisk"]
 
-_MODULES = {
-    "Broker": "embedded_broker",
-    "BrokerClock": "broker_clock",
-    "ManualClock": "manual_clock",
-    "MemoryDisk": "memory_disk",
-}
-
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    from conveyor.testing.broker_clock import BrokerClock
+    from conveyor.testing.embedded_broker import Broker
+    from conveyor.testing.manual_clock import ManualClock
+    from conveyor.testing.memory_disk import MemoryDisk
+
+    globals().update(Broker=Broker, BrokerClock=BrokerClock, ManualClock=ManualClock, MemoryDisk=MemoryDisk)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

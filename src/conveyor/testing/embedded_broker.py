@@ -25,23 +25,22 @@ _WITH_MANUAL_CLOCK = {
     "topics.message_timestamp_type": "LogAppendTime",
     "topics.message_timestamp_after_max_ms": (1 << 63) - 1,
 }
-"""The broker stamps the records, as the clients' clocks show another time. A topic may choose those all the same."""
+"""The broker stamps the records, because the clients' clocks show another time. A topic can still choose CreateTime."""
 
 
 class Broker:
     """Start with `with Broker() as broker:` (or `async with`), then connect any client to `bootstrap_servers`.
 
-    data_dir: where to keep data; by default a temporary directory that is removed with the broker.
-    memory: keep everything in memory instead; the attribute `disk` then is the `MemoryDisk`, which can be made to fail.
-    disk: a `MemoryDisk` of the test's own, with `memory` implied.
-    manual_clock: time stands still until `broker.clock.advance(seconds=...)`. It begins at a time of November 2023, the
-    same for each broker, or at the one given, which needs a time zone. Records get the broker's time; clients still
-    wait for their answers by their own clocks.
-    settings: any of the broker's, by name: {"topics.segment_bytes": 1 << 20}.
+    data_dir: the data directory; by default a temporary directory that is removed with the broker.
+    memory: keep all data in memory; the attribute `disk` is then the `MemoryDisk`, which can inject faults.
+    disk: a `MemoryDisk` of the test, which implies `memory`.
+    manual_clock: time stands still until `broker.clock.advance(seconds=...)`. It starts at a fixed time in November
+    2023, or at the given time, which needs a time zone. Records get the broker's time; clients still measure their
+    timeouts with real clocks.
+    settings: broker settings by name: {"topics.segment_bytes": 1 << 20}.
     Raises ValueError for a data directory together with `memory` or `disk`.
-
-    The broker runs on a thread of its own, so tests may be synchronous or not. `stop` and `start` restart it on the
-    same data and the same ports.
+    The broker runs on its own thread, so tests may be synchronous or not. `stop` and `start` restart it with the same
+    data and the same ports.
     """
 
     def __init__(
@@ -54,9 +53,7 @@ class Broker:
         disk: MemoryDisk | None = None,
     ) -> None:
         if data_dir is not None and (memory or disk is not None):
-            raise ValueError(
-                "a broker keeps its data in a directory or in memory: leave out data_dir, or memory and disk"
-            )
+            raise ValueError("a broker keeps its data in a directory or in memory: omit data_dir, or memory and disk")
         self._manual_clock = EmbeddedClock(_start_ms(manual_clock)) if manual_clock else None
         self._clock = None if self._manual_clock is None else BrokerClock(self._manual_clock, self._running)
         self.disk = disk if disk is not None else MemoryDisk() if memory else None
@@ -80,20 +77,22 @@ class Broker:
 
     @property
     def http_url(self) -> str:
-        """`http://host:port`, no slash at the end. Raises ValueError before the first start."""
+        """`http://host:port`, without a trailing slash. Raises ValueError before the first start."""
         return f"http://{self._started_server().http_address}"
 
     @property
     def clock(self) -> BrokerClock:
-        """The manual clock. Raises ValueError if the broker was made without one."""
+        """The manual clock. Raises ValueError if the broker has none."""
         if self._clock is None:
-            raise ValueError("this broker runs on the machine's clock: make it with Broker(manual_clock=True)")
+            raise ValueError("this broker uses the system clock: create it with Broker(manual_clock=True)")
         return self._clock
 
     def start(self) -> Self:
-        """Returns when requests are accepted. Raises what kept the broker from starting, ValueError if it runs."""
+        """Start, and return once requests are accepted. Raises the failure that prevented the start, ValueError if
+        the broker runs.
+        """
         if self._thread is not None and self._thread.is_alive():
-            raise ValueError("this broker runs already: stop it first")
+            raise ValueError("this broker is already running: stop it first")
         self._started.clear()
         self._thread = threading.Thread(target=self._run, name="conveyor-broker", daemon=True)
         self._thread.start()
@@ -107,10 +106,10 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Stop cleanly. Raises what stopped the broker before, if something did."""
+        """Stop cleanly. Raises the failure that had stopped the broker before, if there was one."""
         if self._thread is None:
             return
-        with contextlib.suppress(RuntimeError):  # Its loop is closed: a bug has stopped the broker before.
+        with contextlib.suppress(RuntimeError):  # The loop is closed if a bug has stopped the broker.
             self._loop.call_soon_threadsafe(self._started_server().stopping.set)
         self._thread.join()
         self._thread = None
@@ -131,7 +130,7 @@ class Broker:
         return RunningServer(server, self._loop)
 
     def _take_failure(self) -> BaseException | None:
-        """What went wrong on the broker's thread, told once."""
+        """Return the failure of the broker's thread, once."""
         failure, self._failure = self._failure, None
         return failure
 
@@ -190,5 +189,5 @@ def _start_ms(manual_clock: bool | datetime) -> int:
     if not isinstance(manual_clock, datetime):
         return DEFAULT_START_MS
     if manual_clock.tzinfo is None:
-        raise ValueError(f"a manual clock that begins at {manual_clock} needs a time zone: say tzinfo=UTC, for example")
+        raise ValueError(f"a manual clock that begins at {manual_clock} needs a time zone, for example tzinfo=UTC")
     return round(manual_clock.timestamp() * 1000)

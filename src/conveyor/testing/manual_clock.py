@@ -1,4 +1,4 @@
-"""A clock that stands still until it is moved."""
+"""A clock that stands still until a test moves it."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -10,7 +10,7 @@ _MOST_AT_ONE_INSTANT = 1_000
 
 
 class ManualClock:
-    """See `conveyor.kernel.ports.Clock`. Not safe to share between threads; `Broker.clock` is."""
+    """See `conveyor.kernel.ports.Clock`. Not thread-safe; `Broker.clock` is."""
 
     def __init__(self, start_ms: int = DEFAULT_START_MS) -> None:
         self._steady_ms = 0
@@ -47,37 +47,37 @@ class ManualClock:
         return end
 
     def set_wall_clock(self, *, by_seconds: float) -> None:
-        """Set the wall clock forward or (negative) back, as NTP may do. No duration becomes shorter or longer."""
+        """Set the wall clock forward or (negative) back, as NTP may do. Durations keep their length."""
         by_ms = round(by_seconds * 1000)
         self._offset_ms += by_ms
         for listener in list(self._listeners.values()):
             listener(by_ms)
 
     def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
-        """Move on, calling back what is due on the way, each callback at its own time.
+        """Move time forward and run the callbacks that fall due, each at its own time.
 
-        Raises ValueError for a move back, RuntimeError if callbacks set others for the same instant without an end.
+        Raises ValueError for a negative move, RuntimeError if callbacks endlessly set others for the same instant.
         """
         end_ms = self.begin(seconds=seconds, ms=ms)
         while (callback := self.next_callback(end_ms)) is not None:
             callback()
 
     def forget_callbacks(self) -> None:
-        """Forget all callbacks and listeners: what has set them is not there any more."""
+        """Remove all callbacks and listeners: their owner has stopped."""
         self._timers.clear()
         self._alarms.clear()
         self._listeners.clear()
 
     def begin(self, *, seconds: float = 0, ms: int = 0) -> int:
-        """Begin to move on. Returns the end of the move, for `next_callback`. Raises ValueError for a move back."""
+        """Start a move. Returns its end for `next_callback`. Raises ValueError for a negative move."""
         duration_ms = round(seconds * 1000) + ms
         if duration_ms < 0:
-            raise ValueError("time only moves on: advance by 0 or more")
+            raise ValueError("time cannot move back: advance by 0 or more")
         self._begin_instant()
         return self._steady_ms + duration_ms
 
     def next_callback(self, end_ms: int) -> Callable[[], None] | None:
-        """Move on to the next callback that is due by the end of the move, and take it out; the caller calls it.
+        """Advance to the next callback that is due by the end of the move, and remove it; the caller calls it.
 
         Returns None, with the clock at the end, if there is none. Raises RuntimeError, as `advance` does.
         """
@@ -99,7 +99,7 @@ class ManualClock:
         return entry.cancel
 
     def _next_queue(self) -> "list[_Callback]":
-        """The queue whose first callback is the next; an empty one if there is no callback."""
+        """Return the queue with the next callback; an empty one if there is none."""
         for queue in (self._timers, self._alarms):
             while queue and queue[0].is_cancelled:
                 heappop(queue)
@@ -108,25 +108,25 @@ class ManualClock:
         return min(self._timers, self._alarms, key=lambda queue: (self._due_ms(queue), queue[0].number))
 
     def _due_ms(self, queue: "list[_Callback]") -> int:
-        """When the first callback of a queue is due, in steady time."""
+        """Return when the first callback of a queue is due, in steady time."""
         return queue[0].when_ms - (self._offset_ms if queue is self._alarms else 0)
 
     def _begin_instant(self) -> None:
         self._first_number, self._count_at_instant = next(self._numbers), 0
 
     def _check_progress(self, entry: "_Callback") -> None:
-        """Callbacks that were set at this instant for this instant have a limit: else time would never move on."""
+        """Limit the callbacks that are set at this instant for this instant, or time would never advance."""
         if entry.number > self._first_number:
             self._count_at_instant += 1
             if self._count_at_instant > _MOST_AT_ONE_INSTANT:
                 raise RuntimeError(
-                    f"time does not move on from {self.now_ms()}: {entry.call} and others are set again and again for"
-                    " the instant at which they are called"
+                    f"time does not advance from {self.now_ms()}: {entry.call} and others keep setting"
+                    " timers for the same instant"
                 )
 
 
 class _Callback:
-    """One callback in a queue, ordered by its time and then by when it was set."""
+    """A queued callback, ordered by its time and then by when it was set."""
 
     __slots__ = ("call", "is_cancelled", "number", "when_ms")
 

@@ -1,8 +1,7 @@
-"""A disk in memory that can fail, and that forgets what was not flushed when its power is cut.
+"""A disk in memory that can inject faults, and that loses unsynced data when its power is cut.
 
-It keeps two states of every file: what was written, and what was synced; and two of every directory: the names that
-were made or removed, and those that a `sync_directory` has made durable. Everything that chance decides comes from a
-`random.Random` that is passed in.
+It keeps two states of every file, written and synced; and two of every directory, its current names and those made
+durable by `sync_directory`. All random choices come from a `random.Random` that is passed in.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,11 +13,11 @@ from conveyor.kernel.errors import DiskFull, OutOfFiles, StorageFailure
 from conveyor.kernel.ports import Bytes, Volume
 
 _PAGE_BYTES = 512
-"""A disk writes pages in any order: one that was lost reads as zeros before one that was kept."""
+"""A disk writes pages in any order: a lost page reads as zeros even if a later one was kept."""
 
 
 class MemoryFile:
-    """One append-only file. `written` is what a reader sees, the first `synced_bytes` of it survive a power cut."""
+    """One append-only file. Readers see `written`; its first `synced_bytes` survive a power cut."""
 
     def __init__(self, path: str, disk: "MemoryDisk") -> None:
         self.path = path
@@ -39,13 +38,13 @@ class MemoryFile:
 
     def append(self, buffers: Sequence[Bytes]) -> None:
         self._disk.check("append", self.path)
-        self._disk.take_room(sum(map(len, buffers)), self.path)
-        for each in buffers:
-            self.written += each
+        self._disk.use_space(sum(map(len, buffers)), self.path)
+        for buffer in buffers:
+            self.written += buffer
 
     def truncate(self, size: int) -> None:
         self._disk.check("truncate", self.path)
-        self._disk.give_room(len(self.written) - size)
+        self._disk.free_space(len(self.written) - size)
         del self.written[size:]
         self.synced_bytes = min(self.synced_bytes, size)
 
@@ -54,57 +53,57 @@ class MemoryFile:
         self.synced_bytes = len(self.written)
 
     def detach(self) -> None:
-        """The content is held by this object already."""
+        """Nothing to do: this object holds the content."""
 
     def release(self) -> None:
-        """The content is held by this object already."""
+        """Nothing to do: this object holds the content."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to do: there is no descriptor."""
 
 
 class HeldMemory:
-    """A directory of a `MemoryDisk`, whatever its name is given to. See `conveyor.kernel.ports.Directory`."""
+    """A directory of a `MemoryDisk` that stays accessible when it is renamed. See `conveyor.kernel.ports.Directory`."""
 
     def __init__(self, disk: "MemoryDisk", directory: str) -> None:
         self.directory: str | None = directory
-        """Its name now; None once it was removed."""
+        """Its current name; None after its removal."""
         self._disk = disk
         self._first_name = directory
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
         with self._disk.lock:
-            return self._disk.open(self._now(path), create=create)
+            return self._disk.open(self._current_path(path), create=create)
 
     def exists(self, path: str) -> bool:
         with self._disk.lock:
-            return self._disk.exists(self._now(path))
+            return self._disk.exists(self._current_path(path))
 
     def list(self, directory: str) -> list[str]:
         with self._disk.lock:
-            return self._disk.list(self._now(directory))
+            return self._disk.list(self._current_path(directory))
 
     def read(self, path: str) -> bytes:
         with self._disk.lock:
-            return self._disk.read(self._now(path))
+            return self._disk.read(self._current_path(path))
 
     def write_atomic(self, path: str, content: bytes) -> None:
         with self._disk.lock:
-            self._disk.write_atomic(self._now(path), content)
+            self._disk.write_atomic(self._current_path(path), content)
 
     def remove(self, path: str) -> None:
         with self._disk.lock:
-            self._disk.remove(self._now(path))
+            self._disk.remove(self._current_path(path))
 
     def rename(self, old: str, new: str) -> None:
         with self._disk.lock:
-            self._disk.rename(self._now(old), self._now(new))
+            self._disk.rename(self._current_path(old), self._current_path(new))
 
     def sync_directory(self, path: str) -> None:
         with self._disk.lock:
-            self._disk.sync_directory(self._now(path))
+            self._disk.sync_directory(self._current_path(path))
 
-    def _now(self, path: str) -> str:
+    def _current_path(self, path: str) -> str:
         if self.directory is None:
             raise StorageFailure(f"{path}: No such file or directory")
         return self.directory + path.removeprefix(self._first_name)
@@ -113,9 +112,10 @@ class HeldMemory:
 class MemoryDisk:
     """See `conveyor.kernel.ports.Disk`.
 
-    free_bytes: how much may still be written, to which removed files add; None for no limit. `fail(operation)` makes an
-    operation fail from now on: open, read, append, truncate, sync, rename, write_atomic, sync_directory; `heal()` ends
-    that. `out_of_files` makes what opens a file fail with OutOfFiles: open, read and write_atomic.
+    free_bytes: the free space, to which removed files add; None for no limit.
+    `fail(operation)` makes an operation fail from now on: open, read, append, truncate, sync, rename, write_atomic,
+    sync_directory. `heal()` ends that.
+    `out_of_files` makes all operations that open a file fail with OutOfFiles: open, read and write_atomic.
     """
 
     def __init__(self, free_bytes: int | None = None) -> None:
@@ -138,7 +138,7 @@ class MemoryDisk:
         self.out_of_files = False
 
     def call_after(self, operations: int, callback: Callable[[], None]) -> None:
-        """Call back once so many operations from now have been carried out, and fail all that follow."""
+        """Call back after this many operations, and fail all later ones."""
         self._countdown = (operations, callback)
 
     def check(self, operation: str, path: str) -> None:
@@ -151,15 +151,15 @@ class MemoryDisk:
 
     def _count_down(self, path: str) -> None:
         assert self._countdown is not None
-        left, callback = self._countdown
-        if left == 0:
+        remaining, callback = self._countdown
+        if remaining == 0:
             callback()
-        self._countdown = (left - 1, callback)
-        if left <= 0:
+        self._countdown = (remaining - 1, callback)
+        if remaining <= 0:
             raise StorageFailure(f"{path}: the machine has no power")
 
     def process_crash(self) -> "MemoryDisk":
-        """The disk as the next process finds it: everything that was written, synced or not."""
+        """Return the disk as the next process finds it: with everything written, synced or not."""
         survivor = MemoryDisk(self.free_bytes)
         survivor._failing = set(self._failing)
         for path, file in self._files.items():
@@ -170,18 +170,18 @@ class MemoryDisk:
         survivor._durable_names = set(self._durable_names)
         return survivor
 
-    def take_room(self, size: int, path: str) -> None:
+    def use_space(self, size: int, path: str) -> None:
         if self.free_bytes is not None:
             if size > self.free_bytes:
                 raise DiskFull(f"{path}: No space left on device")
             self.free_bytes -= size
 
-    def give_room(self, size: int) -> None:
+    def free_space(self, size: int) -> None:
         if self.free_bytes is not None:
             self.free_bytes += size
 
     def power_cut(self, chance: Random) -> "MemoryDisk":
-        """The disk as it may be found afterwards: what was synced, and by chance some of the rest, torn anywhere."""
+        """Return the disk after a power cut: everything synced, and randomly some of the rest, torn anywhere."""
         survivor = MemoryDisk()
         for path, file in self._files.items():
             if path not in self._durable_names and chance.random() < 0.5:
@@ -209,14 +209,14 @@ class MemoryDisk:
             return held
 
     def exists(self, path: str) -> bool:
-        return path in self._files or any(each.startswith(f"{path}/") for each in list(self._files))
+        return path in self._files or any(name.startswith(f"{path}/") for name in list(self._files))
 
     def list(self, directory: str) -> list[str]:
         below = [path.removeprefix(f"{directory}/") for path in list(self._files) if path.startswith(f"{directory}/")]
         return sorted({name.partition("/")[0] for name in below})
 
     def make_directory(self, path: str) -> None:
-        """Directories are there as soon as files are in them."""
+        """A directory exists as soon as it has files."""
 
     def read(self, path: str) -> bytes:
         self.check("read", path)
@@ -226,7 +226,7 @@ class MemoryDisk:
 
     def write_atomic(self, path: str, content: bytes) -> None:
         self.check("write_atomic", path)
-        self.take_room(len(content), path)
+        self.use_space(len(content), path)
         self.remove(path)
         file = MemoryFile(path, self)
         file.written += content
@@ -236,27 +236,27 @@ class MemoryDisk:
 
     def allocate(self, path: str, size: int) -> None:
         self.check("allocate", path)
-        self.take_room(size, path)
+        self.use_space(size, path)
         self._files[path] = MemoryFile(path, self)
         self._files[path].written += bytes(size)
 
     def remove(self, path: str) -> None:
         file = self._files.pop(path, None)
         if file is not None:
-            self.give_room(len(file.written))
+            self.free_space(len(file.written))
         self._durable_names.discard(path)
 
     def remove_tree(self, path: str) -> None:
         with self.lock:
-            for each in [name for name in list(self._files) if name.startswith(f"{path}/")]:
-                self.remove(each)
+            for file_path in [name for name in list(self._files) if name.startswith(f"{path}/")]:
+                self.remove(file_path)
             for held in [held for held in self._held if held.directory == path]:
                 held.directory = None
 
     def rename(self, old: str, new: str) -> None:
         self.check("rename", old)
         with self.lock:
-            for path in [each for each in list(self._files) if each == old or each.startswith(f"{old}/")]:
+            for path in [name for name in list(self._files) if name == old or name.startswith(f"{old}/")]:
                 file = self._files.pop(path)
                 file.path = new + path.removeprefix(old)
                 self._files[file.path] = file
@@ -274,11 +274,11 @@ class MemoryDisk:
 
     def sync_directory(self, path: str) -> None:
         self.check("sync_directory", path)
-        self._durable_names |= {each for each in list(self._files) if each.startswith(f"{path}/")}
+        self._durable_names |= {name for name in list(self._files) if name.startswith(f"{path}/")}
 
 
 def _survivors(unsynced: bytearray, chance: Random) -> bytearray:
-    """What a power cut leaves of bytes that were not synced: a part, torn anywhere, in which pages may be lost."""
+    """Return the part of unsynced bytes that survives a power cut, torn anywhere, possibly with lost pages."""
     kept = unsynced[: chance.randint(0, len(unsynced))] if chance.random() < 0.5 else bytearray()
     for start in range(0, len(kept) - _PAGE_BYTES, _PAGE_BYTES):
         if chance.random() < 0.2:

@@ -1,18 +1,14 @@
-"""The pytest plugin: the fixture `conveyor_broker`, a fresh broker for each test."""
+"""The pytest plugin with the fixture `conveyor_broker`, a new broker for each test."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from conveyor.testing.embedded_broker import Broker
+import conveyor.testing
 
 
 @pytest.fixture
-def conveyor_broker() -> "Iterator[Broker]":
+def conveyor_broker() -> "Iterator[conveyor.testing.Broker]":
     """A running `conveyor.testing.Broker`, on free ports, with its data in a temporary directory."""
-    from conveyor.testing.embedded_broker import Broker
-
-    with Broker() as broker:
+    with conveyor.testing.Broker() as broker:  # Loads the broker: test runs without this fixture do not pay for it.
         yield broker

@@ -1,8 +1,8 @@
-"""An event loop that knows when its broker has settled: nothing is ready to run, and no job is with an executor.
+"""An event loop that detects when its broker has settled: no callback is ready to run, and no executor job is pending.
 
-While callbacks are ready the loop asks its selector for events without waiting. So when it is about to wait, and the
-selector has no event either, everything that happens by itself has happened: the next event comes from outside. The
-loop's own timers are of real time and do not count.
+While callbacks are ready, the loop polls its selector without waiting. When it is about to wait and the selector has no
+event, all pending work is done, and the next event comes from outside. The loop's own timers follow real time and do
+not count.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class SettlingLoop(asyncio.SelectorEventLoop):
-    """See the module's docstring."""
+    """The loop; see the module's docstring."""
 
     def __init__(self) -> None:
         self._job_count = 0
@@ -24,10 +24,10 @@ class SettlingLoop(asyncio.SelectorEventLoop):
         super().__init__(_Selector(self._is_about_to_wait))
 
     async def settled(self) -> None:
-        """Wait until callbacks, tasks and jobs of executors have come to rest."""
-        rest = self.create_future()
-        self._waiting.append(rest)
-        await rest
+        """Wait until no callback, task or executor job is pending."""
+        waiter = self.create_future()
+        self._waiting.append(waiter)
+        await waiter
 
     def run_in_executor(
         self,
@@ -44,25 +44,25 @@ class SettlingLoop(asyncio.SelectorEventLoop):
         self._job_count -= 1
 
     def _is_about_to_wait(self) -> bool:
-        """Returns whether that has made something ready to run."""
+        """Wake the waiters of `settled` if no job is pending. Returns whether there were any."""
         if self._job_count or not self._waiting:
             return False
         waiting, self._waiting = self._waiting, []
-        for rest in waiting:
-            if not rest.done():
-                rest.set_result(None)
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
         return True
 
 
 class _Selector(selectors.DefaultSelector):
-    """Tells its loop when it is about to wait."""
+    """Calls its loop back before it waits."""
 
     def __init__(self, about_to_wait: Callable[[], bool]) -> None:
         super().__init__()
         self._about_to_wait = about_to_wait
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        found = super().select(0)
-        if found or (timeout is not None and timeout <= 0) or self._about_to_wait():
-            return found
+        ready = super().select(0)
+        if ready or (timeout is not None and timeout <= 0) or self._about_to_wait():
+            return ready
         return super().select(timeout)

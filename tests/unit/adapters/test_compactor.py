@@ -1,14 +1,14 @@
 """A compaction whose process does not start, or dies, is a failure of that compaction and of nothing else."""
 
-import json
 import os
 import sys
-from dataclasses import asdict, replace
 from pathlib import Path
 from subprocess import PIPE, Popen
 from uuid import uuid4
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from conveyor.adapters.compactor import ProcessCompactor
 from conveyor.adapters.disk import RealDisk
@@ -52,6 +52,6 @@ def test_process_ends_with_its_broker(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "conveyor.adapters.compactor", str(tmp_path)]
     with Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
         assert process.stdin is not None
-        process.stdin.write(json.dumps(asdict(PLAN)).encode() + b"\n")
+        process.stdin.write(msgspec.json.encode(PLAN) + b"\n")
         process.stdin.close()
         assert process.wait(60) == 1

@@ -40,5 +40,5 @@ def test_released_file_is_read_while_it_is_open_and_never_opened_again(tmp_path:
     closed = disk.open("a", create=True)
     closed.close()
     closed.release()
-    with pytest.raises(StorageFailure, match="not this log's"):
+    with pytest.raises(StorageFailure, match="no longer belongs to this log"):
         closed.read(0, 1)

@@ -126,4 +126,4 @@ async def test_queue_that_cannot_be_read_leaves_its_syncs_to_threads(
     assert all(each.evictable for each in files)
     assert syncs.begin([(written(disk, "more.log"), ends.note)]) == 0
     [line] = caplog.records
-    assert line.message.startswith("syncs left to threads, as the kernel's queue cannot be read")
+    assert line.message.startswith("the kernel's sync queue cannot be read")

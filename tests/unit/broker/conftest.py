@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.topic_creation import TopicRequest
 from tests.unit.broker.parts import Storage, running_parts
 
@@ -15,7 +15,7 @@ def storage() -> Storage:
 
 
 @pytest.fixture
-async def broker(storage: Storage) -> AsyncIterator[Broker]:
+async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
     """A broker with one topic, `t`, of two partitions."""
     async with running_parts(storage=storage) as running:
         await running.topics.create(TopicRequest(name="t", partitions=2))

@@ -1,15 +1,21 @@
 """A broker without doors, on the test's own event loop: memory disk, memory store, manual clock."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Any
 from uuid import uuid4
 
 from conveyor.adapters.compactor import ThreadCompactor
-from conveyor.broker.broker_node import Broker, BrokerPorts
+from conveyor.broker.broker_node import BrokerNode, BrokerPorts
+from conveyor.broker.metadata.metadata import Changed, Decide, Metadata
 from conveyor.broker.produce.publish import ACKS_ALL, Published
+from conveyor.cluster.changes import Change
+from conveyor.cluster.image import BrokerImage, ClusterImage
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ports import MetadataStore
 from conveyor.records.record import encode_batch
 from conveyor.settings.tree import from_sources
 from conveyor.testing import ManualClock, MemoryDisk
@@ -39,6 +45,31 @@ class LosesNothing(Random):
         return b
 
 
+class ThreadlessExecutor(Executor):
+    """Does its work at once, on the caller's thread."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(*arguments, **named))
+        return done
+
+
+THIS_BROKER = BrokerImage(node_id=NodeId(1), host="broker.example", port=9092)
+
+
+async def loaded_metadata(store: MetadataStore, *listeners: Changed, broker: BrokerImage = THIS_BROKER) -> Metadata:
+    """The metadata of a broker that has started on this store."""
+    metadata = unloaded_metadata(store)
+    for listener in listeners:
+        metadata.listen(listener)
+    await metadata.load(broker)
+    return metadata
+
+
+def unloaded_metadata(store: MetadataStore) -> Metadata:
+    return Metadata(store, ThreadlessExecutor(), uuid4)
+
+
 class Storage:
     """What outlives a broker."""
 
@@ -51,7 +82,7 @@ class Storage:
 @asynccontextmanager
 async def running_parts(
     settings: Mapping[str, object] | None = None, storage: Storage | None = None
-) -> AsyncIterator[Broker]:
+) -> AsyncIterator[BrokerNode]:
     """A started broker, stopped at the end; a bug in one of its tasks fails the test."""
     storage = storage or Storage()
     bugs: list[BaseException] = []
@@ -65,7 +96,7 @@ async def running_parts(
             failed=bugs.append,
             compactor=ThreadCompactor(storage.disk),
         )
-        broker = Broker(from_sources(settings or {}), ports)
+        broker = BrokerNode(from_sources(settings or {}), ports)
         await broker.start("broker.example", 9092)
         yield broker
         await broker.finish_requests()
@@ -73,7 +104,24 @@ async def running_parts(
     assert not bugs
 
 
-async def publish(broker: Broker, *where: tuple[str, int], acks: int = ACKS_ALL) -> Sequence[Published]:
+async def propose(broker: BrokerNode, *changes: Change) -> ClusterImage:
+    """Change the cluster as if another broker had decided on it; this broker has applied it when this returns."""
+    image = await broker.metadata.propose(lambda _: changes)
+    await broker.reconciler.settled(image.seq)
+    return image
+
+
+async def rewrite(storage: Storage, decide: Decide) -> ClusterImage:
+    """Change what is stored while no broker runs."""
+    return await (await loaded_metadata(storage.store)).propose(decide)
+
+
+async def stored_image(storage: Storage) -> ClusterImage:
+    """The image that a broker which starts now begins with."""
+    return (await loaded_metadata(storage.store)).image
+
+
+async def publish(broker: BrokerNode, *where: tuple[str, int], acks: int = ACKS_ALL) -> Sequence[Published]:
     """Publish one batch to each partition, and wait for the results."""
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
     broker.publisher.publish([(*each, BATCH) for each in where], acks, done.set_result)

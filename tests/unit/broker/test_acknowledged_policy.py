@@ -2,19 +2,19 @@
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
-from conveyor.broker.produce.message_publisher import OutgoingMessage
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.queues.subscription.policy import Start
+from conveyor.queues.subscription.policy import StartPosition
 from tests.unit.broker.parts import running_parts
 
 CONFIG = {"cleanup.policy": "acknowledged", "segment.bytes": "1024", "retention.ms": "1"}
-EARLIEST = Start(kind="earliest")
+EARLIEST = StartPosition(kind="earliest")
 
 
-async def settle_all(broker: Broker, name: str) -> None:
-    leases = await broker.queues.lease(name, 100, 0, None)
-    await broker.queues.ack(name, [each.ack_id for each in leases])
+async def settle_all(broker: BrokerNode, name: str) -> None:
+    leases = await broker.leases.lease(name, 100, 0, None)
+    await broker.settlements.ack(name, [each.ack_id for each in leases])
 
 
 @pytest.mark.parametrize("names", [(), ("one",), ("one", "two")])
@@ -22,9 +22,9 @@ async def test_segments_go_once_every_subscription_has_settled_them(names: tuple
     async with running_parts() as broker:
         await broker.topics.create(TopicRequest(name="t", partitions=1, config=CONFIG))
         for name in names:
-            await broker.queues.create("t", name, EARLIEST, {})
+            await broker.subscription_lifecycle.create("t", name, EARLIEST, {})
         for _ in range(10):
-            await broker.messages.publish("t", [OutgoingMessage(value=bytes(600))])
+            await broker.message_publisher.publish("t", [OutgoingMessage(value=bytes(600))])
         log = broker.partitions.find("t", 0).log
         for name in names:
             await broker.retention.retain_all()

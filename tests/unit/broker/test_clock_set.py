@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
-from conveyor.broker.hosts.schedules import Schedule
-from conveyor.broker.produce.message_publisher import OutgoingMessage
+from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.queues.subscription.policy import Start
+from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.replication.partition import Partition
+from conveyor.schedules.definition import Schedule
 from tests.unit.broker.parts import NOW_MS, Storage
 
 HOUR_MS = 3_600_000
@@ -28,22 +28,22 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-async def fired(broker: Broker, count: int) -> list[int]:
+async def fired(broker: BrokerNode, count: int) -> list[int]:
     """The times of the messages of the topic, once there are so many."""
     while True:
         changed = asyncio.Event()
         for number in range(2):
             broker.partitions.find("t", number).watch(changed.set)
-        found: list[Message] = await broker.messages.browse("t", None, Start(kind="earliest"), 100)
+        found: list[Message] = await broker.message_browser.browse("t", None, StartPosition(kind="earliest"), 100)
         if len(found) >= count:
             return sorted(each.timestamp_ms for each in found)
         await changed.wait()
 
 
-async def asleep(broker: Broker) -> None:
+async def asleep(broker: BrokerNode) -> None:
     """Wait until the schedule has written down what it did, and sleeps."""
     for _ in range(10_000):
-        if broker.schedules._active["s"].cancel is not None:
+        if broker.schedules._active["s"].alarm.is_set:
             return
         await asyncio.sleep(0)
     raise AssertionError("the schedule does not come to rest")
@@ -57,7 +57,7 @@ async def reaches(partition: Partition, count: int) -> None:
 
 
 @by_an_hour
-async def test_fetch_waits_as_long_as_before(broker: Broker, storage: Storage, by_s: int) -> None:
+async def test_fetch_waits_as_long_as_before(broker: BrokerNode, storage: Storage, by_s: int) -> None:
     done: asyncio.Future[Sequence[Fetched]] = asyncio.get_running_loop().create_future()
     broker.fetcher.fetch([FetchPosition("t", 0, 0, 1000)], FetchWait(500, 1, 1000), done.set_result)
     storage.clock.advance(ms=1)
@@ -69,9 +69,9 @@ async def test_fetch_waits_as_long_as_before(broker: Broker, storage: Storage, b
 
 
 @by_an_hour
-async def test_lease_request_waits_as_long_as_before(broker: Broker, storage: Storage, by_s: int) -> None:
-    await broker.queues.create("t", "s", Start(kind="earliest"), {})
-    waiting = asyncio.ensure_future(broker.queues.lease("s", 1, 500, 1000))
+async def test_lease_request_waits_as_long_as_before(broker: BrokerNode, storage: Storage, by_s: int) -> None:
+    await broker.subscription_lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
+    waiting = asyncio.ensure_future(broker.leases.lease("s", 1, 500, 1000))
     await turns()
     storage.clock.set_wall_clock(by_seconds=by_s)
     storage.clock.advance(ms=499)
@@ -81,7 +81,7 @@ async def test_lease_request_waits_as_long_as_before(broker: Broker, storage: St
     assert await waiting == []
 
 
-async def test_schedule_follows_the_wall_clock_forward(broker: Broker, storage: Storage) -> None:
+async def test_schedule_follows_the_wall_clock_forward(broker: BrokerNode, storage: Storage) -> None:
     """Of what falls due in between only the last firing is made good."""
     await broker.schedules.add(EVERY_MINUTE)
     storage.clock.set_wall_clock(by_seconds=3600)
@@ -91,7 +91,9 @@ async def test_schedule_follows_the_wall_clock_forward(broker: Broker, storage: 
     assert await fired(broker, 2) == [NOW_MS + HOUR_MS, FIRST_MS + HOUR_MS]
 
 
-async def test_schedule_repeats_nothing_when_the_clock_is_set_back_by_an_hour(broker: Broker, storage: Storage) -> None:
+async def test_schedule_repeats_nothing_when_the_clock_is_set_back_by_an_hour(
+    broker: BrokerNode, storage: Storage
+) -> None:
     await broker.schedules.add(EVERY_MINUTE)
     storage.clock.advance(ms=FIRST_MS - NOW_MS)
     await fired(broker, 1)
@@ -104,7 +106,9 @@ async def test_schedule_repeats_nothing_when_the_clock_is_set_back_by_an_hour(br
     assert await fired(broker, 2) == [FIRST_MS, FIRST_MS + MINUTE_MS]
 
 
-async def test_schedule_goes_on_from_now_when_the_clock_was_wrong_by_a_year(broker: Broker, storage: Storage) -> None:
+async def test_schedule_goes_on_from_now_when_the_clock_was_wrong_by_a_year(
+    broker: BrokerNode, storage: Storage
+) -> None:
     year_s = 365 * 24 * 3600
     storage.clock.set_wall_clock(by_seconds=year_s)
     await broker.schedules.add(EVERY_MINUTE)
@@ -119,12 +123,12 @@ async def test_schedule_goes_on_from_now_when_the_clock_was_wrong_by_a_year(brok
     assert last_ms == wrong_ms
 
 
-async def test_delayed_record_follows_the_wall_clock_into_its_topic(broker: Broker, storage: Storage) -> None:
+async def test_delayed_record_follows_the_wall_clock_into_its_topic(broker: BrokerNode, storage: Storage) -> None:
     await broker.topics.create(TopicRequest(name="d", partitions=1, config={"delay.enable": "true"}))
     topic = broker.partitions.find("d", 0)
     for hours in (1, 2):
         headers = ((DELAY_MS, b"%d" % (hours * HOUR_MS)),)
-        await broker.messages.publish("d", [OutgoingMessage(value=b"%d" % hours, headers=headers)])
+        await broker.message_publisher.publish("d", [OutgoingMessage(value=b"%d" % hours, headers=headers)])
     storage.clock.set_wall_clock(by_seconds=3600)
     storage.clock.advance()
     await reaches(topic, 1)

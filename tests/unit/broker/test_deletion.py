@@ -5,17 +5,17 @@ from threading import Event
 
 import pytest
 
-from conveyor.broker.produce.message_publisher import OutgoingMessage
-from conveyor.cluster.image import INBOX, QUEUE_STATE, TOPICS_PATH, companion, topic_path
+from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.ports import ANY_VERSION
-from conveyor.queues.subscription.policy import Start
+from conveyor.kernel.ports import StoreOperation
+from conveyor.queues.subscription.policy import StartPosition
+from conveyor.schedules.definition import Schedule
 from conveyor.testing import MemoryDisk
 from conveyor.testing.memory_store import MemoryStore
 from tests.unit.broker.parts import Storage, running_parts
 
-EARLIEST = Start(kind="earliest")
+EARLIEST = StartPosition(kind="earliest")
 TOPIC = TopicRequest(name="t", partitions=2)
 MESSAGE = OutgoingMessage(b"payload", partition=0)
 
@@ -51,32 +51,30 @@ class FailingDisk(MemoryDisk):
 
 
 class FailingStore(MemoryStore):
-    """Deletes no node of a path that is set. While `hold_puts` is in force, a put is answered after `release`."""
+    """Commits nothing while `is_away`. While `hold_commits` is in force, a commit is answered after `release`."""
 
-    refused = ""
+    is_away = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.has_put = asyncio.Event()
+        self.has_committed = asyncio.Event()
         self._released = asyncio.Event()
         self._released.set()
 
-    def hold_puts(self) -> None:
+    def hold_commits(self) -> None:
+        self.has_committed.clear()
         self._released.clear()
 
     def release(self) -> None:
         self._released.set()
 
-    async def put(self, path: str, value: bytes, version: int = ANY_VERSION, *, ephemeral: bool = False) -> int | None:
-        written = await super().put(path, value, version, ephemeral=ephemeral)
-        self.has_put.set()
+    async def commit(self, *operations: StoreOperation) -> tuple[int, ...] | None:
+        if self.is_away:
+            raise StorageFailure("the store is away")
+        written = await super().commit(*operations)
+        self.has_committed.set()
         await self._released.wait()
         return written
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> bool:
-        if path == self.refused:
-            raise StorageFailure("the store is away")
-        return await super().delete(path, version)
 
 
 class FailingStorage(Storage):
@@ -93,10 +91,10 @@ async def test_topic_is_deleted_though_its_directories_stay(operation: str) -> N
     storage = FailingStorage()
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TOPIC)
-        await broker.queues.create("t", "s", EARLIEST, {})
+        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
         storage.failing_disk.refused = operation
         await broker.topics.delete("t")
-        assert (broker.queues.all(), len(broker.partitions), list(broker.topics.image.topics)) == ([], 0, [])
+        assert (broker.subscriptions.all(), len(broker.partitions), list(broker.metadata.image.topics)) == ([], 0, [])
     async with running_parts(storage=storage) as broker:  # The disk is failing still.
         storage.failing_disk.refused = ""
         await broker.topics.create(TOPIC)
@@ -107,84 +105,85 @@ async def test_topic_that_the_store_does_not_delete_stays_with_its_queues() -> N
     storage = FailingStorage()
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TOPIC)
-        await broker.queues.create("t", "s", EARLIEST, {})
-        storage.failing_store.refused = topic_path("t")
+        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+        storage.failing_store.is_away = True
         with pytest.raises(RequestError) as refused:
             await broker.topics.delete("t")
         assert refused.value.kind is ErrorKind.METADATA_UNAVAILABLE
-        await broker.messages.publish("t", [MESSAGE])
-        assert [each.message.value for each in await broker.queues.lease("s", 1, 0, None)] == [b"payload"]
+        await broker.message_publisher.publish("t", [MESSAGE])
+        assert [each.message.value for each in await broker.leases.lease("s", 1, 0, None)] == [b"payload"]
 
 
-async def test_topic_of_the_same_name_has_queues_though_the_store_has_kept_a_companion() -> None:
-    storage = FailingStorage()
-    async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TOPIC)
-        await broker.queues.create("t", "s", EARLIEST, {})
-        storage.failing_store.refused = topic_path(companion(QUEUE_STATE, "t"))
+async def test_deletion_is_one_change_with_all_that_goes_with_the_topic() -> None:
+    async with running_parts() as broker:
+        await broker.topics.create(TopicRequest(name="t", config={"delay.enable": "true"}))
+        await broker.topics.create(TopicRequest(name="other"))
+        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+        await broker.schedules.add(Schedule(name="daily", topic="t", cron="0 0 * * *"))
+        before = broker.metadata.image.seq
         await broker.topics.delete("t")
-        await broker.topics.create(TOPIC)
-        await broker.queues.create("t", "s", EARLIEST, {})
-        await broker.messages.publish("t", [MESSAGE])
-        assert len(await broker.queues.lease("s", 1, 0, None)) == 1
-
-
-async def test_companion_without_its_topic_is_gone_after_a_restart() -> None:
-    storage = FailingStorage()
-    delayed = TopicRequest(name="t", config={"delay.enable": "true"})
-    async with running_parts(storage=storage) as broker:
-        await broker.topics.create(delayed)
-        storage.failing_store.refused = topic_path(companion(INBOX, "t"))
-        await broker.topics.delete("t")
-        storage.failing_store.refused = ""
-    async with running_parts(storage=storage) as broker:
-        assert list(broker.topics.image.topics) == []
-        assert await storage.store.tree(TOPICS_PATH) == {}
+        image = broker.metadata.image
+        assert (image.seq, list(image.topics)) == (before + 1, ["other"])
+        assert (dict(image.subscriptions), dict(image.schedules)) == ({}, {})
+        assert [str(partition.identity) for partition in broker.partitions] == ["other-0"]
 
 
 async def test_queues_that_are_loaded_while_their_topic_is_deleted_leave_no_companion() -> None:
     storage = FailingStorage()
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TOPIC)
-        await broker.queues.create("t", "s", EARLIEST, {})
-        await broker.queues.delete("s")
+        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+        await broker.subscription_lifecycle.delete("s")
         storage.failing_disk.hold_removals()
         deletion = asyncio.ensure_future(broker.topics.delete("t"))
         await asyncio.to_thread(storage.failing_disk.is_removing.wait, 20)
         with pytest.raises(RequestError) as refused:
-            await broker.queues.create("t", "s", EARLIEST, {})
+            await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
         assert refused.value.kind is ErrorKind.UNKNOWN_TOPIC
         storage.failing_disk.release()
         await deletion
-        assert (list(broker.topics.image.topics), await storage.store.tree(TOPICS_PATH)) == ([], {})
+        assert (list(broker.metadata.image.topics), len(broker.partitions)) == ([], 0)
 
 
 async def test_companion_that_is_being_made_is_deleted_with_its_topic() -> None:
     storage = FailingStorage()
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TOPIC)
-        storage.failing_store.has_put.clear()
-        storage.failing_store.hold_puts()
-        subscribing = asyncio.ensure_future(broker.queues.create("t", "s", EARLIEST, {}))
-        await storage.failing_store.has_put.wait()
+        storage.failing_store.hold_commits()
+        subscribing = asyncio.ensure_future(broker.subscription_lifecycle.create("t", "s", EARLIEST, {}))
+        await storage.failing_store.has_committed.wait()
         deletion = asyncio.ensure_future(broker.topics.delete("t"))
         await asyncio.sleep(0)
         storage.failing_store.release()
         await deletion
         with pytest.raises(RequestError):
             await subscribing
-        assert (list(broker.topics.image.topics), await storage.store.tree(TOPICS_PATH)) == ([], {})
+        assert (list(broker.metadata.image.topics), len(broker.partitions)) == ([], 0)
 
 
 async def test_topic_is_made_though_nobody_waits_for_it_any_more() -> None:
     storage = FailingStorage()
     async with running_parts(storage=storage) as broker:
-        storage.failing_store.has_put.clear()
-        storage.failing_store.hold_puts()
+        storage.failing_store.hold_commits()
         creation = asyncio.ensure_future(broker.topics.create(TOPIC))
-        await storage.failing_store.has_put.wait()
+        await storage.failing_store.has_committed.wait()
         creation.cancel()
         await asyncio.wait([creation])
         storage.failing_store.release()
         assert (await broker.topics.ensure(TOPIC)).name == "t"
-        await broker.messages.publish("t", [MESSAGE])
+        await broker.message_publisher.publish("t", [MESSAGE])
+
+
+async def test_topic_that_is_deleted_while_it_is_made_is_gone() -> None:
+    storage = FailingStorage()
+    async with running_parts(storage=storage) as broker:
+        storage.failing_store.hold_commits()
+        creation = asyncio.ensure_future(broker.topics.create(TOPIC))
+        seen = asyncio.Event()
+        broker.metadata.listen(lambda old, new: seen.set())  # noqa: ARG005
+        storage.failing_store.release()
+        await seen.wait()
+        await broker.topics.delete("t")
+        assert (await creation).name == "t"
+        assert (list(broker.metadata.image.topics), len(broker.partitions)) == ([], 0)
+        assert storage.disk.list("logs") == []

@@ -7,13 +7,15 @@ from uuid import uuid4
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
-from conveyor.cluster.image import INBOX, OFFSETS_TOPIC, QUEUE_STATE, companion, decode_topic, encode_topic, topic_path
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.cluster.changes import topic_put
+from conveyor.cluster.image import INBOX, OFFSETS_TOPIC, QUEUE_STATE, companion
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.groups.coordinator_partition import partition_for_group
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicId
+from conveyor.records.checked_batch import own_batch
 from conveyor.settings.topic_settings import TopicSettings
 from tests.unit.broker.parts import BATCH, Storage, publish, running_parts
 
@@ -29,7 +31,7 @@ def in_force(settings: TopicSettings, names: Mapping[str, object]) -> dict[str, 
     return {name: getattr(settings, name) for name in names}
 
 
-def settings_of(broker: Broker, name: str) -> TopicSettings:
+def settings_of(broker: BrokerNode, name: str) -> TopicSettings:
     return broker.partitions.find(name, 0).log.topic
 
 
@@ -37,12 +39,12 @@ async def store_wrong(storage: Storage, name: str, partitions: int) -> None:
     """Leave a topic in the metadata as a client's request once made it."""
     async with running_parts(storage=storage) as broker:
         ordinary = await broker.topics.create(TopicRequest(name="ordinary", partitions=partitions, config=ORDINARY))
-    wrong = replace(ordinary, name=name, topic_id=TopicId(uuid4()))
-    await storage.store.put(topic_path(name), encode_topic(wrong))
+        wrong = replace(ordinary, name=name, topic_id=TopicId(uuid4()))
+        await broker.metadata.propose(lambda _: [topic_put(wrong)])
 
 
 @pytest.mark.parametrize("method", ["create", "ensure"])
-async def test_offsets_topic_that_a_client_asks_for_is_compacted(broker: Broker, method: str) -> None:
+async def test_offsets_topic_that_a_client_asks_for_is_compacted(broker: BrokerNode, method: str) -> None:
     request = TopicRequest(name=OFFSETS_TOPIC, partitions=1, config=ORDINARY)
     topic = await getattr(broker.topics, method)(request)
     assert len(topic.partitions) == broker.settings.groups.offsets_partitions
@@ -50,7 +52,7 @@ async def test_offsets_topic_that_a_client_asks_for_is_compacted(broker: Broker,
     assert await broker.topics.ensure_offsets_topic() == topic
 
 
-async def test_offsets_topic_ignores_an_assignment(broker: Broker) -> None:
+async def test_offsets_topic_ignores_an_assignment(broker: BrokerNode) -> None:
     topic = await broker.topics.create(TopicRequest(name=OFFSETS_TOPIC, assignment={0: [1]}))
     assert len(topic.partitions) == 8
 
@@ -88,9 +90,6 @@ async def test_offsets_topic_without_a_record_gets_its_partitions(storage: Stora
     await store_wrong(storage, OFFSETS_TOPIC, partitions=1)
     async with running_parts(storage=storage) as broker:
         assert len(broker.topics.existing(OFFSETS_TOPIC).partitions) == 8
-        node = await storage.store.get(topic_path(OFFSETS_TOPIC))
-        assert node is not None
-        assert len(decode_topic(OFFSETS_TOPIC, node.value).partitions) == 8
         await broker.groups.find_coordinator("g")
 
 
@@ -102,14 +101,14 @@ async def test_offsets_topic_keeps_partitions_that_may_hold_groups(
     if written:
         async with running_parts({"groups.offsets_partitions": partitions}, storage) as broker:
             partition = broker.partitions.find(OFFSETS_TOPIC, partition_for_group("g", partitions))
-            partition.append(BATCH, storage.clock.now_ms())
+            partition.append(own_batch(BATCH), storage.clock.now_ms())
             await publish(broker, ("ordinary", 0))
     async with running_parts(storage=storage) as broker:
         assert len(broker.topics.existing(OFFSETS_TOPIC).partitions) == partitions
     assert f"topic partitions kept name={OFFSETS_TOPIC} partitions={partitions}" in caplog.text
 
 
-async def test_no_client_changes_what_the_offsets_topic_must_have(broker: Broker) -> None:
+async def test_no_client_changes_what_the_offsets_topic_must_have(broker: BrokerNode) -> None:
     await broker.topics.ensure_offsets_topic()
     for value in ("delete", "compact,delete"):
         change = ConfigChange(name="cleanup.policy", operation=Operation.SET, value=value)

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
-from conveyor.broker.produce.message_publisher import OutgoingMessage
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.queues.subscription.policy import Start
+from conveyor.queues.subscription.policy import StartPosition
 from tests.unit.broker.parts import Storage, running_parts
 
-EARLIEST = Start(kind="earliest")
+EARLIEST = StartPosition(kind="earliest")
 FEW, MANY = 10, 400
 TOLERATED = 1.2
 
 
 @pytest.fixture
-async def broker(storage: Storage) -> AsyncIterator[Broker]:
+async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
     """A broker with a topic of two partitions, and one of one that has subscriptions, too."""
     async with running_parts(storage=storage) as running:
         await running.topics.create(TopicRequest(name="t", partitions=2))
@@ -44,31 +44,30 @@ async def calls_of(work: Coroutine[Any, Any, object]) -> int:
     return calls
 
 
-async def subscribe(broker: Broker, start: int, end: int) -> None:
+async def subscribe(broker: BrokerNode, start: int, end: int) -> None:
     for number in range(start, end):
-        await broker.queues.create("t", f"s-{number}", EARLIEST, {})
-        await broker.queues.create("other", f"other-{number}", EARLIEST, {})
+        await broker.subscription_lifecycle.create("t", f"s-{number}", EARLIEST, {})
+        await broker.subscription_lifecycle.create("other", f"other-{number}", EARLIEST, {})
 
 
-async def life(broker: Broker, name: str) -> None:
+async def life(broker: BrokerNode, name: str) -> None:
     """A subscription is made, changed, used, and deleted."""
-    queues = broker.queues
-    await queues.create("t", name, EARLIEST, {})
-    await queues.change(name, {"max_deliveries": 3})
-    first, second = await queues.lease(name, 2, 0, None)
-    assert await queues.ack(name, [first.ack_id]) == [None]
-    assert await queues.nack(name, [second.ack_id], 1_000) == [None]
-    await queues.stats(name)
-    await queues.delete(name)
+    await broker.subscription_lifecycle.create("t", name, EARLIEST, {})
+    await broker.subscription_lifecycle.change(name, {"max_deliveries": 3})
+    first, second = await broker.leases.lease(name, 2, 0, None)
+    assert await broker.settlements.ack(name, [first.ack_id]) == [None]
+    assert await broker.settlements.nack(name, [second.ack_id], 1_000) == [None]
+    await broker.subscription_statistics.stats(name)
+    await broker.subscription_lifecycle.delete(name)
 
 
-async def cheapest_life(broker: Broker) -> int:
+async def cheapest_life(broker: BrokerNode) -> int:
     """The least of several, as a flush of another partition may fall into one."""
     return min([await calls_of(life(broker, f"life-{number}")) for number in range(5)])
 
 
-async def test_a_subscription_costs_the_same_however_many_others_there_are(broker: Broker) -> None:
-    await broker.messages.publish("t", [OutgoingMessage(b"payload", partition=number) for number in (0, 1)])
+async def test_a_subscription_costs_the_same_however_many_others_there_are(broker: BrokerNode) -> None:
+    await broker.message_publisher.publish("t", [OutgoingMessage(b"payload", partition=number) for number in (0, 1)])
     await subscribe(broker, 0, FEW)
     few = await cheapest_life(broker)
     await subscribe(broker, FEW, MANY)
@@ -76,16 +75,16 @@ async def test_a_subscription_costs_the_same_however_many_others_there_are(broke
     assert many < TOLERATED * few
 
 
-async def test_requests_that_wait_cost_the_commands_of_others_nothing(broker: Broker) -> None:
-    await broker.messages.publish("t", [OutgoingMessage(b"payload", partition=number) for number in (0, 1)])
+async def test_requests_that_wait_cost_the_commands_of_others_nothing(broker: BrokerNode) -> None:
+    await broker.message_publisher.publish("t", [OutgoingMessage(b"payload", partition=number) for number in (0, 1)])
     await subscribe(broker, 0, FEW)
     few = await cheapest_life(broker)
     await subscribe(broker, FEW, MANY)
     for number in range(MANY):
-        await broker.queues.purge(f"s-{number}")
-    waiting = [asyncio.ensure_future(broker.queues.lease(f"s-{each}", 1, 20_000, None)) for each in range(MANY)]
+        await broker.subscription_lifecycle.purge(f"s-{number}")
+    waiting = [asyncio.ensure_future(broker.leases.lease(f"s-{each}", 1, 20_000, None)) for each in range(MANY)]
     await asyncio.sleep(0)
     many = await cheapest_life(broker)
     assert many < TOLERATED * few
-    broker.queues.stop()
+    broker.leases.stop()
     assert await asyncio.gather(*waiting) == [[]] * MANY

@@ -7,64 +7,44 @@ from typing import Any
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.hosts import inboxes
-from conveyor.broker.hosts.inbox_partition import InboxPartition, load_inbox
-from conveyor.broker.hosts.schedules import Schedule
-from conveyor.broker.produce.message_publisher import OutgoingMessage
+from conveyor.broker.hosts.inbox_partition import LoadedInbox, load_inbox
+from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.queues.queue_rates import QueueRates
-from conveyor.cluster.image import SCHEDULES_PATH, SUBSCRIPTIONS_PATH, TopicImage
+from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.ports import ANY_VERSION
 from conveyor.queues.queue_commands import QueueProbe
-from conveyor.queues.subscription.policy import Start, Subscription
+from conveyor.queues.subscription.policy import StartPosition, Subscription
 from conveyor.records.message_attributes import DELAY_MS
+from conveyor.schedules.definition import Schedule
 from conveyor.testing import ManualClock
-from conveyor.testing.memory_store import MemoryStore
-from tests.unit.broker.parts import Storage, running_parts
+from tests.unit.broker.parts import Storage, running_parts, stored_image
 
-EARLIEST = Start(kind="earliest")
+EARLIEST = StartPosition(kind="earliest")
 TOPIC = TopicRequest(name="t", partitions=1)
 DELAYED = TopicRequest(name="d", partitions=1, config={"delay.enable": "true"})
 SCHEDULE = Schedule(name="s", topic="t", cron="* * * * *")
 MINUTE_MS = 60_000
 
 
-class FailingStore(MemoryStore):
-    """Deletes nothing below a path that is set."""
-
-    refused = "-"
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> bool:
-        if path.startswith(self.refused):
-            raise StorageFailure("the store is away")
-        return await super().delete(path, version)
-
-
 @pytest.fixture
-def storage() -> Storage:
-    storage = Storage()
-    storage.store = FailingStore()
-    return storage
-
-
-@pytest.fixture
-async def broker(storage: Storage) -> AsyncIterator[Broker]:
+async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
     """A broker without topics."""
     async with running_parts(storage=storage) as running:
         yield running
 
 
-async def publish(broker: Broker, topic: str, *messages: OutgoingMessage) -> None:
-    assert not any(isinstance(each, RequestError) for each in await broker.messages.publish(topic, messages))
+async def publish(broker: BrokerNode, topic: str, *messages: OutgoingMessage) -> None:
+    assert not any(isinstance(each, RequestError) for each in await broker.message_publisher.publish(topic, messages))
 
 
-async def rejected(broker: Broker, name: str = "s") -> None:
+async def rejected(broker: BrokerNode, name: str = "s") -> None:
     """Publish a message and reject it."""
     await publish(broker, "t", OutgoingMessage(b"payload"))
-    [lease] = await broker.queues.lease(name, 1, 0, None)
-    assert await broker.queues.reject(name, [lease.ack_id], "no stock") == [None]
+    [lease] = await broker.leases.lease(name, 1, 0, None)
+    assert await broker.settlements.reject(name, [lease.ack_id], "no stock") == [None]
 
 
 def running(part: str) -> list[asyncio.Task[Any]]:
@@ -80,7 +60,7 @@ async def ended(storage: Storage, part: str) -> None:
             storage.clock.advance(seconds=1)
 
 
-async def forwarded(broker: Broker, storage: Storage, count: int) -> list[bytes | None]:
+async def forwarded(broker: BrokerNode, storage: Storage, count: int) -> list[bytes | None]:
     """The payloads in the topic with an inbox, once there are so many."""
     storage.clock.advance(seconds=2)
     partition = broker.partitions.find("d", 0)
@@ -89,127 +69,130 @@ async def forwarded(broker: Broker, storage: Storage, count: int) -> list[bytes 
             risen = asyncio.Event()
             partition.watch(risen.set)
             await risen.wait()
-    return [each.value for each in await broker.messages.browse("d", None, EARLIEST, 10)]
+    return [each.value for each in await broker.message_browser.browse("d", None, EARLIEST, 10)]
 
 
-def recreate(broker: Broker, request: TopicRequest, subscribed: str | None = None) -> None:
-    """Make a topic again as soon as it is deleted, before anything else has heard of that."""
+async def delete(broker: BrokerNode, request: TopicRequest, subscribed: str | None = None) -> None:
+    """Delete a topic, and make it again before anything of the first one is closed."""
+    again: list[asyncio.Task[object]] = []
 
-    async def deleted(topic: TopicImage) -> None:
-        if topic.name == request.name:
-            await broker.topics.create(request)
-            await asyncio.gather(*running("Inboxes"))
-            if subscribed is not None:
-                await broker.queues.create(request.name, subscribed, EARLIEST, {})
+    def observe(old: ClusterImage, new: ClusterImage) -> None:
+        if request.name in old.topics and request.name not in new.topics:
+            again.append(asyncio.ensure_future(broker.topics.create(request)))
 
-    broker.topics.when_deleted(deleted)
+    broker.metadata.listen(observe)
+    await broker.topics.delete(request.name)
+    await asyncio.gather(*again)
+    await asyncio.gather(*running("Host"))
+    if subscribed is not None:
+        await broker.subscription_lifecycle.create(request.name, subscribed, EARLIEST, {})
 
 
 @pytest.mark.parametrize("is_made_again", [False, True])
-async def test_burials_end_with_their_topic(broker: Broker, storage: Storage, is_made_again: bool) -> None:
-    if is_made_again:
-        recreate(broker, TOPIC)
+async def test_dead_letter_writer_ends_with_its_topic(
+    broker: BrokerNode, storage: Storage, is_made_again: bool
+) -> None:
     await broker.topics.create(TOPIC)
     await broker.topics.create(TopicRequest(name="small", config={"max.message.bytes": "20"}))
-    await broker.queues.create("t", "s", EARLIEST, {"dead_letter_topic": "small"})
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "small"})
     await rejected(broker)
     await asyncio.sleep(0)
-    assert running("Burials")
-    await broker.topics.delete("t")
-    await ended(storage, "Burials")
+    assert running("DeadLetterWriter")
+    await (delete(broker, TOPIC) if is_made_again else broker.topics.delete("t"))
+    await ended(storage, "DeadLetterWriter")
 
 
-async def test_burials_end_with_their_subscription(broker: Broker, storage: Storage) -> None:
+async def test_dead_letter_writer_ends_with_its_subscription(broker: BrokerNode, storage: Storage) -> None:
     await broker.topics.create(TOPIC)
     await broker.topics.create(TopicRequest(name="small", config={"max.message.bytes": "20"}))
-    await broker.queues.create("t", "s", EARLIEST, {"dead_letter_topic": "small"})
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "small"})
     await rejected(broker)
-    await broker.queues.delete("s")
-    await broker.queues.create("t", "s", EARLIEST, {"dead_letter_topic": "other"})
-    await ended(storage, "Burials")
-    assert "other" not in broker.topics.image.topics
+    await broker.subscription_lifecycle.delete("s")
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "other"})
+    await ended(storage, "DeadLetterWriter")
+    assert "other" not in broker.metadata.image.topics
 
 
-async def test_subscriptions_of_a_topic_that_has_the_name_again_stay(broker: Broker, storage: Storage) -> None:
-    recreate(broker, TOPIC, "again")
+async def test_subscriptions_of_a_topic_that_has_the_name_again_stay(broker: BrokerNode) -> None:
     await broker.topics.create(TOPIC)
-    await broker.queues.create("t", "s", EARLIEST, {})
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     await publish(broker, "t", OutgoingMessage(b"old"))
-    await broker.topics.delete("t")
-    assert [each.name for each in broker.queues.all("t")] == ["again"]
+    await delete(broker, TOPIC, "again")
+    assert [each.name for each in broker.subscriptions.all("t")] == ["again"]
     await publish(broker, "t", OutgoingMessage(b"new"))
-    assert [each.message.value for each in await broker.queues.lease("again", 10, 0, None)] == [b"new"]
-    assert await storage.store.children(SUBSCRIPTIONS_PATH) == ["again"]
+    assert [each.message.value for each in await broker.leases.lease("again", 10, 0, None)] == [b"new"]
+    assert list(broker.metadata.image.subscriptions) == ["again"]
 
 
-async def test_subscription_whose_node_stays_is_gone_all_the_same(storage: Storage) -> None:
-    store = storage.store
-    assert isinstance(store, FailingStore)
+async def test_subscriptions_and_schedules_go_in_one_change_with_their_topic(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that fails leaves all of them, and one that does not leaves none, also for a topic of the same name."""
+
+    async def fail(*_: object) -> None:
+        raise StorageFailure("the store is away")
+
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TOPIC)
-        await broker.queues.create("t", "s", EARLIEST, {})
+        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
         await broker.schedules.add(SCHEDULE)
-        store.refused = "/s"
+        with monkeypatch.context() as patched:
+            patched.setattr(storage.store, "commit", fail)
+            with pytest.raises(RequestError, match="the store is away"):
+                await broker.topics.delete("t")
+        assert (len(broker.subscriptions.all()), broker.schedules.list()) == (1, [SCHEDULE])
         await broker.topics.delete("t")
         await broker.topics.create(TOPIC)
-        assert (broker.queues.all(), broker.schedules.list()) == ([], [])
-        store.refused = "-"
-    async with running_parts(storage=storage) as broker:
-        assert (broker.queues.all(), broker.schedules.list()) == ([], [])
-    assert (await store.children(SUBSCRIPTIONS_PATH), await store.children(SCHEDULES_PATH)) == ([], [])
+        assert (broker.subscriptions.all(), broker.schedules.list()) == ([], [])
+    image = await stored_image(storage)
+    assert (list(image.topics), image.subscriptions, image.schedules) == (["t"], {}, {})
 
 
-async def test_request_ends_though_its_subscription_is_deleted_before_it_waits(broker: Broker) -> None:
+async def test_request_ends_though_its_subscription_is_deleted_before_it_waits(broker: BrokerNode) -> None:
     await broker.topics.create(TOPIC)
-    await broker.queues.create("t", "s", EARLIEST, {"filter": "size > 1000"})
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {"filter": "size > 1000"})
     await publish(broker, "t", OutgoingMessage(b"small"))
-    waiting = asyncio.ensure_future(broker.queues.lease("s", 1, 20_000, None))
+    waiting = asyncio.ensure_future(broker.leases.lease("s", 1, 20_000, None))
     await asyncio.sleep(0)
-    await broker.queues.delete("s")
-    await broker.queues.create("t", "s", EARLIEST, {})
+    await broker.subscription_lifecycle.delete("s")
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     with pytest.raises(RequestError) as refused:
         await asyncio.wait_for(waiting, 10)
     assert refused.value.kind is ErrorKind.UNKNOWN_SUBSCRIPTION
 
 
-async def test_schedules_end_with_their_topic_though_another_has_its_name(broker: Broker, storage: Storage) -> None:
-    recreate(broker, TOPIC)
+async def test_schedules_end_with_their_topic_though_another_has_its_name(broker: BrokerNode, storage: Storage) -> None:
     await broker.topics.create(TOPIC)
     await broker.schedules.add(SCHEDULE)
-    await broker.topics.delete("t")
+    await delete(broker, TOPIC)
     assert broker.schedules.list() == []
     storage.clock.advance(ms=2 * MINUTE_MS)
     await ended(storage, "Schedules")
-    assert await broker.messages.browse("t", None, EARLIEST, 10) == []
+    assert await broker.message_browser.browse("t", None, EARLIEST, 10) == []
 
 
-async def test_schedule_of_a_topic_that_has_the_name_again_stays(broker: Broker) -> None:
-    async def deleted(topic: TopicImage) -> None:
-        await broker.topics.create(TOPIC)
-        await broker.schedules.add(SCHEDULE)
-
-    broker.topics.when_deleted(deleted)
+async def test_schedule_of_a_topic_that_has_the_name_again_stays(broker: BrokerNode) -> None:
     await broker.topics.create(TOPIC)
-    assert broker.schedules.list() == []
-    await broker.topics.delete("t")
+    await broker.schedules.add(SCHEDULE)
+    await delete(broker, TOPIC)
+    await broker.schedules.add(SCHEDULE)
     assert [each.name for each in broker.schedules.list()] == ["s"]
 
 
-async def test_forwarder_of_a_topic_that_has_the_name_again_goes_on(broker: Broker, storage: Storage) -> None:
-    recreate(broker, DELAYED)
+async def test_forwarder_of_a_topic_that_has_the_name_again_goes_on(broker: BrokerNode, storage: Storage) -> None:
     await broker.topics.create(DELAYED)
     await publish(broker, "d", OutgoingMessage(b"old", headers=((DELAY_MS, b"1000"),)))
-    await broker.topics.delete("d")
+    await delete(broker, DELAYED)
     await publish(broker, "d", OutgoingMessage(b"new", headers=((DELAY_MS, b"1000"),)))
     assert await forwarded(broker, storage, 1) == [b"new"]
 
 
 async def test_inbox_that_is_made_again_while_the_first_loads_is_loaded(
-    broker: Broker, storage: Storage, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerNode, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first_loads, gate = threading.Event(), threading.Event()
 
-    def gated(*arguments: Any) -> InboxPartition:
+    def gated(*arguments: Any) -> LoadedInbox:
         if not first_loads.is_set():
             first_loads.set()
             gate.wait(10)
@@ -221,7 +204,7 @@ async def test_inbox_that_is_made_again_while_the_first_loads_is_loaded(
     await broker.topics.delete("d")
     await broker.topics.create(DELAYED)
     gate.set()
-    await asyncio.gather(*running("Inboxes"))
+    await asyncio.gather(*running("Host"))
     await publish(broker, "d", OutgoingMessage(b"new", headers=((DELAY_MS, b"1000"),)))
     assert await forwarded(broker, storage, 1) == [b"new"]
 
@@ -236,9 +219,11 @@ class CountingClock(ManualClock):
         return super().call_later(delay_ms, callback)
 
 
-async def test_sampling_of_rates_ends_with_the_last_subscription(broker: Broker) -> None:
+async def test_sampling_of_rates_ends_with_the_last_subscription(broker: BrokerNode) -> None:
     await broker.topics.create(TOPIC)
-    subscriptions: list[Subscription] = [await broker.queues.create("t", name, EARLIEST, {}) for name in ("a", "b")]
+    subscriptions: list[Subscription] = [
+        await broker.subscription_lifecycle.create("t", name, EARLIEST, {}) for name in ("a", "b")
+    ]
     clock = CountingClock()
     rates = QueueRates(clock, lambda _: QueueProbe())
     for each in subscriptions:

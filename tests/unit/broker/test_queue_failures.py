@@ -5,27 +5,27 @@ from collections.abc import Sequence
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.hosts.queue_partition import QueuePartition
-from conveyor.broker.produce.message_publisher import OutgoingMessage
+from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.queues.subscription.policy import Start
+from conveyor.queues.subscription.policy import StartPosition
 from tests.unit.broker.parts import Storage, running_parts
 
-EARLIEST = Start(kind="earliest")
+EARLIEST = StartPosition(kind="earliest")
 SMALL, LARGE = b"small", b"large" * 1000
 
 
-async def publish(broker: Broker, *payloads: bytes, partition: int = 0) -> None:
-    await broker.messages.publish("t", [OutgoingMessage(each, partition=partition) for each in payloads])
+async def publish(broker: BrokerNode, *payloads: bytes, partition: int = 0) -> None:
+    await broker.message_publisher.publish("t", [OutgoingMessage(each, partition=partition) for each in payloads])
 
 
-async def leased(broker: Broker, count: int = 10) -> list[str]:
-    return [each.message.message_id for each in await broker.queues.lease("s", count, 0, None)]
+async def leased(broker: BrokerNode, count: int = 10) -> list[str]:
+    return [each.message.message_id for each in await broker.leases.lease("s", count, 0, None)]
 
 
-async def all_leased(broker: Broker, count: int) -> list[str]:
+async def all_leased(broker: BrokerNode, count: int) -> list[str]:
     """As many leases as there are messages: while a queue looks through its log, it gives what it has come to."""
     found: list[str] = []
     while len(found) < count:
@@ -34,21 +34,21 @@ async def all_leased(broker: Broker, count: int) -> list[str]:
     return found
 
 
-async def reject(broker: Broker, message_ids: Sequence[str]) -> None:
-    assert await broker.queues.reject("s", message_ids, "no stock") == [None] * len(message_ids)
+async def reject(broker: BrokerNode, message_ids: Sequence[str]) -> None:
+    assert await broker.settlements.reject("s", message_ids, "no stock") == [None] * len(message_ids)
 
 
-async def letters(broker: Broker, topic: str, count: int) -> list[bytes | None]:
+async def letters(broker: BrokerNode, topic: str, count: int) -> list[bytes | None]:
     """The payloads in a dead-letter topic, once there are so many."""
     found: list[bytes | None] = []
     while len(found) < count:
         await asyncio.sleep(0)
-        if topic in broker.topics.image.topics:
-            found = [each.value for each in await broker.messages.browse(topic, None, EARLIEST, 100)]
+        if broker.partitions.has(topic, 0):
+            found = [each.value for each in await broker.message_browser.browse(topic, None, EARLIEST, 100)]
     return found
 
 
-async def dead(broker: Broker, storage: Storage, count: int) -> int:
+async def dead(broker: BrokerNode, storage: Storage, count: int) -> int:
     """How many dead letters there are, once it is so many; those that wait are tried again meanwhile."""
     found = 0
     while found < count:
@@ -58,14 +58,14 @@ async def dead(broker: Broker, storage: Storage, count: int) -> int:
     return found
 
 
-def queue_partition(broker: Broker, number: int = 0) -> QueuePartition:
+def queue_partition(broker: BrokerNode, number: int = 0) -> QueuePartition:
     found = broker.partitions.find("t", number).queue
     assert isinstance(found, QueuePartition)
     return found
 
 
-async def test_partition_that_is_offline_takes_no_leases_of_others_with_it(broker: Broker) -> None:
-    await broker.queues.create("t", "s", EARLIEST, {})
+async def test_partition_that_is_offline_takes_no_leases_of_others_with_it(broker: BrokerNode) -> None:
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     await publish(broker, SMALL, SMALL, partition=0)
     await publish(broker, SMALL, partition=1)
     broker.partitions.find("__queue_state.t", 1).go_offline(StorageFailure("the disk is gone"))
@@ -74,8 +74,8 @@ async def test_partition_that_is_offline_takes_no_leases_of_others_with_it(broke
         await leased(broker)
 
 
-async def test_lease_that_was_given_up_may_fail(broker: Broker) -> None:
-    await broker.queues.create("t", "s", EARLIEST, {"delivery": "at_most_once"})
+async def test_lease_that_was_given_up_may_fail(broker: BrokerNode) -> None:
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {"delivery": "at_most_once"})
     await publish(broker, SMALL)
     lease = asyncio.ensure_future(leased(broker))
     for _ in range(100):
@@ -90,21 +90,21 @@ async def test_lease_that_was_given_up_may_fail(broker: Broker) -> None:
 async def test_read_that_fails_is_told(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
-        await broker.queues.create("t", "s", EARLIEST, {})
+        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
         await publish(broker, SMALL)
     async with running_parts(storage=storage) as broker:
-        await broker.queues.resume("s")
+        await broker.subscription_lifecycle.resume("s")
         storage.disk.fail("read")
-        assert (await broker.queues.stats("s")).unsettled == 1
+        assert (await broker.subscription_statistics.stats("s")).unsettled == 1
         with pytest.raises(RequestError) as refused:
-            await broker.queues.peek("s", 1)
+            await broker.message_inspection.peek("s", 1)
         assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
         storage.disk.heal()
 
 
-async def test_letter_that_is_too_large_keeps_no_other_back(broker: Broker, storage: Storage) -> None:
+async def test_letter_that_is_too_large_keeps_no_other_back(broker: BrokerNode, storage: Storage) -> None:
     await broker.topics.create(TopicRequest(name="small", config={"max.message.bytes": "2000"}))
-    await broker.queues.create("t", "s", EARLIEST, {"dead_letter_topic": "small"})
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "small"})
     await publish(broker, LARGE, *[SMALL] * 3)
     await reject(broker, await leased(broker))
     assert await dead(broker, storage, 3) == 3
@@ -117,8 +117,8 @@ async def test_letter_that_is_too_large_keeps_no_other_back(broker: Broker, stor
     assert await letters(broker, "small", 4) == [*[SMALL] * 3, LARGE]
 
 
-async def test_dead_letter_topic_takes_what_its_topic_takes(broker: Broker) -> None:
-    await broker.queues.create("t", "s", EARLIEST, {})
+async def test_dead_letter_topic_takes_what_its_topic_takes(broker: BrokerNode) -> None:
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     largest = bytes(broker.settings.topics.max_message_bytes - 200)
     await publish(broker, largest)
     await reject(broker, await leased(broker))
@@ -126,9 +126,9 @@ async def test_dead_letter_topic_takes_what_its_topic_takes(broker: Broker) -> N
 
 
 async def test_dead_letters_whose_copies_are_gone_are_delivered_again_or_given_up(
-    broker: Broker, storage: Storage
+    broker: BrokerNode, storage: Storage
 ) -> None:
-    await broker.queues.create("t", "s", EARLIEST, {})
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     await publish(broker, *[SMALL] * 4)
     await reject(broker, await leased(broker))
     assert await dead(broker, storage, 4) == 4
@@ -136,20 +136,20 @@ async def test_dead_letters_whose_copies_are_gone_are_delivered_again_or_given_u
     peeked = await broker.dead_letters.peek("s", 10)
     assert (peeked.letters, peeked.without_copy) == ([], 4)
     assert await broker.dead_letters.unknown("s", ["0-0", "0-4", "7-0", "x", "0-4"]) == ["0-4", "7-0", "x"]
-    assert await broker.dead_letters.redrive("s", message_ids=["0-2"]) == 1
+    assert await broker.dead_letter_redrive.redrive("s", message_ids=["0-2"]) == 1
     assert await leased(broker) == ["0-2"]
-    assert await broker.dead_letters.drop("s", message_ids=["0-0"]) == 1
-    assert await broker.dead_letters.redrive("s") == 2
+    assert await broker.dead_letter_redrive.drop("s", message_ids=["0-0"]) == 1
+    assert await broker.dead_letter_redrive.redrive("s") == 2
     assert await leased(broker) == ["0-1", "0-3"]
     assert await broker.dead_letters.count("s") == 0
 
 
-async def test_look_at_large_messages_is_not_answered_without_bounds(broker: Broker, storage: Storage) -> None:
-    await broker.queues.create("t", "s", EARLIEST, {})
+async def test_look_at_large_messages_is_not_answered_without_bounds(broker: BrokerNode, storage: Storage) -> None:
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     large = bytes(1_000_000)
     await publish(broker, *[large] * 10)
     await publish(broker, large, partition=1)
-    assert len(await broker.queues.peek("s", 1000)) == 9
+    assert len(await broker.message_inspection.peek("s", 1000)) == 9
     await reject(broker, await all_leased(broker, 11))
     assert await dead(broker, storage, 11) == 11
     peeked = await broker.dead_letters.peek("s", 1000)
@@ -157,11 +157,11 @@ async def test_look_at_large_messages_is_not_answered_without_bounds(broker: Bro
 
 
 async def test_letters_that_wait_in_the_inbox_of_a_deleted_topic_go_to_the_one_of_its_name(
-    broker: Broker, storage: Storage
+    broker: BrokerNode, storage: Storage
 ) -> None:
     await broker.topics.create(TopicRequest(name="dead", config={"delay.enable": "true"}))
-    await broker.queues.create("t", "s", EARLIEST, {"dead_letter_topic": "dead"})
-    await broker.messages.publish("dead", [OutgoingMessage(SMALL)])  # The inbox is loaded when it is there.
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "dead"})
+    await broker.message_publisher.publish("dead", [OutgoingMessage(SMALL)])  # The inbox is loaded when it is there.
     assert await letters(broker, "dead", 1) == [SMALL]
     broker.inboxes.stop()
     waits = asyncio.Event()
@@ -176,9 +176,9 @@ async def test_letters_that_wait_in_the_inbox_of_a_deleted_topic_go_to_the_one_o
     assert await letters(broker, "dead", 1) == [SMALL]
 
 
-async def test_subscription_is_deleted_though_a_partition_is_offline(broker: Broker) -> None:
-    await broker.queues.create("t", "s", EARLIEST, {})
+async def test_subscription_is_deleted_though_a_partition_is_offline(broker: BrokerNode) -> None:
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     broker.partitions.find("__queue_state.t", 1).go_offline(StorageFailure("the disk is gone"))
-    await broker.queues.delete("s")
-    assert broker.queues.all() == []
+    await broker.subscription_lifecycle.delete("s")
+    assert broker.subscriptions.all() == []
     assert broker.partitions.find("t", 0).queue is None

@@ -6,22 +6,22 @@ from collections.abc import Mapping
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.publish import ACKS_ALL, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.subscription.policy import Start
+from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records import compression
 from tests.lying_batches import LIES, bomb, many_records, raw_record, sealed
 from tests.unit.broker.parts import Storage, running_parts
 
-EARLIEST = Start(kind="earliest")
+EARLIEST = StartPosition(kind="earliest")
 LARGE = many_records(12_000, compression.ZSTD)
 BROAD = sealed(b"".join(raw_record(delta, value=bytes(1 << 20)) for delta in range(3)), 3, codec=compression.LZ4)
 LAST = sealed(raw_record(0, value=b"last"), 1)
 
 
-async def produce(broker: Broker, *batches: bytes) -> int:
+async def produce(broker: BrokerNode, *batches: bytes) -> int:
     """Returns the offset of the last batch."""
     done: asyncio.Future[list[Published]] = asyncio.get_running_loop().create_future()
     broker.publisher.publish(
@@ -32,22 +32,22 @@ async def produce(broker: Broker, *batches: bytes) -> int:
     return results[-1].base_offset
 
 
-async def subscribe(broker: Broker, name: str = "s", policy: Mapping[str, object] | None = None) -> None:
-    await broker.queues.create("t", name, EARLIEST, policy or {})
+async def subscribe(broker: BrokerNode, name: str = "s", policy: Mapping[str, object] | None = None) -> None:
+    await broker.subscription_lifecycle.create("t", name, EARLIEST, policy or {})
 
 
-async def drained(broker: Broker, count: int, name: str = "s") -> list[int]:
+async def drained(broker: BrokerNode, count: int, name: str = "s") -> list[int]:
     """The offsets that are leased, and acknowledged, until there are so many."""
     offsets: list[int] = []
     while len(offsets) < count:
-        leased = await broker.queues.lease(name, 5_000, 20_000, None)
+        leased = await broker.leases.lease(name, 5_000, 20_000, None)
         offsets += [each.message.offset for each in leased]
-        assert not any(await broker.queues.ack(name, [each.ack_id for each in leased]))
+        assert not any(await broker.settlements.ack(name, [each.ack_id for each in leased]))
     return offsets
 
 
 @pytest.mark.parametrize("policy", [{}, {"fair_by": "group"}, {"ordering": "key"}], ids=["plain", "fair", "ordered"])
-async def test_messages_of_large_batches_are_leased(broker: Broker, policy: dict[str, object]) -> None:
+async def test_messages_of_large_batches_are_leased(broker: BrokerNode, policy: dict[str, object]) -> None:
     await subscribe(broker, policy=policy)
     last = await produce(broker, BROAD, LARGE[:], BROAD, LAST)
     count = 4 if policy.get("ordering") == "key" else last + 1
@@ -63,7 +63,7 @@ async def test_messages_of_large_batches_are_leased_after_a_restart(storage: Sto
         assert await drained(broker, 13) == list(range(13))
 
 
-async def test_subscriptions_at_different_large_batches_both_go_on(broker: Broker) -> None:
+async def test_subscriptions_at_different_large_batches_both_go_on(broker: BrokerNode) -> None:
     await subscribe(broker, "s")
     await subscribe(broker, "other")
     await produce(broker, *[BROAD] * 6)
@@ -72,7 +72,7 @@ async def test_subscriptions_at_different_large_batches_both_go_on(broker: Broke
 
 
 @pytest.mark.parametrize("policy", [{}, {"fair_by": "group"}, {"ordering": "key"}], ids=["plain", "fair", "ordered"])
-async def test_batches_that_cannot_be_read_hold_no_messages(broker: Broker, policy: dict[str, object]) -> None:
+async def test_batches_that_cannot_be_read_hold_no_messages(broker: BrokerNode, policy: dict[str, object]) -> None:
     await subscribe(broker, policy=policy)
     unreadable = [*LIES.values(), bomb(compression.ZSTD, 4 << 20), bomb(compression.SNAPPY, 4 << 20)]
     last = await produce(broker, *unreadable, LAST)
@@ -87,7 +87,7 @@ async def test_subscription_made_on_batches_that_cannot_be_read_begins_behind_th
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t", partitions=1))
         last = await produce(broker, *LIES.values(), LAST)
-        await broker.queues.create("t", "s", Start(kind="time", timestamp_ms=1), {})
+        await broker.subscription_lifecycle.create("t", "s", StartPosition(kind="time", timestamp_ms=1), {})
         assert (await drained(broker, 1))[-1] <= last
     async with running_parts(storage=storage) as broker:
         await produce(broker, LAST)
@@ -100,14 +100,14 @@ async def test_lease_is_answered_while_the_broker_stops(storage: Storage) -> Non
         await broker.topics.create(TopicRequest(name="t", partitions=1))
         await subscribe(broker)
         await produce(broker, *[BROAD] * 6)
-        waiting = asyncio.ensure_future(broker.queues.lease("s", 18, 20_000, None))
+        waiting = asyncio.ensure_future(broker.leases.lease("s", 18, 20_000, None))
         await asyncio.sleep(0)
     with contextlib.suppress(RequestError):
         assert len(await asyncio.wait_for(waiting, 20)) < 18
 
 
 async def test_batch_that_cannot_be_read_from_the_disk_is_said_to_whoever_wants_it(
-    broker: Broker, storage: Storage
+    broker: BrokerNode, storage: Storage
 ) -> None:
     await subscribe(broker)
     await produce(broker, *[BROAD] * 12)

@@ -4,7 +4,7 @@ import asyncio
 
 from crc32c import crc32c
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.publish import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind
@@ -17,13 +17,13 @@ def numbered(number: int, codec: int) -> bytes:
     return encode_batch([(1000, None, b"%d" % number, ())], codec=codec)
 
 
-async def published(broker: Broker, batch: bytes, acks: int = ACKS_ALL) -> Published:
+async def published(broker: BrokerNode, batch: bytes, acks: int = ACKS_ALL) -> Published:
     done: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
     broker.publisher.publish([("z", 0, batch)], acks, lambda results: done.set_result(results[0]))
     return await done
 
 
-async def stored(broker: Broker) -> list[tuple[int, bytes | None]]:
+async def stored(broker: BrokerNode) -> list[tuple[int, bytes | None]]:
     """(codec, value) of every record."""
     log = broker.partitions.find("z", 0).log
     found = log.read(0, 1 << 20, log.written_offset, at_least_one=True)
@@ -36,7 +36,7 @@ async def stored(broker: Broker) -> list[tuple[int, bytes | None]]:
     ]
 
 
-async def test_batches_keep_their_order_while_some_are_packed(broker: Broker) -> None:
+async def test_batches_keep_their_order_while_some_are_packed(broker: BrokerNode) -> None:
     await broker.topics.create(TopicRequest(name="z", config={"compression.type": "zstd"}))
     codecs = [compression.NONE, compression.ZSTD, compression.GZIP, compression.ZSTD, compression.LZ4] * 10
     answers = await asyncio.gather(
@@ -47,11 +47,11 @@ async def test_batches_keep_their_order_while_some_are_packed(broker: Broker) ->
     )
     assert [each.error for each in answers] == [None] * len(codecs)
     assert [each.base_offset for each in answers] == list(range(len(codecs)))
-    await broker.turn.end()
+    await broker.loop_tick.end()
     assert await stored(broker) == [(compression.ZSTD, b"%d" % number) for number in range(len(codecs))]
 
 
-async def test_batch_that_does_not_unpack_is_refused_and_the_next_goes_on(broker: Broker) -> None:
+async def test_batch_that_does_not_unpack_is_refused_and_the_next_goes_on(broker: BrokerNode) -> None:
     await broker.topics.create(TopicRequest(name="z", config={"compression.type": "gzip"}))
     whole = bytearray(encode_batch([(1000, None, b"nonsense that is no zstd", ())]))
     whole[22] = compression.ZSTD
@@ -62,7 +62,7 @@ async def test_batch_that_does_not_unpack_is_refused_and_the_next_goes_on(broker
     assert answers[1].base_offset == 0
 
 
-async def test_damaged_batch_is_refused_before_it_is_packed(broker: Broker) -> None:
+async def test_damaged_batch_is_refused_before_it_is_packed(broker: BrokerNode) -> None:
     await broker.topics.create(TopicRequest(name="z", config={"compression.type": "gzip"}))
     batch = bytearray(numbered(1, compression.NONE))
     batch[HEADER_BYTES] ^= 1

@@ -1,16 +1,19 @@
 """A topic that is deleted and made again has nothing of the first one, whatever was still under way on its files."""
 
+import asyncio
 import logging
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from uuid import UUID
 
 import pytest
 
 from conveyor.adapters.compactor import ThreadCompactor
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.partitions.compaction import Compaction
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import NotLeader, StorageFailure
 from conveyor.kernel.ids import TopicId
 from conveyor.log.compaction.compaction_plan import CompactionPlan
 from conveyor.log.compaction.key_compaction import CompactionResult
@@ -27,7 +30,7 @@ MARK = f"logs/c-0/{MARKER}"
 class LateCompactor:
     """A compactor whose process comes to its work once the topic was deleted, and made again."""
 
-    def __init__(self, broker: Broker, disk: MemoryDisk) -> None:
+    def __init__(self, broker: BrokerNode, disk: MemoryDisk) -> None:
         self._broker = broker
         self._compactor = ThreadCompactor(disk)
         self.has_failed = False
@@ -91,3 +94,68 @@ async def test_directory_of_a_deleted_topic_that_is_back_is_set_aside(
         assert decode_owner(storage.disk.read(MARK)) == owner
     assert storage.disk.list("logs") == ["c-0", "c-0.2.stray", "c-0.stray"]
     assert "stray directory name=c-0" in caplog.text
+
+
+class SlowToOpen(MemoryDisk):
+    """While `released` is not set, nobody gets at the directories of `slow`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = Event()
+
+    def check(self, operation: str, path: str) -> None:
+        if path.startswith("logs/slow-"):
+            assert self.released.wait(20), "nobody has released the disk"
+        super().check(operation, path)
+
+
+class SlowToRemove(MemoryDisk):
+    """A directory is removed once `released` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = Event()
+        self.is_removing = False
+
+    def remove_tree(self, path: str) -> None:
+        self.is_removing = True
+        assert self.released.wait(20), "nobody has released the disk"
+        super().remove_tree(path)
+
+
+async def test_nothing_goes_to_a_deleted_topic_whose_name_another_has_before_it_is_closed(storage: Storage) -> None:
+    storage.disk = disk = SlowToOpen()
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        first = broker.partitions.find("t", 0)
+        changes: list[asyncio.Future[object]] = []
+
+        async def begin(change: Coroutine[object, object, object]) -> None:
+            shown = asyncio.Event()
+            broker.metadata.listen(lambda _old, _new: shown.set())
+            changes.append(asyncio.ensure_future(change))
+            await shown.wait()
+
+        await begin(broker.topics.create(TopicRequest(name="slow", partitions=1)))
+        await begin(broker.topics.delete("t"))
+        await begin(broker.topics.create(TopicRequest(name="t", partitions=1)))
+        [published] = await publish(broker, ("t", 0))
+        disk.released.set()
+        await asyncio.gather(*changes)
+        assert isinstance(published.error, NotLeader)
+        assert broker.partitions.find("t", 0) is not first
+        [again] = await publish(broker, ("t", 0))
+        assert (again.error, again.base_offset) == (None, 0)
+
+
+async def test_deletion_is_answered_when_the_broker_stops_before_the_directories_are_removed(storage: Storage) -> None:
+    storage.disk = disk = SlowToRemove()
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        deletion = asyncio.ensure_future(broker.topics.delete("t"))
+        while not disk.is_removing:
+            await asyncio.wait([deletion], timeout=0.01)
+        await broker.finish_requests()
+        disk.released.set()
+        async with asyncio.timeout(10):
+            await deletion

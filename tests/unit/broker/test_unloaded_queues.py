@@ -6,28 +6,31 @@ from collections.abc import Callable
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
-from conveyor.broker.produce.message_publisher import OutgoingMessage
-from conveyor.cluster.image import SUBSCRIPTIONS_PATH
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.outgoing_message import OutgoingMessage
+from conveyor.cluster.changes import SubscriptionPut
+from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.queues.subscription.policy import Start
+from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
-from tests.unit.broker.parts import Storage, running_parts
+from tests.unit.broker.parts import Storage, rewrite, running_parts
 
-EARLIEST = Start(kind="earliest")
+EARLIEST = StartPosition(kind="earliest")
 DAY_MS = 86_400_000
 SETTINGS = {"topics.retention_ms": "60000", "topics.segment_bytes": "1024"}
 
 
-async def publish(broker: Broker, *payloads: bytes, delay_ms: int = 0) -> None:
+async def publish(broker: BrokerNode, *payloads: bytes, delay_ms: int = 0) -> None:
     headers = ((DELAY_MS, b"%d" % delay_ms),) if delay_ms else ()
-    published = await broker.messages.publish("t", [OutgoingMessage(each, headers=headers) for each in payloads])
+    published = await broker.message_publisher.publish(
+        "t", [OutgoingMessage(each, headers=headers) for each in payloads]
+    )
     assert not any(isinstance(each, RequestError) for each in published)
 
 
-async def leased(broker: Broker, name: str = "s") -> list[bytes | None]:
-    return [each.message.value for each in await broker.queues.lease(name, 100, 0, None)]
+async def leased(broker: BrokerNode, name: str = "s") -> list[bytes | None]:
+    return [each.message.value for each in await broker.leases.lease(name, 100, 0, None)]
 
 
 async def until(storage: Storage, seen: Callable[[], bool], step_ms: int = 10) -> None:
@@ -36,7 +39,7 @@ async def until(storage: Storage, seen: Callable[[], bool], step_ms: int = 10) -
         await asyncio.sleep(0)
 
 
-async def retain(broker: Broker) -> int:
+async def retain(broker: BrokerNode) -> int:
     """Where the log starts after retention has had its way."""
     for _ in range(2):
         await broker.retention.retain_all()
@@ -49,7 +52,7 @@ async def with_delayed(storage: Storage) -> Storage:
     """What a broker has left that had a subscription, and a message that is due in a day."""
     async with running_parts(SETTINGS, storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
-        await broker.queues.create("t", "s", EARLIEST, {})
+        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
         await publish(broker, b"later", delay_ms=DAY_MS)
         await publish(broker, *[bytes(500)] * 10)
     return storage
@@ -58,9 +61,9 @@ async def with_delayed(storage: Storage) -> Storage:
 async def test_retention_waits_for_the_state_of_a_queue(with_delayed: Storage) -> None:
     async with running_parts(SETTINGS, with_delayed) as broker:
         with_delayed.clock.advance(ms=120_000)
-        assert broker.queues.unloaded() == {"t": "the state of its queues is being read"}
+        assert broker.queue_partitions.unloaded() == {"t": "the state of its queues is being read"}
         assert await retain(broker) == 0
-        await until(with_delayed, lambda: not broker.queues.unloaded())
+        await until(with_delayed, lambda: not broker.queue_partitions.unloaded())
         with_delayed.clock.advance(ms=DAY_MS)
         assert b"later" in await leased(broker)
 
@@ -69,22 +72,22 @@ async def test_retention_deletes_nothing_where_the_state_cannot_be_read(with_del
     state = with_delayed.disk.open("logs/__queue_state.t-0/00000000000000000000.log")
     state.written[70] ^= 1
     async with running_parts(SETTINGS, with_delayed) as broker:
-        await until(with_delayed, lambda: "damaged" in str(broker.queues.unloaded()))
+        await until(with_delayed, lambda: "damaged" in str(broker.queue_partitions.unloaded()))
         with_delayed.clock.advance(ms=120_000)
         assert await retain(broker) == 0
         with pytest.raises(RequestError, match="damaged") as refused:
             await leased(broker)
         assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
         assert "damaged" in broker.partitions.offline()["__queue_state.t-0"]
-        await broker.queues.delete("s")
-        assert broker.queues.unloaded() == {}
+        await broker.subscription_lifecycle.delete("s")
+        assert broker.queue_partitions.unloaded() == {}
         assert await retain(broker) > 0
 
 
 async def test_retention_deletes_nothing_while_the_state_is_offline(with_delayed: Storage) -> None:
     """What was decided last may not be stored."""
     async with running_parts(SETTINGS, with_delayed) as broker:
-        await until(with_delayed, lambda: not broker.queues.unloaded())
+        await until(with_delayed, lambda: not broker.queue_partitions.unloaded())
         broker.partitions.find("__queue_state.t", 0).go_offline(StorageFailure("the disk is gone"))
         with_delayed.clock.advance(ms=120_000)
         assert await retain(broker) == 0
@@ -92,8 +95,8 @@ async def test_retention_deletes_nothing_while_the_state_is_offline(with_delayed
 
 async def test_retention_deletes_nothing_while_the_broker_stops(with_delayed: Storage) -> None:
     async with running_parts(SETTINGS, with_delayed) as broker:
-        await until(with_delayed, lambda: not broker.queues.unloaded())
-        broker.queues.stop()
+        await until(with_delayed, lambda: not broker.queue_partitions.unloaded())
+        broker.queue_partitions.stop()
         with_delayed.clock.advance(ms=120_000)
         assert await retain(broker) == 0
 
@@ -101,50 +104,60 @@ async def test_retention_deletes_nothing_while_the_broker_stops(with_delayed: St
 async def test_queues_that_found_too_many_files_open_are_loaded_later(with_delayed: Storage) -> None:
     async with running_parts(SETTINGS, with_delayed) as broker:
         with_delayed.disk.out_of_files = True
-        await until(with_delayed, lambda: "Too many open files" in str(broker.queues.unloaded()))
+        await until(with_delayed, lambda: "Too many open files" in str(broker.queue_partitions.unloaded()))
         assert broker.partitions.offline() == {}
         with_delayed.disk.out_of_files = False
-        await until(with_delayed, lambda: not broker.queues.unloaded())
+        await until(with_delayed, lambda: not broker.queue_partitions.unloaded())
         assert len(await leased(broker)) == 10
 
 
-async def test_new_messages_that_cannot_be_read_for_now_are_read_later(broker: Broker, storage: Storage) -> None:
-    await broker.queues.create("t", "s", EARLIEST, {})
-    await broker.messages.publish("t", [OutgoingMessage(b"before", partition=0)])
+async def test_new_messages_that_cannot_be_read_for_now_are_read_later(broker: BrokerNode, storage: Storage) -> None:
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    await broker.message_publisher.publish("t", [OutgoingMessage(b"before", partition=0)])
     storage.disk.out_of_files = True
-    await broker.messages.publish("t", [OutgoingMessage(b"payload", partition=0)])
+    await broker.message_publisher.publish("t", [OutgoingMessage(b"payload", partition=0)])
     assert broker.partitions.offline() == {}
     storage.disk.out_of_files = False
     storage.clock.advance(seconds=1)
     assert await leased(broker) == [b"before", b"payload"]
 
 
-async def test_new_messages_that_cannot_be_read_take_their_partition_offline(broker: Broker, storage: Storage) -> None:
-    await broker.queues.create("t", "s", EARLIEST, {})
+async def test_new_messages_that_cannot_be_read_take_their_partition_offline(
+    broker: BrokerNode, storage: Storage
+) -> None:
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     storage.disk.fail("read")
-    await broker.messages.publish("t", [OutgoingMessage(b"payload", partition=0)])
+    await broker.message_publisher.publish("t", [OutgoingMessage(b"payload", partition=0)])
     assert "read failed" in str(broker.partitions.find("t", 0).offline_reason)
 
 
-async def test_a_call_names_why_its_partitions_are_offline(broker: Broker) -> None:
-    await broker.queues.create("t", "s", EARLIEST, {})
+async def test_a_call_names_why_its_partitions_are_offline(broker: BrokerNode) -> None:
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     for number in range(2):
         broker.partitions.find("t", number).go_offline(StorageFailure("the disk is gone"))
     with pytest.raises(RequestError, match="t-0 is offline: the disk is gone"):
         await leased(broker)
     broker.partitions.find("__queue_state.t", 0).go_offline(StorageFailure("this one, too"))
     with pytest.raises(RequestError, match=r"__queue_state\.t-0 is offline: this one, too"):
-        await broker.queues.purge("s")
+        await broker.subscription_lifecycle.purge("s")
 
 
 async def store_filter(storage: Storage, name: str, expression: str) -> None:
     """As another version may have taken it."""
-    path = f"{SUBSCRIPTIONS_PATH}/{name}"
-    node = await storage.store.get(path)
-    assert node is not None
-    document = json.loads(node.value)
-    document["policy"]["filter"] = expression
-    await storage.store.put(path, json.dumps(document).encode())
+
+    def decide(image: ClusterImage) -> list[SubscriptionPut]:
+        stored = image.subscriptions[name]
+        document = json.loads(stored.document)
+        document["policy"]["filter"] = expression
+        put = SubscriptionPut(
+            name=name,
+            subscription_id=stored.subscription_id,
+            topic_id=stored.topic_id,
+            document=json.dumps(document),
+        )
+        return [put]
+
+    await rewrite(storage, decide)
 
 
 async def test_a_filter_that_is_not_valid_any_more_keeps_only_its_own_subscription_from_messages(
@@ -153,21 +166,21 @@ async def test_a_filter_that_is_not_valid_any_more_keeps_only_its_own_subscripti
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
         for name in ("bad", "good"):
-            await broker.queues.create("t", name, EARLIEST, {})
+            await broker.subscription_lifecycle.create("t", name, EARLIEST, {})
         await publish(broker, b"one", b"two")
-        [first, *_] = await broker.queues.lease("bad", 1, 0, None)
-        assert await broker.queues.ack("bad", [first.ack_id]) == [None]
+        [first, *_] = await broker.leases.lease("bad", 1, 0, None)
+        assert await broker.settlements.ack("bad", [first.ack_id]) == [None]
     await store_filter(storage, "bad", "no such thing(")
     async with running_parts(storage=storage) as broker:
-        await until(storage, lambda: not broker.queues.unloaded())
+        await until(storage, lambda: not broker.queue_partitions.unloaded())
         assert await leased(broker, "good") == [b"one", b"two"]
-        assert broker.queues.faults().keys() == {"bad"}
-        assert "the filter of subscription 'bad' is not valid" in broker.queues.faults()["bad"]
+        assert broker.subscribed_partitions.faults().keys() == {"bad"}
+        assert "the filter of subscription 'bad' is not valid" in broker.subscribed_partitions.faults()["bad"]
         with pytest.raises(RequestError, match="the filter of subscription 'bad' is not valid") as refused:
             await leased(broker, "bad")
         assert refused.value.kind is ErrorKind.INVALID_FILTER
-        await broker.queues.change("bad", {"filter": None})
-        assert broker.queues.faults() == {}
+        await broker.subscription_lifecycle.change("bad", {"filter": None})
+        assert broker.subscribed_partitions.faults() == {}
         assert await leased(broker, "bad") == [b"two"]
 
 
@@ -175,13 +188,13 @@ async def test_messages_of_a_subscription_whose_filter_is_not_valid_do_not_expir
     """Whether it wants them, as dead letters, nobody can tell."""
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
-        await broker.queues.create("t", "bad", EARLIEST, {"on_expiry": "dead_letter"})
+        await broker.subscription_lifecycle.create("t", "bad", EARLIEST, {"on_expiry": "dead_letter"})
         message = OutgoingMessage(b"short", headers=(("conveyor-ttl-ms", b"1000"),))
-        await broker.messages.publish("t", [message])
+        await broker.message_publisher.publish("t", [message])
     await store_filter(storage, "bad", "no such thing(")
     async with running_parts(storage=storage) as broker:
-        await until(storage, lambda: not broker.queues.unloaded())
+        await until(storage, lambda: not broker.queue_partitions.unloaded())
         storage.clock.advance(seconds=100)
-        await broker.turn.end()
-        assert (await broker.queues.stats("bad")).unsettled == 1
-        assert "t.dlq" not in broker.topics.image.topics
+        await broker.loop_tick.end()
+        assert (await broker.subscription_statistics.stats("bad")).unsettled == 1
+        assert "t.dlq" not in broker.metadata.image.topics

@@ -28,7 +28,7 @@ def test_the_page_has_a_row_for_every_setting(run: Run) -> None:
     assert [row.split("`")[1] for row in rows] == names()
     assert {row.count(" | ") for row in rows} == {3}
     assert (
-        "| `broker.flush_threads` | `4` | threads, from 1 to 64 | Threads for fsyncs that the kernel does not queue. |"
-        in rows
+        "| `broker.flush_threads` | `4` | threads, from 1 to 64 |"
+        " Threads for the fsyncs that the kernel's own queue (Linux AIO) does not take. |" in rows
     )
     assert page.startswith("# Settings\n")

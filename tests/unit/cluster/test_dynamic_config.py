@@ -1,22 +1,22 @@
-"""Settings changed at run time, without a broker: how they lie over each other, and in the metadata tree."""
+"""Settings changed at run time, without a broker: how they lie over each other, and whose they are in the image."""
 
 import pytest
 
+from conveyor.cluster.changes import ConfigPut
 from conveyor.cluster.dynamic_config import (
     as_given,
+    broker_owner,
     changed_texts,
-    decode_texts,
-    encode_texts,
-    group_of,
-    group_path,
     sound_texts,
     with_broker_texts,
     with_group_texts,
 )
+from conveyor.cluster.image import ConfigScope
 from conveyor.cluster.setting_names import broker_settings, group_settings
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import SettingsError
 from conveyor.settings.tree import Settings, from_sources
+from tests.unit.cluster.images import EMPTY, changed
 
 GIVEN = from_sources({"broker.num_partitions": 2})
 NAME = "num.partitions"
@@ -55,11 +55,13 @@ def test_every_setting_of_a_group_is_live() -> None:
     assert all(each.is_live for each in group_settings().values())
 
 
-@pytest.mark.parametrize("name", ["g", "a/b", "../x", "ü %", "."])
-def test_group_is_found_again_by_its_path(name: str) -> None:
-    assert group_of(group_path(name)) == name
-    assert group_path(name).count("/") == 3
+@pytest.mark.parametrize(("node_id", "name"), [(None, "default"), (1, "1")])
+def test_settings_of_brokers_have_an_owner(node_id: int | None, name: str) -> None:
+    assert broker_owner(node_id) == (ConfigScope.BROKERS, name)
 
 
-def test_texts_are_read_as_they_were_written() -> None:
-    assert decode_texts(encode_texts({NAME: "3"})) == {NAME: "3"}
+@pytest.mark.parametrize("name", ["g", "a/b", "../x", "ü %", ".", "default"])
+def test_settings_are_kept_for_any_group(name: str) -> None:
+    put = ConfigPut(scope=ConfigScope.GROUPS, name=name, texts={NAME: "3"})
+    assert changed(EMPTY, put).configs == {(ConfigScope.GROUPS, name): {NAME: "3"}}
+    assert changed(EMPTY, put, ConfigPut(scope=ConfigScope.GROUPS, name=name, texts={})).configs == {}

@@ -4,21 +4,22 @@ from uuid import UUID
 
 import pytest
 
-from conveyor.cluster.image import BrokerImage, ClusterImage, TopicImage
+from conveyor.cluster.image import BrokerImage, TopicImage
 from conveyor.cluster.topic_change import ConfigChange, Operation, changed_config, more_partitions, replaced_config
 from conveyor.cluster.topic_creation import TopicRequest, plan_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicId
 from conveyor.settings.tree import Settings, from_sources
+from tests.unit.cluster.images import EMPTY, with_brokers, with_topics
 
 SETTINGS = Settings()
 BROKER = BrokerImage(node_id=NodeId(1), host="localhost", port=9092)
-EMPTY = ClusterImage(cluster_id="c", controller_id=NodeId(1)).with_broker(BROKER)
+CLUSTER = with_brokers(EMPTY, BROKER)
 
 
 def topic(**config: str) -> TopicImage:
     request = TopicRequest(name="t", partitions=2, config={key.replace("_", "."): each for key, each in config.items()})
-    return plan_topic(EMPTY, request, SETTINGS, TopicId(UUID(int=1)))
+    return plan_topic(CLUSTER, request, SETTINGS, TopicId(UUID(int=1)))
 
 
 def change(name: str, operation: Operation, value: str | None = None) -> ConfigChange:
@@ -77,7 +78,7 @@ def test_change_refuses_a_setting_named_twice() -> None:
 
 def test_more_partitions_keeps_those_there_are() -> None:
     before = topic()
-    after = more_partitions(EMPTY, before, 4, None, SETTINGS)
+    after = more_partitions(CLUSTER, before, 4, None, SETTINGS)
     assert after.partitions[:2] == before.partitions
     assert [each.leader for each in after.partitions] == [1, 1, 1, 1]
 
@@ -95,11 +96,11 @@ def test_more_partitions_keeps_those_there_are() -> None:
 )
 def test_more_partitions_refuses(count: int, assignment: list[list[int]] | None, kind: ErrorKind) -> None:
     with pytest.raises(RequestError) as refused:
-        more_partitions(EMPTY, topic(), count, assignment, SETTINGS)
+        more_partitions(CLUSTER, topic(), count, assignment, SETTINGS)
     assert refused.value.kind is kind
 
 
 def test_more_partitions_respects_the_brokers_limit() -> None:
     small = from_sources({"broker.max_partitions": "3"})
     with pytest.raises(RequestError, match="max_partitions"):
-        more_partitions(EMPTY.with_topics(topic()), topic(), 4, None, small)
+        more_partitions(with_topics(EMPTY, topic()), topic(), 4, None, small)

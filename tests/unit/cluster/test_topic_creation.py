@@ -1,24 +1,23 @@
 """What makes a sound request for a topic, and who gets its partitions."""
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from conveyor.cluster.image import BrokerImage, ClusterImage, TopicImage
-from conveyor.cluster.topic_creation import TopicRequest, check_name, plan_topic
+from conveyor.cluster.image import QUEUE_STATE, BrokerImage, ClusterImage, TopicImage
+from conveyor.cluster.topic_creation import TopicRequest, check_name, plan_companion, plan_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicId
 from conveyor.settings.tree import Settings, from_sources
+from tests.unit.cluster.images import EMPTY, with_brokers, with_topics
 
 TOPIC_ID = TopicId(UUID(int=7))
 
 
 def cluster(*nodes: int) -> ClusterImage:
-    image = ClusterImage(cluster_id="c", controller_id=NodeId(1))
-    for node in nodes:
-        image = image.with_broker(BrokerImage(node_id=NodeId(node), host="h", port=node))
-    return image
+    return with_brokers(EMPTY, *(BrokerImage(node_id=NodeId(node), host="h", port=node) for node in nodes))
 
 
 THREE = cluster(3, 1, 2)
@@ -94,30 +93,32 @@ def test_words_of_a_list_are_kept_without_blanks() -> None:
 
 @pytest.mark.parametrize(("there", "name"), [("col.a", "col_a"), ("col_a", "col.a"), ("a.b_c", "a_b.c")])
 def test_a_name_that_differs_in_dots_and_underscores_only_collides(there: str, name: str) -> None:
-    error = refusal(THREE.with_topics(plan(name="other"), plan(name=there)), name=name)
+    error = refusal(with_topics(THREE, plan(name="other"), plan(name=there)), name=name)
     assert error.kind is ErrorKind.INVALID_TOPIC
     assert error.message == f"topic '{name}' collides with existing topic '{there}'"
 
 
 def test_a_topic_that_is_there_exists_rather_than_collides() -> None:
-    both = THREE.with_topics(plan(name="col.a"), plan(name="col_a"))
+    both = with_topics(THREE, plan(name="col.a"), plan(name="col_a"))
     assert refusal(both, name="col_a").kind is ErrorKind.TOPIC_ALREADY_EXISTS
 
 
 def test_the_brokers_own_topics_collide_with_nothing() -> None:
-    first = THREE.with_topics(plan(name="__queue_state.a.b", is_companion=True), plan(name="__consumer.offsets"))
-    plan(first, name="__queue_state.a_b", is_companion=True)
+    owner = plan(name="a.b")
+    companion = plan_companion(THREE, QUEUE_STATE, owner, Settings(), TOPIC_ID)
+    first = with_topics(THREE, companion, plan(name="__consumer.offsets"))
+    plan_companion(first, QUEUE_STATE, replace(owner, name="a_b"), Settings(), TOPIC_ID)
     plan(first, name="__queue_state_a_b")
     plan(first, name="__consumer_offsets")
 
 
 def test_a_topic_is_made_once() -> None:
-    assert refusal(THREE.with_topics(plan())).kind is ErrorKind.TOPIC_ALREADY_EXISTS
+    assert refusal(with_topics(THREE, plan())).kind is ErrorKind.TOPIC_ALREADY_EXISTS
 
 
 def test_the_limit_counts_what_is_there_already() -> None:
     settings = from_sources({"broker.max_partitions": 4})
-    image = THREE.with_topics(plan(name="other", partitions=3))
+    image = with_topics(THREE, plan(name="other", partitions=3))
     assert len(plan(image, settings, partitions=1).partitions) == 1
     error = refusal(image, settings, partitions=2)
     assert error.kind is ErrorKind.INVALID_PARTITIONS

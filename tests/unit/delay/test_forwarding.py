@@ -2,18 +2,23 @@
 
 import pytest
 
-from conveyor.delay.forwarding import Forwarding
-from conveyor.delay.forwarding_history import ForwardingHistory
-from conveyor.delay.forwarding_records import Cancelled, Intent, Range
+from conveyor.delay.forwarding import CancelForwarding, Forwarding, NextIntent
+from conveyor.delay.forwarding_records import Cancelled, Intent, Range, note_record, read_note
 from conveyor.delay.forwarding_scan import DueRun
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.state_machine import Outcome, Reply, Token
+
+TAKER, CANCELLER = Token(1), Token(2)
 
 
-def machine(*notes: Intent | Cancelled, topic_end: int = 100, at_once: int = 1000) -> Forwarding:
-    history = ForwardingHistory()
+def machine(
+    *notes: Intent | Cancelled, topic_end: int = 100, at_once: int = 1000, may_forward: bool = True
+) -> Forwarding:
+    forwarding = Forwarding(lambda: topic_end, lambda: may_forward, at_once)
     for note in notes:
-        history.apply(note)
-    return Forwarding(history, 0, topic_end, at_once)
+        forwarding.apply(note_record(note))
+    forwarding.begin(0)
+    return forwarding
 
 
 def take(forwarding: Forwarding, *runs: tuple[int, int, int], now_ms: int = 0, honours_delay: bool = True) -> None:
@@ -21,26 +26,78 @@ def take(forwarding: Forwarding, *runs: tuple[int, int, int], now_ms: int = 0, h
     forwarding.take([DueRun(*each) for each in runs], end, now_ms=now_ms, honours_delay=honours_delay)
 
 
+def applied(forwarding: Forwarding, outcome: Outcome) -> None:
+    for record in outcome.records:
+        forwarding.apply(record)
+
+
+def next_intent(forwarding: Forwarding, now_ms: int) -> Intent | None:
+    """The one before is carried out, and whoever does that asks for the next."""
+    outcome = forwarding.handle(NextIntent(), TAKER, now_ms)
+    applied(forwarding, outcome)
+    if not outcome.replies:
+        return None
+    [record], [reply] = outcome.records, outcome.replies
+    assert isinstance(reply.value, Intent)
+    assert (reply.token, reply.value) == (TAKER, read_note(record))
+    return reply.value
+
+
 def ranges(forwarding: Forwarding, now_ms: int) -> tuple[Range, ...]:
-    intent = forwarding.expire(now_ms, 100)
+    intent = next_intent(forwarding, now_ms)
     return () if intent is None else intent.ranges
+
+
+def cancel(forwarding: Forwarding, offset: int, due_ms: int, now_ms: int) -> None:
+    """Raises RequestError."""
+    outcome = forwarding.handle(CancelForwarding(offset=offset, due_ms=due_ms), CANCELLER, now_ms)
+    applied(forwarding, outcome)
+    [reply] = outcome.replies
+    if isinstance(reply.value, RequestError):
+        assert not outcome.records
+        raise reply.value
+    assert [read_note(record) for record in outcome.records] == [Cancelled(offset)]
 
 
 def test_what_asks_for_no_delay_goes_at_once_and_the_rest_in_the_order_of_its_times() -> None:
     forwarding = machine()
     take(forwarding, (0, 1, 50), (1, 4, 0), (4, 5, 30), (5, 6, 50))
-    assert forwarding.expire(10, 100) == Intent(100, 10, ((1, 4),))
+    assert next_intent(forwarding, 10) == Intent(100, 10, ((1, 4),))
+    assert next_intent(forwarding, 29) is None
     assert forwarding.next_deadline_ms() == 30
-    assert forwarding.expire(29, 103) is None
     assert ranges(forwarding, 50) == ((4, 5), (0, 1), (5, 6))
+    assert next_intent(forwarding, 50) is None
     assert forwarding.next_deadline_ms() is None
+
+
+def test_one_intent_is_under_way_at_a_time() -> None:
+    forwarding = machine()
+    take(forwarding, (0, 1, 0), (1, 2, 50))
+    assert (forwarding.expire(10), forwarding.next_deadline_ms()) == (Outcome(), None)
+    assert next_intent(forwarding, 10) == Intent(100, 10, ((0, 1),))
+    assert (forwarding.expire(60), forwarding.next_deadline_ms()) == (Outcome(), None)
+    assert next_intent(forwarding, 60) == Intent(100, 60, ((1, 2),))
+
+
+def test_whoever_waits_for_the_next_intent_gets_it_when_something_is_due() -> None:
+    forwarding = machine()
+    take(forwarding, (0, 1, 50))
+    assert next_intent(forwarding, 10) is None
+    [reply] = forwarding.expire(50).replies
+    assert reply == Reply(TAKER, Intent(100, 50, ((0, 1),)))
+
+
+def test_nothing_goes_on_while_it_may_not() -> None:
+    forwarding = machine(may_forward=False)
+    take(forwarding, (0, 1, 0), (1, 2, 50))
+    assert next_intent(forwarding, 60) is None
+    assert (forwarding.expire(60), forwarding.next_deadline_ms()) == (Outcome(), None)
 
 
 def test_an_intent_has_a_limit_and_the_next_goes_on() -> None:
     forwarding = machine(at_once=2)
     take(forwarding, (0, 1, 0), (1, 9, 0), (9, 10, 0))
     assert ranges(forwarding, 1) == ((0, 1), (1, 9))
-    assert forwarding.next_deadline_ms() is not None
     assert ranges(forwarding, 1) == ((9, 10),)
 
 
@@ -51,7 +108,7 @@ def test_a_clock_that_goes_back_takes_nothing_back() -> None:
     assert ranges(forwarding, 41) == ()
     assert not forwarding.is_waiting(0, 50, 41)
     with pytest.raises(RequestError):
-        forwarding.handle(Cancelled(0), 50, 41)
+        cancel(forwarding, 0, 50, 41)
 
 
 def test_a_record_is_not_forwarded_before_its_time_by_a_clock_that_was_set_back() -> None:
@@ -59,10 +116,10 @@ def test_a_record_is_not_forwarded_before_its_time_by_a_clock_that_was_set_back(
     take(forwarding, (0, 1, 50), (1, 2, 60))
     assert ranges(forwarding, 50) == ((0, 1),)
     take(forwarding, (2, 3, 45), (3, 4, 46), now_ms=40)
-    assert forwarding.next_deadline_ms() == 45
     assert ranges(forwarding, 41) == ()
+    assert forwarding.next_deadline_ms() == 45
     assert forwarding.is_waiting(3, 46, 41)
-    forwarding.apply(forwarding.handle(Cancelled(3), 46, 41))
+    cancel(forwarding, 3, 46, 41)
     assert not forwarding.is_waiting(3, 46, 41)
     assert ranges(forwarding, 46) == ((2, 3),)
     assert not forwarding.is_waiting(2, 45, 46)
@@ -71,12 +128,12 @@ def test_a_record_is_not_forwarded_before_its_time_by_a_clock_that_was_set_back(
 def test_a_record_is_cancelled_until_it_is_due() -> None:
     forwarding = machine()
     take(forwarding, (0, 1, 50), (1, 2, 60))
-    forwarding.apply(forwarding.handle(Cancelled(0), 50, 49))
+    cancel(forwarding, 0, 50, 49)
     assert not forwarding.is_waiting(0, 50, 49)
     assert forwarding.is_waiting(1, 60, 49)
     assert ranges(forwarding, 60) == ((1, 2),)
     with pytest.raises(RequestError) as refused:
-        forwarding.handle(Cancelled(1), 60, 10)
+        cancel(forwarding, 1, 60, 10)
     assert refused.value.kind is ErrorKind.MESSAGE_NOT_DELAYED
 
 
@@ -85,15 +142,14 @@ def test_what_goes_before_its_time_cannot_be_cancelled_any_more() -> None:
     take(forwarding, (0, 1, 50), honours_delay=False)
     assert forwarding.is_waiting(0, 50, 0)
     with pytest.raises(RequestError):
-        forwarding.handle(Cancelled(0), 50, 10)
-    intent = forwarding.expire(10, 100)
+        cancel(forwarding, 0, 50, 10)
+    intent = next_intent(forwarding, 10)
     assert intent == Intent(100, 10, ((0, 1),), is_early=True)
-    forwarding.apply(intent)
     assert not forwarding.is_waiting(0, 50, 10)
     with pytest.raises(RequestError):
-        forwarding.handle(Cancelled(0), 50, 10)
+        cancel(forwarding, 0, 50, 10)
     with pytest.raises(RequestError):
-        machine(intent, topic_end=101).handle(Cancelled(0), 50, 10)
+        cancel(machine(intent, topic_end=101), 0, 50, 10)
 
 
 def test_what_was_forwarded_before_a_restart_is_not_taken_again() -> None:
@@ -123,14 +179,14 @@ def test_an_intent_undoes_those_before_it_that_reach_beyond_its_beginning() -> N
 def test_what_is_needed_still_is_held() -> None:
     forwarding = machine()
     take(forwarding, (0, 5_000, 0), (5_000, 5_001, 50), (5_001, 20_000, 0))
-    intent = forwarding.expire(1, 100)
+    intent = next_intent(forwarding, 1)
     assert intent is not None
-    assert forwarding.held_from() == 0
-    for each in (intent, forwarding.expire(1, 5_100)):
+    assert forwarding.retain_from_offset() == 0
+    for each in (intent, next_intent(forwarding, 1)):
         assert each is not None
         forwarding.release(each)
-    assert 0 < forwarding.held_from() <= 5_000
-    last = forwarding.expire(50, 19_999)
+    assert 0 < forwarding.retain_from_offset() <= 5_000
+    last = next_intent(forwarding, 50)
     assert last is not None
     forwarding.release(last)
-    assert forwarding.held_from() == 20_000
+    assert forwarding.retain_from_offset() == 20_000

@@ -4,9 +4,10 @@ import pytest
 from crc32c import crc32c
 
 from conveyor.delay.forwarding_batches import batches_of
-from conveyor.delay.forwarding_records import Cancelled, Intent, Note, Range, decode_notes, encode_note
+from conveyor.delay.forwarding_records import Cancelled, Intent, Note, Range, note_record, read_note
 from conveyor.delay.forwarding_scan import DueRun, scan_due
 from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.log import Log
 from conveyor.log.record_source import MessageSource
 from conveyor.records.batch import CONTROL, CRC_START, HEADER_BYTES, MAGIC_END, read_header
@@ -40,9 +41,14 @@ def values(content: bytes) -> list[bytes | None]:
 
 @pytest.mark.parametrize("note", [Cancelled(7), Intent(5, 9, ((1, 4), (9, 10)), is_early=True), Intent(0, 0, ())])
 def test_a_note_is_read_back_as_it_was_written(note: Note) -> None:
-    written = encode_note(note, NOW_MS)
-    assert read_header(written).attributes == CONTROL
-    assert list(decode_notes(written)) == [note]
+    assert read_note(note_record(note)) == note
+
+
+def test_notes_are_stored_as_control_records_of_their_own_kinds() -> None:
+    assert note_record(Cancelled(7)) == LogRecord(bytes.fromhex("0000 0065"), bytes.fromhex("0000000000000007"))
+    intent = note_record(Intent(5, 9, ((1, 4),), is_early=True))
+    packed = "0000000000000005 0000000000000009 01 0000000000000001 00000003"
+    assert intent == LogRecord(bytes.fromhex("0000 0064"), bytes.fromhex(packed))
 
 
 def test_neighbours_that_are_due_at_once_are_one_run() -> None:
@@ -60,7 +66,8 @@ def test_a_batch_that_asks_for_nothing_or_makes_no_sense_is_due_at_once(content:
 
 
 def test_a_note_is_never_due() -> None:
-    note = encode_note(Cancelled(1), NOW_MS)
+    record = note_record(Cancelled(1))
+    note = encode_batch([(NOW_MS, record.key, record.value, ())], attributes=CONTROL)
     assert scan_due(read_header(note), note) == []
 
 

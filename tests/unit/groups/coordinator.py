@@ -38,7 +38,7 @@ class Coordinator:
         self._next_member = 0
         self.machine = self._loaded_machine()
 
-    def submit(self, command: GroupCommand) -> Token:
+    def submit(self, command: GroupCommand[object]) -> Token:
         """Hand a command in; the answer may come later."""
         self._next_token += 1
         token = Token(self._next_token)
@@ -46,7 +46,7 @@ class Coordinator:
         self._carry_out(self.machine.handle(command, token, self.now_ms))
         return token
 
-    def ask(self, command: GroupCommand) -> Any:
+    def ask(self, command: GroupCommand[object]) -> Any:
         """Hand a command in that is answered at once."""
         return self.reply(self.submit(command))
 

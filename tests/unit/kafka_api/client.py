@@ -3,7 +3,8 @@
 import asyncio
 from typing import Any
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.kafka_api.registry import HANDLERS
 from conveyor.kafka_api.wire.call import Part
 from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kafka_api.wire.framing import FrameDecoder
@@ -14,20 +15,20 @@ from tests.unit.kafka_api.requests import framed, request, response
 class MemoryClient:
     """Sends frames and keeps what comes back, in order."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerNode) -> None:
         self.broker = broker
         self.answers: asyncio.Queue[bytes] = asyncio.Queue()
         self.failures: list[str] = []
         """Why the connection would have been closed, if it had a socket."""
-        self.connection = KafkaConnection(broker, "client.example", self._take, failed=self.failures.append)
+        self.connection = KafkaConnection(broker, HANDLERS, "client.example", self._take, failed=self.failures.append)
         self._decoder = FrameDecoder(1 << 30)
 
     def send(self, *frames: bytes) -> None:
         self.connection.receive(b"".join(map(framed, frames)))
 
     async def answered_ids(self) -> list[int]:
-        """The correlation ids of everything that has come by the end of this turn."""
-        await self.broker.turn.end()
+        """The correlation ids of everything that has come by the end of this tick."""
+        await self.broker.loop_tick.end()
         return [correlation_id(self.answers.get_nowait()) for _ in range(self.answers.qsize())]
 
     async def next_id(self) -> int:

@@ -44,7 +44,7 @@ async def create(client: MemoryClient, *topics: dict[str, Any], validate_only: b
 
 async def test_create_topics(client: MemoryClient) -> None:
     assert await create(client, creatable("new")) == [0]
-    assert "new" in client.broker.topics.image.topics
+    assert "new" in client.broker.metadata.image.topics
 
 
 async def test_create_topics_answers_a_name_given_twice_once(client: MemoryClient) -> None:
@@ -53,7 +53,7 @@ async def test_create_topics_answers_a_name_given_twice_once(client: MemoryClien
 
 async def test_create_topics_may_only_be_checked(client: MemoryClient) -> None:
     assert await create(client, creatable("new"), validate_only=True) == [0]
-    assert "new" not in client.broker.topics.image.topics
+    assert "new" not in client.broker.metadata.image.topics
 
 
 async def test_create_topics_tells_the_settings(client: MemoryClient) -> None:
@@ -66,7 +66,7 @@ async def test_create_topics_tells_the_settings(client: MemoryClient) -> None:
 
 @pytest.mark.parametrize("by_id", [False, True])
 async def test_delete_topics_by_name_or_id(client: MemoryClient, by_id: bool) -> None:
-    identity = client.broker.topics.image.topics["t"].topic_id
+    identity = client.broker.metadata.image.topics["t"].topic_id
     named = {"name": None, "topic_id": identity} if by_id else {"name": "t", "topic_id": None}
     answer = await client.ask(DELETE_TOPICS, 6, topics=[named], timeout=1000)
     [deleted] = answer.responses

@@ -106,7 +106,7 @@ async def describe_cluster(client: MemoryClient, endpoint_type: int, *, operatio
 
 
 async def test_the_cluster_is_described(client: MemoryClient) -> None:
-    image = client.broker.topics.image
+    image = client.broker.metadata.image
     answer = await describe_cluster(client, 1)
     assert (answer.cluster_id, answer.controller_id) == (image.cluster_id, 1)
     assert [(each.broker_id, each.host, each.port, each.rack, each.is_fenced) for each in answer.brokers] == [
@@ -181,7 +181,7 @@ async def test_topics_are_described_in_pages(client: MemoryClient) -> None:
 async def test_a_topic_is_described(client: MemoryClient, storage: Storage) -> None:
     await go_offline(client, storage, "p", 1)
     [topic] = (await describe_topics(client, ["p"], None, 2000)).topics
-    assert (topic.topic_id, topic.is_internal) == (client.broker.topics.image.topics["p"].topic_id, False)
+    assert (topic.topic_id, topic.is_internal) == (client.broker.metadata.image.topics["p"].topic_id, False)
     assert topic.topic_authorized_operations == 3576
     assert [(each.leader_id, each.replica_nodes, each.offline_replicas) for each in topic.partitions] == [
         (1, (1,), ()),

@@ -21,7 +21,7 @@ async def client(client: MemoryClient) -> MemoryClient:
 
 
 def topic_id(client: MemoryClient, name: str = "p") -> UUID:
-    return client.broker.topics.image.topics[name].topic_id
+    return client.broker.metadata.image.topics[name].topic_id
 
 
 def at(*offsets: int, topic: str | UUID = "p", first: int = 0, max_bytes: int = 1 << 20) -> dict[str, Any]:
@@ -166,7 +166,7 @@ async def test_a_client_that_goes_before_its_first_answer_leaves_nothing(
     client.send(fetch(0, 0, at(0), wait_ms=500))
     client.connection.end()
     storage.clock.advance(ms=500)
-    await client.broker.turn.end()
+    await client.broker.loop_tick.end()
     assert len(client.broker.fetch_sessions) == 0
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from conveyor.kafka_api.registry import APIS
+from conveyor.kafka_api.registry import HANDLERS
 from conveyor.testing import Broker
 from tests.unit.kafka_api import illegal_admin_requests, illegal_group_requests, illegal_log_requests
 from tests.unit.kafka_api.illegal_row import Given, Row, errors_in, filled
@@ -14,7 +14,7 @@ from tests.unit.kafka_api.illegal_world import BROKER_SETTINGS, Wire, build_worl
 
 TABLE: list[Row] = [*illegal_log_requests.ROWS, *illegal_group_requests.ROWS, *illegal_admin_requests.ROWS]
 CASES = [
-    pytest.param(row, version, id=f"{APIS[row.api_key].handle.__module__.rpartition('.')[2]} v{version}: {row.wrong}")
+    pytest.param(row, version, id=f"{HANDLERS[row.api_key].__module__.rpartition('.')[2]} v{version}: {row.wrong}")
     for row in TABLE
     for version in row.versions
 ]
@@ -36,7 +36,7 @@ def test_illegal_request_gets_the_protocols_error_code(
 
 
 def test_the_table_has_rows_for_every_api() -> None:
-    assert {row.api_key for row in TABLE} == set(APIS)
+    assert {row.api_key for row in TABLE} == set(HANDLERS)
 
 
 def test_the_table_has_every_request_once() -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from kio.index import load_request_schema
 
-from conveyor.kafka_api.registry import API_VERSIONS_KEY, APIS
+from conveyor.kafka_api.wire.versions import API_VERSIONS_KEY, SERVED_APIS
 from conveyor.testing import Broker
 from tests.unit.kafka_api.illegal_world import Wire
 from tests.unit.kafka_api.requests import SOFTWARE, framed, request, response
@@ -17,7 +17,7 @@ from tests.vectors.test_every_version import topic_requests
 
 SOUND = topic_requests(UUID(int=9))
 FILTERS = {"states_filter": ("Stable",), "types_filter": ("classic",)}
-VERSIONS = [(each.key, version) for each in APIS.values() for version in range(each.min_version, each.max_version + 1)]
+VERSIONS = [(api.key, version) for api in SERVED_APIS.values() for version in api.versions]
 NOT_SERVED = [4, 17, 24, 59, 999, -1, -(2**15)]
 
 
@@ -46,8 +46,10 @@ def assert_closes(broker: Broker, stream: bytes) -> None:
 
 def versions_beyond() -> list[tuple[int, int]]:
     """Above the newest version of every API, below the oldest, and below all versions."""
-    beyond = [(each.key, version) for each in APIS.values() for version in (each.max_version + 1, each.min_version - 1)]
-    return sorted({*beyond, *((key, 2**15 - 1) for key in APIS), *((key, -(2**15)) for key in APIS)})
+    beyond = [
+        (api.key, version) for api in SERVED_APIS.values() for version in (api.max_version + 1, api.min_version - 1)
+    ]
+    return sorted({*beyond, *((key, 2**15 - 1) for key in SERVED_APIS), *((key, -(2**15)) for key in SERVED_APIS)})
 
 
 def header(api_key: int, version: int) -> bytes:
@@ -76,9 +78,9 @@ def test_a_request_that_is_cut_off_closes_the_connection(broker: Broker, api_key
         assert_closes(broker, framed(whole[:size]))
 
 
-@pytest.mark.parametrize("api_key", sorted(APIS))
+@pytest.mark.parametrize("api_key", sorted(SERVED_APIS))
 def test_bytes_behind_a_request_are_passed_over(broker: Broker, api_key: int) -> None:
-    version = APIS[api_key].max_version
+    version = SERVED_APIS[api_key].max_version
     answer = sent(broker, framed(sound(api_key, version) + b"behind"))
     assert answer is not None
     response(api_key, version, answer)

@@ -15,10 +15,10 @@ async def test_waiting_requests_are_counted_until_they_are_answered(client: Memo
     client.send(*[fetch(number, wait_ms=60_000) for number in (2, 3, 4)])
     assert client.connection.buffered_bytes > 3 * waiting, "what waits behind the limit counts as well"
     client.broker.fetcher.finish_all()
-    await client.broker.turn.end()
+    await client.broker.loop_tick.end()
     client.connection.go_on()
     client.broker.fetcher.finish_all()
-    await client.broker.turn.end()
+    await client.broker.loop_tick.end()
     assert client.connection.buffered_bytes == 0
 
 
@@ -41,6 +41,6 @@ async def test_answer_that_cannot_be_made_closes_one_connection(
     client.connection._failed = reasons.append
     monkeypatch.setattr(k03_metadata, "_described", lambda *_: {"name": "t", "error_code": "nonsense"})
     client.send(request(3, 4, topics=None, allow_auto_topic_creation=False))
-    await client.broker.turn.end()
+    await client.broker.loop_tick.end()
     assert len(reasons) == 1
     assert "cannot be answered" in caplog.text

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from conveyor.cluster.image import INBOX, companion
+from conveyor.cluster.changes import ConfigPut
+from conveyor.cluster.dynamic_config import ALL_BROKERS
+from conveyor.cluster.image import INBOX, ConfigScope, companion
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, StorageFailure
-from tests.unit.broker.parts import NOW_MS, Storage, publish, running_parts
+from tests.unit.broker.parts import NOW_MS, Storage, publish, rewrite, running_parts
 from tests.unit.kafka_api.client import MemoryClient
 
 METADATA, DESCRIBE, ALTER, ALTER_SOME, HEARTBEAT, LIST = 3, 32, 33, 44, 68, 74
@@ -78,7 +80,7 @@ async def test_default_of_topics_holds_at_once_and_after_a_restart(storage: Stor
         assert [retention_ms(client, name) for name in ("t", "own", "new")] == [60_000, 7, 60_000]
         assert await alter(client, BROKER, THIS, {"log.retention.ms": None}, DELETE) == (0, None)
         assert retention_ms(client, "t") == 14 * 24 * 3_600_000
-        assert await storage.store.tree("/config") == {}
+        assert client.broker.metadata.image.configs == {}
 
 
 async def test_each_value_is_described_with_its_source(storage: Storage) -> None:
@@ -115,11 +117,11 @@ async def test_what_needs_a_restart_is_refused_and_says_so(client: MemoryClient,
     assert await alter(client, BROKER, THIS, {name: None}, DELETE) == (0, None), "it is not set"
 
 
-async def test_check_changes_nothing(client: MemoryClient, storage: Storage) -> None:
+async def test_check_changes_nothing(client: MemoryClient) -> None:
     for kind, name, setting in ((BROKER, THIS, "num.partitions"), (GROUP, "g", "consumer.session.timeout.ms")):
         assert await alter(client, kind, name, {setting: "50000"}, check_only=True) == (0, None)
     assert client.broker.settings.broker.num_partitions == 1
-    assert await storage.store.tree("/config") == {}
+    assert client.broker.metadata.image.configs == {}
 
 
 async def test_replacement_deletes_what_it_does_not_name(client: MemoryClient) -> None:
@@ -143,7 +145,7 @@ async def test_topics_are_made_by_the_settings_in_force(storage: Storage) -> Non
         await alter(client, BROKER, THIS, {"auto.create.topics.enable": "false"})
         asked = [{"name": "other", "topic_id": None}]
         await client.ask(METADATA, 12, topics=asked, allow_auto_topic_creation=True, **AUTHORIZED)
-        assert "other" not in client.broker.topics.image.topics
+        assert "other" not in client.broker.metadata.image.topics
         await alter(client, BROKER, THIS, {"broker.max_partitions": "3"})
         code, _ = await create(client, "more")
         assert code == 37
@@ -167,7 +169,7 @@ async def test_smaller_messages_are_taken_at_once(client: MemoryClient) -> None:
 
 async def test_default_that_delays_gives_topics_their_inboxes(client: MemoryClient) -> None:
     assert await alter(client, BROKER, THIS, {"topics.delay_enable": "true"}) == (0, None)
-    assert companion(INBOX, "t") in client.broker.topics.image.topics
+    assert companion(INBOX, "t") in client.broker.metadata.image.topics
     assert (await publish(client.broker, ("t", 0)))[0].inbox_offset == 0
 
 
@@ -199,7 +201,7 @@ async def test_partitions_are_looked_over_as_often_as_asked_for(
     await alter(client, BROKER, THIS, often)
     for _ in range(6):
         storage.clock.advance(ms=500)
-        await client.broker.turn.end()
+        await client.broker.loop_tick.end()
     every_second = [("retention", each) for each in (1000, 2000, 3000)]
     assert sorted(looked) == [("compaction", 1500), ("compaction", 3000), *every_second]
 
@@ -275,13 +277,14 @@ async def test_stored_settings_that_are_unsound_now_are_left_out(
     async with connected(storage) as client:
         await alter(client, BROKER, ALL, {"num.partitions": "3"})
         await alter(client, BROKER, THIS, {"group.consumer.heartbeat.interval.ms": "20000"})
-    await storage.store.put("/config/brokers/default", b'{"num.partitions": "3", "of.a.newer.version": "1"}')
+    texts = {"num.partitions": "3", "of.a.newer.version": "1"}
+    await rewrite(storage, lambda _: [ConfigPut(scope=ConfigScope.BROKERS, name=ALL_BROKERS, texts=texts)])
     async with connected(storage, groups__consumer_session_timeout_ms=10_000) as client:
         groups = client.broker.settings.groups
         assert (groups.consumer_session_timeout_ms, groups.consumer_heartbeat_interval_ms) == (10_000, 5_000)
         assert client.broker.settings.broker.num_partitions == 3
-        assert "settings left out path=/config/brokers/default names=['of.a.newer.version']" in caplog.text
-        assert "settings left out path=/config/brokers/1" in caplog.text
+        assert "settings left out owner=brokers/default names=['of.a.newer.version']" in caplog.text
+        assert "settings left out owner=brokers/1" in caplog.text
         assert (await alter(client, BROKER, THIS, {"log.retention.ms": "1"}))[0] == 42
         assert await alter(client, BROKER, THIS, {"group.consumer.heartbeat.interval.ms": "4000"}) == (0, None)
         assert client.broker.settings.groups.consumer_heartbeat_interval_ms == 4000
@@ -293,7 +296,7 @@ async def test_change_that_cannot_be_stored_does_not_hold(
     async def fail(*_: object, **__: object) -> int:
         raise StorageFailure("the disk is full")
 
-    monkeypatch.setattr(storage.store, "put", fail)
+    monkeypatch.setattr(storage.store, "commit", fail)
     assert (await alter(client, BROKER, THIS, {"num.partitions": "3"}))[0] == -1
     assert client.broker.settings.broker.num_partitions == 1
 

@@ -1,7 +1,5 @@
 """What machines and the runner hand to each other is plain, unchangeable data."""
 
-from dataclasses import FrozenInstanceError
-
 import pytest
 
 from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, Token
@@ -16,5 +14,5 @@ def test_log_record_without_a_place_has_no_time() -> None:
 
 
 def test_machine_data_cannot_be_changed() -> None:
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         Reply(Token(1), "value").value = "other"  # type: ignore[misc]

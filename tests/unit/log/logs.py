@@ -10,6 +10,7 @@ from conveyor.log.log_probe import LogProbe
 from conveyor.log.recovery.recovery import open_log
 from conveyor.records import compression
 from conveyor.records.batch import iterate_batches
+from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import decode_records, encode_batch
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 from conveyor.testing.manual_clock import DEFAULT_START_MS
@@ -42,7 +43,7 @@ def open_topic_log(
 
 def append(log: Log, content: bytes, now_ms: int = NOW_MS) -> AppendInfo:
     """Append and write one batch."""
-    info = log.append(content, 0, now_ms)
+    info = log.append(own_batch(content), 0, now_ms)
     log.write()
     return info
 

@@ -6,6 +6,7 @@ import pytest
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.leader_epochs import NAME, LeaderEpochs, load_leader_epochs
+from conveyor.records.checked_batch import own_batch
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import DIRECTORY, NOW_MS, batch, flush, open_topic_log
 
@@ -48,7 +49,7 @@ def test_epoch_that_began_without_a_record_is_known_to_a_log_of_an_older_broker(
     """Its file has only epochs with records."""
     disk = MemoryDisk()
     log = open_topic_log(disk)
-    log.append(batch(b"a"), 0, NOW_MS)
+    log.append(own_batch(batch(b"a")), 0, NOW_MS)
     log.close()
     assert disk.read(PATH) == b"0\n1\n0 0\n"
     reopened = open_topic_log(disk)
@@ -96,7 +97,7 @@ def test_log_remembers_its_epochs(ending: str) -> None:
     disk = MemoryDisk()
     log = open_topic_log(disk)
     for epoch in (0, 0, 2, 5):
-        log.append(batch(b"a"), epoch, NOW_MS)
+        log.append(own_batch(batch(b"a")), epoch, NOW_MS)
         flush(log)
     if ending == "closed":
         log.close()

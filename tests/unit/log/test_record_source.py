@@ -9,9 +9,9 @@ from conveyor.log import record_source as source_module
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.log import Log
 from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
-from conveyor.records import compression
-from conveyor.records import record as records
+from conveyor.records import compression, record
 from conveyor.records.batch import CONTROL, CRC_START, HEADER, HEADER_BYTES, MAGIC_END, BatchHeader, read_header
+from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import Header, decode_records, encode_batch, rebuild_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
@@ -28,7 +28,7 @@ def opened(topic: TopicSettings | None = None) -> tuple[Log, MessageSource]:
 
 
 def append(log: Log, content: bytes) -> None:
-    log.append(content, 0, NOW_MS, is_checked=True)
+    log.append(own_batch(content), 0, NOW_MS)
     log.write()
 
 
@@ -175,7 +175,7 @@ def test_reading_a_batch_of_lying_offsets_decodes_one_record_for_each_message(mo
     def read_record(*arguments: Any) -> Any:
         nonlocal decoded
         decoded += 1
-        return records.read_record(*arguments)
+        return record.read_record(*arguments)
 
     monkeypatch.setattr(source_module, "read_record", read_record)
     log, source = opened()

@@ -10,6 +10,7 @@ from conveyor.log.log_probe import LogProbe
 from conveyor.log.recovery.recovery import open_log
 from conveyor.log.retention_limits import retained_from
 from conveyor.log.segments.offset_file import LOG_START, read_offset, write_offset
+from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import encode_batch
 from conveyor.settings.tree import ProducerSettings, TopicSettings, topic_settings
 from conveyor.testing import MemoryDisk
@@ -29,7 +30,7 @@ def opened(disk: MemoryDisk, **more: str) -> Log:
 def filled(log: Log, times_ms: Sequence[int]) -> Log:
     """One record a segment, of these times; all of it on the disk."""
     for each in times_ms:
-        log.append(encode_batch([(each, None, bytes(900), ())]), 0, each)
+        log.append(own_batch(encode_batch([(each, None, bytes(900), ())])), 0, each)
         log.write()
     flush(log)
     return log
@@ -67,7 +68,7 @@ def test_retention_by_time_takes_the_last_append_where_records_have_no_timestamp
     disk = MemoryDisk()
     log = opened(disk)
     for now_ms in (100, 200, 300):
-        log.append(encode_batch([(NO_TIMESTAMP, None, bytes(900), ())]), 0, now_ms)
+        log.append(own_batch(encode_batch([(NO_TIMESTAMP, None, bytes(900), ())])), 0, now_ms)
         log.write()
     flush(log)
     assert [due(log, 1100), due(log, 1101), due(log, 9000)] == [0, 1, 2]
@@ -78,7 +79,7 @@ def test_retention_by_time_takes_the_last_append_where_records_have_no_timestamp
 def test_retention_by_time_counts_from_a_start_that_checked_records_without_timestamps() -> None:
     disk = MemoryDisk()
     log = opened(disk)
-    log.append(encode_batch([(NO_TIMESTAMP, None, bytes(900), ())]), 0, 100)
+    log.append(own_batch(encode_batch([(NO_TIMESTAMP, None, bytes(900), ())])), 0, 100)
     log.write()
     flush(log)
     log = opened(disk.power_cut(Random(1)))
@@ -108,7 +109,7 @@ def test_retention_stops_at_the_high_watermark() -> None:
 def test_trim_moves_the_start_into_a_segment() -> None:
     disk = MemoryDisk()
     log = opened(disk, segment_bytes="1000000")
-    log.append(encode_batch([(each, None, b"x", ()) for each in range(10)]), 0, 0)
+    log.append(own_batch(encode_batch([(each, None, b"x", ()) for each in range(10)])), 0, 0)
     log.write()
     flush(log)
     log.trim(4).run()

@@ -14,8 +14,8 @@ from conveyor.queues.subscription.subscription_progress import Progress
 
 COPY_LOGS = [CopyLog(UUID(int=1), 0), CopyLog(UUID(int=1), 1), CopyLog(UUID(int=2), 0)]
 Hard = tuple[bool, bool, bool, bool, bool, int, int, Copy | None]
-"""Of one message: is it cancelled, settled, a dead letter, doomed, a dead letter to be delivered again; how often it
-was delivered in vain; when it is due again; where its copy lies."""
+"""Of one message: is it cancelled, settled, a dead letter, on its way there, a dead letter to be delivered again; how
+often it was delivered in vain; when it is due again; where its copy lies."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Known:
     group: str
     settled: bool = False
     dead: bool = False
-    doomed: bool = False
+    dead_lettering: bool = False
     cancelled: bool = False
     restored: bool = False
     deliveries: int = 0
@@ -42,13 +42,13 @@ class Known:
 
     @property
     def hard(self) -> Hard:
-        is_waiting = self.deliveries > 0 and not self.doomed
-        flags = self.cancelled, self.settled, self.dead, self.doomed, self.restored
+        is_waiting = self.deliveries > 0 and not self.dead_lettering
+        flags = self.cancelled, self.settled, self.dead, self.dead_lettering, self.restored
         return *flags, self.deliveries, self.retry_ms if is_waiting else 0, self.copy if self.dead else None
 
     @property
     def is_open(self) -> bool:
-        return not self.settled and not self.doomed
+        return not self.settled and not self.dead_lettering
 
     def is_due(self, now_ms: int) -> bool:
         return (self.retry_ms if self.deliveries else self.due_ms) <= now_ms
@@ -57,7 +57,7 @@ class Known:
         return 0 < self.expires_ms <= now_ms and not self.restored
 
     def settle(self) -> None:
-        self.settled, self.doomed, self.restored, self.deliveries, self.lease = True, False, False, 0, None
+        self.settled, self.dead_lettering, self.restored, self.deliveries, self.lease = True, False, False, 0, None
 
 
 class QueueModel:
@@ -129,7 +129,7 @@ class QueueModel:
         known.lease = None
         limit = self.policy.max_deliveries
         if limit and known.deliveries >= limit:
-            known.doomed = True
+            known.dead_lettering = True
             return
         if delay_ms is None:
             delay_ms = retry_delay_ms(self.policy.retry, known.deliveries, self.fraction)
@@ -138,7 +138,7 @@ class QueueModel:
     def reject(self, known: Known) -> None:
         assert known.lease is not None
         known.deliveries = known.lease.delivery_count
-        known.lease, known.doomed = None, True
+        known.lease, known.dead_lettering = None, True
 
     def pass_time(self, before_ms: int, now_ms: int) -> None:
         for each in self.leased:
@@ -170,7 +170,7 @@ class QueueModel:
             return True
         return self._is_filtered(known, "skip")
 
-    def has_doomed_rightly(self, known: Known, now_ms: int) -> bool:
+    def has_dead_lettered_rightly(self, known: Known, now_ms: int) -> bool:
         if known.is_expired(now_ms) and self.policy.on_expiry == "drop":
             return False
         if known.wanted == "fail" and self._is_filtered(known, "dead_letter"):
@@ -200,15 +200,15 @@ class QueueModel:
 def hard_of(machine: QueueMachine, progress: Progress, offset: int) -> Hard:
     """The same of the machine's state."""
     attempt = progress.attempts.get(offset)
-    is_doomed = attempt is not None and attempt.doomed is not None
+    is_dead_lettering = attempt is not None and attempt.dead_letter_reason is not None
     return (
         offset in machine.cancelled,
         progress.is_settled(offset),
         offset in progress.dead,
-        is_doomed,
+        is_dead_lettering,
         offset in progress.restored,
         0 if attempt is None else attempt.deliveries,
-        0 if attempt is None or is_doomed else attempt.due_ms,
+        0 if attempt is None or is_dead_lettering else attempt.due_ms,
         copy_of(progress, offset),
     )
 

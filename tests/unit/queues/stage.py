@@ -1,7 +1,8 @@
 """A topic's partition as a queue, in memory: what a broker does around a machine, one step after the other."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
+from typing import TypeVar
 from uuid import UUID
 
 from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
@@ -18,26 +19,29 @@ from conveyor.queues.queue_commands import (
     Acknowledge,
     ForgetSubscription,
     LeasedMessage,
-    LeasedMessages,
     LeaseMessages,
+    NackMessages,
     PutSubscription,
     QueueCommand,
     QueueCounts,
     QueueProbe,
-    Retry,
-    Seek,
+    SeekSubscription,
     Settled,
     Target,
 )
 from conveyor.queues.queue_machine import QueueMachine
-from conveyor.queues.subscription.policy import Start, Subscription, default_policy, policy_from_document
+from conveyor.queues.subscription.policy import StartPosition, Subscription, default_policy, policy_from_document
 from conveyor.records import compression
+from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import Header, encode_batch
-from conveyor.replication.machine_runner import MachineRunner, replay
+from conveyor.replication.machine_runner import MachineRunner, Respond, replay
 from conveyor.replication.partition import Partition
+from conveyor.replication.trimming import delete_records
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
+from tests.unit.replication.parts import leader
 
+Answer = TypeVar("Answer")
 TOPIC = "t"
 STATE = "__queue_state.t"
 SUBSCRIPTION = UUID(int=7 << 96)
@@ -53,7 +57,7 @@ def subscription(identity: UUID = SUBSCRIPTION, **document: object) -> Subscript
         name=f"s{identity.int >> 96}",
         topic=TOPIC,
         topic_id=TOPIC_ID,
-        start=Start(kind="earliest"),
+        start=StartPosition(kind="earliest"),
         partition_count=1,
         policy=policy,
     )
@@ -68,7 +72,7 @@ class DecidedMachine(QueueMachine):
 
     decided: object = None
 
-    def handle(self, command: QueueCommand, token: Token, now_ms: int) -> Outcome:
+    def handle(self, command: QueueCommand[object], token: Token, now_ms: int) -> Outcome:
         outcome = super().handle(command, token, now_ms)
         self.decided = outcome.replies[0].value
         return outcome
@@ -97,7 +101,7 @@ class Stage:
         self._open()
         self.know(*subscriptions)
         for each in subscriptions if begun else ():
-            self.ask(Seek(subscription=each.id, offset=0))
+            self.ask(SeekSubscription(subscription=each.id, offset=0))
 
     @property
     def now_ms(self) -> int:
@@ -123,13 +127,13 @@ class Stage:
     ) -> None:
         """One batch of (key, value, headers), durable."""
         batch = encode_batch([(self.now_ms, *record) for record in records], codec=codec)
-        self.messages.append(batch, self.now_ms)
+        self.messages.append(own_batch(batch), self.now_ms)
         self.settle()
 
     def publish_plain(self, count: int) -> None:
         self.publish(*[(None, b"%d" % number, ()) for number in range(count)])
 
-    def submit(self, command: QueueCommand, respond: Callable[[object], None] = lambda _: None) -> object:
+    def submit(self, command: QueueCommand[object], respond: Respond = lambda _: None) -> object:
         """Returns what is decided; `respond` is told when it is safe."""
         try:
             self.runner.submit(command, respond)
@@ -139,9 +143,9 @@ class Stage:
         self.advance()
         return self.machine.decided
 
-    def ask(self, command: QueueCommand) -> object:
+    def ask(self, command: QueueCommand[Answer]) -> Answer:
         """The reply."""
-        replies: list[object] = []
+        replies: list[Answer] = []
         self.submit(command, replies.append)
         self.settle()
         return replies[0]
@@ -161,22 +165,16 @@ class Stage:
             visibility_ms=visibility_ms,
             lowest_priority=lowest_priority,
         )
-        reply = self.ask(command)
-        assert isinstance(reply, LeasedMessages)
-        return reply.messages
+        return self.ask(command).messages
 
     def lease_offsets(self, count: int = 1000, visibility_ms: int = VISIBILITY_MS) -> list[int]:
         return [each.message.offset for each in self.lease(count, visibility_ms)]
 
     def ack(self, *targets: Target) -> Settled:
-        reply = self.ask(Acknowledge(subscription=SUBSCRIPTION, targets=targets))
-        assert isinstance(reply, tuple)
-        return reply
+        return self.ask(Acknowledge(subscription=SUBSCRIPTION, targets=targets))
 
     def nack(self, *targets: Target, delay_ms: int | None = 0) -> Settled:
-        reply = self.ask(Retry(subscription=SUBSCRIPTION, targets=targets, delay_ms=delay_ms))
-        assert isinstance(reply, tuple)
-        return reply
+        return self.ask(NackMessages(subscription=SUBSCRIPTION, targets=targets, delay_ms=delay_ms))
 
     def counts(self) -> QueueCounts:
         return count_messages(self.queue, self.source, self.messages.high_watermark)
@@ -205,11 +203,11 @@ class Stage:
         offset = self.runner.append_snapshot(self.machine.snapshot())
         assert offset is not None
         self.settle()
-        self.state.delete_records(offset).run()
+        delete_records(self.state, offset).run()
 
     def let_go_below(self, offset: int) -> None:
         """What retention does."""
-        self.messages.delete_records(offset).run()
+        delete_records(self.messages, offset).run()
         self.advance()
 
     def restart(self) -> None:
@@ -245,7 +243,7 @@ class Stage:
             self.acks,
             self._max_indexed,
         )
-        self.runner = MachineRunner[QueueCommand](self.state, self.machine, self.clock)
+        self.runner = MachineRunner[QueueCommand[object]](self.state, self.machine, self.clock)
 
     def _log(self, name: str, topic: TopicSettings) -> Log:
         return open_log(self.disk, f"logs/{name}-0", TOPIC_ID, topic, ProducerSettings(), LogProbe(), self.now_ms)
@@ -257,4 +255,4 @@ def target(leased: LeasedMessage) -> Target:
 
 
 def _partition(name: str, log: Log) -> Partition:
-    return Partition(TopicPartition(name, 0), log, LeaderEpoch(1), lambda _: None, lambda _: None)
+    return Partition(TopicPartition(name, 0), log, leader(LeaderEpoch(1)), lambda _: None, lambda _: None)

@@ -14,10 +14,11 @@ from conveyor.queues.queue_commands import (
     Redeliver,
     Reject,
     Release,
-    Seek,
+    SeekSubscription,
     Target,
 )
 from conveyor.queues.queue_machine import SCAN_BYTES
+from conveyor.records.checked_batch import own_batch
 from conveyor.records.message_attributes import ONLY_FOR
 from conveyor.records.record import Header, encode_batch
 from conveyor.settings.tree import TopicSettings
@@ -32,8 +33,8 @@ def keyed(stage: Stage, *keys: bytes | None, headers: list[Header] | None = None
     stage.publish(*[(key, b"", headers or []) for key in keys])
 
 
-def bury(stage: Stage, *offsets: int) -> None:
-    """Reject and bury what is leased."""
+def dead_letter(stage: Stage, *offsets: int) -> None:
+    """Reject what is leased and move it to the dead letters."""
     stage.ask(Reject(subscription=SUBSCRIPTION, targets=tuple(map(Target, offsets)), reason="bad"))
     stage.ask(MoveToDeadLetters(subscription=SUBSCRIPTION, offsets=offsets))
 
@@ -65,7 +66,7 @@ def test_delayed_message_lets_those_of_its_key_wait() -> None:
     keyed(stage, b"a", headers=DELAYED)
     keyed(stage, b"a", b"b")
     assert stage.lease_offsets() == [2]
-    assert stage.machine.held_from() == 0
+    assert stage.machine.retain_from_offset() == 0
     stage.pass_time(1_000)
     assert stage.lease_offsets() == [0]
 
@@ -74,18 +75,18 @@ def test_delayed_message_holds_the_log_before_anybody_leases_with_key_order() ->
     stage = Stage(subscription(ordering="key"))
     keyed(stage, b"a")
     keyed(stage, b"a", headers=DELAYED)
-    assert stage.machine.held_from() == 1
+    assert stage.machine.retain_from_offset() == 1
     stage.pass_time(1_000)
-    assert stage.machine.held_from() is None
+    assert stage.machine.retain_from_offset() is None
 
 
-def test_doomed_message_does_not_hold_its_key_up() -> None:
+def test_message_that_is_dead_lettering_does_not_hold_its_key_up() -> None:
     stage = Stage(subscription(ordering="key", max_deliveries=1))
     keyed(stage, b"a", b"a")
     stage.nack(target(stage.lease()[0]))
     assert stage.lease_offsets() == [1]
     stage.restart()
-    assert [offset for offset, _ in stage.machine.doomed(SUBSCRIPTION, 10)] == [0]
+    assert [offset for offset, _ in stage.machine.dead_lettering(SUBSCRIPTION, 10)] == [0]
 
 
 def test_key_order_holds_after_a_restart() -> None:
@@ -99,7 +100,7 @@ def test_key_order_holds_after_a_restart() -> None:
 
 
 def test_full_line_lets_those_go_who_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conveyor.queues.delivery.subscription_queue._MOST_WAITING", 2)
+    monkeypatch.setattr("conveyor.queues.delivery.subscription_queue._MAX_WAITING", 2)
     stage = Stage(subscription(ordering="key"))
     keyed(stage, *[b"a"] * 5)
     [first] = stage.lease(10)
@@ -130,9 +131,9 @@ def test_log_keeps_what_is_on_its_way_to_the_dead_letters() -> None:
     stage = Stage(subscription(max_deliveries=1))
     stage.publish_plain(2)
     stage.nack(target(stage.lease(2)[1]))
-    held = [stage.machine.held_from()]
+    held = [stage.machine.retain_from_offset()]
     stage.ask(MoveToDeadLetters(subscription=SUBSCRIPTION, offsets=(1,)))
-    assert [*held, stage.machine.held_from()] == [1, None]
+    assert [*held, stage.machine.retain_from_offset()] == [1, None]
 
 
 def test_nobody_waits_for_one_that_looks_through_the_whole_log() -> None:
@@ -143,7 +144,7 @@ def test_nobody_waits_for_one_that_looks_through_the_whole_log() -> None:
     other = stage.machine.queue(OTHER)
     assert other is not None
     other.restart()
-    stage.messages.append(encode_batch([(stage.now_ms, None, b"new", ())]), stage.now_ms)
+    stage.messages.append(own_batch(encode_batch([(stage.now_ms, None, b"new", ())])), stage.now_ms)
     stage.messages.write()
     job = stage.messages.begin_flush()
     assert job is not None
@@ -169,7 +170,7 @@ def test_other_policy_leaves_leases_as_they_are() -> None:
     mine = target(stage.lease()[0])
     stage.know(subscription(max_deliveries=1, visibility_timeout_ms=5, dead_letter_topic="other"))
     assert kinds(stage.nack(mine)) == [None]
-    assert len(stage.machine.doomed(SUBSCRIPTION, 10)) == 1
+    assert len(stage.machine.dead_lettering(SUBSCRIPTION, 10)) == 1
 
 
 def test_paused_subscription_hands_nothing_out() -> None:
@@ -180,25 +181,25 @@ def test_paused_subscription_hands_nothing_out() -> None:
     assert stage.lease_offsets() == [0]
 
 
-def test_expired_message_is_settled_or_doomed() -> None:
-    for on_expiry, doomed in (("drop", 0), ("dead_letter", 1)):
+def test_expired_message_is_settled_or_dead_lettered() -> None:
+    for on_expiry, dead_lettering in (("drop", 0), ("dead_letter", 1)):
         stage = Stage(subscription(on_expiry=on_expiry))
         stage.publish((None, b"", [header("ttl-ms", 10)]))
         stage.pass_time(10)
         assert stage.lease_offsets() == []
-        assert len(stage.machine.doomed(SUBSCRIPTION, 10)) == doomed
-        assert stage.counts().unsettled == doomed
+        assert len(stage.machine.dead_lettering(SUBSCRIPTION, 10)) == dead_lettering
+        assert stage.counts().unsettled == dead_lettering
 
 
-def test_expired_message_is_settled_or_doomed_though_nobody_asks_for_it() -> None:
-    for on_expiry, doomed in (("drop", 0), ("dead_letter", 1)):
+def test_expired_message_is_settled_or_dead_lettered_though_nobody_asks_for_it() -> None:
+    for on_expiry, dead_lettering in (("drop", 0), ("dead_letter", 1)):
         stage = Stage(subscription(on_expiry=on_expiry))
         stage.publish((None, b"", [header("ttl-ms", 10)]), (None, b"", []))
         stage.pass_time(9)
         assert stage.counts().unsettled == 2
         stage.pass_time(1)
-        assert len(stage.machine.doomed(SUBSCRIPTION, 10)) == doomed
-        assert stage.counts().unsettled == 1 + doomed
+        assert len(stage.machine.dead_lettering(SUBSCRIPTION, 10)) == dead_lettering
+        assert stage.counts().unsettled == 1 + dead_lettering
         assert stage.lease_offsets() == [1]
 
 
@@ -207,17 +208,17 @@ def test_message_that_expires_while_it_is_leased_may_be_settled_until_the_lease_
     stage.publish((None, b"", [header("ttl-ms", 10)]), (None, b"", [header("ttl-ms", 10)]))
     stage.lease(2, visibility_ms=1_000)
     stage.pass_time(500)
-    assert stage.machine.doomed(SUBSCRIPTION, 10) == []
+    assert stage.machine.dead_lettering(SUBSCRIPTION, 10) == []
     stage.ack(Target(0))
     stage.pass_time(501)
-    assert [offset for offset, _ in stage.machine.doomed(SUBSCRIPTION, 10)] == [1]
+    assert [offset for offset, _ in stage.machine.dead_lettering(SUBSCRIPTION, 10)] == [1]
 
 
 def test_expired_message_that_the_filter_keeps_away_is_no_dead_letter() -> None:
     stage = Stage(subscription(on_expiry="dead_letter", filter="tag == 'wanted'"))
     stage.publish((None, b"", [header("ttl-ms", 10)]))
     stage.pass_time(10)
-    assert stage.machine.doomed(SUBSCRIPTION, 10) == []
+    assert stage.machine.dead_lettering(SUBSCRIPTION, 10) == []
     assert stage.counts().unsettled == 0
 
 
@@ -225,7 +226,7 @@ def test_dead_letter_comes_again_however_old_it_is() -> None:
     stage = Stage(subscription())
     stage.publish((None, b"", [header("ttl-ms", 10)]))
     stage.lease()
-    bury(stage, 0)
+    dead_letter(stage, 0)
     stage.pass_time(1_000)
     redeliver(stage, 0)
     stage.snapshot()
@@ -240,7 +241,7 @@ def test_dead_letter_is_delivered_again_once_however_often_it_is_asked_for() -> 
     stage.publish_plain(3)
     stage.lease(3)
     stage.ack(Target(0), Target(2))
-    bury(stage, 1)
+    dead_letter(stage, 1)
     assert stage.queue.progress.start_offset == 3
     assert redeliver(stage, 1, 1) == ()
     assert redeliver(stage, 1) == ()
@@ -252,7 +253,7 @@ def test_dead_letter_whose_record_is_gone_is_told() -> None:
     stage = Stage(subscription())
     stage.publish_plain(2)
     stage.lease(1)
-    bury(stage, 0)
+    dead_letter(stage, 0)
     stage.let_go_below(1)
     assert redeliver(stage, 0, 5) == (0,)
     assert stage.counts().dead == 1
@@ -280,9 +281,9 @@ def test_cancelled_message_is_no_dead_letter() -> None:
     stage = Stage(subscription(ordering="key", filter='headers["x"] == "1"', on_filter_error="dead_letter"))
     stage.publish((None, b"", DELAYED))
     stage.lease()
-    assert [each.id for each in stage.machine.with_doomed()] == [SUBSCRIPTION]
+    assert [each.id for each in stage.machine.with_dead_lettering()] == [SUBSCRIPTION]
     stage.ask(Cancel(offset=0))
-    assert stage.machine.with_doomed() == []
+    assert stage.machine.with_dead_lettering() == []
 
 
 def test_message_that_is_due_cannot_be_cancelled() -> None:
@@ -300,12 +301,16 @@ def test_message_for_one_subscription_is_settled_for_the_others() -> None:
     assert len(stage.lease(10, identity=OTHER)) == 1
 
 
-@pytest.mark.parametrize(("on_error", "leased", "doomed"), [("deliver", 1, 0), ("skip", 0, 0), ("dead_letter", 0, 1)])
-def test_message_on_which_the_filter_fails_goes_where_the_policy_says(on_error: str, leased: int, doomed: int) -> None:
+@pytest.mark.parametrize(
+    ("on_error", "leased", "dead_lettering"), [("deliver", 1, 0), ("skip", 0, 0), ("dead_letter", 0, 1)]
+)
+def test_message_on_which_the_filter_fails_goes_where_the_policy_says(
+    on_error: str, leased: int, dead_lettering: int
+) -> None:
     stage = Stage(subscription(filter='headers["x"] == "1"', on_filter_error=on_error))
     stage.publish_plain(1)
     assert len(stage.lease_offsets()) == leased
-    assert len(stage.machine.doomed(SUBSCRIPTION, 10)) == doomed
+    assert len(stage.machine.dead_lettering(SUBSCRIPTION, 10)) == dead_lettering
     assert stage.probes[SUBSCRIPTION].filter_errors == 1
 
 
@@ -314,7 +319,7 @@ SLOW_VALUE = b'{"l":[%b1]}' % (b"1," * 5_000)
 """By its price the filter takes some milliseconds for it."""
 
 
-def test_lease_ends_where_the_filter_has_cost_enough_for_one_turn() -> None:
+def test_lease_ends_where_the_filter_has_cost_enough_for_one_tick() -> None:
     stage = Stage(subscription(filter=SLOW_FILTER))
     stage.publish(*[(None, SLOW_VALUE, ())] * 20, (None, b'{"l":[2]}', ()))
     turns = 0
@@ -363,7 +368,7 @@ def test_log_is_scanned_only_so_far_ahead() -> None:
         stage.publish(*[(None, b"", [header("priority", 4 + number % 2)]) for number in range(20)])
     assert stage.queue.deliveries.scanned_offset < 200
     assert stage.machine.is_caught_up
-    assert stage.machine.held_from() == stage.queue.deliveries.scanned_offset
+    assert stage.machine.retain_from_offset() == stage.queue.deliveries.scanned_offset
     assert stage.counts().available == 400
     leased = [offset for _ in range(40) for offset in stage.lease_offsets(count=10)]
     assert sorted(leased) == list(range(400))
@@ -374,7 +379,7 @@ def test_begun_subscription_starts_where_it_is_told() -> None:
     stage.publish_plain(5)
     assert stage.machine.queue(SUBSCRIPTION) is None
     assert stage.machine.settled_offset() == 0
-    stage.ask(Seek(subscription=SUBSCRIPTION, offset=3))
+    stage.ask(SeekSubscription(subscription=SUBSCRIPTION, offset=3))
     assert stage.lease_offsets() == [3, 4]
 
 
@@ -383,20 +388,22 @@ def test_seek_tells_how_many_messages_it_settles() -> None:
     stage.publish_plain(10)
     stage.lease(10)
     stage.ack(Target(1), Target(7), Target(8))
-    assert stage.ask(Seek(subscription=SUBSCRIPTION, offset=5)) == 4
-    assert stage.ask(Seek(subscription=SUBSCRIPTION, offset=0)) == 0
+    assert stage.ask(SeekSubscription(subscription=SUBSCRIPTION, offset=5)) == 4
+    assert stage.ask(SeekSubscription(subscription=SUBSCRIPTION, offset=0)) == 0
     assert stage.lease_offsets() == list(range(10))
-    assert stage.ask(Seek(subscription=SUBSCRIPTION, offset=10)) == 10
+    assert stage.ask(SeekSubscription(subscription=SUBSCRIPTION, offset=10)) == 10
 
 
 def test_subscription_that_is_gone_is_refused_and_forgotten() -> None:
     stage = Stage(subscription(), subscription(OTHER))
     stage.publish_plain(2)
-    stage.ask(Seek(subscription=OTHER, offset=2))
+    stage.ask(SeekSubscription(subscription=OTHER, offset=2))
     assert stage.machine.settled_offset() == 0
     stage.know(subscription(OTHER))
     assert stage.machine.settled_offset() == 2
-    assert kinds((stage.ask(Seek(subscription=SUBSCRIPTION, offset=0)),)) == [ErrorKind.UNKNOWN_SUBSCRIPTION]
+    assert kinds((stage.ask(SeekSubscription(subscription=SUBSCRIPTION, offset=0)),)) == [
+        ErrorKind.UNKNOWN_SUBSCRIPTION
+    ]
     assert kinds((stage.ask(Redeliver(subscription=SUBSCRIPTION, offsets=())),)) == [ErrorKind.UNKNOWN_SUBSCRIPTION]
     stage.know()
     stage.restart()

@@ -13,11 +13,11 @@ from conveyor.queues.queue_commands import (
     Acknowledge,
     Extend,
     LeaseMessages,
+    NackMessages,
     QueueCommand,
     Reject,
     Release,
-    Retry,
-    Seek,
+    SeekSubscription,
     Target,
 )
 from tests.unit.queues.model import kinds
@@ -83,7 +83,7 @@ def test_stale_lease_is_refused() -> None:
 def test_lease_given_before_a_seek_is_refused_after_it() -> None:
     stage = stage_with()
     old = target(stage.lease()[0])
-    stage.ask(Seek(subscription=SUBSCRIPTION, offset=0))
+    stage.ask(SeekSubscription(subscription=SUBSCRIPTION, offset=0))
     assert kinds(stage.ack(old)) == [LOST]
     new = target(stage.lease()[0])
     assert old != new
@@ -176,17 +176,17 @@ def test_last_delivery_dooms() -> None:
     stage = stage_with(1, max_deliveries=2)
     for _ in range(2):
         stage.nack(target(stage.lease()[0]))
-    [(offset, attempt)] = stage.machine.doomed(SUBSCRIPTION, 10)
-    assert (offset, attempt.deliveries, attempt.doomed) == (0, 2, "delivered 2 times")
+    [(offset, attempt)] = stage.machine.dead_lettering(SUBSCRIPTION, 10)
+    assert (offset, attempt.deliveries, attempt.dead_letter_reason) == (0, 2, "delivered 2 times")
     assert stage.lease_offsets() == []
 
 
-def test_rejected_message_is_doomed_at_once_and_stays_so_after_a_crash() -> None:
+def test_rejected_message_is_dead_lettered_at_once_and_stays_so_after_a_crash() -> None:
     stage = stage_with()
     stage.ask(Reject(subscription=SUBSCRIPTION, targets=(target(stage.lease()[0]),), reason="bad"))
     stage.crash()
-    [(offset, attempt)] = stage.machine.doomed(SUBSCRIPTION, 10)
-    assert (offset, attempt.deliveries, attempt.doomed) == (0, 1, "bad")
+    [(offset, attempt)] = stage.machine.dead_lettering(SUBSCRIPTION, 10)
+    assert (offset, attempt.deliveries, attempt.dead_letter_reason) == (0, 1, "bad")
 
 
 def test_extended_lease_ends_later() -> None:
@@ -267,12 +267,12 @@ def test_queue_that_goes_gives_its_share_back(end: Callable[[Stage], None]) -> N
     "verb",
     [
         Acknowledge,
-        partial(Retry, delay_ms=0),
+        partial(NackMessages, delay_ms=0),
         partial(Extend, visibility_ms=1),
         partial(Reject, reason="bad"),
     ],
 )
-def test_exactly_once_takes_no_message_id_for_a_lease(verb: Callable[..., QueueCommand]) -> None:
+def test_exactly_once_takes_no_message_id_for_a_lease(verb: Callable[..., QueueCommand[object]]) -> None:
     """Another worker's lease would be settled by it."""
     stage = stage_with(3, delivery="exactly_once")
     settled, leased = stage.lease(2)

@@ -1,39 +1,26 @@
-"""The header of a record batch: what is read from it, what is refused, what the broker may set in it."""
+"""The few ways to make a checked batch: what each of them refuses, and that each weighs the bytes once."""
 
 from collections.abc import Mapping
 
 import pytest
-from crc32c import crc32c
 
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.records import compression
 from conveyor.records.batch import (
     CONTROL,
     CRC_START,
-    HEADER,
     HEADER_BYTES,
-    LOG_APPEND_TIME,
     MAGIC_END,
     TRANSACTIONAL,
-    BatchHeader,
     batch_is_intact,
-    check_batch,
-    iterate_batches,
-    placed_prefix,
     read_header,
-    with_append_time,
 )
-from conveyor.records.record import decode_records, encode_batch
+from conveyor.records.checked_batch import check_batch, check_size, own_batch, rebuild_checked
+from conveyor.records.record import encode_batch
 from tests.unit.log.logs import NOW_MS, batch, idempotent_batch
+from tests.unit.records.test_batch import changed
 
 ROOM = 1 << 20
-
-
-def changed(content: bytes, **fields: int) -> bytes:
-    """The batch with other header fields, and a CRC that fits them."""
-    header = read_header(content)._replace(**fields)
-    made = bytearray(HEADER.pack(*header) + content[HEADER_BYTES:])
-    made[MAGIC_END:CRC_START] = crc32c(memoryview(made)[CRC_START:]).to_bytes(4, "big")
-    return bytes(made)
 
 
 def refusal(content: bytes, max_bytes: int = ROOM) -> ErrorKind:
@@ -42,24 +29,19 @@ def refusal(content: bytes, max_bytes: int = ROOM) -> ErrorKind:
     return refused.value.kind
 
 
-def test_header_has_the_sizes_of_the_format() -> None:
-    assert (HEADER_BYTES, MAGIC_END, CRC_START) == (61, 17, 21)
-    assert len(BatchHeader._fields) == 13
-
-
 def test_check_batch_returns_the_header() -> None:
-    header = check_batch(idempotent_batch(4, b"a", b"b"), ROOM)
+    header = check_batch(idempotent_batch(4, b"a", b"b"), ROOM).header
     assert (header.records_count, header.last_offset_delta, header.base_sequence, header.producer_id) == (2, 1, 4, 7)
     assert header.max_timestamp == NOW_MS
 
 
 def test_check_batch_takes_a_view() -> None:
-    assert check_batch(memoryview(batch(b"a")), ROOM).records_count == 1
+    assert check_batch(memoryview(batch(b"a")), ROOM).header.records_count == 1
 
 
 def test_check_batch_takes_just_the_largest_size() -> None:
     content = batch(b"a")
-    assert check_batch(content, len(content)).size == len(content)
+    assert check_batch(content, len(content)).header.size == len(content)
     assert refusal(content, len(content) - 1) is ErrorKind.MESSAGE_TOO_LARGE
 
 
@@ -127,7 +109,7 @@ def test_check_batch_refuses_fields(fields: Mapping[str, int], kind: ErrorKind) 
 def test_check_batch_refuses_more_records_than_there_is_room_for() -> None:
     smallest = encode_batch([(NOW_MS, None, None, [])] * 3)
     assert len(smallest) == HEADER_BYTES + 3 * 7
-    assert check_batch(smallest, ROOM).records_count == 3
+    assert check_batch(smallest, ROOM).header.records_count == 3
     assert refusal(changed(smallest, records_count=4, last_offset_delta=3)) is ErrorKind.INVALID_RECORD
     assert refusal(changed(batch(b"a"), records_count=2**31 - 1, last_offset_delta=2**31 - 2)) is (
         ErrorKind.INVALID_RECORD
@@ -135,43 +117,37 @@ def test_check_batch_refuses_more_records_than_there_is_room_for() -> None:
 
 
 def test_check_batch_cannot_say_how_many_records_a_compressed_batch_holds() -> None:
-    assert check_batch(changed(batch(b"a"), attributes=1, records_count=99, last_offset_delta=98), ROOM)
+    content = changed(batch(b"a"), attributes=1, records_count=99, last_offset_delta=98)
+    assert check_batch(content, ROOM).header.records_count == 99
 
 
-def test_batch_that_is_stored_is_intact_whatever_it_counts() -> None:
-    assert batch_is_intact(changed(batch(b"a"), records_count=99, last_offset_delta=98))
+def test_rebuilt_batch_is_sealed_and_may_have_gaps() -> None:
+    checked = check_batch(batch(b"a", b"b", b"c"), ROOM)
+    packed = checked.content[HEADER_BYTES:][: (checked.header.size - HEADER_BYTES) // 3]
+    rebuilt = rebuild_checked(checked.header._replace(records_count=1), packed, ROOM)
+    assert batch_is_intact(rebuilt.content)
+    assert rebuilt.header == read_header(rebuilt.content)
+    assert (rebuilt.header.records_count, rebuilt.header.last_offset_delta) == (1, 2)
 
 
-def test_placed_prefix_sets_offset_and_epoch_and_keeps_the_checksum() -> None:
-    content = batch(b"a", b"b")
-    placed = placed_prefix(1234, read_header(content), 9) + content[MAGIC_END:]
-    header = read_header(placed)
-    assert (header.base_offset, header.leader_epoch, header.next_offset) == (1234, 9, 1236)
-    assert batch_is_intact(placed)
+def test_rebuilt_batch_may_have_no_records_left() -> None:
+    header = check_batch(batch(b"a", b"b"), ROOM).header._replace(records_count=0)
+    assert batch_is_intact(rebuild_checked(header, b"", ROOM).content)
 
 
-def test_with_append_time_stamps_every_record() -> None:
-    stamped = with_append_time(batch(b"a", b"b", at_ms=5), NOW_MS)
-    assert batch_is_intact(stamped)
-    assert read_header(stamped).attributes == LOG_APPEND_TIME
-    assert [record.timestamp_ms for record in decode_records(stamped)] == [NOW_MS, NOW_MS]
+@pytest.mark.parametrize(("max_bytes", "kind"), [(ROOM, "INVALID_RECORD"), (60, "MESSAGE_TOO_LARGE")])
+def test_rebuilt_batch_is_refused_if_it_is_too_large_or_cannot_hold_its_records(max_bytes: int, kind: str) -> None:
+    header = read_header(encode_batch([(NOW_MS, None, b"", ())] * 9, codec=compression.ZSTD))
+    with pytest.raises(RequestError) as refused:
+        rebuild_checked(header._replace(attributes=compression.NONE), bytes(7), max_bytes)
+    assert refused.value.kind is ErrorKind[kind]
 
 
-def test_batch_is_intact_wants_the_whole_batch_and_no_more() -> None:
-    content = batch(b"a")
-    assert batch_is_intact(content)
-    assert not batch_is_intact(content + b"\0")
-    assert not batch_is_intact(content[:-1])
-
-
-def test_iterate_batches_leaves_out_a_cut_one() -> None:
-    first, second = batch(b"a"), batch(b"bb")
-    both = first + second
-    assert [position for position, _ in iterate_batches(both)] == [0, len(first)]
-    assert [position for position, _ in iterate_batches(both[:-1])] == [0]
-    assert [position for position, _ in iterate_batches(both[: len(first) + 60])] == [0]
-
-
-@pytest.mark.parametrize("length", [-(2**31), -1, 0, 48])
-def test_iterate_batches_ends_at_a_length_that_cannot_be(length: int) -> None:
-    assert list(iterate_batches(changed(batch(b"a"), batch_length=length))) == []
+def test_own_batch_may_be_a_control_batch_of_any_size() -> None:
+    content = encode_batch([(NOW_MS, b"k", bytes(100), ())], attributes=CONTROL)
+    own = own_batch(content)
+    assert (own.content, own.header) == (content, read_header(content))
+    assert check_size(own, len(content)) is own
+    with pytest.raises(RequestError) as refused:
+        check_size(own, len(content) - 1)
+    assert refused.value.kind is ErrorKind.MESSAGE_TOO_LARGE

@@ -12,7 +12,7 @@ from conveyor.records.message_attributes import (
     PRIORITY,
     TAG,
     TTL_MS,
-    Attributes,
+    MessageAttributes,
     check_attributes,
     explain_header,
     last_header,
@@ -85,18 +85,18 @@ def test_last_header_of_a_name_holds() -> None:
     ],
 )
 def test_value_that_makes_no_sense_is_ignored_and_told(name: str, value: bytes | None) -> None:
-    assert read_attributes([(name, value)], THEN_MS) == Attributes(unreadable=(name,))
+    assert read_attributes([(name, value)], THEN_MS) == MessageAttributes(unreadable=(name,))
 
 
 def test_sound_headers_hold_beside_a_malformed_one() -> None:
     headers = [(DELAY_MS, b"soon"), (TTL_MS, b"50"), (PRIORITY, b"7"), (DELIVER_AT_MS, None)]
     attributes = read_attributes(headers, THEN_MS)
-    assert attributes == Attributes(expires_ms=THEN_MS + 50, priority=7, unreadable=(DELAY_MS, DELIVER_AT_MS))
+    assert attributes == MessageAttributes(expires_ms=THEN_MS + 50, priority=7, unreadable=(DELAY_MS, DELIVER_AT_MS))
 
 
 def test_time_to_live_that_only_a_delay_makes_too_long_is_ignored() -> None:
     headers = [(DELIVER_AT_MS, b"%d" % LAST_TIME_MS), (TTL_MS, b"1")]
-    assert read_attributes(headers, THEN_MS) == Attributes(due_ms=LAST_TIME_MS, unreadable=(TTL_MS,))
+    assert read_attributes(headers, THEN_MS) == MessageAttributes(due_ms=LAST_TIME_MS, unreadable=(TTL_MS,))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.records import compression
-from conveyor.records.batch import CRC_START, HEADER, HEADER_BYTES, MAGIC_END, check_batch, read_header
+from conveyor.records.batch import CRC_START, HEADER, HEADER_BYTES, MAGIC_END, read_header
+from conveyor.records.checked_batch import check_batch
 from conveyor.records.record import (
     Header,
     Record,
@@ -48,7 +49,7 @@ def test_records_round_trip(
     codec: int, records: list[tuple[int, bytes | None, bytes | None, tuple[Header, ...]]]
 ) -> None:
     encoded = encode_batch(records, codec=codec)
-    assert check_batch(encoded, 1 << 20).max_timestamp == max(record[0] for record in records)
+    assert check_batch(encoded, 1 << 20).header.max_timestamp == max(record[0] for record in records)
     assert list(decode_records(encoded)) == [
         Record(offset=number, timestamp_ms=at_ms, key=key, value=value, headers=headers)
         for number, (at_ms, key, value, headers) in enumerate(records)

@@ -15,7 +15,7 @@ RECORDS = [(1000 + number, b"key", bytes(100), [("name", None)]) for number in r
 
 
 def recompress(batch: bytes, topic: TopicSettings) -> bytes:
-    return pack_batch(*unpacked_records(batch), topic)
+    return bytes(pack_batch(*unpacked_records(batch), topic).content)
 
 
 @pytest.mark.parametrize("wanted", CODECS)

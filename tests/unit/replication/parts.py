@@ -1,14 +1,27 @@
 """A partition in memory, and what its owner does for it: writes, flushes, calls."""
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.ids import LeaderEpoch, TopicPartition
+from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicPartition
+from conveyor.records.checked_batch import CheckedBatch, own_batch
 from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Leader
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
-from tests.unit.log.logs import open_topic_log
+from tests.unit.log import logs
 
 IDENTITY = TopicPartition("t", 0)
 EPOCH = LeaderEpoch(3)
+NODE = NodeId(1)
+
+
+def leader(epoch: LeaderEpoch) -> Leader:
+    """The role of the only broker there is."""
+    return Leader(leader=NODE, epoch=epoch, isr=(NODE,))
+
+
+def batch(*values: bytes) -> CheckedBatch:
+    """A plain producer's batch, as it is appended."""
+    return own_batch(logs.batch(*values))
 
 
 class Owner:
@@ -17,9 +30,9 @@ class Owner:
     def __init__(self, topic: TopicSettings | None = None, disk: MemoryDisk | None = None) -> None:
         self.disk = disk or MemoryDisk()
         self.wanted: list[str] = []
-        log = open_topic_log(self.disk, topic)
+        log = logs.open_topic_log(self.disk, topic)
         self.partition = Partition(
-            IDENTITY, log, EPOCH, lambda _: self.wanted.append("write"), lambda _: self.wanted.append("flush")
+            IDENTITY, log, leader(EPOCH), lambda _: self.wanted.append("write"), lambda _: self.wanted.append("flush")
         )
 
     def flush(self) -> None:

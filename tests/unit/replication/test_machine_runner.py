@@ -1,13 +1,18 @@
 """The runner of a state machine: decided, appended, applied, and answered only when it is safe."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import LeaderEpoch
 from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, StateMachine, Token
+from conveyor.records.batch import CONTROL
+from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import encode_batch
 from conveyor.replication.machine_runner import MachineRunner, replay
+from conveyor.replication.roles import Leader
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
 from tests.unit.log.logs import NOW_MS, append, open_topic_log
@@ -215,6 +220,62 @@ def test_append_that_is_refused_changes_nothing_and_answers_everybody() -> None:
     unavailable = ErrorKind.COORDINATOR_NOT_AVAILABLE
     assert stage.answers == [("wait b", unavailable), ("large a", unavailable)]
     assert stage.machine.counts == {}
+
+
+def test_replicas_are_asked_for_before_the_machine_decides() -> None:
+    stage = Stage(TopicSettings(min_insync_replicas=2))
+    stage.submit("add a")
+    assert (stage.answers, stage.machine.counts) == ([("add a", ErrorKind.NOT_ENOUGH_REPLICAS)], {})
+    assert stage.owner.partition.offline_reason is None
+
+
+def test_what_is_due_waits_for_replicas() -> None:
+    stage = Stage()
+    stage.submit("wait a")
+    stage.owner.partition.log.topic = TopicSettings(min_insync_replicas=2)
+    stage.clock.advance(ms=WAIT_MS)
+    assert stage.answers == []
+    stage.owner.partition.log.topic = TopicSettings()
+    stage.clock.advance(ms=WAIT_MS)
+    assert stage.answers == [("wait a", "gave up")]
+
+
+def test_leader_that_may_not_append_decides_nothing() -> None:
+    """A decision that cannot be written would take the partition offline, and leases with it."""
+    stage = Stage()
+    role = stage.owner.partition.role
+    assert isinstance(role, Leader)
+    stage.owner.partition.assume(replace(role, epoch=LeaderEpoch(role.epoch + 1), is_read_only=True))
+    stage.submit("add a")
+    assert (stage.answers, stage.machine.counts) == ([("add a", ErrorKind.COORDINATOR_NOT_AVAILABLE)], {})
+    assert stage.owner.partition.offline_reason is None
+
+
+def test_broker_that_leads_no_more_says_so_and_keeps_its_partition() -> None:
+    stage = Stage()
+    stage.submit("wait b")
+    stage.submit("add a")
+    stage.owner.partition.resign()
+    assert stage.answers == [("add a", ErrorKind.NOT_LEADER)]
+    stage.submit("get a")
+    stage.runner.stop()
+    not_leader = ErrorKind.NOT_LEADER
+    assert stage.answers[1:] == [("get a", not_leader), ("wait b", not_leader)]
+    assert stage.owner.partition.offline_reason is None
+
+
+def test_machine_whose_records_lie_among_those_of_producers_replays_its_own_alone() -> None:
+    owner, machine = Owner(), Counter()
+    port: StateMachine[str] = machine
+    runner = MachineRunner(owner.partition, port, ManualClock(), attributes=CONTROL)
+    owner.partition.append(own_batch(encode_batch([(NOW_MS, b"a", b"not a count", ())])), NOW_MS)
+    runner.submit("add a", lambda _: None)
+    owner.settle()
+    again, other = Counter(), Counter()
+    replay(owner.partition.log, again, CONTROL)
+    assert again.applied == machine.applied
+    with pytest.raises(ValueError, match="not a count"):
+        replay(owner.partition.log, other)
 
 
 def test_offline_partition_lets_alarms_pass() -> None:

@@ -5,9 +5,8 @@ import pytest
 from conveyor.kernel.errors import ERRORS, ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
-from conveyor.testing.memory_disk import MemoryFile
-from tests.unit.log.logs import NOW_MS, batch, open_topic_log, values
-from tests.unit.replication.parts import Calls, Owner
+from tests.unit.log.logs import NOW_MS, open_topic_log, values
+from tests.unit.replication.parts import Calls, Owner, batch
 
 OS = TopicSettings(flush_policy="os")
 OFFLINE = ErrorKind.PARTITION_OFFLINE
@@ -60,7 +59,7 @@ def test_partition_starts_at_what_was_recovered() -> None:
     assert again.high_watermark == again.log.log_end_offset == 1
 
 
-def test_partition_wants_one_write_a_turn() -> None:
+def test_partition_wants_one_write_a_tick() -> None:
     owner = Owner()
     for _ in range(3):
         owner.partition.append(batch(b"a"), NOW_MS)
@@ -301,27 +300,3 @@ def test_append_that_finds_too_many_open_files_takes_the_partition_offline(monke
     owner.partition.append(batch(b"a"), NOW_MS)
     owner.partition.write()
     assert refusal(owner).kind is OFFLINE
-
-
-def test_trim_that_finds_too_many_open_files_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log keeps what it would have let go; the next attempt trims it."""
-    owner = Owner(TopicSettings(segment_bytes=200, retention_bytes=1))
-    for _ in range(5):
-        owner.partition.append(batch(b"a" * 100), NOW_MS)
-        owner.settle()
-    segments = owner.partition.log.segments
-
-    def fails(file: MemoryFile) -> None:
-        raise OutOfFiles(f"{file.path}: Too many open files")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(MemoryFile, "detach", fails)
-        assert owner.partition.retain(NOW_MS) is None
-        with pytest.raises(RequestError) as refused:
-            owner.partition.delete_records(4)
-        assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
-    assert (owner.partition.offline_reason, owner.partition.log.log_start_offset) == (None, 0)
-    assert owner.partition.log.segments == segments
-    job = owner.partition.retain(NOW_MS)
-    assert job is not None
-    assert job.log_start_offset > 0

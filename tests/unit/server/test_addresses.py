@@ -41,7 +41,7 @@ def test_this_machine_alone_may_always_connect(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "broker.example", ""])
 def test_other_machines_may_connect_only_if_told_so(host: str) -> None:
-    with pytest.raises(SettingsError, match=r"^--kafka .* 127\.0\.0\.1, or say --insecure$"):
+    with pytest.raises(SettingsError, match=r"^--kafka .* 127\.0\.0\.1, or add --insecure$"):
         check_exposure(Address(host, 1), "--kafka", insecure=False)
     check_exposure(Address(host, 1), "--kafka", insecure=True)
 
@@ -57,7 +57,7 @@ def test_port_0_is_replaced_by_a_free_one() -> None:
 def test_a_taken_port_is_told() -> None:
     with bind(Address("127.0.0.1", 0), "kafka") as taken:
         address = bound_address(taken)
-        with pytest.raises(StartupError, match=f"port {address.port} on 127.0.0.1 is taken .* --http 127.0.0.1:PORT"):
+        with pytest.raises(StartupError, match=f"port {address.port} on 127.0.0.1 is in use .* --http 127.0.0.1:PORT"):
             bind(address, "http")
 
 

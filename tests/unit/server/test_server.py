@@ -15,7 +15,7 @@ from tests.unit.server.memory_server import running, server
 
 async def advertised(made: Server) -> str:
     async with running(made):
-        [broker] = made.broker.topics.image.brokers.values()
+        [broker] = made.broker.metadata.image.brokers.values()
         return f"{broker.host}:{broker.port}"
 
 

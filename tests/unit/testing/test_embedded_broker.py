@@ -80,7 +80,7 @@ def test_a_broker_may_be_stopped_twice() -> None:
 
 def test_a_broker_that_runs_is_not_started_again() -> None:
     with Broker(memory=True) as broker:
-        with pytest.raises(ValueError, match="runs already"):
+        with pytest.raises(ValueError, match="already running"):
             broker.start()
         produce(broker, "a")
         assert consume(broker) == ["a"]
@@ -108,7 +108,7 @@ def test_brokers_do_not_disturb_each_other() -> None:
 def test_settings_are_taken_by_name() -> None:
     with Broker(memory=True, settings={"broker.num_partitions": 3}) as broker:
         produce(broker, "a")
-        assert broker._started_server().broker.topics.image.partition_count == 3
+        assert broker._started_server().broker.metadata.image.partition_count == 3
 
 
 @pytest.mark.parametrize("memory", [True, False])

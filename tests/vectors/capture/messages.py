@@ -15,7 +15,7 @@ from typing import Any
 
 from kio.schema.index import api_key_map
 
-from conveyor.kafka_api.registry import APIS
+from conveyor.kafka_api.wire.versions import SERVED_APIS
 from conveyor.records.record import encode_batch
 from tests.clients.programs import Line, Program
 from tests.clients.toolchains import built, java_jars, java_tool, require, run
@@ -41,7 +41,7 @@ def capture_program() -> Program:
 def wanted(keys: Iterable[int]) -> Iterator[Line]:
     """The input of the program. Cases: full (no nulls), nulls, and plain: what the hand-packed encoders can say."""
     for key in keys:
-        for version in range(APIS[key].min_version, APIS[key].max_version + 1):
+        for version in SERVED_APIS[key].versions:
             message = {"key": key, "version": version, "correlation_id": 7_000_000 + key * 1000 + version}
             for kind in ("request", "response"):
                 yield message | {"kind": kind, "case": "full", "nulls": False}
@@ -107,7 +107,7 @@ def file_name(key: int) -> str:
 
 
 def main() -> None:
-    for key, lines in groupby(captured(APIS), itemgetter("key")):
+    for key, lines in groupby(captured(SERVED_APIS), itemgetter("key")):
         (FOLDER / file_name(key)).write_text(text_of(lines))
 
 

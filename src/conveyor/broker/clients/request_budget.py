@@ -1,25 +1,26 @@
-"""Memory for requests: bytes that have begun to arrive and are not answered yet, all connections of all doors together.
+"""Limits the memory for requests that are arriving or not answered yet, over all connections of all doors.
 
-A large request waits for its share of the limit before the rest of it is read. Shares are granted in the order in which
-they were asked for; the first in line is granted at the latest when no other is held, so that none waits for ever. The
-doors close a connection whose request does not arrive in time after that (`network.max_receive_ms`). Small requests do
-not wait: their bytes are counted only.
+A large request waits for its share of the limit before its remaining bytes are read. Shares are granted in the order of
+the requests; the first in line is granted at the latest when no other share is held, so that no request waits forever.
+The doors close a connection whose request does not arrive in time after that (`network.max_receive_ms`). Small requests
+never wait: their bytes are only counted.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from conveyor.broker.answers import answered
+
 SMALL_REQUEST_BYTES = 512 << 10
 """A request up to this size does not wait."""
 BEFORE_SHARE_BYTES = 256 << 10
-"""So much of a large request is read before it asks for its share: to announce one costs its sender something. An event
-loop reads no more than this at once, so that none is whole before it has asked."""
+"""The bytes of a large request that are read before it asks for a share, so that announcing one has a cost. An event
+loop reads at most this much at once, so no large request is complete before it has asked."""
 
 
 class Share:
-    """A part of the budget, for one large request. granted: called once when it may be read; None from then on."""
+    """The share of one large request. granted: called once when the request may be read; None from then on."""
 
     __slots__ = ("granted", "size_bytes")
 
@@ -35,34 +36,34 @@ class RequestBudget:
         self._limit_bytes = limit_bytes
         self._waiting: deque[Share] = deque()
         self.held_bytes = 0
-        """Of large requests."""
+        """The bytes granted to large requests."""
         self.small_bytes = 0
 
     @property
     def waiting_count(self) -> int:
-        """Large requests that wait for their share."""
+        """The number of large requests that wait for a share."""
         return len(self._waiting)
 
     @property
     def has_too_many(self) -> bool:
-        """Whether small requests alone come to more than the limit."""
+        """Whether small requests alone exceed the limit."""
         return self.small_bytes > self._limit_bytes
 
     def count(self, change_bytes: int) -> None:
-        """Small requests take so many bytes more, or fewer."""
+        """Count bytes of small requests: positive when they arrive, negative when they are answered."""
         self.small_bytes += change_bytes
         if change_bytes < 0:
             self._grant()
 
     def ask(self, size_bytes: int, granted: Callable[[], None]) -> Share:
-        """Stand in line for a share; `granted` is called as soon as it is there, now or later."""
+        """Queue for a share. granted: called when the share is granted, now or later."""
         share = Share(size_bytes, granted)
         self._waiting.append(share)
         self._grant()
         return share
 
     def give_back(self, share: Share) -> None:
-        """The request is answered, or given up."""
+        """Release a share, or leave the queue."""
         if share.granted is None:
             self.held_bytes -= share.size_bytes
         else:
@@ -71,14 +72,17 @@ class RequestBudget:
 
     @asynccontextmanager
     async def hold(self, size_bytes: int) -> AsyncIterator[None]:
-        """Hold a share, after waiting for it."""
-        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        share = self.ask(size_bytes, lambda: None if arrived.done() else arrived.set_result(None))
+        """Wait for a share, and hold it inside the context."""
+        shares: list[Share] = []
+
+        def wait(granted: Callable[[None], None]) -> None:
+            shares.append(self.ask(size_bytes, lambda: granted(None)))
+
         try:
-            await arrived
+            await answered(wait)
             yield
         finally:
-            self.give_back(share)
+            self.give_back(shares[0])
 
     def _grant(self) -> None:
         while self._waiting and self._fits(self._waiting[0]):

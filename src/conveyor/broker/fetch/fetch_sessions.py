@@ -1,20 +1,22 @@
-"""Fetch sessions: a client names its partitions once, then only what changes; it is told only what changed (KIP-227).
+"""Fetch sessions (KIP-227): a client names its partitions once, then only changes; answers hold only changes, too.
 
-    epoch in the request   what happens to the session it names
-    0                      it ends, and a new one is made when the answer is given: its next epoch is 1
-    -1                     it ends
-    n > 0                  it goes on if n is its next epoch, which then rises by one; after 2**31 - 1 comes 1
+    epoch in the request   effect on the session that the request names
+    0                      the session ends; the answer opens a new one, whose next epoch is 1
+    -1                     the session ends
+    n > 0                  the session continues if n is its next epoch; 1 follows 2**31 - 1
 
-A client that is gone says nothing: its session stays until its place is wanted and it has not been used for two
-minutes. So there are never more than so many sessions, and so many partitions in all of them together; who finds no
-place is told session 0, and names all its partitions each time. Nothing here waits, reads or knows the time.
+Clients disappear without notice: a session unused for two minutes may be replaced by a new one. The number of sessions
+and of their partitions is limited; a client that gets no session receives session id 0 and names all its partitions in
+every request. This module neither waits, nor reads logs or clocks.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -22,7 +24,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 FIRST_EPOCH, LAST_EPOCH = 0, -1
 NO_SESSION = 0
 STALE_MS = 120_000
-"""A session that was not used for longer may lose its place to a new one."""
+"""A session unused for longer may be replaced by a new one."""
 
 _MAX_INT32 = (1 << 31) - 1
 _NEVER_TOLD = -1
@@ -35,7 +37,7 @@ PartitionKey = tuple[TopicKey, int]
 
 @dataclass(slots=True)
 class SessionPartition:
-    """One partition of a session: where the client reads on, and what it was told last."""
+    """One partition of a session: the client's position, and the offsets it last received."""
 
     topic: TopicKey
     position: FetchPosition
@@ -47,7 +49,7 @@ class SessionPartition:
         return self.topic, self.position.partition
 
     def tell(self, fetched: Fetched) -> bool:
-        """Whether this is news to the client; it is taken as told. After an error everything is."""
+        """Whether a result differs from the last one sent; it becomes that. After an error every result differs."""
         error = fetched.error is not None
         news = (
             error
@@ -61,7 +63,7 @@ class SessionPartition:
 
 
 class FetchSession:
-    """The partitions of one client, in the order in which they are read. `next_epoch`: what its next request says."""
+    """The partitions of one client, in reading order. next_epoch: the epoch expected in its next request."""
 
     def __init__(self, session_id: int, by_id: bool, partitions: Iterable[SessionPartition], now_ms: int) -> None:
         self.session_id = session_id
@@ -75,7 +77,7 @@ class FetchSession:
         return len(self._partitions)
 
     def update(self, named: Iterable[SessionPartition], forgotten: Iterable[PartitionKey]) -> None:
-        """Take what a request adds, moves and forgets."""
+        """Apply the partitions that a request adds, moves and forgets."""
         for each in named:
             known = self._partitions.setdefault(each.key, each)
             known.position = each.position
@@ -83,19 +85,19 @@ class FetchSession:
             self._partitions.pop(key, None)
 
     def positions(self, names: Mapping[Any, str]) -> list[FetchPosition]:
-        """Where to read, in order. `names`: the topics' names by id, looked up again whenever it is another mapping."""
+        """The positions in reading order. names: topic names by id; looked up again when the mapping is replaced."""
         if self.by_id and names is not self._names:
             self._names = names
             for each in self._partitions.values():
                 name = names.get(each.topic, "")
                 if name != each.position.topic:
-                    each.position = replace(each.position, topic=name)
+                    each.position = msgspec.structs.replace(each.position, topic=name)
         return [each.position for each in self._partitions.values()]
 
     def changes(self, results: Sequence[Fetched]) -> list[tuple[SessionPartition, Fetched]]:
-        """What of the results, one for each of `positions`, the client has to be told.
+        """The results that the client must receive. results: one for each of `positions`.
 
-        Partitions that gave records go behind all others, so that none starves however small the answers are.
+        Partitions that returned records move behind all others, so that none starves however small the answers are.
         """
         pairs = zip(self._partitions.values(), results, strict=True)
         changed = [(partition, fetched) for partition, fetched in pairs if partition.tell(fetched)]
@@ -106,7 +108,7 @@ class FetchSession:
 
 
 class FetchSessions:
-    """All sessions, least recently used first. `new_id` gives ids that nobody can guess."""
+    """All sessions, least recently used first. new_id: returns ids that cannot be guessed."""
 
     def __init__(
         self, new_id: Callable[[], UUID], *, max_fetch_sessions: int = 1000, max_partitions: int = 500_000
@@ -116,13 +118,13 @@ class FetchSessions:
         self._max_partitions = max_partitions
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self.partition_count = 0
-        """The partitions of all sessions together."""
+        """The number of partitions of all sessions."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def open(self, told: Sequence[SessionPartition], *, by_id: bool, now_ms: int) -> int:
-        """Make a session of partitions that the client was just told of. Its id, or NO_SESSION if there is no place."""
+        """Open a session with the partitions of an answer. Returns its id, or NO_SESSION if the limits are reached."""
         if not self._make_room(len(told), now_ms):
             return NO_SESSION
         session = FetchSession(self._unused_id(), by_id, told, now_ms)
@@ -140,7 +142,7 @@ class FetchSessions:
         by_id: bool,
         now_ms: int,
     ) -> FetchSession | None:
-        """The session of a request, with what the request changes. None if that left nothing of it, and it ended.
+        """The session of a request, after the request's changes. None if no partition is left and the session ended.
 
         Raises RequestError: FETCH_SESSION_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
@@ -160,7 +162,7 @@ class FetchSessions:
         return session
 
     def close(self, session_id: int) -> None:
-        """End a session, if it is there."""
+        """End a session, if it exists."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self.partition_count -= len(session)
@@ -193,7 +195,7 @@ class FetchSessions:
 
 
 def epoch_after(epoch: int) -> int:
-    """The epoch of the request that follows."""
+    """The epoch of the next request."""
     return 1 if epoch == _MAX_INT32 else epoch + 1
 
 

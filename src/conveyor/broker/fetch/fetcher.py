@@ -1,19 +1,20 @@
-"""Reading for consumers, with long poll: an answer comes when there is enough, or when the wait is over."""
+"""Reads for consumers, with long polling: a fetch is answered when enough bytes are available or its wait ends."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from conveyor.broker.partitions.loop_tick import Turn
+import msgspec
+
+from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Clock, FileSlice
 from conveyor.replication.partition import Partition
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPosition:
-    """Where to read on in one partition. `leader_epoch`: the one the client knows, or -1."""
+class FetchPosition(msgspec.Struct, frozen=True):
+    """The position in one partition. leader_epoch: the latest epoch that the client knows, or -1."""
 
     topic: str
     partition: int
@@ -24,7 +25,7 @@ class FetchPosition:
 
 @dataclass(slots=True)
 class Fetched:
-    """What one partition has: stored bytes, or nothing, or an error."""
+    """The result for one partition: stored bytes, nothing, or an error."""
 
     error: RequestError | None = None
     high_watermark: int = -1
@@ -34,7 +35,7 @@ class Fetched:
 
 @dataclass(slots=True)
 class FetchWait:
-    """How long, in ms, and for how much a fetch waits; and what it may return at most, in bytes."""
+    """The limits of a fetch: the longest wait, the bytes that end it early, and the most bytes to return."""
 
     max_wait_ms: int
     min_bytes: int
@@ -47,33 +48,36 @@ Finished = Callable[[Sequence[Fetched]], None]
 class Fetcher:
     """Reads partitions by name."""
 
-    def __init__(self, partitions: PartitionTable, clock: Clock, turn: Turn, max_fetch_bytes: int) -> None:
+    def __init__(self, partitions: PartitionTable, clock: Clock, loop_tick: LoopTick, max_fetch_bytes: int) -> None:
         self._partitions = partitions
         self._clock = clock
-        self._turn = turn
+        self._loop_tick = loop_tick
         self._max_fetch_bytes = max_fetch_bytes
         self._waiting: set[_Waiting] = set()
 
     def fetch(
         self, positions: Sequence[FetchPosition], wait: FetchWait, finished: Finished
     ) -> Callable[[], None] | None:
-        """Read; `finished` gets one result for each position, in order, now or later. Returns what cancels the wait."""
+        """Read. finished: called with one result for each position, in order, now or later.
+
+        Returns a function that cancels the wait, if there is one.
+        """
         results, enough = self._read(positions, wait)
         if enough or wait.max_wait_ms <= 0 or not positions:
             finished(results)
             return None
-        waiting = _Waiting(partial(self._read, positions, wait), results, self._turn, finished, self._waiting)
+        waiting = _Waiting(partial(self._read, positions, wait), results, self._loop_tick, finished, self._waiting)
         waiting.partitions = [self._partitions.find(each.topic, each.partition) for each in positions]
         waiting.start(self._clock, wait.max_wait_ms)
         return waiting.end
 
     def finish_all(self) -> None:
-        """Answer every fetch that waits, with what there is."""
+        """Answer every waiting fetch with the records available now."""
         for waiting in list(self._waiting):
             waiting.expire()
 
     def _read(self, positions: Sequence[FetchPosition], wait: FetchWait) -> tuple[list[Fetched], bool]:
-        """Results, and whether they are worth an answer at once: enough bytes, or an error to tell."""
+        """The results, and whether to answer at once: enough bytes, or an error."""
         results = []
         left = min(wait.max_bytes, self._max_fetch_bytes)
         total = 0
@@ -103,41 +107,43 @@ class Fetcher:
 
 
 class _Waiting:
-    """A fetch that waits for more. It is woken at most once a turn, however many of its partitions have moved.
+    """A waiting fetch. It is woken at most once per tick, however many of its partitions have new records.
 
-    While none of them has moved, what found nothing has still found nothing, and is not read again for the answer.
+    While no partition has new records, an empty result stays valid and is not read again for the answer.
     """
 
     def __init__(
         self,
         read: Callable[[], tuple[list[Fetched], bool]],
         results: Sequence[Fetched],
-        turn: Turn,
+        loop_tick: LoopTick,
         finished: Finished,
-        everybody: "set[_Waiting]",
+        waiting_fetches: "set[_Waiting]",
     ) -> None:
         self.partitions: list[Partition] = []
         self._read = read
         self._results = results
-        self._turn = turn
+        self._loop_tick = loop_tick
         self._finished = finished
-        self._everybody = everybody
+        self._waiting_fetches = waiting_fetches
         self._cancel_alarm: Callable[[], None] | None = None
         self._woken = False
         self._done = False
 
     def start(self, clock: Clock, wait_ms: int) -> None:
-        self._everybody.add(self)
+        self._waiting_fetches.add(self)
         self._cancel_alarm = clock.time_out(wait_ms, self.expire)
         self._watch()
 
     def end(self) -> None:
-        """Wait no more, and answer nobody."""
+        """Stop waiting, without an answer."""
         self._done = True
-        self._everybody.discard(self)
+        self._waiting_fetches.discard(self)
         if self._cancel_alarm is not None:
             self._cancel_alarm()
-            self._cancel_alarm = None  # It knows this one: a cycle, which only the collector would free.
+            self._cancel_alarm = (
+                None  # It refers to this object: break the cycle, so that no garbage collection is needed.
+            )
         for partition in self.partitions:
             partition.unwatch(self._wake)
 
@@ -148,7 +154,7 @@ class _Waiting:
     def _wake(self) -> None:
         if not self._woken and not self._done:
             self._woken = True
-            self._turn.add_output(self._look_again)
+            self._loop_tick.add_output(self._look_again)
 
     def _look_again(self) -> None:
         self._woken = False
@@ -161,7 +167,7 @@ class _Waiting:
             self._watch()
 
     def expire(self) -> None:
-        """Answer with what there is. Records that were too few to be worth an answer may be deleted by now."""
+        """Answer with the records available now. Records found earlier are read again: they may be deleted."""
         if self._woken or any(each.records is not None for each in self._results):
             self._results, _ = self._read()
         self._finish()

@@ -1,4 +1,4 @@
-"""Finding offsets: the first, the next to come, the one at a time, the newest in time, and the end of a leader epoch.
+"""Finds offsets: the first, the end, the first at or after a time, the newest in time, the end of a leader epoch.
 
 Source: KIP-79, KIP-734, KIP-320.
 """
@@ -12,14 +12,14 @@ from conveyor.replication.partition import Partition
 
 LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -5, -6
-"""Nothing is tiered here, and nothing is to be: there is no such offset."""
+"""There is no tiered storage, so these offsets do not exist."""
 NO_OFFSET = -1
 
 
 def find_offset(
     partitions: PartitionTable, topic: str, number: int, timestamp_ms: int, leader_epoch: int
 ) -> tuple[int, int, int]:
-    """(offset, timestamp in ms, leader epoch) for a time or one of the names above; offset -1 if nothing is so new.
+    """(offset, timestamp in ms, leader epoch) for a time or a constant above; offset -1 if no record is as new.
 
     Raises RequestError.
     """
@@ -39,7 +39,7 @@ def find_offset(
 def find_epoch_end(
     partitions: PartitionTable, topic: str, number: int, epoch: int, current_epoch: int
 ) -> tuple[int, int]:
-    """(the largest epoch up to the one asked for, the offset where it ended); see `LeaderEpochs.end_of`.
+    """(the largest epoch up to the requested one, its end offset); see `LeaderEpochs.end_of`.
 
     Raises RequestError. Source: KIP-320.
     """

@@ -1,15 +1,20 @@
-"""Consumer groups: which partition of `__consumer_offsets` looks after a group, and its state machine there.
+"""Coordinators of consumer groups: a partition of `__consumer_offsets` and its state machine coordinate a group.
 
-A machine is loaded when its partition is first asked for; whoever asks meanwhile waits, and is not sent away. Before
-the first command that comes after a change of the cluster's topics, the machine is told of it.
+A coordinator is loaded on the first request; requests wait until it is loaded. A changed set of topics is passed to a
+coordinator before its next command.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 from uuid import UUID
 
+from conveyor.broker.answers import Answer, answered, ignored
+from conveyor.broker.hosts.host import Host
+from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
@@ -18,152 +23,200 @@ from conveyor.groups.coordinator_partition import partition_for_group
 from conveyor.groups.group_commands import GroupCommand, ListGroups, OneGroupCommand, UpdateSettings, UpdateTopics
 from conveyor.groups.group_machine import GroupMachine
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
-from conveyor.groups.replies import ListedGroup, ListedGroups
+from conveyor.groups.replies import ListedGroup
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock
-from conveyor.replication.machine_runner import MachineRunner, Respond, replay
+from conveyor.kernel.state_machine import Token
+from conveyor.replication.machine_runner import MachineRunner, replay
 from conveyor.replication.partition import Partition
 from conveyor.settings.tree import GroupsSettings
 
-GroupRunner = MachineRunner[GroupCommand]
+GroupRunner = MachineRunner[GroupCommand[object]]
+SettingsOfGroups = tuple[GroupsSettings, Mapping[str, GroupsSettings]]
+"""The defaults, and the complete settings of groups that override some, by group id."""
 
 _MEMBER_NAME_LENGTH = 255
+
+
+class Coordinator:
+    """The machine of one partition, with the settings and topics that it knows."""
+
+    def __init__(self, partition: Partition, runner: GroupRunner, settings: SettingsOfGroups) -> None:
+        self.partition = partition
+        self.runner = runner
+        self._settings = settings
+        self._topics: KnownTopics | None = None
+
+    def submit(self, command: GroupCommand[Answer], respond: Callable[[Answer | RequestError], None]) -> Token:
+        """See `MachineRunner.submit`."""
+        return self.runner.submit(command, partial(_respond, respond))
+
+    async def ask(self, command: GroupCommand[Answer]) -> Answer:
+        """The machine's reply, once it is durable. Raises RequestError."""
+
+        def submit(respond: Callable[[Answer | RequestError], None]) -> Callable[[], None]:
+            token = self.submit(command, respond)
+            return lambda: self.runner.forget(token)
+
+        return await answered(submit)
+
+    def know(self, topics: KnownTopics) -> None:
+        """Pass the topics to the machine, unless it knows them."""
+        if self._topics is not topics:
+            self._topics = topics
+            self.runner.submit(UpdateTopics(topics=topics), ignored)
+
+    def use(self, settings: SettingsOfGroups) -> None:
+        """Apply settings from now on."""
+        if self._settings is not settings:
+            self._settings = settings
+            self.runner.submit(UpdateSettings(defaults=settings[0], own=settings[1]), ignored)
+
+    def stop(self) -> None:
+        self.runner.stop()
+
+
+class CoordinatorKind:
+    """How coordinators are loaded."""
+
+    name = "group coordinator"
+
+    def __init__(self, settings: SettingsOfGroups, clock: Clock, threads: Executor) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._threads = threads
+
+    async def load(self, partition: Partition) -> Coordinator:
+        settings = self.settings
+        machine = GroupMachine(*settings)
+        with _as_coordinator():
+            partition.check_online()
+            await asyncio.get_running_loop().run_in_executor(self._threads, _replay, partition, machine)
+            partition.check_online()  # Another broker may lead it by now.
+        machine.loaded(self._clock.now_ms())
+        coordinator = Coordinator(partition, MachineRunner(partition, machine, self._clock), settings)
+        coordinator.use(self.settings)
+        return coordinator
+
+    def goes_on(self, machine: Coordinator, partition: Partition) -> bool:
+        return machine.partition is partition
 
 
 class Groups:
     """See the module's docstring."""
 
     def __init__(
-        self, *, topics: Topics, partitions: PartitionTable, settings: GroupsSettings,
+        self, *, metadata: Metadata, topics: Topics, partitions: PartitionTable, settings: GroupsSettings,
         own_settings: Mapping[str, GroupsSettings], clock: Clock, threads: Executor,
         tasks: Tasks, new_id: Callable[[], UUID],
     ) -> None:  # fmt: skip
+        self._metadata = metadata
         self._topics = topics
         self._partitions = partitions
-        self._settings = (settings, own_settings)
-        self._clock = clock
-        self._threads = threads
         self._tasks = tasks
         self._new_id = new_id
-        self._runners: dict[int, GroupRunner] = {}
-        self._loading: dict[int, asyncio.Future[GroupRunner]] = {}
-        self._told: dict[int, KnownTopics] = {}
-        self._known = (topics.image, _known_topics(topics.image))
+        self._kind = CoordinatorKind((settings, own_settings), clock, threads)
+        self._host: Host[Coordinator] = Host(self._kind, clock, tasks, retry_ms=None)
+        self._known = (metadata.image.topics, _known_topics(metadata.image))
 
     def new_member_id(self, client_id: str) -> str:
-        """A member id that nobody has had. A long client id is cut: what comes of it must still be a Kafka string."""
+        """A new member id. A long client id is cut, so that the result fits a Kafka string."""
         return f"{client_id[:_MEMBER_NAME_LENGTH]}-{self._new_id()}"
 
     def new_consumer_id(self) -> str:
-        """The id of a member of the consumer protocol that has chosen none."""
+        """An id for a member of the consumer protocol that has not chosen one."""
         return str(self._new_id())
 
     async def find_coordinator(self, group_id: str) -> BrokerImage:
-        """The broker that looks after a group; its topic is made if it is not there. Raises RequestError."""
+        """The broker that coordinates a group. Creates the offsets topic if it is missing. Raises RequestError."""
         topic = await self._offsets_topic()
         number = partition_for_group(group_id, len(topic.partitions))
-        return self._topics.image.brokers[topic.partitions[number].leader]
+        return self._metadata.image.brokers[topic.partitions[number].leader]
 
-    def submit(self, command: OneGroupCommand, respond: Respond) -> Callable[[], None] | None:
-        """Hand a command to a group's coordinator; `respond` gets a reply of `conveyor.groups.replies`, or a
-        RequestError, once, now or later. Returns what forgets the caller, if it has to wait."""
-        number = self._partition_number(command.group_id)
-        runner = self._runners.get(number)
-        if runner is None:
+    def submit(
+        self, command: OneGroupCommand[Answer], respond: Callable[[Answer | RequestError], None]
+    ) -> Callable[[], None] | None:
+        """Send a command to a group's coordinator. `respond` is called once with its reply or a RequestError.
+
+        Returns a function that withdraws the caller, unless the coordinator must be loaded first.
+        """
+        coordinator = self._host.running(TopicPartition(OFFSETS_TOPIC, self._partition_number(command.group_id)))
+        if coordinator is None:
             self._tasks.start(self._submit_when_loaded(command, respond))
             return None
-        self._tell_topics(number, runner)
-        token = runner.submit(command, respond)
-        return lambda: runner.forget(token)
+        coordinator.know(self._known_topics())
+        token = coordinator.submit(command, respond)
+        return lambda: coordinator.runner.forget(token)
+
+    async def ask(self, command: OneGroupCommand[Answer]) -> Answer:
+        """The reply of a group's coordinator. Raises RequestError."""
+        return await answered(lambda respond: self.submit(command, respond))
 
     async def list_groups(self, command: ListGroups) -> list[ListedGroup]:
-        """The groups that this broker looks after, of all its coordinator partitions. Raises RequestError."""
-        topic = self._topics.image.topics.get(OFFSETS_TOPIC)
+        """The groups that this broker coordinates. Raises RequestError."""
+        topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
         found: list[ListedGroup] = []
         for number in range(len(topic.partitions) if topic is not None else 0):
             try:
-                runner = await self._loaded(number)
+                coordinator = await self._loaded(number)
             except RequestError as error:
-                if error.kind is ErrorKind.NOT_LEADER:
+                if error.kind is ErrorKind.NOT_COORDINATOR:
                     continue
                 raise
-            found += (await _ask(runner, command)).groups
-        return sorted(found, key=lambda each: each.group_id)
+            found += (await coordinator.ask(command)).groups
+        return sorted(found, key=lambda group: group.group_id)
 
     def use(self, settings: GroupsSettings, own: Mapping[str, GroupsSettings]) -> None:
-        """Let these settings hold from now on. own: all that holds for a group with something of its own, by group."""
-        if (settings, own) != self._settings:
-            self._settings = (settings, own)
-            for runner in self._runners.values():
-                self._tell_settings(runner)
+        """Apply settings from now on. own: the complete settings of groups that override some, by group id."""
+        if (settings, own) != self._kind.settings:
+            self._kind.settings = (settings, own)
+            for coordinator in self._host.all_running():
+                coordinator.use(self._kind.settings)
 
-    def partition_replaced(self, partition: Partition) -> None:
-        """A partition is served again, as another one: what its coordinator knew is read anew when it is asked for."""
-        if partition.identity.topic == OFFSETS_TOPIC:
-            runner = self._runners.pop(partition.identity.partition, None)
-            if runner is not None:
-                runner.stop()
+    def gained(self, partition: Partition) -> None:
+        """Load the coordinator of a reopened partition again, if it was loaded before."""
+        if partition.identity in {known.identity for known in self._host.partitions()}:
+            self._host.gained(partition)
+
+    def lost(self, partition: Partition) -> None:
+        """Stop coordinating the groups of a partition."""
+        self._host.lost(partition)
 
     def stop(self) -> None:
-        """Answer everybody who waits."""
-        for runner in self._runners.values():
-            runner.stop()
+        """Answer every waiting request."""
+        self._host.stop()
 
     def _partition_number(self, group_id: str) -> int:
-        topic = self._topics.image.topics.get(OFFSETS_TOPIC)
+        topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
         return -1 if topic is None else partition_for_group(group_id, len(topic.partitions))
 
-    def _tell_topics(self, number: int, runner: GroupRunner) -> None:
-        """What a machine needs to know of the cluster; the same topics are told once."""
-        image = self._topics.image
-        if self._known[0] is not image:
+    def _known_topics(self) -> KnownTopics:
+        """The topics as coordinators know them."""
+        image = self._metadata.image
+        if self._known[0] is not image.topics:
             known = _known_topics(image)
-            self._known = (image, self._known[1] if known.by_name == self._known[1].by_name else known)
-        if self._told.get(number) is not self._known[1]:
-            self._told[number] = self._known[1]
-            runner.submit(UpdateTopics(topics=self._known[1]), _ignore)
+            self._known = (image.topics, self._known[1] if known.by_name == self._known[1].by_name else known)
+        return self._known[1]
 
-    def _tell_settings(self, runner: GroupRunner) -> None:
-        defaults, own = self._settings
-        runner.submit(UpdateSettings(defaults=defaults, own=own), _ignore)
-
-    async def _submit_when_loaded(self, command: OneGroupCommand, respond: Respond) -> None:
+    async def _submit_when_loaded(
+        self, command: OneGroupCommand[Answer], respond: Callable[[Answer | RequestError], None]
+    ) -> None:
         try:
             topic = await self._offsets_topic()
-            number = partition_for_group(command.group_id, len(topic.partitions))
-            runner = await self._loaded(number)
+            coordinator = await self._loaded(partition_for_group(command.group_id, len(topic.partitions)))
         except RequestError as error:
             return respond(error)
-        self._tell_topics(number, runner)
-        runner.submit(command, respond)
+        coordinator.know(self._known_topics())
+        coordinator.submit(command, respond)
 
     async def _offsets_topic(self) -> TopicImage:
         with _as_coordinator():
             return await self._topics.ensure_offsets_topic()
 
-    async def _loaded(self, number: int) -> GroupRunner:
-        if number in self._runners:
-            return self._runners[number]
-        loading = self._loading.get(number)
-        if loading is None:
-            loading = self._loading[number] = asyncio.ensure_future(self._load(number))
-            loading.add_done_callback(lambda _: self._loading.pop(number))
-        return await asyncio.shield(loading)
-
-    async def _load(self, number: int) -> GroupRunner:
-        settings = self._settings
-        machine = GroupMachine(*settings)
+    async def _loaded(self, number: int) -> Coordinator:
         with _as_coordinator():
-            partition = self._partitions.find(OFFSETS_TOPIC, number)
-            partition.check_online()
-            await asyncio.get_running_loop().run_in_executor(self._threads, _replay, partition, machine)
-            partition.check_online()  # It may be another one by now.
-        machine.loaded(self._clock.now_ms())
-        self._told.pop(number, None)
-        runner = self._runners[number] = MachineRunner(partition, machine, self._clock)
-        if settings is not self._settings:
-            self._tell_settings(runner)
-        return runner
+            return await self._host.loaded(self._partitions.find(OFFSETS_TOPIC, number))
 
 
 def _known_topics(image: ClusterImage) -> KnownTopics:
@@ -180,27 +233,23 @@ def _known_topics(image: ClusterImage) -> KnownTopics:
 
 @contextmanager
 def _as_coordinator() -> Iterator[None]:
-    """Clients of groups ask again after COORDINATOR_NOT_AVAILABLE, and give up after a failure of a disk."""
     try:
         yield
     except RequestError as error:
-        if error.kind not in (ErrorKind.PARTITION_OFFLINE, ErrorKind.DISK_FULL):
-            raise
-        raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, error.message) from error
+        raise _coordinator_error(error) from error
 
 
-def _ignore(reply: object) -> None:
-    """The machine has been told; nobody waits for that."""
+def _coordinator_error(error: RequestError) -> RequestError:
+    """The error for a group client: one that makes it find the coordinator again or retry, not give up."""
+    if error.kind is ErrorKind.NOT_LEADER:
+        return RequestError(ErrorKind.NOT_COORDINATOR, error.message)
+    if error.kind in (ErrorKind.PARTITION_OFFLINE, ErrorKind.DISK_FULL, ErrorKind.NOT_ENOUGH_REPLICAS):
+        return RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, error.message)
+    return error
 
 
-async def _ask(runner: GroupRunner, command: ListGroups) -> ListedGroups:
-    answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    runner.submit(command, lambda reply: None if answered.done() else answered.set_result(reply))
-    reply = await answered
-    if isinstance(reply, RequestError):
-        raise reply
-    assert isinstance(reply, ListedGroups)
-    return reply
+def _respond(respond: Callable[[Any], None], reply: object) -> None:
+    respond(_coordinator_error(reply) if isinstance(reply, RequestError) else reply)
 
 
 def _replay(partition: Partition, machine: GroupMachine) -> None:

@@ -1,79 +1,148 @@
-"""Loads the queues of topics that have subscriptions, though nobody asks for them, and again after a failure."""
+"""Loads the machine of a queue: reads its state, scans the topic's backlog, and begins new subscriptions."""
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from itertools import count
+from typing import TypeVar
+from uuid import UUID
 
-from conveyor.broker.hosts.queue_partitions import QueuePartitions
+from conveyor.broker.answers import ignored
+from conveyor.broker.hosts.queue_partition import QueuePartition, QueueServices
 from conveyor.broker.metadata.subscriptions import Subscriptions
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.topics.topics import Topics
-from conveyor.kernel.errors import RequestError
-from conveyor.kernel.ports import Clock
+from conveyor.cluster.image import QUEUE_STATE, companion
+from conveyor.kernel.errors import StorageFailure
+from conveyor.log.record_source import MessageSource
+from conveyor.queues.delivery.memory_budget import MemoryBudget
+from conveyor.queues.queue_commands import CutBack, ForgetSubscription, PutSubscription, QueueProbe
+from conveyor.queues.queue_machine import QueueMachine
+from conveyor.queues.subscription.policy import StartPosition, Subscription
+from conveyor.queues.subscription.queue_records import cut
+from conveyor.replication.machine_runner import replay
+from conveyor.replication.partition import Partition
 
 log = logging.getLogger(__name__)
 
-_RETRY_MS = 5_000
+Result = TypeVar("Result")
 
 
-class QueueLoader:
-    """See the module's docstring. load: makes all queues of a topic ready; it raises RequestError."""
+class QueueKind:
+    """See the module's docstring. For the contract: `host.MachineKind`."""
+
+    name = "queue"
 
     def __init__(
         self,
         *,
         topics: Topics,
+        partitions: PartitionTable,
         subscriptions: Subscriptions,
-        partitions: QueuePartitions,
-        clock: Clock,
-        tasks: Tasks,
-        load: Callable[[str], Awaitable[None]],
+        services: QueueServices,
+        acks: MemoryBudget,
+        new_id: Callable[[], UUID],
+        probe: Callable[[UUID], QueueProbe],
     ) -> None:
         self._topics = topics
-        self._subscriptions = subscriptions
         self._partitions = partitions
-        self._clock = clock
-        self._tasks = tasks
-        self._load = load
-        self._failures: dict[str, str] = {}
-        """Why the queues of a topic could not be loaded, at the last attempt."""
-        self._retries: dict[str, Callable[[], None]] = {}
-        self._is_stopped = False
+        self._subscriptions = subscriptions
+        self._services = services
+        self._acks = acks
+        self._new_id = new_id
+        self._probe = probe
+        self._incarnations = count(new_id().int & 0x7FFF_FFFF)
 
-    def begin(self, topic: str) -> None:
-        """Load a topic's queues in a task, if it has subscriptions."""
-        if self._subscriptions.all(topic):
-            self._tasks.start(self.load_quietly(topic))
-
-    async def load_quietly(self, topic: str) -> None:
-        """What cannot be loaded says so when it is asked for; it is tried again after some time."""
+    async def load(self, partition: Partition) -> QueuePartition:
+        topic_id, state = self._topics.existing(partition.identity.topic).topic_id, self.state_of(partition)
+        _check_online(partition, state)
+        state.write()
+        source = MessageSource(*partition.identity, partition.log)
+        machine = QueueMachine(source, next(self._incarnations), self._fraction, self._probe, self._acks)
+        cut_offset = await self._read(state, _replay, state, machine, partition.recovered_end_offset)
+        subscriptions, limit = self._subscriptions.by_id(topic_id), int(partition.high_watermark)
+        await self._read(partition, _scan, machine, subscriptions, limit, self._services.clock.now_ms())
+        _check_online(partition, state)
+        queue = QueuePartition(topic_id, partition, state, source, machine, self._services)
         try:
-            await self._load(topic)
-        except RequestError as error:
-            self._load_later(topic, error)
+            await self._bring_up_to_date(queue, cut_offset)
+        except BaseException:
+            queue.stop()
+            raise
+        partition.recovered_end_offset = None  # From here on the queue learns only of messages that the log has.
+        queue.start()
+        return queue
+
+    def goes_on(self, machine: QueuePartition, partition: Partition) -> bool:
+        state = self._partitions.get(companion(QUEUE_STATE, partition.identity.topic), partition.identity.partition)
+        return state is not None and machine.use(partition, state)
+
+    def state_of(self, partition: Partition) -> Partition:
+        """The companion partition that holds the queue's state. Raises RequestError."""
+        return self._partitions.find(companion(QUEUE_STATE, partition.identity.topic), partition.identity.partition)
+
+    async def begin_subscriptions(self, queue: QueuePartition) -> None:
+        """Begin the topic's subscriptions that the machine does not know or has no start for. Raises RequestError."""
+        for subscription in self._subscriptions.by_id(queue.topic_id).values():
+            if queue.machine.queue(subscription.id) is None:
+                await self.tell(queue, subscription)
+                is_older = queue.number < subscription.partition_count
+                start = subscription.start if is_older else StartPosition(kind="earliest")
+                await queue.begin(subscription.id, start)
+
+    async def tell(self, queue: QueuePartition, subscription: Subscription) -> None:
+        """Let a machine know the current state of a subscription: its policy, or its deletion. Raises RequestError."""
+        if self._subscriptions.exists(subscription):
+            await queue.ask(PutSubscription(subscription=self._subscriptions.current(subscription)))
         else:
-            self._failures.pop(topic, None)
+            await queue.ask(ForgetSubscription(subscription=subscription.id))
 
-    def unloaded(self) -> dict[str, str]:
-        """The topics that have subscriptions and not all of their queues, and why."""
-        images = self._topics.image.topics
-        topics = self._subscriptions.topics() & images.keys()
-        waiting = [name for name in topics if name in self._failures or not self._partitions.is_loaded(images[name])]
-        return {topic: self._failures.get(topic, "the state of its queues is being read") for topic in waiting}
+    async def _bring_up_to_date(self, queue: QueuePartition, cut_offset: int | None) -> None:
+        if cut_offset is not None:
+            log.warning(
+                "queue cut back partition=%s offset=%d: the log has lost messages", queue.messages.identity, cut_offset
+            )
+            await queue.ask(CutBack(offset=cut_offset))
+        for stray in queue.machine.strays(self._subscriptions.by_id(queue.topic_id)):
+            queue.submit(ForgetSubscription(subscription=stray), ignored)
+        await self.begin_subscriptions(queue)
+        for subscription in self._subscriptions.by_id(queue.topic_id).values():
+            found = queue.machine.queue(subscription.id)
+            if found is not None and found.fault is not None:
+                log.error("subscription not served name=%s reason=%s", subscription.name, found.fault)
 
-    def stop(self) -> None:
-        self._is_stopped = True
-        for cancel in self._retries.values():
-            cancel()
+    async def _read(self, partition: Partition, work: Callable[..., Result], *arguments: object) -> Result:
+        """Run a function that reads a partition on a thread. Raises RequestError."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._services.threads, work, *arguments)
+        except StorageFailure as failure:
+            raise partition.failed_read(failure) from failure
 
-    def _load_later(self, topic: str, error: RequestError) -> None:
-        if topic not in self._failures:
-            log.warning("queues not loaded topic=%s reason=%s", topic, error)
-        self._failures[topic] = error.message
-        if topic not in self._retries and not self._is_stopped:
-            self._retries[topic] = self._clock.call_later(_RETRY_MS, lambda: self._load_again(topic))
+    def _fraction(self) -> float:
+        """Entropy, in [0, 1)."""
+        return (self._new_id().int & 0xFFFF_FFFF) / 2**32
 
-    def _load_again(self, topic: str) -> None:
-        del self._retries[topic]
-        if not self._subscriptions.all(topic):
-            self._failures.pop(topic, None)
-        self.begin(topic)
+
+def _check_online(*partitions: Partition) -> None:
+    for partition in partitions:
+        partition.check_online()
+
+
+def _replay(state: Partition, machine: QueueMachine, recovered_end_offset: int | None) -> int | None:
+    """Replay the state. Blocks. Raises StorageFailure.
+
+    recovered_end_offset: see `Partition`. Returns it if the state mentions messages beyond it, which the log has lost;
+    the machine has then forgotten them.
+    """
+    replay(state.log, machine)
+    if recovered_end_offset is None or not machine.reaches_beyond(recovered_end_offset):
+        return None
+    machine.apply(cut(recovered_end_offset))
+    return recovered_end_offset
+
+
+def _scan(machine: QueueMachine, subscriptions: dict[UUID, Subscription], limit: int, now_ms: int) -> None:
+    """Scan the whole backlog for the given subscriptions. Blocks. Raises StorageFailure."""
+    machine.know(subscriptions)
+    while not machine.advance(limit, now_ms):
+        pass

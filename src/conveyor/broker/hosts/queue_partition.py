@@ -1,26 +1,34 @@
-"""One partition as a queue: its machine, kept up with the partition's log, and its own log kept short.
+"""One partition as a queue: runs its machine, keeps it up to date with the partition's log, and trims the state log.
 
-the topic's high watermark rises -> `advance` -> whoever waits for messages is told
-a command, or time              -> the machine -> its records -> whoever waits is told
+the topic's high watermark rises -> the machine scans the new records -> waiting lease requests are woken
+a command, or a deadline        -> the machine -> its records        -> waiting lease requests are woken
 
-Where the machine comes to a batch that takes long to unpack, a thread unpacks it, and the machine is asked again.
+When the machine meets a large compressed batch, a thread unpacks the batch and the command is submitted again.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from uuid import UUID
 
+import msgspec
+
+from conveyor.broker.answers import Answer, answered
+from conveyor.broker.hosts.log_follower import LogFollower
+from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.partitions.retention import Retention
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.kernel.state_machine import Token
+from conveyor.log.cache_share import CacheShare
 from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
-from conveyor.queues.queue_commands import LeaseMessages, QueueCommand
+from conveyor.queues.queue_commands import LeaseMessages, QueueCommand, SeekSubscription
 from conveyor.queues.queue_machine import QueueMachine
-from conveyor.replication.machine_runner import MachineRunner
+from conveyor.queues.subscription.policy import StartPosition
+from conveyor.replication.machine_runner import MachineRunner, Respond
 from conveyor.replication.partition import Partition
 
 log = logging.getLogger(__name__)
@@ -28,56 +36,75 @@ log = logging.getLogger(__name__)
 _SNAPSHOT_BYTES = 4 << 20
 _SNAPSHOT_RATIO = 4
 _STEPS_BETWEEN_LOOKS = 256
-_RETRY_MS = 1_000
+
+
+class QueueServices(msgspec.Struct, frozen=True, kw_only=True):
+    """The services that every queue uses. changed: called when a queue may have new messages for a subscription."""
+
+    clock: Clock
+    retention: Retention
+    tasks: Tasks
+    threads: Executor
+    cache: CacheShare
+    changed: Callable[["QueuePartition"], None]
 
 
 class QueuePartition:
-    """See the module's docstring. changed: told whenever there may be something new for somebody."""
+    """See the module's docstring. Commands are accepted at once; the log of messages is followed from `start` on."""
 
     def __init__(
         self,
-        *,
+        topic_id: UUID,
         messages: Partition,
         state: Partition,
         source: MessageSource,
         machine: QueueMachine,
-        clock: Clock,
-        retention: Retention,
-        tasks: Tasks,
-        threads: Executor,
-        call_soon: Callable[[Callable[[], None]], object],
-        changed: Callable[["QueuePartition"], None],
+        services: QueueServices,
     ) -> None:
+        self.topic_id = topic_id
         self.machine = machine
         self.source = source
         self.messages = messages
-        self._state = state
-        self._clock = clock
-        self._retention = retention
-        self._tasks = tasks
-        self._threads = threads
-        self._call_soon = call_soon
-        self._changed = changed
-        self._runner = MachineRunner(state, machine, clock, self._stepped)
-        self._is_advancing = False
         self.is_stopped = False
+        self._state = state
+        self._services = services
+        self._is_started = False
+        self._runner: MachineRunner[QueueCommand[object]] = MachineRunner(state, machine, services.clock, self._stepped)
+        self._follower = LogFollower(
+            messages,
+            clock=services.clock,
+            call_soon=asyncio.get_running_loop().call_soon,
+            look=self._look,
+            unpack=self._unpack_then,
+            looked=self._looked,
+        )
         self._unpacking = asyncio.Lock()
-        self._cancel_retry: Callable[[], None] | None = None
         self._steps = 0
         self._snapshot_bytes = 0
         self._bytes_at_snapshot = 0
-        messages.queue = self
-        source.dispose = threads.submit
-        self._rose()
+        source.dispose = services.threads.submit
+
+    def start(self) -> None:
+        """Follow the log of messages, and report changes, from now on."""
+        self._is_started = True
+        self.messages.queue = self
+        self.source.join(self._services.cache)
+        self._follower.follow(self.messages)
 
     @property
     def number(self) -> int:
         return self.messages.identity.partition
 
-    def submit(self, command: QueueCommand, respond: Callable[[object], None]) -> Callable[[], None]:
-        """Hand a command to the machine; `respond` gets its reply, or a RequestError, now or later.
+    async def ask(self, command: QueueCommand[Answer]) -> Answer:
+        """The machine's reply, once it is durable. Raises RequestError."""
+        return await answered(lambda respond: self.submit(command, respond))
 
-        Returns what forgets the caller. Without its messages a queue still settles what was leased.
+    def submit(
+        self, command: QueueCommand[Answer], respond: Callable[[Answer | RequestError], None]
+    ) -> Callable[[], None]:
+        """Submit a command to the machine. `respond` is called with its reply or a RequestError, now or later.
+
+        Returns a function that withdraws the caller. While the messages are offline, leased ones can still be settled.
         """
         if self.messages.offline_reason is not None and isinstance(command, LeaseMessages):
             respond(self.messages.offline_error())
@@ -87,63 +114,83 @@ class QueuePartition:
         return lambda: self._forget(caller)
 
     def has_messages(self, subscription: UUID) -> bool:
-        """Whether there is something that a subscription could be given now."""
+        """Whether a subscription could lease a message now."""
         queue = self.machine.queue(subscription)
         return queue is not None and queue.has_messages
 
     def offline_error(self) -> RequestError | None:
-        """Why no message can be leased, if its messages or its state are offline."""
+        """The reason why no message can be leased, if the messages or the state are offline."""
         for partition in (self.messages, self._state):
             if partition.offline_reason is not None:
                 return partition.offline_error()
         return None
 
-    def held_from(self) -> int | None:
-        """The lowest offset that the topic's retention must leave: all, while what was decided may not be stored."""
+    def retain_from_offset(self) -> int | None:
+        """The lowest offset that retention must keep: the log start while the state is offline."""
         if self._state.offline_reason is not None:
             return int(self.messages.log.log_start_offset)
-        return self.machine.held_from()
+        return self.machine.retain_from_offset()
 
     def settled_offset(self) -> int:
-        """Everything below it is settled by every subscription."""
+        """The offset below which every subscription has settled every message."""
         return self.machine.settled_offset()
 
-    def is_of(self, messages: Partition, state: Partition) -> bool:
-        """Whether it was loaded from these, and not from partitions that they have replaced."""
-        return self.messages is messages and self._state is state
+    async def begin(self, subscription: UUID, start: StartPosition) -> int:
+        """Begin a subscription at a position. Returns the number of messages that settles. Raises RequestError."""
+        await wait_for_commits([self.messages], self._services.clock)
+        end = int(self.messages.high_watermark)
+        if start.kind == "earliest":
+            offset = int(self.messages.log.log_start_offset)
+        elif start.kind == "latest":
+            offset = end
+        else:
+            with self.reading():
+                offset = self.source.first_offset_after(start.timestamp_ms, end)
+        return await self.ask(SeekSubscription(subscription=subscription, offset=offset))
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turn a failed read into a RequestError, and take the partition offline."""
+        try:
+            yield
+        except StorageFailure as failure:
+            raise self.messages.failed_read(failure) from failure
 
     def use(self, messages: Partition, state: Partition) -> bool:
-        """Go on with a partition that was opened again, if that is all that has changed; leases hold then.
+        """Continue with reopened messages, if the state was not reopened as well; leases stay valid then.
 
-        False: what is known here may not be true any more.
+        Returns False if the machine's state may be out of date.
         """
-        opened = messages.opened_offset
-        if self._state is not state or (opened is not None and self.machine.reaches_beyond(opened)):
+        if self._state is not state:
             return False
-        messages.opened_offset = None
+        if self.messages is messages:
+            return True
+        recovered = messages.recovered_end_offset
+        if recovered is not None and self.machine.reaches_beyond(recovered):
+            return False
+        messages.recovered_end_offset = None
         self.messages = messages
         self.source.use(messages.log)
         messages.queue = self
-        self._rose()
+        self._follower.follow(messages)
         return True
 
     def stop(self) -> None:
+        """Answer every waiting request and accept no more commands."""
         self.is_stopped = True
-        self.messages.unwatch(self._rose)
+        self._follower.stop()
         if self.messages.queue is self:
             self.messages.queue = None
-        if self._cancel_retry is not None:
-            self._cancel_retry()
         self._runner.stop()
         self.machine.close()
 
-    def _submit(self, command: QueueCommand, caller: "_Caller") -> None:
+    def _submit(self, command: QueueCommand[object], caller: "_Caller") -> None:
         try:
             caller.token = self._runner.submit(command, caller.respond)
         except StillPacked as packed:
-            self._tasks.start(self._submit_unpacked(packed, command, caller))
+            self._services.tasks.start(self._submit_unpacked(packed, command, caller))
 
-    async def _submit_unpacked(self, packed: StillPacked, command: QueueCommand, caller: "_Caller") -> None:
+    async def _submit_unpacked(self, packed: StillPacked, command: QueueCommand[object], caller: "_Caller") -> None:
         try:
             failure = await self._unpack(packed)
         except asyncio.CancelledError:
@@ -160,78 +207,44 @@ class QueuePartition:
             self._runner.forget(caller.token)
 
     async def _unpack(self, packed: StillPacked) -> RequestError | None:
-        """Have a batch unpacked, one at a time. Returns why its messages cannot be read."""
+        """Unpack a batch on a thread, one at a time. Returns the error if that fails."""
         async with self._unpacking:
             if not self.source.has_content(packed.header):
+                loop = asyncio.get_running_loop()
                 try:
-                    loop = asyncio.get_running_loop()
-                    batch = await loop.run_in_executor(self._threads, unpack_batch, packed.header, packed.place)
+                    batch = await loop.run_in_executor(
+                        self._services.threads, unpack_batch, packed.header, packed.place
+                    )
                 except StorageFailure as failure:
                     return self.messages.failed_read(failure)
                 self.source.keep(batch)
-        if self.is_stopped:
-            return _closed()
-        return None
+        return _closed() if self.is_stopped else None
 
-    async def _advance_unpacked(self, packed: StillPacked) -> None:
-        failure = await self._unpack(packed)
-        self._is_advancing = False
-        if failure is None:
-            self._advance()
-        else:
-            self._advance_later()
+    def _unpack_then(self, packed: StillPacked, unpacked: Callable[[RequestError | None], None]) -> None:
+        async def unpack() -> None:
+            unpacked(await self._unpack(packed))
 
-    def _watch(self) -> None:
-        if self.messages.offline_reason is None and not self.is_stopped:
-            self.messages.watch(self._rose)
+        self._services.tasks.start(unpack())
 
-    def _rose(self) -> None:
-        """The log has grown, or may have, while the machine was loaded."""
-        self._watch()
-        self._advance()
+    def _look(self, limit_offset: int) -> bool:
+        return self.machine.advance(limit_offset, self._services.clock.now_ms(), SMALL_BYTES)
 
-    def _advance(self) -> None:
-        """Look through what is new in the log, a part in each turn; what cannot be read now is read later."""
-        is_waiting = self._is_advancing or self._cancel_retry is not None
-        if self.messages.offline_reason is not None or is_waiting or self.is_stopped:
-            return
-        try:
-            is_done = self.machine.advance(self.messages.high_watermark, self._clock.now_ms(), SMALL_BYTES)
-        except StillPacked as packed:
-            self._is_advancing = True
-            return self._tasks.start(self._advance_unpacked(packed))
-        except StorageFailure as failure:
-            self.messages.failed_read(failure)
-            return self._advance_later()
-        if not is_done:
-            self._is_advancing = True
-            self._call_soon(self._advance_more)
+    def _looked(self) -> None:
         self._runner.wake()
-        self._changed(self)
-
-    def _advance_later(self) -> None:
-        if self.messages.offline_reason is None and self._cancel_retry is None and not self.is_stopped:
-            self._cancel_retry = self._clock.call_later(_RETRY_MS, self._retry)
-
-    def _retry(self) -> None:
-        self._cancel_retry = None
-        self._advance()
-
-    def _advance_more(self) -> None:
-        self._is_advancing = False
-        if not self.is_stopped:
-            self._advance()
+        self._services.changed(self)
 
     def _stepped(self) -> None:
+        if not self._is_started:
+            return
         if not self.machine.is_caught_up:
-            self._advance()
+            self._follower.advance()
         self._steps += 1
         if self._steps % _STEPS_BETWEEN_LOOKS == 0:
             self._shorten_log()
-        self._changed(self)
+        self._services.changed(self)
 
     def _shorten_log(self) -> None:
-        """When much was written since the last snapshot, write another, and let go of what is before it."""
+        """When the state log has grown enough since the last snapshot, write another and trim the log before it."""
         grown_bytes = self._state.log.size_bytes - self._bytes_at_snapshot
         if grown_bytes < max(_SNAPSHOT_BYTES, _SNAPSHOT_RATIO * self._snapshot_bytes):
             return
@@ -245,22 +258,22 @@ class QueuePartition:
 
     def _let_go_below(self, offset: int, error: RequestError | None) -> None:
         if error is None:
-            self._tasks.start(self._trim(offset))
+            self._services.tasks.start(self._trim(offset))
 
     async def _trim(self, offset: int) -> None:
         try:
-            await self._retention.trim(self._state, offset)
+            await self._services.retention.trim(self._state, offset)
         except RequestError as error:
             log.warning("queue state not trimmed partition=%s: %s", self._state.identity, error)
         self._bytes_at_snapshot = self._state.log.size_bytes
 
 
 class _Caller:
-    """Who waits for the reply to a command."""
+    """The caller that waits for the reply to a command."""
 
     __slots__ = ("is_gone", "respond", "token")
 
-    def __init__(self, respond: Callable[[object], None]) -> None:
+    def __init__(self, respond: Respond) -> None:
         self.respond = respond
         self.token: Token | None = None
         self.is_gone = False

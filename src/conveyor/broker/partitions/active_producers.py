@@ -1,16 +1,16 @@
-"""The idempotent producers that a partition remembers."""
+"""The idempotent producers of which a partition keeps state."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.cluster.topic_creation import check_name
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActiveProducer:
-    """One producer, and the last sequence of the last batch that the partition has of it."""
+class ActiveProducer(msgspec.Struct, frozen=True, kw_only=True):
+    """One producer, and the last sequence of its last batch in the partition."""
 
     producer_id: int
     producer_epoch: int
@@ -19,7 +19,10 @@ class ActiveProducer:
 
 
 def active_producers(partitions: PartitionTable, topic: str, number: int) -> Iterable[ActiveProducer]:
-    """Longest silent first. Raises RequestError: INVALID_TOPIC, UNKNOWN_TOPIC, PARTITION_OFFLINE."""
+    """Return a partition's producers, the longest inactive first.
+
+    Raises RequestError: INVALID_TOPIC, UNKNOWN_TOPIC, PARTITION_OFFLINE.
+    """
     check_name(topic)
     partition = partitions.find(topic, number)
     if partition.offline_reason is not None:

@@ -1,19 +1,21 @@
-"""Compacting logs: one at a time, the one with most to gain first, by a `Compactor` that works off the event loop.
+"""Compacts logs one at a time, the one with the largest gain first. A `Compactor` does the work off the event loop.
 
-A compaction that fails is tried again after a pause, which doubles each time up to an hour: its process may have been
-killed for want of memory, or its log may be damaged.
+A failed compaction is repeated after a pause, which doubles each time up to an hour: the system may have killed its
+process for lack of memory, or the log may be damaged.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.tasks import Tasks
+from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import OutOfFiles, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.log.compaction.compaction_plan import CompactionPlan
@@ -27,16 +29,15 @@ _LONGEST_PAUSE_MS = 3_600_000
 
 
 class Compactor(Protocol):
-    """Carries out a plan off the event loop, in another process where that can see the disk."""
+    """Executes a plan off the event loop, in another process if that process can access the disk."""
 
     async def compact(self, plan: CompactionPlan) -> CompactionResult:
-        """Raises StorageFailure."""
+        """Execute a plan. Raises StorageFailure."""
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pause:
-    """How long a log is left alone after a failure, and until when, in steady time."""
+class _Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """The pause of a log after a failure: its length, and its end in steady time."""
 
     length_ms: int
     until_ms: int
@@ -45,8 +46,8 @@ class _Pause:
 class Compaction:
     """See the module's docstring.
 
-    failures: compactions that have failed, since the start. unreadable_batches: kept in place of being cleaned, because
-    their records cannot be read; each compaction that meets one counts it.
+    failures: failed compactions since the start. unreadable_batches: batches kept uncompacted because their records
+    cannot be read; each compaction that reads such a batch counts it.
     """
 
     def __init__(
@@ -72,24 +73,21 @@ class Compaction:
         self.unreadable_batches = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._cancel_alarm: Callable[[], None] | None = None
+        self._alarm = Alarm(clock, self._on_alarm)
 
     def start(self) -> None:
-        """Look for work from now on, every now and then."""
-        interval_ms = self._settings.compaction_check_ms
-        self._cancel_alarm = self._clock.call_later(interval_ms, self._on_alarm)
+        """Check for due compactions periodically from now on."""
+        self._alarm.after(self._settings.compaction_check_ms)
 
     def use(self, settings: BrokerSettings) -> None:
-        """Let these settings of the broker hold from now on."""
+        """Apply these settings of the broker from now on."""
         is_as_often = settings.compaction_check_ms == self._settings.compaction_check_ms
         self._settings = settings
-        if self._cancel_alarm is not None and not is_as_often:
-            self._cancel_alarm()
+        if self._alarm.is_set and not is_as_often:
             self.start()
 
     def stop(self) -> None:
-        if self._cancel_alarm is not None:
-            self._cancel_alarm()
+        self._alarm.cancel()
 
     @property
     def is_idle(self) -> bool:
@@ -104,15 +102,22 @@ class Compaction:
         """Compact every log that is due."""
         now_ms, steady_ms, max_keys = self._clock.now_ms(), self._clock.steady_ms(), self._settings.compaction_max_keys
         present = list(self._partitions)
-        self._pauses = {each: self._pauses[each] for each in present if each in self._pauses}
-        rested = [each for each in present if each not in self._pauses or self._pauses[each].until_ms <= steady_ms]
-        plans = [(each, each.plan_compaction(now_ms, max_keys)) for each in rested]
+        self._pauses = {partition: self._pauses[partition] for partition in present if partition in self._pauses}
+        rested = [
+            partition
+            for partition in present
+            if partition not in self._pauses or self._pauses[partition].until_ms <= steady_ms
+        ]
+        online = [partition for partition in rested if partition.offline_reason is None]
+        plans = [
+            (partition, partition.log.plan_compaction(partition.high_watermark, now_ms, max_keys))
+            for partition in online
+        ]
         due = [(partition, plan) for partition, plan in plans if plan is not None and self._fits(plan)]
         for partition, plan in sorted(due, key=lambda each: -_dirty_bytes(each[1])):
             await self._compact(partition, plan)
 
     def _on_alarm(self) -> None:
-        self._cancel_alarm = None
         self._tasks.start(self._look_over())
 
     async def _look_over(self) -> None:
@@ -127,9 +132,9 @@ class Compaction:
         try:
             result = await self._compactor.compact(plan)
         except StorageFailure as failure:
-            if partition.offline_reason is None:  # Else its topic may be deleted, and another be in its directory.
+            if partition.offline_reason is None:  # Otherwise another topic may use the directory.
                 self._pause(partition, failure)
-                await self._discard(partition, [each.base_offset for each in plan.segments])
+                await self._discard(partition, [segment.base_offset for segment in plan.segments])
             return
         self._pauses.pop(partition, None)
         if partition.offline_reason is not None:
@@ -161,20 +166,21 @@ class Compaction:
 
     async def _swap(self, partition: Partition, result: CompactionResult) -> None:
         try:
-            job = partition.begin_swap(result)
+            job = partition.log.begin_swap(result)
         except OutOfFiles as failure:
             self._pause(partition, failure)
             job = None
         if job is None:
-            return await self._discard(partition, [each.base_offset for each in result.cleaned])
+            return await self._discard(partition, [segment.base_offset for segment in result.cleaned])
         loop = asyncio.get_running_loop()
         with partition.job():
             new = await loop.run_in_executor(self._threads, job.run)
-        partition.complete_swap(result, new)
+        if partition.offline_reason is None:
+            partition.log.complete_swap(result, new)
         await loop.run_in_executor(self._threads, job.free)
 
     async def _discard(self, partition: Partition, base_offsets: Sequence[int]) -> None:
-        """Remove what a compaction has made in vain; else it would take up room until the next start."""
+        """Remove the output of an unused compaction. Otherwise it would occupy disk space until the next start."""
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._threads, partition.log.discard, base_offsets)
@@ -182,10 +188,10 @@ class Compaction:
             log.warning("compaction not discarded partition=%s reason=%s", partition.identity, failure)
 
     def _fits(self, plan: CompactionPlan) -> bool:
-        """Whether a copy surely finds room, if there is little: that is for acknowledgements."""
+        """Return whether the disk has space for a copy. If space is low, it is kept for acknowledgements."""
         usable = self._room.usable_bytes
-        return not self._room.is_low or usable is None or sum(each.size for each in plan.segments) <= usable
+        return not self._room.is_low or usable is None or sum(segment.size for segment in plan.segments) <= usable
 
 
 def _dirty_bytes(plan: CompactionPlan) -> int:
-    return sum(each.size for each in plan.segments if each.next_offset > plan.first_dirty_offset)
+    return sum(segment.size for segment in plan.segments if segment.next_offset > plan.first_dirty_offset)

@@ -1,16 +1,16 @@
-"""How much room the broker's disk has, and what is refused when there is little.
+"""Measures the free space of the broker's disk, and decides what to refuse when it is low.
 
-    usable bytes     >= min_free_bytes     everything is served
-                     <  min_free_bytes     producers are refused (DISK_FULL); what makes room, and what settles, goes on
-                     <  the reserve        the reserve's file is removed: the room is for those that go on
+    usable bytes     >= min_free_bytes     all requests are served
+                     <  min_free_bytes     producers are refused (DISK_FULL); deletions and settlements continue
+                     <  the reserve        the reserve's file is removed; its space is for deletions and settlements
 
-The reserve is a file, `<data-dir>/reserve`, that holds nothing. It is made again once there is room for it above
-`min_free_bytes`, and until then producers are refused.
+The reserve is an empty file with allocated space, `<data-dir>/reserve`. It is created again once it fits above
+`min_free_bytes`; until then producers are refused.
 
-A write may find no room though there is some: it was too large, or a quota of the system's has an end. Producers are
-refused then until there is more room than there was, by `min_free_bytes`, or until `forget_full`.
+A write may fail although the disk has free space: it was too large, or a quota of the system is exhausted. Producers
+are then refused until the free space has grown by `min_free_bytes`, or until `forget_full`.
 
-Who may call: `measure` off the loop, one call at a time; everything else from the loop.
+Callers: `measure` off the loop, one call at a time; everything else from the loop.
 """
 
 import logging
@@ -26,16 +26,16 @@ RESERVE = "reserve"
 _MIN_FREE_BYTES = 100 << 20
 _RESERVE_BYTES = 8 << 20
 _BYTES_PER_INDEX_BYTE = 128
-"""Of a log for each byte of its indexes, at least; with the default `index.interval.bytes` it is 200."""
+"""The least number of log bytes for each index byte; with the default `index.interval.bytes` it is 200."""
 _SMALL_FILES_BYTES = 64 << 10
 _LARGEST_PARTS = 20, 50
-"""What of a small disk is kept free at most, and reserved: its twentieth, its fiftieth part."""
+"""The largest parts of a small disk to keep free and to reserve: a twentieth and a fiftieth."""
 
 
 class DiskRoom:
-    """See the module's docstring. usable_bytes: at the last measurement; None if the disk does not say.
+    """See the module's docstring. usable_bytes: at the last measurement; None if the disk does not report it.
 
-    is_low: producers are to be refused.
+    is_low: producers must be refused.
     """
 
     def __init__(self, disk: Disk, settings: DiskSettings) -> None:
@@ -47,10 +47,10 @@ class DiskRoom:
         self._needed_bytes = 0
         self._has_found_full = False
         self._wanted_bytes: int | None = None
-        """The room to wait for after a write has found none."""
+        """The free space to wait for after a write has found the disk full."""
 
     def measure(self) -> None:
-        """Measure the room; release or make the reserve. Blocks. Raises StorageFailure."""
+        """Measure the free space; remove or create the reserve. Blocks. Raises StorageFailure."""
         volume = self._disk.volume(".")
         if volume.usable_bytes < 0:
             self.usable_bytes = None
@@ -73,33 +73,37 @@ class DiskRoom:
             self.forget_full()
         self._decide(is_low=usable_bytes < self._needed_bytes or not has_reserve)
 
+    def volume(self, path: str) -> Volume:
+        """Return the volume of a directory below the data directory. Raises StorageFailure."""
+        return self._disk.volume(path)
+
     def found_full(self) -> None:
-        """A write found no room: take nothing from producers for now."""
+        """A write has found the disk full: refuse producers until space is available again."""
         self._has_found_full, self._wanted_bytes = True, None
         self._decide(is_low=True)
 
     def forget_full(self) -> None:
-        """Let the next measurement alone decide."""
+        """Forget earlier full writes, so that only the next measurement decides."""
         self._has_found_full, self._wanted_bytes = False, None
 
     def has_room_for_indexes(self, segment_bytes: int) -> bool:
-        """Whether a segment of so many bytes can be closed: its index files, and what else that writes, find room."""
+        """Return whether the disk has space for the index files and writes that closing such a segment needs."""
         return (
             self.usable_bytes is None or self.usable_bytes > segment_bytes // _BYTES_PER_INDEX_BYTE + _SMALL_FILES_BYTES
         )
 
     @property
     def explanation(self) -> str:
-        """Why producers are refused, and what to do."""
+        """Return why producers are refused, and how to resolve it."""
         if self.usable_bytes is None:
-            return "the broker's disk has no room: make some, or shorten the retention of topics"
+            return "the broker's disk is full: free some space, or shorten the retention of topics"
         return (
-            f"the broker's disk has {self.usable_bytes} bytes free, and takes records from {self._needed_bytes} on"
-            f" (disk.min_free_bytes is {self.min_free_bytes}): make room, or shorten the retention of topics"
+            f"the broker's disk has {self.usable_bytes} bytes free, and accepts records from {self._needed_bytes}"
+            f" (disk.min_free_bytes is {self.min_free_bytes}): free some space, or shorten the retention of topics"
         )
 
     def _limits(self, volume: Volume) -> tuple[int, int]:
-        """The bytes to keep free, and those to reserve."""
+        """Return the bytes to keep free, and the bytes to reserve."""
         part, reserved_part = (volume.total_bytes // divisor for divisor in _LARGEST_PARTS)
         wanted = self._settings.min_free_bytes
         return min(_MIN_FREE_BYTES, part) if wanted < 0 else wanted, min(_RESERVE_BYTES, reserved_part)

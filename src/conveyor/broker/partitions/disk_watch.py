@@ -1,24 +1,25 @@
-"""Watches the broker's disk: measures its room, and brings back what a full disk has stopped.
+"""Watches the free space of the broker's disk, and resumes the work that a full disk has stopped.
 
-    measure the room -> open partitions again whose failure may have passed -> if the room is low, delete old records
-                     -> if it is no longer low, go on with what has waited
+    measure the space -> reopen partitions whose failure may have passed -> if space is low, delete old records
+                      -> if it is no longer low, resume the waiting work
 
-The nearer the disk is to its limit, the sooner the next look follows; a partition that meets a full disk is a reason to
-look at once. A partition that fails again and again is left alone for longer and longer, up to half a minute.
+The closer the disk is to its limit, the sooner the next measurement follows; a partition that meets a full disk causes
+one at once. A partition that fails repeatedly is reopened after growing pauses of up to half a minute.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import suppress
-from dataclasses import dataclass
+
+import msgspec
 
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.partitions.retention import Retention
 from conveyor.broker.tasks import Tasks
-from conveyor.broker.topics.topics import Topics
+from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import DiskFull, PassingFailure, StorageFailure
 from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock
@@ -29,15 +30,14 @@ _SOON_MS = 100
 _TROUBLED_MS = 1_000
 _QUIET_MS = 10_000
 _FASTEST_BYTES_PER_MS = 500_000
-"""So fast a disk may fill."""
+"""The assumed maximum rate at which a disk fills."""
 _RETENTION_MS = 10_000
 _LONGEST_PAUSE_MS = 30_000
-"""After it, what has met a full disk is tried again, whatever the disk says of its room."""
+"""After this pause, work stopped by a full disk is retried even if the measured space is low."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pause:
-    """How long a partition is left alone after it was opened again, and until when."""
+class _Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """The pause of a partition after it was reopened: its length and its end."""
 
     length_ms: int
     until_ms: int
@@ -50,7 +50,7 @@ class DiskWatch:
         self,
         *,
         room: DiskRoom,
-        topics: Topics,
+        reconciler: Reconciler,
         partitions: PartitionTable,
         retention: Retention,
         clock: Clock,
@@ -58,7 +58,7 @@ class DiskWatch:
         tasks: Tasks,
     ) -> None:
         self._room = room
-        self._topics = topics
+        self._reconciler = reconciler
         self._partitions = partitions
         self._retention = retention
         self._clock = clock
@@ -69,26 +69,25 @@ class DiskWatch:
         self._was_low = False
         self._is_anything_paused = True
         self._when_back: list[Callable[[], None]] = []
-        self._cancel_alarm: Callable[[], None] | None = None
+        self._alarm = Alarm(clock, self._on_alarm)
         self._alarm_ms = 0
         self._is_looking = False
         self._is_stopped = False
 
     def start(self) -> None:
-        """Watch from now on."""
+        """Watch the disk from now on."""
         self._look_at(self._clock.steady_ms() + self._interval_ms())
 
     def stop(self) -> None:
         self._is_stopped = True
-        if self._cancel_alarm is not None:
-            self._cancel_alarm()
+        self._alarm.cancel()
 
     def when_back(self, resumed: Callable[[], None]) -> None:
-        """Call back when there is room for records again."""
+        """Call back when the disk has space for records again."""
         self._when_back.append(resumed)
 
     def went_offline(self, failure: StorageFailure) -> None:
-        """A partition has met a failure, which may be that of a full disk."""
+        """A partition has met a failure, possibly a full disk."""
         if isinstance(failure, DiskFull):
             self._full_ms = self._clock.steady_ms()
             self._is_anything_paused = True
@@ -97,16 +96,13 @@ class DiskWatch:
             self._look_at(self._clock.steady_ms() + _SOON_MS)
 
     def _look_at(self, when_ms: int) -> None:
-        """Look at a time, unless a look is due before."""
-        if self._is_stopped or (self._cancel_alarm is not None and self._alarm_ms <= when_ms):
+        """Schedule a measurement, unless one is due earlier."""
+        if self._is_stopped or (self._alarm.is_set and self._alarm_ms <= when_ms):
             return
-        if self._cancel_alarm is not None:
-            self._cancel_alarm()
         self._alarm_ms = when_ms
-        self._cancel_alarm = self._clock.call_later(when_ms - self._clock.steady_ms(), self._on_alarm)
+        self._alarm.after(when_ms - self._clock.steady_ms())
 
     def _on_alarm(self) -> None:
-        self._cancel_alarm = None
         self._is_looking = True
         self._tasks.start(self._look_and_go_on())
 
@@ -119,6 +115,7 @@ class DiskWatch:
         if self._clock.steady_ms() - self._full_ms >= _LONGEST_PAUSE_MS:
             self._room.forget_full()
         await self._measure()
+        await self._reconciler.raise_epochs()
         await self._bring_back()
         if self._room.is_low and self._is_time_to_retain():
             await self._retention.retain_all()
@@ -141,13 +138,11 @@ class DiskWatch:
     async def _measure(self) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._room.measure)
-            with suppress(DiskFull):
-                await self._topics.raise_epochs()
         except StorageFailure as failure:
             log.warning("disk room unknown reason=%s", failure)
 
     async def _bring_back(self) -> None:
-        """Open partitions again that are offline, but for those that have failed again a short time ago."""
+        """Reopen offline partitions, except those whose pause has not ended."""
         now_ms = self._clock.steady_ms()
         returning = self._partitions.returning()
         self._pauses = {
@@ -158,10 +153,10 @@ class DiskWatch:
             if last is None or last.until_ms <= now_ms:
                 length_ms = _TROUBLED_MS if last is None else min(_LONGEST_PAUSE_MS, 2 * last.length_ms)
                 self._pauses[identity] = _Pause(length_ms=length_ms, until_ms=now_ms + length_ms)
-                await self._topics.reopen(identity.topic, identity.partition)
+                await self._reconciler.reopen(identity)
 
     def _is_time_to_retain(self) -> bool:
-        """Retention may make room: it is due when the room has become low, and then more often than usual."""
+        """Return whether to run retention now: when space has become low, and then more often than usual."""
         now_ms = self._clock.steady_ms()
         is_due = not self._was_low or now_ms - self._retained_ms >= _RETENTION_MS
         if is_due:

@@ -1,9 +1,10 @@
-"""Group commit: at most one flush of a log runs at a time, and all that are wanted meanwhile are one flush after it.
+"""Group commit: each log has at most one flush in progress. All flushes requested meanwhile are merged into the next
+one.
 
-The logs that want a flush in one turn of the loop go to the system together, if it has a queue for syncs. Where it has
-none, and for a log that needs more than a sync, they are dealt out to the threads that are free, a round each; while
-all threads are busy, more logs gather for the next rounds. So a round's fixed price is shared by more logs the more
-there is to do, and a slow flush holds up only its own round.
+If the system has a queue for syncs, the logs that request a flush in one tick go to that queue together. Without a
+queue, and for logs that need more than a sync, the logs are divided among the free threads, one round for each thread.
+While all threads are busy, requests accumulate for the next rounds. So a round's fixed cost is shared by more logs
+under higher load, and a slow flush delays only its own round.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ Round = list[tuple[Partition, FlushJob]]
 
 
 class Flusher:
-    """Runs flush jobs off the loop, and hands the results back on it."""
+    """Runs flush jobs off the loop, and returns the results on it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: Executor, max_rounds: int) -> None:
         self._loop = loop
@@ -35,11 +36,11 @@ class Flusher:
         self._idle.set()
 
     def use(self, syncs: FileSyncs) -> None:
-        """From now on the system's queue takes what is only a sync."""
+        """Use the system's queue for jobs that only sync."""
         self._syncs = syncs
 
     def want(self, partition: Partition) -> None:
-        """Flush a partition's log: at the end of this turn, or after the flush that is running."""
+        """Flush a partition's log: at the end of this tick, or after the flush in progress."""
         self._wanted[partition] = None
         if partition not in self._flushing:
             self._idle.clear()
@@ -47,11 +48,11 @@ class Flusher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no flush is running or wanted."""
+        """Whether no flush is in progress or requested."""
         return self._idle.is_set()
 
     async def drain(self) -> None:
-        """Wait until no flush is running or wanted."""
+        """Wait until no flush is in progress or requested."""
         await self._idle.wait()
 
     def _start_soon(self) -> None:
@@ -60,7 +61,7 @@ class Flusher:
             self._loop.call_soon(self._start)
 
     def _start(self) -> None:
-        """Begin what is wanted. While all threads are busy, more gathers for them, until the next round has ended."""
+        """Start the requested flushes. While all threads are busy, requests accumulate until a round has ended."""
         self._scheduled = False
         if self._free_rounds or self._syncs is not None:
             self._for_threads += self._begin_syncs(self._take_jobs())
@@ -74,7 +75,7 @@ class Flusher:
             self._idle.set()
 
     def _begin_syncs(self, jobs: Round) -> Round:
-        """Let the system carry out what it can. Returns what is left for threads."""
+        """Pass jobs to the system's queue. Returns the jobs that remain for threads."""
         if self._syncs is None:
             return jobs
         others: Round = []
@@ -86,14 +87,14 @@ class Flusher:
         taken = self._syncs.begin([(job.active.file, partial(self._end, partition, job)) for partition, job in plain])
         return others + plain[taken:]
 
-    def _submit(self, mine: Round) -> None:
-        """Without a future of the loop for each round: its making and passing on cost as much as a request."""
-        running = self._threads.submit(_run, [job for _, job in mine])
-        running.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._done, mine, done))
+    def _submit(self, jobs: Round) -> None:
+        """Submit a round without an asyncio future: creating one and passing it on costs as much as a request."""
+        running = self._threads.submit(_run, [job for _, job in jobs])
+        running.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._done, jobs, done))
 
     def _take_jobs(self) -> Round:
         jobs: Round = []
-        for partition in [each for each in self._wanted if each not in self._flushing]:
+        for partition in [partition for partition in self._wanted if partition not in self._flushing]:
             del self._wanted[partition]
             job = partition.begin_flush()
             if job is not None:
@@ -101,13 +102,13 @@ class Flusher:
                 jobs.append((partition, job))
         return jobs
 
-    def _done(self, mine: Round, running: "Future[list[StorageFailure | None]]") -> None:
+    def _done(self, jobs: Round, running: "Future[list[StorageFailure | None]]") -> None:
         self._free_rounds += 1
-        for (partition, job), failure in zip(mine, running.result(), strict=True):
+        for (partition, job), failure in zip(jobs, running.result(), strict=True):
             self._end(partition, job, failure)
 
     def _end(self, partition: Partition, job: FlushJob, failure: StorageFailure | None) -> None:
-        """A bug in one is told, and the others go on: whoever stops the broker waits for them."""
+        """An exception in one job is reported as a bug; the other jobs continue, because `drain` waits for them."""
         self._flushing.discard(partition)
         try:
             partition.complete_flush(job, failure)

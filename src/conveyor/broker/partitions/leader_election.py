@@ -1,7 +1,7 @@
-"""Electing leaders on request (KIP-183, KIP-460).
+"""Elects leaders on request (KIP-183, KIP-460).
 
-A partition has one replica here, which leads it as long as it is online: there is nobody to elect. So an election is
-not needed, or, while the partition is offline, not possible.
+A partition has one replica, on this broker, which leads it while it is online. An election is therefore not needed or,
+while the partition is offline, not possible.
 """
 
 from enum import Enum
@@ -12,7 +12,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 
 
 class ElectionKind(Enum):
-    """Whom to elect: the first replica, or any replica though it may lack records, where nobody leads."""
+    """The candidates: the first replica; or, without a leader, any replica even if it lacks records."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -21,12 +21,14 @@ class ElectionKind(Enum):
 def elect_leader(
     image: ClusterImage, partitions: PartitionTable, topic: str, number: int, kind: ElectionKind
 ) -> RequestError:
-    """Why nobody is elected: UNKNOWN_TOPIC, ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
-    ELIGIBLE_LEADERS_NOT_AVAILABLE."""
-    known = image.topics.get(topic)
-    if known is None or not 0 <= number < len(known.partitions):
+    """Return why no leader is elected.
+
+    The errors: UNKNOWN_TOPIC, ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
+    """
+    topic_image = image.topics.get(topic)
+    if topic_image is None or not 0 <= number < len(topic_image.partitions):
         return RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic}' has no partition {number}")
-    replicas, leader = known.partitions[number].replicas, known.partitions[number].leader
+    replicas, leader = topic_image.partitions[number].replicas, topic_image.partitions[number].leader
     offline_reason = partitions.offline_reason(topic, number)
     if offline_reason is None and (kind is ElectionKind.UNCLEAN or leader == replicas[0]):
         return RequestError(ErrorKind.ELECTION_NOT_NEEDED, f"{topic}-{number} is led by {leader}")

@@ -1,24 +1,24 @@
-"""How much of the disk each partition's log takes."""
+"""The disk usage of each partition's log."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+
+import msgspec
 
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.kernel.ids import TopicPartition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSize:
-    """One partition's log, offline ones included. size_bytes: its segments, without their indexes."""
+class LogSize(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition's log, online or offline. size_bytes: its segments, without their indexes."""
 
     partition: TopicPartition
     size_bytes: int
 
 
 def log_sizes(partitions: PartitionTable, wanted: Collection[tuple[str, int]] | None) -> list[LogSize]:
-    """The logs of the partitions that are wanted, of all for None. What this broker has no log of is left out."""
+    """Return the logs of the requested partitions, or all logs for None. Partitions without a log here are omitted."""
     return [
-        LogSize(partition=each.identity, size_bytes=each.log.size_bytes)
-        for each in partitions
-        if wanted is None or each.identity in wanted
+        LogSize(partition=partition.identity, size_bytes=partition.log.size_bytes)
+        for partition in partitions
+        if wanted is None or partition.identity in wanted
     ]

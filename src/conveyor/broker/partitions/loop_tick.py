@@ -1,21 +1,21 @@
-"""One turn of the event loop: what was appended in it is written as one, then the answers go out.
+"""One tick of the event loop: records appended during the tick are written together, then the responses are sent.
 
-requests of all connections -> appends ... end of turn: write each log once -> answers of all connections
+requests of all connections -> appends ... end of tick: write each log once -> responses of all connections
 
-An exception that leaves a write or an output is a bug. The turn reports it, which stops the broker, and goes on with
-the other writes and outputs, so that the bug costs no other client its records or its answer.
+An exception from a write or an output is a bug. The tick reports it, which stops the broker, and continues with the
+other writes and outputs, so that the bug costs no other client its records or its response.
 """
 
-import asyncio
 from collections.abc import Callable
 
+from conveyor.broker.answers import answered
 from conveyor.replication.partition import Partition
 
 
-class Turn:
-    """Collects what the end of the turn has to do.
+class LoopTick:
+    """Collects the work for the end of the tick.
 
-    call_soon: runs a callback after the turn's other events. failed: takes an exception that is a bug.
+    call_soon: runs a callback after the tick's other events. failed: receives an exception that is a bug.
     """
 
     def __init__(
@@ -32,15 +32,17 @@ class Turn:
         self._schedule()
 
     def add_output(self, output: Callable[[], None]) -> None:
-        """Call back once the turn's writes are done; what this adds in turn is called in the same turn."""
+        """Call back after the tick's writes. An output added by another output is called in the same tick."""
         self._outputs.append(output)
         self._schedule()
 
     async def end(self) -> None:
-        """Wait until what is collected now is done."""
-        done = asyncio.get_running_loop().create_future()
-        self.add_output(lambda: None if done.done() else done.set_result(None))
-        await done
+        """Wait until all work collected so far is done."""
+
+        def submit(ended: Callable[[None], None]) -> None:
+            self.add_output(lambda: ended(None))
+
+        await answered(submit)
 
     def _schedule(self) -> None:
         if not self._scheduled:

@@ -1,55 +1,69 @@
-"""Reading one's own writes: a reader waits until what acks=1 has acknowledged is committed.
+"""Read your own writes: a reader waits until all records acknowledged under acks=1 are committed.
 
-With `flush.policy=ack` a producer with acks=1 has its answer once the record is in the page cache, and readers see the
-record once it is on the disk. A reader in between would be told an end of the log that lies before that record.
-Nothing waits where nothing was acknowledged ahead of the high watermark: acks=all, or `flush.policy=os`.
+With `flush.policy=ack` a producer with acks=1 is answered once the record is in the page cache, but readers see the
+record only once it is on the disk. A reader in between would receive an end offset before that record. Readers do not
+wait if no record was acknowledged ahead of the high watermark, as with acks=all or `flush.policy=os`.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from conveyor.broker.answers import answered
+from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Clock
 from conveyor.replication.partition import Partition
 
 COMMIT_TIMEOUT_MS = 5_000
-"""How long a reader waits that names no time of its own."""
+"""The default time that a reader waits."""
 
 _MAX_TIMEOUT_MS = 60_000
 
 
 def is_behind(partition: Partition) -> bool:
-    """Whether something was acknowledged that readers do not see yet."""
+    """Return whether the partition has acknowledged records that readers do not see yet."""
     return partition.high_watermark < partition.acknowledged_offset
 
 
 async def wait_for_commit(partition: Partition, clock: Clock, timeout_ms: int = COMMIT_TIMEOUT_MS) -> None:
-    """Wait until everything that was acknowledged before this call is committed.
+    """Wait until every record acknowledged before this call is committed.
 
     Raises RequestError: REQUEST_TIMED_OUT, PARTITION_OFFLINE.
     """
     target = partition.acknowledged_offset
-    deadline_ms = clock.steady_ms() + min(timeout_ms, _MAX_TIMEOUT_MS)
-    moved = asyncio.Event()
-    cancel_alarm = clock.call_later(min(timeout_ms, _MAX_TIMEOUT_MS), moved.set)
-    try:
-        while partition.high_watermark < target:
-            partition.check_online()
-            if clock.steady_ms() >= deadline_ms:
-                raise RequestError(
-                    ErrorKind.REQUEST_TIMED_OUT,
-                    f"{partition.identity}: what was acknowledged up to offset {target} is not on the disk yet",
-                )
-            moved.clear()
-            partition.watch(moved.set)
-            await moved.wait()
-    finally:
-        cancel_alarm()
-        partition.unwatch(moved.set)
+    timeout_ms = min(timeout_ms, _MAX_TIMEOUT_MS)
+    deadline_ms = clock.steady_ms() + timeout_ms
+    late = RequestError(
+        ErrorKind.REQUEST_TIMED_OUT,
+        f"{partition.identity}: acknowledged records up to offset {target} are not on the disk yet",
+    )
+
+    def wait(answer: Callable[[RequestError | None], None]) -> Callable[[], None]:
+        alarm = Alarm(clock, lambda: answer(late))
+
+        def look() -> None:
+            if partition.high_watermark >= target:
+                answer(None)
+            elif partition.offline_reason is not None:
+                answer(partition.offline_error())
+            elif clock.steady_ms() >= deadline_ms:
+                answer(late)
+            else:
+                partition.watch(look)
+
+        def end() -> None:
+            alarm.cancel()
+            partition.unwatch(look)
+
+        alarm.after(timeout_ms)
+        look()
+        return end
+
+    await answered(wait)
 
 
 async def wait_for_commits(partitions: Iterable[Partition], clock: Clock) -> None:
-    """The same for several partitions at once. Raises RequestError for the first that fails."""
+    """Wait as `wait_for_commit`, for several partitions at once. Raises RequestError for the first that fails."""
     behind = [partition for partition in partitions if is_behind(partition)]
     if behind:
         await asyncio.gather(*(wait_for_commit(partition, clock) for partition in behind))

@@ -1,8 +1,7 @@
-"""Deleting records: on request at once, by age and size every `broker.retention_check_ms`.
+"""Deletes records: on request at once, and by age and size every `broker.retention_check_ms`.
 
-A new log start offset is on the disk before anybody is told of it, and before a file is removed. While a topic has
-subscriptions and the state of one of its queues is not known, retention deletes nothing there: a subscription may
-withhold any message.
+A new log start offset is on the disk before it is reported, and before a file is removed. While the queues of a topic
+with subscriptions are not loaded, retention deletes none of its records: a subscription may still need any of them.
 """
 
 import asyncio
@@ -15,15 +14,18 @@ from conveyor.broker.partitions.own_writes import wait_for_commit
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.image import is_internal
+from conveyor.cluster.topic_decisions import owned_by_broker
+from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.log.segments.trim import TrimJob
 from conveyor.replication.partition import Partition
+from conveyor.replication.trimming import delete_records, retain
 
 log = logging.getLogger(__name__)
 
 HIGH_WATERMARK = -1
-"""The offset of a request that deletes everything there is."""
+"""The offset in a request that deletes all records."""
 
 
 class Retention:
@@ -47,44 +49,42 @@ class Retention:
         self._tasks = tasks
         self._interval_ms = interval_ms
         self._one_at_a_time = asyncio.Lock()
-        self._cancel_alarm: Callable[[], None] | None = None
+        self._alarm = Alarm(clock, self._on_alarm)
 
     def start(self) -> None:
-        """Look partitions over from now on, every now and then."""
-        self._cancel_alarm = self._clock.call_later(self._interval_ms, self._on_alarm)
+        """Run retention periodically from now on."""
+        self._alarm.after(self._interval_ms)
 
     def use(self, interval_ms: int) -> None:
-        """Look partitions over that often from now on."""
+        """Change the interval of retention."""
         if interval_ms != self._interval_ms:
             self._interval_ms = interval_ms
-            if self._cancel_alarm is not None:
-                self._cancel_alarm()
+            if self._alarm.is_set:
                 self.start()
 
     def stop(self) -> None:
-        if self._cancel_alarm is not None:
-            self._cancel_alarm()
+        self._alarm.cancel()
 
     def hold(self, subscribed_topics: Callable[[], set[str]]) -> None:
-        """From now on, keep the records of topics that have subscriptions while their queues are not loaded."""
+        """Keep the records of topics with subscriptions while their queues are not loaded."""
         self._subscribed_topics = subscribed_topics
 
     async def delete_records(self, topic: str, number: int, offset: int, timeout_ms: int) -> int:
-        """Delete what is below an offset. Returns the log start offset, once it is on the disk.
+        """Delete the records below an offset. Returns the log start offset, once it is on the disk.
 
-        Waits until all that was acknowledged is committed, if the offset asks for that. Raises RequestError: also
-        REQUEST_TIMED_OUT.
+        HIGH_WATERMARK, or an offset above the high watermark, first waits until all acknowledged records are committed.
+        Raises RequestError: also REQUEST_TIMED_OUT.
         """
         if is_internal(topic):
-            raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{topic}' is the broker's own")
+            raise owned_by_broker(topic)
         partition = self._partitions.find(topic, number)
         if offset == HIGH_WATERMARK or offset > partition.high_watermark:
             await wait_for_commit(partition, self._clock, timeout_ms)
         return await self.trim(partition, partition.high_watermark if offset == HIGH_WATERMARK else offset)
 
     async def trim(self, partition: Partition, offset: int) -> int:
-        """The same, for a partition's owner."""
-        job = partition.delete_records(offset)
+        """Delete like `delete_records`, for a partition's owner."""
+        job = delete_records(partition, offset)
         failure = await self._carry_out(partition, job)
         if failure is not None:
             raise RequestError(ErrorKind.PARTITION_OFFLINE, str(failure)) from failure
@@ -97,16 +97,15 @@ class Retention:
             if partition.queue is None and partition.identity.topic in subscribed:
                 continue
             may_roll = self._room.has_room_for_indexes(partition.log.segments[-1].size)
-            job = partition.retain(self._clock.now_ms(), may_roll=may_roll)
+            job = retain(partition, self._clock.now_ms(), may_roll=may_roll)
             if job is not None:
                 log.info(
                     "log trimmed partition=%s log_start_offset=%d files=%d",
-                    partition.identity, job.log_start_offset, len(job.doomed_paths),
+                    partition.identity, job.log_start_offset, len(job.removed_paths),
                 )  # fmt: skip
                 await self._carry_out(partition, job)
 
     def _on_alarm(self) -> None:
-        self._cancel_alarm = None
         self._tasks.start(self._look_over())
 
     async def _look_over(self) -> None:
@@ -114,9 +113,9 @@ class Retention:
         self.start()
 
     async def _carry_out(self, partition: Partition, job: TrimJob) -> StorageFailure | None:
-        """Jobs run one after the other: an older start offset must not overwrite a newer one.
+        """Run one job at a time, because an older start offset must not overwrite a newer one.
 
-        A partition that has gone offline meanwhile may be opened again, with what the job would remove.
+        A partition that has gone offline meanwhile may be reopened and still use the files that the job would remove.
         """
         loop = asyncio.get_running_loop()
         try:

@@ -1,8 +1,8 @@
-"""The ids of published messages, for each partition that is asked about any: read back from the log, then kept up.
+"""The stage `de-duplicate`, which drops records with known ids, and the index of these ids for each partition.
 
-Nothing is stored: `load` makes an index when its partition is first published to with an id (or at all, where the topic
-says `dedup.enable`), from the records of the window that is over then. Nothing may be appended to the partition
-meanwhile: `broker.intake` sees to that.
+The indexes are not stored. `load` builds one from the log's records within the window before now, when a partition
+first receives an id (or any batch, if the topic has `dedup.enable`). No batch may be appended to the partition
+during the load: its lane ensures that.
 """
 
 import asyncio
@@ -11,15 +11,38 @@ from weakref import WeakKeyDictionary
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Clock, FileSlice
+from conveyor.log.batch_reading import batches_in
 from conveyor.log.log import AppendInfo, Log
-from conveyor.queues.messages.dedup import DedupIndex, KnownId, ids_of_log
+from conveyor.queues.messages.dedup import (
+    DedupIndex,
+    Deduplicated,
+    KnownId,
+    deduplicate,
+    ids_of_log,
+    ids_of_records,
+)
+from conveyor.records.batch import BatchHeader
+from conveyor.records.compression import Unpacked
 from conveyor.records.timestamps import stamps_records
 from conveyor.replication.partition import Partition
+from conveyor.settings.tree import TopicSettings
 
 _READ_BYTES = 1 << 20
 
 
-class Deduplication:
+def leave_out_known(
+    header: BatchHeader, content: Unpacked, ids: DedupIndex, topic: TopicSettings, now_ms: int, *, drops_known: bool
+) -> Deduplicated:
+    """Return the new records of a batch's decompressed records; all records, with their ids, unless `drops_known`.
+
+    Raises UnreadableBatch.
+    """
+    if drops_known:
+        return deduplicate(header, content, ids, now_ms, topic.dedup_window_ms)
+    return Deduplicated(header=header, content=content, fresh=tuple(ids_of_records(header, content)))
+
+
+class DedupIndexes:
     """See the module's docstring."""
 
     def __init__(self, clock: Clock, threads: Executor, max_ids: int) -> None:
@@ -30,28 +53,30 @@ class Deduplication:
         self._is_on = False
 
     def covers(self, partition: Partition) -> bool:
-        """Whether the ids of a partition are kept."""
+        """Return whether a partition has an index."""
         return self._is_on and partition in self._indexes
 
     def index(self, partition: Partition) -> DedupIndex:
-        """The ids of a partition that is covered."""
+        """Return the index of a partition that has one."""
         return self._indexes[partition]
 
     async def load(self, partition: Partition) -> None:
-        """Cover a partition. Raises RequestError (PARTITION_OFFLINE)."""
+        """Build the index of a partition. Raises RequestError (PARTITION_OFFLINE)."""
         index = await self._read_back(partition)
         self._indexes[partition] = index
         self._is_on = True
 
     def note(self, partition: Partition, fresh: tuple[KnownId, ...], info: AppendInfo) -> None:
-        """A batch was appended: its ids are known from now on. fresh: offsets counted from the batch's first."""
+        """Add the ids of an appended batch to the index. fresh: ids by offset relative to the batch's first."""
         if info.duplicate or not fresh:
             return
         index, topic = self._indexes[partition], partition.log.topic
         stamped = stamps_records(topic)
-        for known in fresh:
-            timestamp_ms = info.append_timestamp_ms if stamped else known.timestamp_ms
-            index.add(KnownId(known.digest, info.first_offset + known.offset, timestamp_ms), topic.dedup_window_ms)
+        for fresh_id in fresh:
+            timestamp_ms = info.append_timestamp_ms if stamped else fresh_id.timestamp_ms
+            index.add(
+                KnownId(fresh_id.digest, info.first_offset + fresh_id.offset, timestamp_ms), topic.dedup_window_ms
+            )
 
     async def _read_back(self, partition: Partition) -> DedupIndex:
         partition.write()
@@ -74,7 +99,7 @@ class Deduplication:
 
 
 def _first_offset(log: Log, oldest_ms: int) -> int:
-    """Before it, every record is older."""
+    """Return an offset below which every record is older than `oldest_ms`."""
     for segment in log.segments:
         if segment.max_timestamp >= oldest_ms and segment.size:
             position = segment.position_before_time(oldest_ms)
@@ -84,8 +109,8 @@ def _first_offset(log: Log, oldest_ms: int) -> int:
 
 
 def _add_ids(index: DedupIndex, found: FileSlice, oldest_ms: int, window_ms: int) -> int:
-    """Returns the offset behind what was read."""
-    known, next_offset = ids_of_log(found.file.read(found.position, found.length), oldest_ms)
-    for each in known:
-        index.add(each, window_ms)
+    """Returns the offset after the last record read."""
+    known_ids, next_offset = ids_of_log(batches_in(found), oldest_ms)
+    for known_id in known_ids:
+        index.add(known_id, window_ms)
     return next_offset

@@ -1,73 +1,69 @@
-"""Batches whose records have to be looked at, on their way to their partition.
+"""Runs batches whose records must be inspected through their stages, up to the append:
 
-    add -> (turn in the partition's lane) -> (ids are loaded) -> prepare -> append -> `entered`
+    route -> (ids are loaded) -> record stages -> append -> note ids -> `appended`
 
-A small batch is prepared on the event loop at once, if no other stands before it. All others go through a lane, one for
-each partition that has any under way: one after the other, so that a partition's batches keep their order, and prepared
-on threads, so that a batch that unpacks to much stops nobody. A few are prepared at once in the whole broker, which
-bounds the memory that unpacked records take.
+A small batch is processed on the event loop at once, if no earlier batch of its partition is waiting. All others queue
+in their partition's lane, and their record stages run on threads, so that a batch with large content blocks no other
+client. The number of batches decompressed at once in the whole broker is limited, which bounds memory.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from functools import partial
 from typing import NamedTuple
 
-from conveyor.broker.produce.batch_preparation import Preparation, PreparedBatch, prepare
-from conveyor.broker.produce.deduplication import Deduplication
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.produce.deduplication import DedupIndexes
+from conveyor.broker.produce.lanes import Lanes
+from conveyor.broker.produce.record_stages import RoutedBatch, StagedBatch, run_record_stages
+from conveyor.broker.produce.routing import route
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import Offset
-from conveyor.kernel.ports import Bytes, Clock
+from conveyor.kernel.ports import Clock
 from conveyor.log.log import AppendInfo
-from conveyor.records.batch import BatchHeader, check_batch
+from conveyor.records.checked_batch import CheckedBatch
 from conveyor.records.record import UnreadableBatch
 from conveyor.records.record_checks import RefusedRecords, looks_at_records
 from conveyor.records.repack import AS_PRODUCED, wants_recompression
 from conveyor.replication.partition import Partition
 
-AT_ONCE = 2
+UNPACKED_AT_ONCE = 2
 _SMALL_RECORDS = 1024
 _SMALL_BYTES = 1 << 16
 
 
-class Entry(NamedTuple):
-    """Where a batch came to lie: in its partition, or in the inbox of that. duplicates: see `Published`."""
+class Appended(NamedTuple):
+    """The place of an appended batch: in its partition, or in the partition's inbox. duplicates: see `Published`."""
 
     into: Partition
     info: AppendInfo
     duplicates: Mapping[int, int]
 
 
-Entered = Callable[[Entry | RequestError], None]
+OnAppended = Callable[[Appended | RequestError], None]
 
 
-class _Arrival(NamedTuple):
-    """A batch that `check_batch` has taken."""
+class _ProducedBatch(NamedTuple):
+    """The arguments of one call of `InspectedAppends.append`."""
 
     partition: Partition
-    batch: Bytes
-    header: BatchHeader
+    batch: CheckedBatch
     deduplicates: bool
-    entered: Entered
+    appended: OnAppended
 
 
-class Intake:
+class InspectedAppends:
     """See the module's docstring."""
 
-    def __init__(self, clock: Clock, threads: Executor, tasks: Tasks, deduplication: Deduplication) -> None:
+    def __init__(self, clock: Clock, threads: Executor, lanes: Lanes, dedup_indexes: DedupIndexes) -> None:
         self._clock = clock
         self._threads = threads
-        self._tasks = tasks
-        self._deduplication = deduplication
-        self._lanes: dict[Partition, deque[_Arrival]] = {}
-        self._room = asyncio.Semaphore(AT_ONCE)
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._lanes = lanes
+        self._dedup_indexes = dedup_indexes
+        self._room = asyncio.Semaphore(UNPACKED_AT_ONCE)
 
-    def takes(self, partition: Partition, deduplicates: bool) -> bool:
-        """Whether a partition's batches have to come this way, now."""
+    def is_needed(self, partition: Partition, deduplicates: bool) -> bool:
+        """Return whether a partition's batches must currently pass through this class."""
         topic = partition.log.topic
         return (
             topic.compression_type != AS_PRODUCED
@@ -75,141 +71,107 @@ class Intake:
             or deduplicates
             or topic.dedup_enable
             or partition.inbox is not None
-            or self._deduplication.covers(partition)
-            or (bool(self._lanes) and partition in self._lanes)
+            or self._dedup_indexes.covers(partition)
+            or self._lanes.has(partition)
         )
 
-    def add(self, partition: Partition, batch: Bytes, deduplicates: bool, entered: Entered) -> None:
-        """Take a batch; `entered` is called once, now or later, in the order of the calls of `add`.
+    def append(self, partition: Partition, batch: CheckedBatch, deduplicates: bool, appended: OnAppended) -> None:
+        """Append a batch. `appended` is called once, now or later, in the order of the calls of `append`.
 
-        deduplicates: leave out records whose id is known, whatever `dedup.enable` says.
-        Raises RequestError (see `check_batch`).
+        deduplicates: drop records with known ids, even if `dedup.enable` is off.
         """
-        header = check_batch(batch, partition.log.topic.max_message_bytes)
-        arrival = _Arrival(partition, batch, header, deduplicates, entered)
-        lane = self._lanes.get(partition)
-        if lane is not None:
-            lane.append(arrival)
-        elif not self._enter_at_once(arrival):
-            self._lanes[partition] = deque([arrival])
-            self._idle.clear()
-            self._tasks.start(self._run(partition))
+        produced = _ProducedBatch(partition, batch, deduplicates, appended)
+        if self._lanes.has(partition) or not self._append_at_once(produced):
+            self._lanes.add(partition, partial(self._append_in_turn, produced))
 
     async def drain(self) -> None:
-        """Wait until nothing is under way."""
-        await self._idle.wait()
+        """Wait until no batch is in progress."""
+        await self._lanes.drain()
 
-    async def _run(self, partition: Partition) -> None:
-        """Empty a partition's lane."""
-        lane = self._lanes[partition]
+    def _append_at_once(self, produced: _ProducedBatch) -> bool:
+        """Append a batch now, if its inspection is fast."""
+        batch = produced.batch
         try:
-            while lane:
-                await self._enter(lane[0])
-                lane.popleft()
-        finally:
-            del self._lanes[partition]
-            if not self._lanes:
-                self._idle.set()
-
-    async def _enter(self, arrival: _Arrival) -> None:
-        try:
-            while not self._enter_at_once(arrival):
-                into = _target(arrival)
-                if self._must_load(arrival, into):
-                    await self._deduplication.load(into)
-                    continue
-                wanted = self._preparation(arrival, into)
-                async with self._room:
-                    loop = asyncio.get_running_loop()
-                    prepared = await loop.run_in_executor(self._threads, _prepare_off_loop, wanted)
-                if isinstance(prepared, RequestError):
-                    raise prepared
-                if _target(arrival) is into:
-                    return self._append(arrival, into, prepared)
-        except RequestError as error:
-            arrival.entered(error)
-        await asyncio.sleep(0)  # The others have a turn, too.
-
-    def _enter_at_once(self, arrival: _Arrival) -> bool:
-        """Append a batch now, if that takes no time."""
-        try:
-            into = _target(arrival)
-            if into.log.producers.find(arrival.header) is not None:
-                self._append(arrival, into, PreparedBatch(batch=arrival.batch))
+            into = route(produced.partition, batch.header)
+            if into.log.producers.find(batch.header) is not None:
+                self._append(produced, into, StagedBatch(batch))
                 return True
-            if not _is_small(arrival) or self._must_load(arrival, into):
+            if not _is_small(produced) or self._must_load(produced, into):
                 return False
-            prepared = prepare(self._preparation(arrival, into), _SMALL_BYTES)
-        except UnreadableBatch:  # It may only be too large to be unpacked here.
+            staged = run_record_stages(self._routed(produced, into), _SMALL_BYTES)
+        except UnreadableBatch:  # The content may only be too large to decompress here.
             return False
         except RequestError as error:
-            arrival.entered(error)
+            produced.appended(error)
             return True
-        self._append(arrival, into, prepared)
+        self._append(produced, into, staged)
         return True
 
-    def _drops(self, arrival: _Arrival, into: Partition) -> bool:
-        return arrival.deduplicates or into.log.topic.dedup_enable
+    async def _append_in_turn(self, produced: _ProducedBatch) -> None:
+        try:
+            while not self._append_at_once(produced):
+                into = route(produced.partition, produced.batch.header)
+                if self._must_load(produced, into):
+                    await self._dedup_indexes.load(into)
+                    continue
+                routed = self._routed(produced, into)
+                async with self._room:
+                    loop = asyncio.get_running_loop()
+                    staged = await loop.run_in_executor(self._threads, _run_off_loop, routed)
+                if isinstance(staged, RequestError):
+                    raise staged
+                if route(produced.partition, produced.batch.header) is into:
+                    return self._append(produced, into, staged)
+        except RequestError as error:
+            produced.appended(error)
 
-    def _must_load(self, arrival: _Arrival, into: Partition) -> bool:
-        return self._drops(arrival, into) and not self._deduplication.covers(into)
-
-    def _preparation(self, arrival: _Arrival, into: Partition) -> Preparation:
-        return Preparation(
-            batch=arrival.batch,
-            header=arrival.header,
-            topic=arrival.partition.log.topic,
-            now_ms=self._clock.now_ms(),
-            is_delayed=into is not arrival.partition,
-            ids=self._deduplication.index(into) if self._deduplication.covers(into) else None,
-            drops=self._drops(arrival, into),
-        )
-
-    def _append(self, arrival: _Arrival, into: Partition, prepared: PreparedBatch) -> None:
+    def _append(self, produced: _ProducedBatch, into: Partition, staged: StagedBatch) -> None:
         base_offset, now_ms = into.log.log_end_offset, self._clock.now_ms()
-        if prepared.batch is None:
-            offsets = prepared.duplicates
+        if staged.batch is None:
+            offsets = staged.duplicates
             info = AppendInfo(Offset(offsets[0]), Offset(max(offsets.values())), now_ms, duplicate=True)
         else:
             try:
-                info = into.append(prepared.batch, now_ms, is_checked=True)
+                info = into.append(staged.batch, now_ms)
             except RequestError as error:
-                return arrival.entered(error)
-            if prepared.fresh:
-                self._deduplication.note(into, prepared.fresh, info)
-        repeats = {number: base_offset + first for number, first in prepared.repeats.items()}
-        arrival.entered(Entry(into, info, {**prepared.duplicates, **repeats}))
+                return produced.appended(error)
+            if staged.fresh:
+                self._dedup_indexes.note(into, staged.fresh, info)
+        repeats = {number: base_offset + first for number, first in staged.repeats.items()}
+        produced.appended(Appended(into, info, {**staged.duplicates, **repeats}))
+
+    def _must_load(self, produced: _ProducedBatch, into: Partition) -> bool:
+        return _drops_known(produced, into) and not self._dedup_indexes.covers(into)
+
+    def _routed(self, produced: _ProducedBatch, into: Partition) -> RoutedBatch:
+        return RoutedBatch(
+            batch=produced.batch,
+            topic=produced.partition.log.topic,
+            now_ms=self._clock.now_ms(),
+            is_delayed=into is not produced.partition,
+            ids=self._dedup_indexes.index(into) if self._dedup_indexes.covers(into) else None,
+            drops_known=_drops_known(produced, into),
+        )
 
 
-def _target(arrival: _Arrival) -> Partition:
-    """Where a batch is appended: the inbox, unless it repeats what came into the topic before there was one.
-
-    Raises RequestError (PARTITION_OFFLINE).
-    """
-    topic, header = arrival.partition, arrival.header
-    topic.check_online()
-    inbox = topic.inbox
-    if inbox is None:
-        return topic
-    inbox.check_online()
-    is_new = header.producer_id < 0 or inbox.log.producers.knows(header.producer_id)
-    return inbox if is_new or topic.log.producers.find(header) is None else topic
+def _drops_known(produced: _ProducedBatch, into: Partition) -> bool:
+    return produced.deduplicates or into.log.topic.dedup_enable
 
 
-def _is_small(arrival: _Arrival) -> bool:
-    """Whether a batch is looked through within some milliseconds, unless it unpacks to much."""
-    header = arrival.header
+def _is_small(produced: _ProducedBatch) -> bool:
+    """Return whether inspecting a batch takes only some milliseconds, unless its content is large."""
+    header = produced.batch.header
     return (
         header.records_count <= _SMALL_RECORDS
         and header.size <= _SMALL_BYTES
-        and not wants_recompression(arrival.partition.log.topic, header)
+        and not wants_recompression(produced.partition.log.topic, header)
     )
 
 
-def _prepare_off_loop(wanted: Preparation) -> PreparedBatch | RequestError:
-    """An error is made anew: its traceback would keep the unpacked records, for the event loop to give back."""
+def _run_off_loop(routed: RoutedBatch) -> StagedBatch | RequestError:
+    """Errors are created anew: a traceback would keep the decompressed records, and the event loop would free them."""
     try:
-        return prepare(wanted)
+        return run_record_stages(routed)
     except RefusedRecords as refused:
         return RefusedRecords(refused.kind, refused.message, refused.record_errors)
     except RequestError as error:

@@ -1,153 +1,120 @@
-"""Publishing record batches, and telling the publisher when they are as safe as it asked for.
+"""Publishes record batches. A produced batch passes these stages, each in a module of its own:
 
-acks 0: nobody is told. 1: written (page cache). -1, all: the high watermark has passed them.
+    check             `records.checked_batch`   length, magic, CRC-32C, fields: once for all stages
+    route             `routing`                 to its partition, or to the partition's inbox
+    look at records   `record_demands`          keys and timestamps that the topic demands, limits of delays and ids
+    de-duplicate      `deduplication`           drops records with known ids
+    recompress        `recompression`           to the topic's `compression.type`
+    append            `replication.partition`   assigns offsets
+    acknowledge       `acknowledgement`         once the batch is as durable as `acks` demands
+
+A plain topic has no demands on records: its batches go from the check to the append at once. All other batches pass
+through `inspected_appends`, which runs the stages between: at once or in a lane, in order for each partition.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 
 from conveyor.broker.partitions.partition_table import PartitionTable
-from conveyor.broker.produce.inspected_appends import Entry, Intake
+from conveyor.broker.produce.acknowledgement import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    ACKS_NONE,
+    Finished,
+    PendingRequest,
+    Published,
+)
+from conveyor.broker.produce.inspected_appends import Appended, InspectedAppends
 from conveyor.cluster.image import is_internal
+from conveyor.cluster.topic_decisions import owned_by_broker
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.kernel.ports import Bytes, Clock
-from conveyor.log.log import AppendInfo
-from conveyor.records.timestamps import stamps_records
+from conveyor.records.checked_batch import CheckedBatch, check_batch, check_size
+from conveyor.records.timestamps import is_too_new
 from conveyor.replication.partition import Partition
 
-ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
-
-
-@dataclass(slots=True)
-class Published:
-    """What became of one batch: its place, or the error. append_timestamp_ms: -1 unless the topic stamps records.
-
-    error: a `RefusedRecords` names the records that are to blame. log_start_offset: -1 if there is no such partition.
-    duplicates: where the first one lies, by number in the batch, of each record that was left out as a duplicate.
-    inbox_offset: the place in the partition's inbox, if the batch (and `duplicates`) lies there: `base_offset` is -1,
-    as each record gets its offset when it is due.
-    """
-
-    error: RequestError | None = None
-    base_offset: int = -1
-    append_timestamp_ms: int = NO_TIMESTAMP
-    log_start_offset: int = -1
-    duplicates: Mapping[int, int] | None = None
-    inbox_offset: int = -1
-
-
-Finished = Callable[[Sequence[Published]], None]
+__all__ = ["ACKS_ALL", "ACKS_LEADER", "ACKS_NONE", "Published", "Publisher"]
 
 
 class Publisher:
-    """Appends to partitions by name."""
+    """Appends batches to partitions by name."""
 
-    def __init__(self, partitions: PartitionTable, clock: Clock, intake: Intake) -> None:
+    def __init__(self, partitions: PartitionTable, clock: Clock, inspected_appends: InspectedAppends) -> None:
         self._partitions = partitions
         self._clock = clock
-        self._intake = intake
+        self._inspected_appends = inspected_appends
 
     async def drain(self) -> None:
-        """Wait until every batch that was published is appended."""
-        await self._intake.drain()
+        """Wait until every published batch is appended."""
+        await self._inspected_appends.drain()
 
     def publish(
         self,
-        batches: Sequence[tuple[str, int, Bytes | None]],
+        batches: Sequence[tuple[str, int, Bytes | CheckedBatch | None]],
         acks: int,
         finished: Finished,
         *,
         deduplicates: bool = False,
     ) -> None:
-        """Append batches of (topic, partition, batch); `finished` gets one result each, in order, now or later.
+        """Append batches of (topic, partition, batch). `finished` gets one result for each batch, in order, now or
+        later.
 
-        deduplicates: leave out records whose `conveyor-dedup-id` is known, whatever the topic's `dedup.enable` says.
+        deduplicates: drop records with a known `conveyor-dedup-id`, even if the topic's `dedup.enable` is off.
         Raises RequestError (INVALID_REQUIRED_ACKS).
         """
         if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
             raise RequestError(ErrorKind.INVALID_REQUIRED_ACKS, f"acks is 0, 1 or all (-1), not {acks}")
         now_ms = self._clock.now_ms()
-        pending = _Pending(len(batches), finished, deduplicates)
-        for number, (topic, partition, batch) in enumerate(batches):
+        request = PendingRequest(len(batches), acks, deduplicates, finished)
+        for index, (topic, number, batch) in enumerate(batches):
+            result = request.results[index]
             try:
-                self._append(topic, partition, batch, now_ms, acks, pending, number)
+                self._publish_one(topic, number, batch, now_ms, request, result)
             except RequestError as error:
-                pending.results[number].error = error
-                pending.settle_one()
-        pending.settle_one()
+                request.settle(result, error)
+        request.settle_one()
 
-    def _append(
-        self, topic: str, number: int, batch: Bytes | None, now_ms: int, acks: int, pending: "_Pending", index: int
+    def _publish_one(
+        self,
+        topic: str,
+        number: int,
+        produced: Bytes | CheckedBatch | None,
+        now_ms: int,
+        request: PendingRequest,
+        result: Published,
     ) -> None:
         partition = self._writable(topic, number)
-        result = pending.results[index]
-        result.log_start_offset = partition.log.log_start_offset
-        if batch is None:
+        log = partition.log
+        result.log_start_offset = log.log_start_offset
+        if produced is None:
             raise RequestError(ErrorKind.INVALID_RECORD, "no records")
-        if acks == ACKS_ALL:
+        if request.acks == ACKS_ALL:
             partition.check_replicas()
-        if not self._intake.takes(partition, pending.deduplicates):
-            try:
-                info = partition.append(batch, now_ms)
-            except RequestError as error:
-                if error.kind is not ErrorKind.INVALID_TIMESTAMP:
-                    raise
-            else:
-                return self._appended(partition, partition, info, acks, pending, result)
-        entered = partial(self._entered, partition, acks, pending, result)
-        self._intake.add(partition, batch, pending.deduplicates, entered)
-
-    def _entered(
-        self, partition: Partition, acks: int, pending: "_Pending", result: Published, entry: Entry | RequestError
-    ) -> None:
-        if isinstance(entry, RequestError):
-            return pending.settle(result, entry)
-        result.duplicates = entry.duplicates
-        self._appended(partition, entry.into, entry.info, acks, pending, result)
-
-    def _appended(
-        self, partition: Partition, into: Partition, info: AppendInfo, acks: int, pending: "_Pending", result: Published
-    ) -> None:
-        """Answer as soon as a batch is as safe as `acks` says."""
-        if into is not partition:
-            result.inbox_offset = info.first_offset
+        is_plain = not self._inspected_appends.is_needed(partition, request.deduplicates)
+        if is_plain:
+            partition.check_writable()
+        max_bytes = log.topic.max_message_bytes
+        if isinstance(produced, CheckedBatch):
+            batch = check_size(produced, max_bytes)
         else:
-            result.base_offset = info.first_offset
-            if stamps_records(partition.log.topic):
-                result.append_timestamp_ms = info.append_timestamp_ms
-        if acks == ACKS_ALL:
-            into.when_committed(info.last_offset + 1, partial(pending.settle, result))
-        elif acks == ACKS_LEADER:
-            into.when_written(info.last_offset + 1, partial(pending.settle, result))
-        else:
-            pending.settle_one()
+            batch = check_batch(produced, max_bytes)
+        if is_plain:
+            if not is_too_new(batch.header.max_timestamp, log.topic, now_ms):
+                return request.settle_when_safe(result, partition, partition, partition.append(batch, now_ms))
+            log.producers.check(batch.header)  # A wrong sequence is refused before a too new timestamp.
+        appended = partial(_settle_when_safe, request, result, partition)
+        self._inspected_appends.append(partition, batch, request.deduplicates, appended)
 
     def _writable(self, topic: str, number: int) -> Partition:
         if is_internal(topic):
-            raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{topic}' is the broker's own")
+            raise owned_by_broker(topic)
         return self._partitions.find_for_producer(topic, number)
 
 
-class _Pending:
-    """A request that is answered when all its batches are settled. One extra count is held while it is being made."""
-
-    __slots__ = ("_finished", "_open", "deduplicates", "results")
-
-    def __init__(self, count: int, finished: Finished, deduplicates: bool) -> None:
-        self.deduplicates = deduplicates
-        self.results = [Published() for _ in range(count)]
-        self._open = count + 1
-        self._finished = finished
-
-    def settle(self, result: Published, error: RequestError | None) -> None:
-        if error is not None:
-            result.error = error
-            result.base_offset = -1
-        self.settle_one()
-
-    def settle_one(self) -> None:
-        self._open -= 1
-        if self._open == 0:
-            self._finished(self.results)
+def _settle_when_safe(
+    request: PendingRequest, result: Published, partition: Partition, appended: Appended | RequestError
+) -> None:
+    if isinstance(appended, RequestError):
+        return request.settle(result, appended)
+    result.duplicates = appended.duplicates
+    request.settle_when_safe(result, partition, appended.into, appended.info)

@@ -1,23 +1,23 @@
-"""Dead letters as their copies show them, read from the dead-letter topic.
+"""Reads the copies of dead letters from the dead-letter topic.
 
-Each subscription's state knows where the copies of its dead letters lie, so that nothing is read but these and the
-batches that hold them, whatever else is or was in the topic. A copy that the topic has lost (retention, compaction,
-DeleteRecords, another topic in its place) is passed over.
+A subscription's state holds the places of its copies, so only the batches that contain them are read. Copies that the
+topic has lost (retention, compaction, DeleteRecords, another topic in its place) are left out.
 """
 
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from heapq import merge
 from itertools import islice
 
+import msgspec
+
+from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.hosts.queue_partition import QueuePartition
-from conveyor.broker.produce.message_publisher import Messages
 from conveyor.cluster.image import TopicImage
 from conveyor.queues.messages.dead_copies import LAST_OFFSET, CopiedRange, CopyLog, DeadCopies
 from conveyor.queues.subscription.policy import Subscription
-from conveyor.records import message_attributes as attributes
+from conveyor.records import message_attributes
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import last_header
 
@@ -25,17 +25,16 @@ _AT_ONCE = 500
 _READ_BYTES = 1 << 20
 _DENSE_SPAN = 100
 _DENSE_COUNT = 50
-"""So many copies among so many records are read a megabyte at a time, others a batch at a time."""
+"""Copies at least this dense are read a megabyte at a time, others one batch at a time."""
 
 Place = tuple[int, int]
 """The partition and the offset of an original."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
-    """What a copy in a dead-letter topic says. Times in ms since the epoch.
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead letter, from its copy. Times in ms since the epoch.
 
-    message: as the copy has it, but at the place of the original. copy_id: the id of the copy in the dead-letter topic.
+    message: the copy's content at the place of the original. copy_id: the id of the copy in the dead-letter topic.
     """
 
     message: Message
@@ -48,33 +47,37 @@ class DeadLetter:
 
     @property
     def place(self) -> Place:
-        """Where the original lies, or lay."""
+        """The place of the original, which may be gone."""
         return self.message.partition, self.message.offset
 
 
 class DeadLetterCopies:
-    """Those of one subscription. queues: the partitions of its topic. Everything raises RequestError."""
+    """The copies of one subscription. queues: the partitions of its topic. Every method raises RequestError."""
 
     def __init__(
-        self, subscription: Subscription, queues: Sequence[QueuePartition], topic: TopicImage | None, messages: Messages
+        self,
+        subscription: Subscription,
+        queues: Sequence[QueuePartition],
+        topic: TopicImage | None,
+        browser: MessageBrowser,
     ) -> None:
         self._subscription = subscription
         self._copies = [_copies_of(subscription, queue) for queue in queues]
         self._topic = topic
-        self._messages = messages
+        self._browser = browser
         self._logs = [] if topic is None else [CopyLog(topic.topic_id, each) for each in range(len(topic.partitions))]
-        self._ends = {} if topic is None else messages.end_offsets(topic.name)
-        """A letter that dies again while these are read is not one of them."""
+        self._ends = {} if topic is None else browser.end_offsets(topic.name)
+        """Copies beyond these offsets, written while the others are read, are left out."""
 
     async def all(self, after: Place = (0, -1)) -> AsyncIterator[DeadLetter]:
-        """All that still count, by partition and offset of their copies, behind a place in the dead-letter topic."""
+        """All copies that still count, by partition and offset in the dead-letter topic, after a place there."""
         for log in self._logs[after[0] :]:
             start = after[1] + 1 if log.partition == after[0] else 0
             async for letter in self._read(log, start, partial(self._from_copy, log)):
                 yield letter
 
     async def of(self, places: Collection[Place]) -> AsyncIterator[DeadLetter]:
-        """Those of some originals that still count, in the same order."""
+        """The copies of some originals that still count, in the same order."""
         for log in self._logs:
             copies = sorted(copied.copy_offset for place in places for copied in self._of_original(log, place))
             async for letter in self._read(log, 0, partial(_from, copies)):
@@ -100,7 +103,7 @@ class DeadLetterCopies:
         while copies := copies_from(start):
             is_dense = bisect_left(copies, copies[0] + _DENSE_SPAN) >= _DENSE_COUNT
             max_bytes = _READ_BYTES if is_dense else 1
-            messages = await self._messages.read(self._topic.name, log.partition, copies[0], _AT_ONCE, max_bytes)
+            messages = await self._browser.read(self._topic.name, log.partition, copies[0], _AT_ONCE, max_bytes)
             if not messages:
                 return
             for message in messages:
@@ -110,10 +113,10 @@ class DeadLetterCopies:
             start = messages[-1].offset + 1
 
     def _end(self, log: CopyLog) -> int:
-        return self._ends.get(log.partition, LAST_OFFSET)  # A partition that could not be opened refuses the read.
+        return self._ends.get(log.partition, LAST_OFFSET)  # The read fails if the partition could not be opened.
 
     def _counts(self, log: CopyLog, copy_offset: int, letter: DeadLetter) -> bool:
-        """Whether a copy is the last one of a dead letter that is still one, and no message that pretends to be."""
+        """Whether a copy is the latest of a dead letter that still counts, rather than an old copy or a forgery."""
         is_own = (letter.subscription, letter.message.topic) == (self._subscription.name, self._subscription.topic)
         is_seen = copy_offset < self._end(log)
         return (
@@ -135,21 +138,21 @@ def _copies_of(subscription: Subscription, partition: QueuePartition) -> DeadCop
 
 
 def read_dead_letter(message: Message) -> DeadLetter | None:
-    """What a message says of itself, if it is a dead letter."""
+    """The dead letter that a message is a copy of; None if its headers are not those of a copy."""
     try:
         origin = message._replace(
-            topic=_text(message, attributes.DEAD_TOPIC),
-            partition=int(_text(message, attributes.DEAD_PARTITION)),
-            offset=int(_text(message, attributes.DEAD_OFFSET)),
+            topic=_text(message, message_attributes.DEAD_TOPIC),
+            partition=int(_text(message, message_attributes.DEAD_PARTITION)),
+            offset=int(_text(message, message_attributes.DEAD_OFFSET)),
         )
         return DeadLetter(
             message=origin,
             copy_id=message.message_id,
-            reason=_text(message, attributes.DEAD_REASON),
-            deliveries=int(_text(message, attributes.DEAD_DELIVERIES)),
-            first_failure_ms=int(_text(message, attributes.DEAD_FIRST_FAILURE_MS)),
-            last_failure_ms=int(_text(message, attributes.DEAD_LAST_FAILURE_MS)),
-            subscription=_text(message, attributes.DEAD_SUBSCRIPTION),
+            reason=_text(message, message_attributes.DEAD_REASON),
+            deliveries=int(_text(message, message_attributes.DEAD_DELIVERIES)),
+            first_failure_ms=int(_text(message, message_attributes.DEAD_FIRST_FAILURE_MS)),
+            last_failure_ms=int(_text(message, message_attributes.DEAD_LAST_FAILURE_MS)),
+            subscription=_text(message, message_attributes.DEAD_SUBSCRIPTION),
         )
     except ValueError:
         return None

@@ -1,19 +1,21 @@
-"""Moves messages that are given up to their dead-letter topics: copied there, durably, and only then settled.
+"""Moves undeliverable messages to their dead-letter topics: a message is settled only once its copy is durable.
 
-If the copy cannot be written the message stays where it is, and another attempt follows. A crash between copy and
-settling leaves a second copy: a dead letter may come twice, and is never lost. All this ends with the subscription.
+If the copy cannot be written, the message stays unsettled and the move is tried again. After a crash between copying
+and settling, the message is copied again: a dead letter may have two copies but is never lost. Moves end when the
+subscription is deleted.
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+from conveyor.broker.answers import pause
+from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.hosts.queue_partition import QueuePartition
 from conveyor.broker.metadata.subscriptions import Subscriptions
-from conveyor.broker.produce.message_publisher import Messages, OutgoingMessage
+from conveyor.broker.produce.message_publisher import MessagePublisher
+from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.queues.dead_letter_copies import read_dead_letter
-from conveyor.broker.queues.queue_calls import ask
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.image import TopicImage
@@ -24,7 +26,7 @@ from conveyor.queues.messages.dead_copies import Copy, CopyLog
 from conveyor.queues.queue_commands import MoveToDeadLetters
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.queues.subscription.queue_records import Attempt
-from conveyor.records import message_attributes as attributes
+from conveyor.records import message_attributes
 from conveyor.records.compression import MAX_UNPACKED_BYTES
 from conveyor.records.message import Message
 from conveyor.records.record import Header
@@ -35,68 +37,80 @@ _AT_ONCE = 100
 _FIRST_WAIT_MS = 100
 _LONGEST_WAIT_MS = 30_000
 _CONFIG = {"retention.ms": "-1", "max.message.bytes": str(2 * MAX_UNPACKED_BYTES), "delay.enable": "false"}
-"""Of a dead-letter topic that is made here: it keeps letters for ever, takes whatever another topic can hold, and has
-them at once."""
-_NOT_COPIED = (attributes.DELAY_MS, attributes.DELIVER_AT_MS, attributes.TTL_MS, attributes.DEDUP_ID)
+"""The configuration of dead-letter topics created here: no retention limit, messages of any size, no delay."""
+_NOT_COPIED = (
+    message_attributes.DELAY_MS,
+    message_attributes.DELIVER_AT_MS,
+    message_attributes.TTL_MS,
+    message_attributes.DEDUP_ID,
+)
 
 
-class Burials:
+class DeadLetterWriter:
     """See the module's docstring."""
 
     def __init__(
-        self, *, topics: Topics, subscriptions: Subscriptions, messages: Messages, clock: Clock, tasks: Tasks
+        self,
+        *,
+        topics: Topics,
+        subscriptions: Subscriptions,
+        publisher: MessagePublisher,
+        browser: MessageBrowser,
+        clock: Clock,
+        tasks: Tasks,
     ) -> None:
         self._topics = topics
         self._subscriptions = subscriptions
-        self._messages = messages
+        self._publisher = publisher
+        self._browser = browser
         self._clock = clock
         self._tasks = tasks
         self._running: set[tuple[UUID, QueuePartition]] = set()
 
     def changed(self, partition: QueuePartition) -> None:
-        """Begin to move what is on its way to the dead-letter topic, unless that has begun."""
-        for subscription in partition.machine.with_doomed():
+        """Begin to move a partition's undeliverable messages, unless a move is running."""
+        for subscription in partition.machine.with_dead_lettering():
             place = (subscription.id, partition)
             if place not in self._running and self._subscriptions.exists(subscription):
                 self._running.add(place)
-                self._tasks.start(self._bury_all(subscription, partition))
+                self._tasks.start(self._move_all(subscription, partition))
 
     def _goes_on(self, subscription: Subscription, partition: QueuePartition) -> bool:
-        """Whether the queue still serves the subscription: another may have taken its place, or its name."""
+        """Whether this queue still serves the subscription: either may have been replaced by another of its name."""
         return not partition.is_stopped and self._subscriptions.exists(subscription)
 
-    async def _bury_all(self, subscription: Subscription, partition: QueuePartition) -> None:
+    async def _move_all(self, subscription: Subscription, partition: QueuePartition) -> None:
         wait_ms = _FIRST_WAIT_MS
         try:
             while self._goes_on(subscription, partition) and (
-                doomed := partition.machine.doomed(subscription.id, _AT_ONCE)
+                dead_lettering := partition.machine.dead_lettering(subscription.id, _AT_ONCE)
             ):
                 try:
-                    await self._bury(subscription, partition, doomed)
+                    await self._move(subscription, partition, dead_lettering)
                     wait_ms = _FIRST_WAIT_MS
                 except (RequestError, StorageFailure) as error:
                     log.warning(
                         "dead letters wait subscription=%s partition=%s topic=%s: %s",
                         subscription.name, partition.messages.identity, subscription.policy.dead_letter_topic, error,
                     )  # fmt: skip
-                    await self._pause(wait_ms)
+                    await pause(self._clock, wait_ms)
                     wait_ms = min(2 * wait_ms, _LONGEST_WAIT_MS)
         finally:
             self._running.discard((subscription.id, partition))
 
-    async def _bury(
-        self, subscription: Subscription, partition: QueuePartition, doomed: Sequence[tuple[int, Attempt]]
+    async def _move(
+        self, subscription: Subscription, partition: QueuePartition, dead_lettering: Sequence[tuple[int, Attempt]]
     ) -> None:
-        """Raises RequestError if some could not be copied, StorageFailure if they could not be read."""
-        found = {offset: (partition.source.get(offset), attempt) for offset, attempt in doomed}
+        """Raises RequestError if a message could not be copied, StorageFailure if it could not be read."""
+        found = {offset: (partition.source.get(offset), attempt) for offset, attempt in dead_lettering}
         letters = {
             offset: _dead_letter(subscription, message, attempt)
             for offset, (message, attempt) in found.items()
             if message is not None
         }
         copies, errors = await self._copy(subscription, partition.number, letters)
-        buried = tuple(offset for offset in found if offset not in errors)
-        await ask(partition, MoveToDeadLetters(subscription=subscription.id, offsets=buried, copies=copies))
+        moved = tuple(offset for offset in found if offset not in errors)
+        await partition.ask(MoveToDeadLetters(subscription=subscription.id, offsets=moved, copies=copies))
         if errors:
             partition.machine.postpone(subscription.id, errors)
             raise next(iter(errors.values()))
@@ -104,13 +118,13 @@ class Burials:
     async def _copy(
         self, subscription: Subscription, origin: int, letters: Mapping[int, OutgoingMessage]
     ) -> tuple[dict[int, Copy], dict[int, RequestError]]:
-        """Publish letters of a partition. Returns where the copies lie, and why the topic has not taken the others."""
+        """Publish the dead letters of a partition. Returns the places of the copies, and the errors of the others."""
         if not letters:
             return {}, {}
         name = self._subscriptions.current(subscription).policy.dead_letter_topic
         topic = await self._topics.ensure(TopicRequest(name=name, config=_CONFIG))
-        ends = self._messages.end_offsets(name)
-        results = await self._messages.publish(name, list(letters.values()))
+        ends = self._browser.end_offsets(name)
+        results = await self._publisher.publish(name, list(letters.values()))
         self._check(topic)
         errors: dict[int, RequestError] = {}
         copies: dict[int, Copy] = {}
@@ -130,13 +144,13 @@ class Burials:
     async def _forwarded(
         self, subscription: Subscription, topic: TopicImage, number: int, start: int, origin: int, offsets: set[int]
     ) -> dict[int, int]:
-        """Where the copies of some originals lie that go through an inbox, once they are in the topic.
+        """The places of copies that pass through an inbox, once all of them are in the topic.
 
-        Raises RequestError: also UNKNOWN_TOPIC, if the topic was deleted, and its inbox with it.
+        Raises RequestError: also UNKNOWN_TOPIC if the topic was deleted, together with its inbox.
         """
         found: dict[int, int] = {}
         while True:
-            async for message in self._messages.read_all(topic.name, number, _AT_ONCE, start):
+            async for message in self._browser.read_all(topic.name, number, _AT_ONCE, start):
                 letter = read_dead_letter(message)
                 start = message.offset + 1
                 if (
@@ -149,34 +163,26 @@ class Burials:
             self._check(topic)
             if len(found) == len(offsets):
                 return found
-            await self._pause(_FIRST_WAIT_MS)
+            await pause(self._clock, _FIRST_WAIT_MS)
             self._subscriptions.current(subscription)
 
     def _check(self, topic: TopicImage) -> None:
-        """Raises RequestError if a dead-letter topic was deleted, though another may have its name."""
+        """Raises RequestError if a dead-letter topic was deleted, even if another one has its name now."""
         if self._topics.existing(topic.name).topic_id != topic.topic_id:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic.name}' was deleted")
 
-    async def _pause(self, wait_ms: int) -> None:
-        over = asyncio.get_running_loop().create_future()
-        cancel = self._clock.call_later(wait_ms, lambda: None if over.done() else over.set_result(None))
-        try:
-            await over
-        finally:
-            cancel()
-
 
 def _dead_letter(subscription: Subscription, message: Message, attempt: Attempt) -> OutgoingMessage:
-    """A copy that says where it comes from and why."""
+    """The copy of a message; its headers tell the origin and the reason."""
     origin: list[Header] = [
-        (attributes.DEAD_REASON, (attempt.doomed or "").encode()),
-        (attributes.DEAD_TOPIC, message.topic.encode()),
-        (attributes.DEAD_PARTITION, str(message.partition).encode()),
-        (attributes.DEAD_OFFSET, str(message.offset).encode()),
-        (attributes.DEAD_SUBSCRIPTION, subscription.name.encode()),
-        (attributes.DEAD_DELIVERIES, str(attempt.deliveries).encode()),
-        (attributes.DEAD_FIRST_FAILURE_MS, str(attempt.first_failure_ms).encode()),
-        (attributes.DEAD_LAST_FAILURE_MS, str(attempt.last_failure_ms).encode()),
+        (message_attributes.DEAD_REASON, (attempt.dead_letter_reason or "").encode()),
+        (message_attributes.DEAD_TOPIC, message.topic.encode()),
+        (message_attributes.DEAD_PARTITION, str(message.partition).encode()),
+        (message_attributes.DEAD_OFFSET, str(message.offset).encode()),
+        (message_attributes.DEAD_SUBSCRIPTION, subscription.name.encode()),
+        (message_attributes.DEAD_DELIVERIES, str(attempt.deliveries).encode()),
+        (message_attributes.DEAD_FIRST_FAILURE_MS, str(attempt.first_failure_ms).encode()),
+        (message_attributes.DEAD_LAST_FAILURE_MS, str(attempt.last_failure_ms).encode()),
     ]
-    kept = [each for each in message.headers if each[0] not in _NOT_COPIED]
+    kept = [header for header in message.headers if header[0] not in _NOT_COPIED]
     return OutgoingMessage(value=message.value, key=message.key, headers=(*kept, *origin))

@@ -1,230 +1,190 @@
-"""Requests for leases: each takes the messages that there are, or waits in line for some until its time is up.
+"""Leasing messages: a request takes the messages that are available, or waits until one is.
 
-A subscription's partitions take turns; where messages have priorities, the partition whose first is the most urgent is
-next. A request that is cancelled while it waits, or while its leases are being written, leaves nothing leased. Requests
-end with their subscription, also if another takes its name.
+The partitions of a subscription take turns; where messages have priorities, the partition with the most urgent first
+message is next. A request that is cancelled while it waits, or while its leases are being written, leaves nothing
+leased. Requests fail when their subscription is deleted, even if another one takes its name.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Container, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
+from conveyor.broker.answers import answered, ignored
 from conveyor.broker.hosts.queue_partition import QueuePartition
+from conveyor.broker.hosts.queue_partitions import QueuePartitions
+from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.subscriptions import Subscriptions
-from conveyor.kernel.errors import RequestError
+from conveyor.broker.queues.lease_waiters import LeaseWaiters, WaitDeadline
+from conveyor.broker.queues.message_targets import find_target
+from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Clock
-from conveyor.queues.delivery.ack_id import LeaseName, encode_ack_id
+from conveyor.queues.delivery.ack_id import LeaseId, encode_ack_id
 from conveyor.queues.queue_commands import LeasedMessage, LeasedMessages, LeaseMessages, Release, Target
 from conveyor.queues.subscription.policy import Subscription
+from conveyor.records.message import Message
 
 _MAX_BYTES = 16 << 20
 
-Waiter = asyncio.Future[None]
-Leased = tuple[str, LeasedMessage]
-"""A lease by its ack id."""
+
+class Lease(NamedTuple):
+    """A leased message."""
+
+    ack_id: str
+    message: Message
+    delivery_count: int
+    expires_ms: int
 
 
-class LeaseRequests:
-    """See the module's docstring. partitions_of: the loaded partitions of a topic, by its id."""
+class Leases:
+    """See the module's docstring."""
 
     def __init__(
-        self, subscriptions: Subscriptions, partitions_of: Callable[[UUID], Sequence[QueuePartition]], clock: Clock
+        self,
+        *,
+        metadata: Metadata,
+        subscriptions: Subscriptions,
+        partitions: QueuePartitions,
+        subscribed: SubscribedPartitions,
+        clock: Clock,
     ) -> None:
+        self._metadata = metadata
         self._subscriptions = subscriptions
-        self._partitions_of = partitions_of
+        self._partitions = partitions
+        self._subscribed = subscribed
         self._clock = clock
-        self._waiting: dict[str, dict[UUID, deque[Waiter]]] = {}
-        self._turns: dict[UUID, int] = {}
+        self._waiters = LeaseWaiters()
+        self._next_partition: dict[UUID, int] = {}
         self._is_stopped = False
-
-    async def lease(self, subscription: Subscription, count: int, wait_ms: int, visibility_ms: int) -> list[Leased]:
-        """Up to `count` messages; none if none has come within wait_ms. Raises RequestError."""
-        leased = await self._take(subscription, count, visibility_ms)
-        if leased or wait_ms <= 0:
-            return leased
-        patience = _Patience()
-        cancel = self._clock.time_out(wait_ms, patience.end)
-        try:
-            while not (leased or self._is_stopped or patience.is_over):
-                await self._wait(subscription, patience)
-                leased = await self._take(subscription, count, visibility_ms)
-        finally:
-            cancel()
-        return leased
-
-    def give_back(self, subscription: Subscription, leased: Sequence[tuple[int, Target]]) -> None:
-        """Leases, by partition, that reached nobody: as if they had never been given."""
-        partitions = self._partitions_of(subscription.topic_id)
-        for number, target in leased:
-            partitions[number].submit(Release(subscription=subscription.id, targets=(target,)), lambda _: None)
-
-    def changed(self, partition: QueuePartition) -> None:
-        """A partition may have something new: wake the first request of each subscription that waits for it."""
-        changed = partition.machine.take_changed()
-        waiting = self._waiting.get(partition.messages.identity.topic)
-        if not waiting:
-            return
-        for subscription in changed:
-            waiters = waiting.get(subscription)
-            if waiters and partition.has_messages(subscription):
-                _wake(waiters)
-
-    def end(self, subscription: Subscription, error: RequestError) -> None:
-        """A subscription is deleted: fail the requests that wait for it."""
-        self._turns.pop(subscription.id, None)
-        for waiter in self._waiting.get(subscription.topic, {}).get(subscription.id, ()):
-            if not waiter.done():
-                waiter.set_exception(error)
+        subscriptions.when_removed(self._subscription_removed)
 
     def stop(self) -> None:
-        """Answer all who wait: with nothing."""
+        """Answer every waiting request with no messages."""
         self._is_stopped = True
-        for waiting in self._waiting.values():
-            for waiters in waiting.values():
-                while waiters:
-                    _wake(waiters)
+        self._waiters.wake_all()
 
-    async def _take(self, subscription: Subscription, count: int, visibility_ms: int) -> list[Leased]:
+    async def lease(self, name: str, max_messages: int, wait_ms: int, visibility_ms: int | None) -> list[Lease]:
+        """Lease up to `max_messages`; none if none arrived within `wait_ms`. Raises RequestError."""
+        subscription = self._subscriptions.existing(name)
+        await self._subscribed.served(subscription)
+        if visibility_ms is None:
+            visibility_ms = subscription.policy.visibility_timeout_ms
+        leases = await self._take(subscription, max_messages, visibility_ms)
+        if leases or wait_ms <= 0:
+            return leases
+        deadline = WaitDeadline()
+        cancel = self._clock.time_out(wait_ms, deadline.end)
+        try:
+            while not (leases or self._is_stopped or deadline.is_over):
+                self._subscriptions.current(subscription)
+                await self._waiters.wait(subscription, deadline)
+                leases = await self._take(subscription, max_messages, visibility_ms)
+        finally:
+            cancel()
+        return leases
+
+    def give_back(self, name: str, leases: Sequence[Lease]) -> None:
+        """End leases that reached no client: their messages count as never delivered. Raises RequestError."""
+        subscription = self._subscriptions.existing(name)
+        partitions = self._partitions.of(subscription.topic_id)
+        for lease in leases:
+            found = find_target(subscription, lease.ack_id, len(partitions))
+            if not isinstance(found, RequestError):
+                number, target = found
+                partitions[number].submit(Release(subscription=subscription.id, targets=(target,)), ignored)
+
+    def changed(self, partition: QueuePartition) -> None:
+        """A partition may have new messages: wake the first waiting request of each subscription that has some."""
+        changed = partition.machine.take_changed()
+        topic = partition.messages.identity.topic
+        waiting = self._waiters.subscriptions(topic)
+        for subscription in changed if waiting else ():
+            if subscription in waiting and partition.has_messages(subscription):
+                self._waiters.wake(topic, subscription)
+
+    def _subscription_removed(self, subscription: Subscription) -> None:
+        kind, deleted = ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{subscription.name}'"
+        if subscription.topic_id not in self._metadata.image.names_by_id:
+            kind, deleted = ErrorKind.UNKNOWN_TOPIC, f"topic '{subscription.topic}'"
+        self._next_partition.pop(subscription.id, None)
+        self._waiters.fail(subscription, RequestError(kind, f"{deleted} was deleted"))
+
+    async def _take(self, subscription: Subscription, count: int, visibility_ms: int) -> list[Lease]:
         taken: list[tuple[QueuePartition, LeasedMessage]] = []
         left_bytes = _MAX_BYTES
         failures: dict[int, RequestError] = {}
         try:
             while len(taken) < count and left_bytes > 0:
-                chosen = self._next(self._subscriptions.current(subscription), failures)
+                chosen = self._choose(self._subscriptions.current(subscription), failures)
                 if chosen is None:
                     break
-                partition, floor = chosen
-                wanted = LeaseMessages(
+                partition, lowest_priority = chosen
+                command = LeaseMessages(
                     subscription=subscription.id,
                     count=count - len(taken),
                     max_bytes=left_bytes,
                     visibility_ms=visibility_ms,
-                    lowest_priority=floor,
+                    lowest_priority=lowest_priority,
                 )
                 try:
-                    found = await _lease(partition, wanted)
-                except RequestError as error:  # The other partitions go on.
+                    leased = await _ask(partition, command)
+                except RequestError as error:  # The other partitions can still serve the request.
                     failures[partition.number] = error
                     continue
-                taken += [(partition, each) for each in found.messages]
-                left_bytes -= sum(each.message.weight_bytes for each in found.messages)
-                if not found.messages:
-                    await asyncio.sleep(0)  # A filter lets little through: others have a turn, too.
+                taken += [(partition, message) for message in leased.messages]
+                left_bytes -= sum(message.message.weight_bytes for message in leased.messages)
+                if not leased.messages:
+                    await asyncio.sleep(0)  # A filter that rejects most messages must not block the event loop.
         except asyncio.CancelledError:
-            for partition, each in taken:
-                _release(partition, subscription.id, [each])
+            for partition, message in taken:
+                _release(partition, subscription.id, [message])
             raise
         if failures and not taken:
             raise next(iter(failures.values()))
-        return [(_ack_id(subscription, partition, each), each) for partition, each in taken]
+        return [_lease(subscription, partition, message) for partition, message in taken]
 
-    def _next(self, subscription: Subscription, without: Container[int]) -> tuple[QueuePartition, int] | None:
-        """The partition to ask, and the priority down to which its messages come before all others'.
+    def _choose(self, subscription: Subscription, failed: Container[int]) -> tuple[QueuePartition, int] | None:
+        """The partition to ask, and the lowest priority to take from it before another partition is more urgent.
 
-        None: there is nothing. A request that then waits, with no await in between, misses no message.
+        None if there are no messages. A request that then waits without an `await` in between misses no message.
         """
-        partitions = self._partitions_of(subscription.topic_id)
+        partitions = self._partitions.of(subscription.topic_id)
         now_ms = self._clock.now_ms()
-        turn = self._turns.get(subscription.id, 0)
+        first = self._next_partition.get(subscription.id, 0)
         ready: list[tuple[int, QueuePartition]] = []
         for place in range(len(partitions)):
-            partition = partitions[(turn + place) % len(partitions)]
+            partition = partitions[(first + place) % len(partitions)]
             queue = partition.machine.queue(subscription.id)
-            if partition.number in without or queue is None or not queue.has_messages:
+            if partition.number in failed or queue is None or not queue.has_messages:
                 continue
             priority = queue.deliveries.available.first_priority(now_ms)
             if priority is not None:
                 ready.append((priority, partition))
         if not ready:
             return None
-        chosen = max(ready, key=lambda each: each[0])
+        chosen = max(ready, key=lambda candidate: candidate[0])
         ready.remove(chosen)
-        self._turns[subscription.id] = chosen[1].number + 1
+        self._next_partition[subscription.id] = chosen[1].number + 1
         return chosen[1], max((priority for priority, _ in ready), default=0)
 
-    async def _wait(self, subscription: Subscription, patience: "_Patience") -> None:
-        self._subscriptions.current(subscription)
-        waiting = self._waiting.setdefault(subscription.topic, {})
-        waiters = waiting.setdefault(subscription.id, deque())
-        waiter: Waiter = asyncio.get_running_loop().create_future()
-        waiters.append(waiter)
-        patience.waiter = waiter
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                _wake(waiters)  # It was told, and cannot take it: the next one may.
-            raise
-        finally:
-            patience.waiter = None
-            if waiter in waiters:
-                waiters.remove(waiter)
-            if not waiters and waiting.get(subscription.id) is waiters:
-                del waiting[subscription.id]
-                if not waiting and self._waiting.get(subscription.topic) is waiting:
-                    del self._waiting[subscription.topic]
 
+async def _ask(partition: QueuePartition, command: LeaseMessages) -> LeasedMessages:
+    """Ask one partition. Leases that arrive after the request was cancelled are given back."""
 
-class _Patience:
-    """How long one request still waits: until it is over, with `waiter` as what it waits for meanwhile, if it does."""
+    def submit(answer: Callable[[LeasedMessages | RequestError], None]) -> None:
+        partition.submit(command, answer)  # The command is not withdrawn: its leases are given back.
 
-    __slots__ = ("is_over", "waiter")
-
-    def __init__(self) -> None:
-        self.is_over = False
-        self.waiter: Waiter | None = None
-
-    def end(self) -> None:
-        self.is_over = True
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
-
-
-def _wake(waiters: deque[Waiter]) -> None:
-    while waiters:
-        waiter = waiters.popleft()
-        if not waiter.done():
-            waiter.set_result(None)
-            return
-
-
-async def _lease(partition: QueuePartition, command: LeaseMessages) -> LeasedMessages:
-    """Ask one partition. If nobody waits for the answer any more when it comes, it is given back."""
-    answered: asyncio.Future[object] | None = None
-    answers: list[object] = []
-
-    def respond(reply: object) -> None:
-        answers.append(reply)
-        if answered is None:
-            return
-        if not answered.cancelled():
-            answered.set_result(reply)
-        elif isinstance(reply, LeasedMessages):
-            _release(partition, command.subscription, reply.messages)
-
-    partition.submit(command, respond)
-    if not answers:
-        answered = asyncio.get_running_loop().create_future()
-        try:
-            await answered
-        except asyncio.CancelledError:
-            if answers and isinstance(answers[0], LeasedMessages):  # It came in the turn of the cancellation.
-                _release(partition, command.subscription, answers[0].messages)
-            raise
-    reply = answers[0]
-    if isinstance(reply, RequestError):
-        raise reply
-    assert isinstance(reply, LeasedMessages)
-    return reply
+    return await answered(submit, lambda leased: _release(partition, command.subscription, leased.messages))
 
 
 def _release(partition: QueuePartition, subscription: UUID, messages: Sequence[LeasedMessage]) -> None:
-    targets = tuple(Target(each.message.offset, (each.incarnation, each.number)) for each in messages)
+    targets = tuple(Target(leased.message.offset, (leased.incarnation, leased.number)) for leased in messages)
     if targets:
-        partition.submit(Release(subscription=subscription, targets=targets), lambda _: None)
+        partition.submit(Release(subscription=subscription, targets=targets), ignored)
 
 
-def _ack_id(subscription: Subscription, partition: QueuePartition, leased: LeasedMessage) -> str:
-    name = LeaseName(partition.number, leased.message.offset, leased.incarnation, leased.number)
-    return encode_ack_id(subscription.id, name)
+def _lease(subscription: Subscription, partition: QueuePartition, leased: LeasedMessage) -> Lease:
+    lease_id = LeaseId(partition.number, leased.message.offset, leased.incarnation, leased.number)
+    ack_id = encode_ack_id(subscription.id, lease_id)
+    return Lease(ack_id, leased.message, leased.delivery_count, leased.ends_ms)

@@ -1,4 +1,4 @@
-"""The messages that clients name: by the ack id of a lease, or by the id of the message."""
+"""Resolves the names that clients give to messages: the ack id of a lease, or the id of the message."""
 
 from collections.abc import Sequence
 
@@ -11,10 +11,10 @@ from conveyor.records.message import is_message_id, parse_message_id
 
 
 def find_target(subscription: Subscription, text: str, partition_count: int) -> tuple[int, Target] | RequestError:
-    """The partition and the message that an ack id or a message id names."""
-    name = decode_ack_id(subscription.id, text)
-    if name is not None and name.partition < partition_count:
-        return name.partition, Target(name.offset, (name.incarnation, name.number))
+    """The partition and the target that an ack id or a message id names, or the error to answer."""
+    lease_id = decode_ack_id(subscription.id, text)
+    if lease_id is not None and lease_id.partition < partition_count:
+        return lease_id.partition, Target(lease_id.offset, (lease_id.incarnation, lease_id.number))
     if not is_message_id(text):
         return RequestError(
             ErrorKind.INVALID_ACK_ID,

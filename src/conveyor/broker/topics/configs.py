@@ -14,7 +14,7 @@ _MINUTE_MS = 60_000
 
 
 class ConfigSource(Enum):
-    """Where a value comes from."""
+    """The source of a value."""
 
     TOPIC = auto()
     BROKER_AT_RUN_TIME = auto()
@@ -31,20 +31,20 @@ Synonym = tuple[str, str, ConfigSource]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One setting and its value as text. `synonyms`: every value that was given, the one in force first."""
+    """One setting and its value as text. `synonyms`: all configured values, the effective one first."""
 
     name: str
     value: str
     source: ConfigSource
     kind: type
-    several: bool
+    is_list: bool
     doc: str
     read_only: bool
     synonyms: tuple[Synonym, ...]
 
 
 def topic_configs(topic: TopicImage, layers: LayeredSettings) -> list[ConfigEntry]:
-    """Every setting of a topic."""
+    """Return every setting of a topic."""
     in_force = topic_settings(layers.in_force.topics, topic.config)
     entries = []
     for name, declared in topic_setting_fields().items():
@@ -57,7 +57,7 @@ def topic_configs(topic: TopicImage, layers: LayeredSettings) -> list[ConfigEntr
 
 
 def broker_configs(layers: LayeredSettings) -> list[ConfigEntry]:
-    """Every setting of this broker, and some that Kafka has as settings, which here are as they are."""
+    """Return every setting of this broker, and some of Kafka's settings that are fixed here."""
     entries = []
     for name, setting in broker_settings().items():
         value = getattr(getattr(layers.in_force, setting.section), setting.declared.name)
@@ -67,7 +67,7 @@ def broker_configs(layers: LayeredSettings) -> list[ConfigEntry]:
 
 
 def all_brokers_configs(layers: LayeredSettings) -> list[ConfigEntry]:
-    """What was changed at run time for all brokers, and nothing else, as in Kafka."""
+    """Return only the settings that were changed at run time for all brokers, as in Kafka."""
     source = ConfigSource.ALL_BROKERS_AT_RUN_TIME
     return [
         _entry(name, broker_settings()[name].declared, text, [(name, text, source)])
@@ -76,7 +76,7 @@ def all_brokers_configs(layers: LayeredSettings) -> list[ConfigEntry]:
 
 
 def group_configs(group_id: str, layers: LayeredSettings) -> list[ConfigEntry]:
-    """Every setting that a group may have: its own, else the broker's."""
+    """Return every setting that a group may override: the group's value, or else the broker's."""
     names = {setting.path: name for name, setting in broker_settings().items()}
     own, in_force = layers.of_groups.get(group_id, {}), layers.group_settings.get(group_id, layers.in_force.groups)
     entries = []
@@ -88,7 +88,7 @@ def group_configs(group_id: str, layers: LayeredSettings) -> list[ConfigEntry]:
 
 
 def logger_configs(levels: Mapping[str, str]) -> list[ConfigEntry]:
-    """The levels of the loggers, by name."""
+    """Return the levels of the loggers, by name."""
     source = ConfigSource.LOGGER
     return [
         ConfigEntry(
@@ -96,8 +96,8 @@ def logger_configs(levels: Mapping[str, str]) -> list[ConfigEntry]:
             value=level,
             source=source,
             kind=str,
-            several=False,
-            doc="How much this logger writes, until the broker stops.",
+            is_list=False,
+            doc="The level of this logger, until the broker stops.",
             read_only=False,
             synonyms=((name, level, source),),
         )
@@ -106,20 +106,20 @@ def logger_configs(levels: Mapping[str, str]) -> list[ConfigEntry]:
 
 
 def as_text(value: Any) -> str:
-    """A setting's value as Kafka writes it."""
+    """Return a setting's value as Kafka writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _fixed_entries(settings: Settings) -> list[ConfigEntry]:
     offsets_retention_ms = settings.groups.offsets_retention_ms
     return [
-        _fixed("default.replication.factor", 1, "Replicas of a topic that does not say: there is one broker."),
+        _fixed("default.replication.factor", 1, "Default number of replicas of a topic: the cluster has one broker."),
         _fixed("offsets.topic.replication.factor", 1, "Replicas of the topic that holds committed offsets."),
         _fixed("delete.topic.enable", True, "Topics can be deleted."),
         _fixed(
             "offsets.retention.minutes",
             -(-offsets_retention_ms // _MINUTE_MS),
-            "Committed offsets of an empty group are forgotten after this; groups.offsets_retention_ms says it in ms.",
+            "Committed offsets of an empty group are deleted after this time; groups.offsets_retention_ms holds ms.",
         ),
     ]
 
@@ -131,7 +131,7 @@ def _fixed(name: str, value: bool | int, doc: str) -> ConfigEntry:
         value=as_text(value),
         source=source,
         kind=type(value),
-        several=False,
+        is_list=False,
         doc=doc,
         read_only=True,
         synonyms=((name, as_text(value), source),),
@@ -139,7 +139,7 @@ def _fixed(name: str, value: bool | int, doc: str) -> ConfigEntry:
 
 
 def _broker_synonyms(name: str, layers: LayeredSettings) -> list[Synonym]:
-    """Every value that a broker's setting was given, the one in force first; its default if it was given none."""
+    """Return all configured values of a setting, the effective one first; only the default if there are none."""
     setting = broker_settings()[name]
     at_run_time = [
         (name, texts[name], source)
@@ -167,7 +167,7 @@ def _entry(
         value=as_text(value),
         source=synonyms[0][2],
         kind=type(declared.default),
-        several=declared.metadata["several"],
+        is_list=declared.metadata["is_list"],
         doc=declared.metadata["doc"],
         read_only=read_only,
         synonyms=tuple(synonyms),

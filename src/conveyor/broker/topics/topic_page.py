@@ -1,42 +1,41 @@
-"""Topics and their partitions, so many partitions at a time, in the order of the topics' names (KIP-966)."""
+"""Pages of topics and their partitions: a limited number of partitions, in the order of topic names (KIP-966)."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from conveyor.cluster.image import ClusterImage, TopicImage
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 
 class Cursor(NamedTuple):
-    """Where a page begins: a topic's name, and the first of its partitions."""
+    """The start of a page: a topic's name, and the first of its partitions."""
 
     topic: str
     partition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSlice:
-    """Some partitions of one topic; `topic` is None for a name that was asked for and is not there."""
+class TopicSlice(msgspec.Struct, frozen=True, kw_only=True):
+    """Some partitions of one topic; `topic` is None for a requested name that does not exist."""
 
     name: str
     topic: TopicImage | None
     partitions: range = range(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicPage:
-    """The slices of a page, and where the next one begins; None after the last."""
+class TopicPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The slices of a page, and the start of the next one; None after the last."""
 
     slices: tuple[TopicSlice, ...]
     following: Cursor | None = None
 
 
 def topic_page(image: ClusterImage, names: Collection[str] | None, start: Cursor | None, limit: int) -> TopicPage:
-    """The page from `start` on, with `limit` partitions at most: of the topics named, of all for None.
+    """Return the page from `start` on, with at most `limit` partitions: of the named topics, or of all topics for None.
 
-    A topic in the cursor that is gone by now, when all are asked for, is passed over. Raises RequestError
-    (INVALID_REQUEST) for a cursor that no page of this request can have given.
+    When all topics are requested, a deleted topic in the cursor is skipped. Raises RequestError (INVALID_REQUEST) for a
+    cursor that this request cannot have returned.
     """
     _check_cursor(names, start)
     first = start or Cursor("", 0)
@@ -65,4 +64,4 @@ def _check_cursor(names: Collection[str] | None, start: Cursor | None) -> None:
     if start.partition < 0:
         raise RequestError(ErrorKind.INVALID_REQUEST, f"the cursor's partition is {start.partition}")
     if names is not None and start.topic not in names:
-        raise RequestError(ErrorKind.INVALID_REQUEST, f"the cursor's topic '{start.topic}' is not asked for")
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"the cursor's topic '{start.topic}' is not in the request")

@@ -1,4 +1,4 @@
-"""`conveyor group`: list and delete consumer groups here; describing and resetting have a module each."""
+"""`conveyor group`: the commands list and delete; describe and reset each have a module of their own."""
 
 import json
 from typing import Annotated
@@ -19,9 +19,9 @@ from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, Jso
 from conveyor.cli.terminal.table import print_table
 
 app = typer.Typer(
-    help="Look at consumer groups, move them, delete them.\n\n"
-    "A group is a team of consumers: each partition is read by one member, and the group remembers the offset at\n"
-    "which it goes on (it commits it).\n\n"
+    help="Inspect consumer groups, reset their offsets, delete them.\n\n"
+    "A group is a team of consumers. Each partition is read by one member, and the group commits the offset at\n"
+    "which reading continues.\n\n"
     "\b\nExamples:\n  conveyor group list\n  conveyor group describe billing",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -31,7 +31,7 @@ app = typer.Typer(
 def list_(as_json: Json = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """List the groups.
 
-    The type is classic or consumer: the protocol that the members speak (consumer is that of KIP-848).
+    The type is the protocol that the members speak: classic, or consumer (KIP-848).
 
     \b
     Example:
@@ -39,20 +39,20 @@ def list_(as_json: Json = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> No
     """
     admin = admin_client(bootstrap)
     groups = listed_groups(admin)
-    described = described_groups(admin, [each.group_id for each in groups])
+    described = described_groups(admin, [group.group_id for group in groups])
     rows = [
         {
-            "group": each.group_id,
-            "state": plain(each.state),
-            "type": plain(each.type),
-            "members": len(described[each.group_id].members),
+            "group": group.group_id,
+            "state": plain(group.state),
+            "type": plain(group.type),
+            "members": len(described[group.group_id].members),
         }
-        for each in groups
+        for group in groups
     ]
     if as_json:
         return typer.echo(json.dumps(rows))
     if not rows:
-        return typer.echo("no groups yet: 'conveyor consume TOPIC --group NAME' makes one")
+        return typer.echo("no groups yet: 'conveyor consume TOPIC --group NAME' creates one")
     print_table(list(rows[0]), [list(row.values()) for row in rows])
 
 
@@ -62,7 +62,7 @@ def delete(
 ) -> None:
     """Delete a group that has no members.
 
-    The offsets it has committed go with it; the records stay.
+    Its committed offsets are deleted too; the records stay.
 
     \b
     Example:

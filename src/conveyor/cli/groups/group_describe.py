@@ -1,4 +1,4 @@
-"""`conveyor group describe`: who reads what, and how far behind."""
+"""`conveyor group describe`: the members of a group, their partitions and their lag."""
 
 import json
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ def describe(
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show how far behind a group is, and its members.
+    """Show a group's members and how far behind they are.
 
-    Lag is how many records are left to read: the end of the log less the offset that the group has committed.
+    Lag is the number of records that are left to read: the log end offset minus the committed offset.
 
     \b
     Examples:
@@ -39,11 +39,11 @@ def describe(
     group = described_groups(admin, [name])[name]
     committed = committed_offsets(admin, name)
     readers = _readers(group.members)
-    there = cluster_metadata(admin, bootstrap).topics
-    known = [
-        place for place in {**committed, **readers} if place[0] in there and place[1] in there[place[0]].partitions
+    topics = cluster_metadata(admin, bootstrap).topics
+    existing = [
+        place for place in {**committed, **readers} if place[0] in topics and place[1] in topics[place[0]].partitions
     ]
-    rows = _rows(committed, log_ranges(admin, known), readers)
+    rows = _rows(committed, log_ranges(admin, existing), readers)
     total_lag = sum(row["lag"] or 0 for row in rows)
     if as_json:
         return typer.echo(json.dumps(_document(name, group, rows, total_lag)))
@@ -51,8 +51,12 @@ def describe(
 
 
 def _readers(members: list[Any]) -> dict[Place, Any]:
-    """Which member reads a partition."""
-    return {(each.topic, each.partition): member for member in members for each in member.assignment.topic_partitions}
+    """The member that reads each partition."""
+    return {
+        (partition.topic, partition.partition): member
+        for member in members
+        for partition in member.assignment.topic_partitions
+    }
 
 
 def _rows(
@@ -83,13 +87,13 @@ def _host(member: Any) -> str:
 def _document(name: str, group: Any, rows: list[dict[str, Any]], total_lag: int) -> dict[str, Any]:
     members = [
         {
-            "member": each.member_id,
-            "client": each.client_id,
-            "instance": each.group_instance_id,
-            "host": _host(each),
-            "partitions": len(each.assignment.topic_partitions),
+            "member": member.member_id,
+            "client": member.client_id,
+            "instance": member.group_instance_id,
+            "host": _host(member),
+            "partitions": len(member.assignment.topic_partitions),
         }
-        for each in group.members
+        for member in group.members
     ]
     return {
         "group": name,
@@ -111,8 +115,8 @@ def _print(name: str, group: Any, rows: list[dict[str, Any]], total_lag: int) ->
         columns = ["topic", "partition", "committed", "log end", "lag", "member", "host"]
         print_table(columns, [list(row.values()) for row in rows])
         typer.echo()
-    for each in group.members:
-        if not each.assignment.topic_partitions:
-            typer.echo(f"member {each.member_id} at {_host(each)} has no partitions")
+    for member in group.members:
+        if not member.assignment.topic_partitions:
+            typer.echo(f"member {member.member_id} at {_host(member)} has no partitions")
     unknown = sum(row["lag"] is None for row in rows)
     typer.echo(f"total lag: {total_lag}" + (f", and {counted(unknown, 'partition')} of unknown lag" if unknown else ""))

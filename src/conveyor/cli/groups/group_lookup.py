@@ -1,4 +1,4 @@
-"""What the `conveyor group` commands ask the broker about a group."""
+"""Questions about groups that several `conveyor group` commands ask the broker."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ def described_groups(admin: Any, groups: list[str]) -> dict[str, Any]:
 
 
 def is_there(admin: Any, group: str) -> bool:
-    """Whether the broker knows the group. Raises ClientError."""
-    return any(each.group_id == group for each in listed_groups(admin))
+    """Whether the group exists. Raises ClientError."""
+    return any(listing.group_id == group for listing in listed_groups(admin))
 
 
 def unknown_group(group: str) -> ClientError:
@@ -32,7 +32,7 @@ def unknown_group(group: str) -> ClientError:
 
 
 def refuse_live_members(admin: Any, group: str) -> None:
-    """Raises ClientError while somebody reads as a member of the group."""
+    """Raises ClientError while the group has members."""
     members = described_groups(admin, [group])[group].members
     if members:
         raise live_members(group, counted(len(members), "live member"))
@@ -43,7 +43,7 @@ def live_members(group: str, how_many: str = "live members") -> ClientError:
 
 
 def committed_offsets(admin: Any, group: str) -> dict[Place, int]:
-    """Where the group goes on, by topic and partition, in order. Raises ClientError."""
+    """The offsets at which the group continues, sorted by topic and partition. Raises ClientError."""
     from confluent_kafka import ConsumerGroupTopicPartitions
 
     asked = [ConsumerGroupTopicPartitions(group)]
@@ -56,5 +56,5 @@ def committed_offsets(admin: Any, group: str) -> dict[Place, int]:
 
 
 def plain(name: Any) -> str:
-    """A state or a type of the client's, in words."""
+    """The client's constant for a state or a type, in lower case with spaces."""
     return str(name.name).lower().replace("_", " ")

@@ -1,4 +1,4 @@
-"""`conveyor group reset`: a group goes on somewhere else."""
+"""`conveyor group reset`: move the committed offsets of a group."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -29,27 +29,27 @@ from conveyor.cli.terminal.table import print_table
 
 def reset(
     name: Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")],
-    to: Annotated[str | None, typer.Option(metavar=METAVAR, help="Where it is to go on.")] = None,
+    to: Annotated[str | None, typer.Option(metavar=METAVAR, help="Where the group continues.")] = None,
     shift_by: Annotated[
-        int | None, typer.Option(metavar="N", help="So many records further on; back, if it is negative.")
+        int | None, typer.Option(metavar="N", help="Skip this many records; negative: go back.")
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TOPIC[:P,...]", help="Only this topic, or these partitions of it; may be said several times."
-        ),
+        typer.Option(metavar="TOPIC[:P,...]", help="Only this topic, or these partitions of it; can be repeated."),
     ] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this, it is only shown.")] = False,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Move the offsets; without this option, only show the plan.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Move the offsets at which a group goes on.
+    """Move the offsets at which a group continues.
 
-    Shows from where to where and, with --execute, does it. Without --topic, all partitions that the group has committed
-    are moved. An offset that a log does not hold becomes the nearest that it holds. The group may have no members
-    meanwhile: stop its consumers first.
+    Shows the old and the new offsets and, with --execute, commits the new ones. Without --topic, moves every partition
+    for which the group has committed an offset. An offset outside the log becomes the nearest offset inside it. The
+    group must have no members: stop its consumers first.
 
-    TIME is a date and time, local if it names no zone (2026-11-21T08:00, 2026-11-21T08:00Z), or how long ago (-90s,
-    -15m, -2h, -3d).
+    TIME is a date and time, in local time unless it names a zone (2026-11-21T08:00, 2026-11-21T08:00Z), or how long ago
+    (-90s, -15m, -2h, -3d).
 
     \b
     Examples:
@@ -58,13 +58,13 @@ def reset(
       conveyor group reset billing --shift-by -1 --topic orders:0,3 --execute
     """
     if (to is None) == (shift_by is None):
-        raise ClientError("say where the group is to go on: give either --to or --shift-by")
+        raise ClientError("the new position is missing or given twice: give either --to or --shift-by")
     position = None if to is None else parse_position("--to", to)
     admin = admin_client(bootstrap)
     if is_there(admin, name):
         refuse_live_members(admin, name)
     elif topic:
-        typer.echo(f"group {name} is not there yet: this makes it", err=True)
+        typer.echo(f"group {name} does not exist yet: --execute creates it", err=True)
     else:
         raise unknown_group(name)
     committed = committed_offsets(admin, name)
@@ -75,7 +75,7 @@ def reset(
         moved = _shifted(name, committed, ranges, shift_by or 0)
     _print(committed, moved)
     if not execute:
-        return typer.echo("nothing is changed yet: say --execute to do it", err=True)
+        return typer.echo("nothing is changed yet: add --execute to move the offsets", err=True)
     _commit(admin, name, moved)
     typer.echo(f"group {name}: moved {counted(len(moved), 'partition')}", err=True)
 
@@ -83,12 +83,12 @@ def reset(
 def _places(admin: Any, bootstrap: str, topics: list[str] | None, committed: Mapping[Place, int]) -> list[Place]:
     if not topics:
         if not committed:
-            raise ClientError("the group has committed no offsets: say with --topic what to move")
+            raise ClientError("the group has committed no offsets: name the topics with --topic")
         return list(committed)
     places: dict[Place, None] = {}
     for text in topics:
         topic, wanted = _topic_and_partitions(text)
-        places |= dict.fromkeys((topic, each) for each in require_partitions(admin, bootstrap, topic, wanted))
+        places |= dict.fromkeys((topic, number) for number in require_partitions(admin, bootstrap, topic, wanted))
     return list(places)
 
 
@@ -98,14 +98,14 @@ def _topic_and_partitions(text: str) -> tuple[str, list[int] | None]:
     if not separator:
         return topic, None
     if not all(each.isascii() and each.isdecimal() for each in numbers.split(",")):
-        raise ClientError(f"--topic {text}: it takes TOPIC or TOPIC:PARTITION,..., such as orders:0,3")
+        raise ClientError(f"--topic {text}: expected TOPIC or TOPIC:PARTITION,..., such as orders:0,3")
     return topic, [int(each) for each in numbers.split(",")]
 
 
 def _shifted(group: str, committed: Mapping[Place, int], ranges: Mapping[Place, LogRange], by: int) -> dict[Place, int]:
     for topic, partition in ranges.keys() - committed.keys():
         raise ClientError(
-            f"group '{group}' has committed nothing in partition {partition} of '{topic}' to shift from: use --to"
+            f"group '{group}' has no committed offset in partition {partition} of '{topic}' to shift: use --to"
         )
     return {place: within(held, committed[place] + by) for place, held in ranges.items()}
 
@@ -124,8 +124,10 @@ def _commit(admin: Any, group: str, offsets: Mapping[Place, int]) -> None:
     wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
     asked = [ConsumerGroupTopicPartitions(group, wanted)]
     done = answer(admin.alter_consumer_group_offsets(asked, **request_timeout())[group])
-    for each in done.topic_partitions:
-        if each.error is not None and each.error.code() == KafkaError.UNKNOWN_MEMBER_ID:
+    for partition in done.topic_partitions:
+        if partition.error is not None and partition.error.code() == KafkaError.UNKNOWN_MEMBER_ID:
             raise live_members(group)
-        if each.error is not None:
-            raise ClientError(f"partition {each.partition} of '{each.topic}' is not moved: {each.error.str()}")
+        if partition.error is not None:
+            raise ClientError(
+                f"partition {partition.partition} of '{partition.topic}' was not moved: {partition.error.str()}"
+            )

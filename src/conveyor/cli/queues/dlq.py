@@ -1,4 +1,4 @@
-"""`conveyor dlq`: dead letters, listed, looked at and given up here; redriving has a module of its own."""
+"""`conveyor dlq`: the commands list, peek and drop for dead letters; redrive has a module of its own."""
 
 import json
 from typing import Annotated, Any
@@ -14,9 +14,9 @@ from conveyor.cli.terminal.position import iso_time
 from conveyor.cli.terminal.table import print_table
 
 app = typer.Typer(
-    help="Look at dead letters, deliver them again, give them up.\n\n"
-    "A message that a subscription has delivered too often, or that was rejected, is a dead letter: a copy of it lies\n"
-    "in the subscription's dead-letter topic, and says why.\n\n"
+    help="Inspect dead letters, deliver them again, drop them.\n\n"
+    "A message becomes a dead letter when a subscription has delivered it too often, or when it was rejected. A copy\n"
+    "in the subscription's dead-letter topic gives the reason.\n\n"
     "\b\nExamples:\n  conveyor dlq list\n  conveyor dlq peek billing\n  conveyor dlq redrive billing --rate 100",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -24,7 +24,7 @@ app = typer.Typer(
 
 
 def list_(as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
-    """List the dead-letter topics, and the subscriptions that send theirs there.
+    """List the dead-letter topics and the subscriptions that use each.
 
     \b
     Example:
@@ -42,17 +42,17 @@ def list_(as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None)
 def peek(
     name: Name,
     max_: Annotated[
-        int, typer.Option("--max", "-n", min=1, max=1000, metavar="N", help="At most so many dead letters.")
+        int, typer.Option("--max", "-n", min=1, max=1000, metavar="N", help="The largest number of dead letters.")
     ] = 10,
     filter_: Filter = None,
     as_json: Json = False,
     http: Http = DEFAULT_HTTP,
     token: Token = None,
 ) -> None:
-    """Look at the oldest dead letters of a subscription, and why they are dead.
+    """Show the oldest dead letters of a subscription and their reasons.
 
-    A message is named by its id in the subscription's own topic, as redrive and drop take it. What is shown is its copy
-    in the dead-letter topic; the last column says where that lies. Bytes that are no text are shown in base64.
+    The first column is the id of the original message, which redrive and drop take. The other columns show its copy in
+    the dead-letter topic; the last one is the id of the copy. Bytes that are not text are shown in base64.
 
     \b
     Examples:
@@ -68,10 +68,10 @@ def peek(
         columns = ["message", "reason", "deliveries", "last failure", "key", "payload", "dead letter"]
         print_table(columns, [_row(each) for each in found])
     elif filter_ or not without_copy:
-        typer.echo(f"no dead letters of {name}" + (" for which the filter is true" if filter_ else ""))
+        typer.echo(f"no dead letters of {name}" + (" that match the filter" if filter_ else ""))
     if without_copy:
         typer.echo(
-            f"{counted(without_copy, 'dead letter')} of {name} without a copy in the dead-letter topic to look at: "
+            f"{counted(without_copy, 'dead letter')} of {name} without a copy in the dead-letter topic to show: "
             f"'conveyor dlq redrive {name}' still delivers the originals",
             err=True,
         )
@@ -92,9 +92,9 @@ def drop(
     http: Http = DEFAULT_HTTP,
     token: Token = None,
 ) -> None:
-    """Give dead letters up: they no longer count, and cannot be delivered again.
+    """Drop dead letters: they no longer count and cannot be redriven.
 
-    Their copies stay in the dead-letter topic, as long as it keeps them.
+    Their copies stay in the dead-letter topic until its retention deletes them.
 
     \b
     Examples:
@@ -104,8 +104,8 @@ def drop(
     """
     client = HttpClient(http, token)
     dead = client.get(path_to("subscriptions", name))["dead"]
-    which = "those that are meant of " if filter_ or message_id else ""
-    confirm(f"Give up {which}{counted(dead, 'dead letter')} of {name}?", yes)
+    which = "the selected ones of " if filter_ or message_id else ""
+    confirm(f"Drop {which}{counted(dead, 'dead letter')} of {name}?", yes)
     answer = client.post(path_to("dlq", name, "drop"), selection(filter_, message_id))
     dropped = f"dropped {counted(answer['dropped'], 'dead letter')} of {name}"
     typer.echo(json.dumps(answer) if as_json else dropped)

@@ -1,4 +1,4 @@
-"""`conveyor dlq redrive`: dead letters are delivered again, a portion at a time."""
+"""`conveyor dlq redrive`: deliver dead letters again, in portions."""
 
 import json
 from collections.abc import Iterator
@@ -12,13 +12,11 @@ from conveyor.cli.terminal.kafka_client import ClientError, Json, counted
 
 Filter = Annotated[
     str | None,
-    typer.Option("--filter", metavar="EXPR", help="Only those for whose copies this CEL expression is true."),
+    typer.Option("--filter", metavar="EXPR", help="Only dead letters whose copies match this CEL expression."),
 ]
 MessageIds = Annotated[
     list[str] | None,
-    typer.Option(
-        "--message-id", metavar="ID", help="Only this one, as 'dlq peek' shows it; may be said several times."
-    ),
+    typer.Option("--message-id", metavar="ID", help="Only this message, by its id in 'dlq peek'; can be repeated."),
 ]
 
 _MOST_AT_ONCE = 1000
@@ -29,16 +27,16 @@ def redrive(
     filter_: Filter = None,
     message_id: MessageIds = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", min=0.01, metavar="X", help="At most so many a second.")
+        float | None, typer.Option("--rate", min=0.01, metavar="X", help="Largest number of messages per second.")
     ] = None,
     as_json: Json = False,
     http: Http = DEFAULT_HTTP,
     token: Token = None,
 ) -> None:
-    """Deliver dead letters again, to their subscription alone; the oldest first.
+    """Deliver dead letters again to their own subscription, the oldest first.
 
-    Ctrl-C ends it, once the broker is done with what it was asked for last: at most a second's worth at the rate, and a
-    thousand. What is not redriven stays a dead letter.
+    Ctrl-C stops after the portion that the broker is working on: at most one second's worth at the rate, and at most
+    1,000 messages. The others stay dead letters.
 
     \b
     Examples:
@@ -50,16 +48,18 @@ def redrive(
 
     client, done = HttpClient(http, token), 0
     unknown: list[str] = []
-    named = list(dict.fromkeys(message_id or []))
+    message_ids = list(dict.fromkeys(message_id or []))
     portion = _MOST_AT_ONCE if rate is None else max(1, min(_MOST_AT_ONCE, round(rate)))
-    total = len(named) or client.get(path_to("subscriptions", name))["dead"]
+    total = len(message_ids) or client.get(path_to("subscriptions", name))["dead"]
     try:
         with count_progress("redriving") as show:
             show.update(0, total)
-            for document, count in _portions(client, name, filter_, named, portion):
+            for document, count in _portions(client, name, filter_, message_ids, portion):
                 answer = _redrive(client, name, document, count, rate)
                 done += answer["redriven"]
-                unknown += answer["unknown"] if named else []  # Else another has redriven them meanwhile.
+                unknown += (
+                    answer["unknown"] if message_ids else []
+                )  # Without ids: another client has redriven them meanwhile.
                 show.update(done, max(done, total))
     except KeyboardInterrupt:
         typer.echo(f"interrupted: redrove {counted(done, 'dead letter')} of {name}", err=True)
@@ -70,31 +70,32 @@ def redrive(
 
 
 def selection(filter_: str | None, message_ids: list[str] | None) -> dict[str, object]:
-    """Which dead letters are meant, as the API takes it."""
+    """The part of a request that selects dead letters."""
     given = {"filter": filter_, "message_ids": message_ids or None}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def refuse_unknown(name: str, unknown: list[str]) -> None:
-    """Raises ClientError if ids were named that mean nothing."""
+    """Raises ClientError if there are unknown ids."""
     if unknown:
         raise ClientError(f"no dead letter of '{name}': {', '.join(unknown)}; see 'conveyor dlq peek {name}'")
 
 
 def _portions(
-    client: HttpClient, name: str, filter_: str | None, named: list[str], size: int
+    client: HttpClient, name: str, filter_: str | None, message_ids: list[str], size: int
 ) -> Iterator[tuple[dict[str, object], int]]:
-    """What is asked for at once, and how many they are; last those without a copy, together as nothing lists them."""
-    for ids in [named] if named else _pages(client, name, filter_):
+    """Selections of at most `size` dead letters with their counts. Those without a copy come last, in one selection,
+    because no endpoint lists them."""
+    for ids in [message_ids] if message_ids else _pages(client, name, filter_):
         for first in range(0, len(ids), size):
             portion = ids[first : first + size]
             yield selection(filter_, portion), len(portion)
-    if not named and not filter_ and (left := _without_copy(client, name)):
+    if not message_ids and not filter_ and (left := _without_copy(client, name)):
         yield {}, left
 
 
 def _pages(client: HttpClient, name: str, filter_: str | None) -> Iterator[list[str]]:
-    """Message ids of the originals. Each comes once, though a consumer may send it back meanwhile."""
+    """Pages of message ids of the originals. No id comes twice, even if its message becomes a dead letter again."""
     seen: set[str] = set()
     after = None
     while True:
@@ -103,7 +104,7 @@ def _pages(client: HttpClient, name: str, filter_: str | None) -> Iterator[list[
         if not page:
             return
         after = page[-1]["dead_letter_id"]
-        fresh = [each["message_id"] for each in page if each["message_id"] not in seen]
+        fresh = [letter["message_id"] for letter in page if letter["message_id"] not in seen]
         seen.update(fresh)
         yield fresh
 
@@ -115,7 +116,7 @@ def _without_copy(client: HttpClient, name: str) -> int:
 
 
 def _redrive(client: HttpClient, name: str, document: dict[str, object], count: int, rate: float | None) -> Any:
-    """The broker keeps to the rate, and answers when all are on their way."""
+    """Redrive one selection. The broker keeps to the rate and answers when all of it is redriven."""
     limit: dict[str, object] = {} if rate is None else {"rate": rate}
     takes_s = 0 if rate is None else count / rate
     return client.post(path_to("dlq", name, "redrive"), document | limit, TIMEOUT_S + takes_s)

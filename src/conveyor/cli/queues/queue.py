@@ -1,4 +1,4 @@
-"""`conveyor queue`: list and delete subscriptions, let them rest and go on; the other commands have a module each."""
+"""`conveyor queue`: the commands list, pause, resume and delete; each of the others has a module of its own."""
 
 import json
 from typing import Annotated, Any
@@ -19,9 +19,9 @@ from conveyor.cli.terminal.table import print_table
 
 app = typer.Typer(
     help="Read a topic as a queue.\n\n"
-    "A subscription hands out the messages of a topic one by one: who pulls a message has a lease on it, and\n"
-    "acknowledges it (ack) or gives it back (nack). What is not acknowledged in time comes again; what fails too\n"
-    "often goes to the dead letters ('conveyor dlq').\n\n"
+    "A subscription delivers the messages of a topic one by one. A client that pulls a message gets a lease on it,\n"
+    "and then acknowledges the message (ack) or returns it (nack). A message that is not acknowledged in time is\n"
+    "delivered again; one that fails too often becomes a dead letter ('conveyor dlq').\n\n"
     "\b\nExamples:\n"
     "  conveyor queue create orders billing --start earliest\n"
     "  conveyor queue pull billing --max 10 --ack",
@@ -31,15 +31,17 @@ app = typer.Typer(
 
 
 def list_(
-    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only those of this topic.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TOPIC", help="Only subscriptions of this topic.")
+    ] = None,
     as_json: Json = False,
     http: Http = DEFAULT_HTTP,
     token: Token = None,
 ) -> None:
     """List the subscriptions.
 
-    Depth is how many messages could be pulled now; in flight, how many are leased; dead, how many dead letters there
-    are; oldest, how long the oldest message waits that is not settled.
+    Depth is the number of messages that can be pulled now, in flight the number of leased messages, dead the number of
+    dead letters, and oldest the age of the oldest unsettled message.
 
     \b
     Examples:
@@ -48,18 +50,18 @@ def list_(
     """
     client = HttpClient(http, token)
     path = "/subscriptions" if topic is None else path_to("topics", topic, "subscriptions")
-    names = [each["name"] for each in client.get(path)["subscriptions"]]
+    names = [subscription["name"] for subscription in client.get(path)["subscriptions"]]
     found = [each for name in names if (each := _find(client, name)) is not None]
     if as_json:
         return typer.echo(json.dumps(found))
     if not found:
-        return typer.echo("no subscriptions yet: make one with 'conveyor queue create TOPIC NAME'")
+        return typer.echo("no subscriptions yet: create one with 'conveyor queue create TOPIC NAME'")
     columns = ["name", "topic", "state", "depth", "in flight", "delayed", "dead", "oldest"]
     print_table(columns, [_row(each) for each in found])
 
 
 def _find(client: HttpClient, name: str) -> Any:
-    """None if it was deleted meanwhile."""
+    """The subscription; None if it was deleted meanwhile."""
     try:
         return client.get(path_to("subscriptions", name))
     except RefusedError as refused:
@@ -75,9 +77,9 @@ def _row(each: dict[str, Any]) -> list[Any]:
 
 
 def pause(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
-    """Hand out nothing until it is resumed.
+    """Pause a subscription: it delivers nothing until it is resumed.
 
-    What is leased stays leased, and can be acknowledged.
+    Leased messages stay leased and can be acknowledged.
 
     \b
     Example:
@@ -88,7 +90,7 @@ def pause(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token: T
 
 
 def resume(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
-    """Hand out messages again.
+    """Resume a paused subscription.
 
     \b
     Example:
@@ -101,7 +103,7 @@ def resume(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token: 
 def delete(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
     """Delete a subscription.
 
-    What it knows of its messages goes with it; the topic keeps them. In JSON, the answer is null.
+    The state of its messages is deleted too; the topic keeps the messages. With --json, prints null.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`conveyor queue create`: a subscription on a topic."""
+"""`conveyor queue create`: create a subscription on a topic."""
 
 import json
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ import typer
 from conveyor.cli.queues.queue_options import duration_ms, one_of
 from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
 from conveyor.cli.terminal.kafka_client import ClientError, Json
-from conveyor.cli.terminal.position import Position, PositionKind, parse_position
+from conveyor.cli.terminal.position import LogPosition, PositionKind, parse_position
 
 _DELIVERY = ("at_least_once", "at_most_once", "exactly_once")
 _ORDERING = ("none", "key")
@@ -16,62 +16,72 @@ _FILTER_ERROR = ("deliver", "skip", "dead_letter")
 _EXPIRY = ("drop", "dead_letter")
 
 
-_Start = Annotated[str, typer.Option("--start", metavar="earliest|latest|TIME", help="What it begins with.")]
+_Start = Annotated[str, typer.Option("--start", metavar="earliest|latest|TIME", help="The first message to deliver.")]
 _Filter = Annotated[
-    str | None, typer.Option("--filter", metavar="EXPR", help="Only messages for which this CEL expression is true.")
+    str | None, typer.Option("--filter", metavar="EXPR", help="Deliver only messages that match this CEL expression.")
 ]
 _FilterError = Annotated[
     str | None,
     typer.Option(
         metavar="deliver|skip|dead-letter",
-        help="What becomes of a message on which the filter fails.",
+        help="What to do with a message on which the filter fails.",
         show_default="deliver",
     ),
 ]
 _Delivery = Annotated[
     str | None,
     typer.Option(
-        metavar="at-least-once|at-most-once|exactly-once", help="What an ack promises.", show_default="at-least-once"
+        metavar="at-least-once|at-most-once|exactly-once", help="The delivery guarantee.", show_default="at-least-once"
     ),
 ]
 _Ordering = Annotated[
     str | None,
     typer.Option(
-        metavar="none|key", help="key: the next message of a key only once the last is settled.", show_default="none"
+        metavar="none|key",
+        help="key: deliver a message only when the one before it with the same key is settled.",
+        show_default="none",
     ),
 ]
 _Visibility = Annotated[
-    str | None, typer.Option(metavar="DURATION", help="How long a lease lasts, unless a pull says.", show_default="30s")
+    str | None,
+    typer.Option(
+        metavar="DURATION", help="How long a lease lasts, unless a pull sets another time.", show_default="30s"
+    ),
 ]
 _MaxDeliveries = Annotated[
-    int | None, typer.Option(metavar="N", help="After so many a message is a dead letter; 0: never.", show_default="5")
+    int | None,
+    typer.Option(metavar="N", help="Deliveries before a message becomes a dead letter; 0: no limit.", show_default="5"),
 ]
 _RetryBase = Annotated[
-    str | None, typer.Option(metavar="DURATION", help="The longest wait before the second delivery.", show_default="1s")
+    str | None, typer.Option(metavar="DURATION", help="Longest wait before the second delivery.", show_default="1s")
 ]
 _RetryFactor = Annotated[
-    float | None, typer.Option(metavar="X", help="So many times longer before each further one.", show_default="2")
+    float | None,
+    typer.Option(metavar="X", help="Factor by which the wait grows with each further delivery.", show_default="2"),
 ]
 _RetryCap = Annotated[
-    str | None, typer.Option(metavar="DURATION", help="No wait is longer than this.", show_default="1m")
+    str | None, typer.Option(metavar="DURATION", help="Longest wait before any delivery.", show_default="1m")
 ]
 _DeadLetterTopic = Annotated[
-    str | None, typer.Option(metavar="TOPIC", help="Where dead letters go.", show_default="TOPIC.dlq")
+    str | None, typer.Option(metavar="TOPIC", help="Topic for dead letters.", show_default="TOPIC.dlq")
 ]
 _OnExpiry = Annotated[
     str | None,
     typer.Option(
-        metavar="drop|dead-letter", help="What becomes of a message whose TTL has passed.", show_default="drop"
+        metavar="drop|dead-letter", help="What to do with a message whose TTL has passed.", show_default="drop"
     ),
 ]
 _PriorityAgeing = Annotated[
-    str | None, typer.Option(metavar="DURATION", help="After each such wait a message counts one priority higher.")
+    str | None, typer.Option(metavar="DURATION", help="Time after which a waiting message rises by one priority.")
 ]
-_FairBy = Annotated[str | None, typer.Option(metavar="HEADER", help="Messages take turns by this header's value.")]
+_FairBy = Annotated[
+    str | None, typer.Option(metavar="HEADER", help="Deliver messages with different values of this header in turn.")
+]
 _MaxInFlight = Annotated[
-    int | None, typer.Option(metavar="N", help="How many leases at once, in each partition.", show_default="100000")
+    int | None,
+    typer.Option(metavar="N", help="Largest number of leases at a time in each partition.", show_default="100000"),
 ]
-_Paused = Annotated[bool, typer.Option("--paused", help="Hand out nothing until it is resumed.")]
+_Paused = Annotated[bool, typer.Option("--paused", help="Create the subscription paused.")]
 
 
 def create(
@@ -99,12 +109,13 @@ def create(
 ) -> None:
     """Create a subscription: a queue of a topic's messages.
 
-    It begins with what comes from now on; with --start earliest, with what the topic holds. Several subscriptions of a
-    topic have each message once each. A name is taken once in a broker, whatever the topic.
+    The subscription starts with messages that are published from now on; with --start earliest, with the oldest message
+    of the topic. Every subscription of a topic receives every message. Subscription names are unique across the
+    cluster.
 
     The filter is a CEL expression over key, headers, tag, size, timestamp and payload. A DURATION is 1200ms, 5s, 10m or
-    2h. TIME is a date and time, local if it names no zone (2026-11-21T08:00, 2026-11-21T08:00Z), or how long ago (-90s,
-    -15m, -2h, -3d).
+    2h. TIME is a date and time, in local time unless it names a zone (2026-11-21T08:00, 2026-11-21T08:00Z), or how long
+    ago (-90s, -15m, -2h, -3d).
 
     \b
     Examples:
@@ -133,25 +144,28 @@ def create(
     if as_json:
         return typer.echo(json.dumps(made))
     typer.echo(
-        f"created subscription {name} on topic {topic}: it begins {_beginning(parse_position('--start', start))}"
+        f"created subscription {name} on topic {topic}: it starts {_beginning(parse_position('--start', start))}"
     )
 
 
 def start_document(option: str, text: str, or_: str = "") -> str | int:
-    """A beginning as the API takes it: earliest, latest, ms since 1970. `or_`: what else goes. Raises ClientError."""
+    """A start position as the API takes it: earliest, latest, or milliseconds since 1970. Raises ClientError.
+
+    or_: what else the option takes, for the error's text.
+    """
     position = parse_position(option, text)
     if position.kind is PositionKind.OFFSET:
-        known = ", ".join(["earliest", "latest", *filter(None, [or_])])
+        names = ", ".join(["earliest", "latest", *filter(None, [or_])])
         raise ClientError(
-            f"{option} {text}: it is {known}, a time such as 2026-11-21T08:00, or how long ago, such as -15m"
+            f"{option} {text}: expected {names}, a time such as 2026-11-21T08:00, or how long ago, such as -15m"
         )
     return position.value if position.kind is PositionKind.TIME else text
 
 
-def _beginning(position: Position) -> str:
+def _beginning(position: LogPosition) -> str:
     if position.kind is PositionKind.LATEST:
-        return "with what comes from now on"
-    return "with what the topic holds" if position.kind is PositionKind.EARLIEST else "at that time"
+        return "with messages published from now on"
+    return "with the oldest message" if position.kind is PositionKind.EARLIEST else "at that time"
 
 
 def _ms(option: str, text: str | None) -> int | None:

@@ -1,4 +1,4 @@
-"""`conveyor queue describe`: what waits in a subscription, and how it hands it out."""
+"""`conveyor queue describe`: the state of a subscription's messages, and its policy."""
 
 import json
 from typing import Any
@@ -16,11 +16,11 @@ _NUMBERS = {
     "depth": "can be pulled now",
     "in_flight": "leased",
     "delayed": "not due yet",
-    "unsettled": "all that are not settled",
+    "unsettled": "not settled yet",
     "dead": "dead letters: 'conveyor dlq peek' shows them",
     "acked": "acknowledged",
     "retried": "delivered again",
-    "filter_errors": "the filter failed on them",
+    "filter_errors": "the filter failed on these",
 }
 _POLICY = (
     "filter",
@@ -39,7 +39,7 @@ _POLICY = (
 
 
 def describe(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
-    """Show what waits in a subscription, and its policy.
+    """Show the state of a subscription's messages, and its policy.
 
     \b
     Examples:
@@ -49,8 +49,8 @@ def describe(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token
     found = HttpClient(http, token).get(path_to("subscriptions", name))
     if as_json:
         return typer.echo(json.dumps(found))
-    state = ", paused: 'conveyor queue resume' lets it go on" if found["paused"] else ""
-    typer.echo(f"subscription {name} on topic {found['topic']}, begun at {found['start']}{state}")
+    state = ", paused: 'conveyor queue resume' resumes it" if found["paused"] else ""
+    typer.echo(f"subscription {name} on topic {found['topic']}, started at {found['start']}{state}")
     typer.echo()
     print_table(
         ["messages", "", "which"], [[each.replace("_", " "), found[each], what] for each, what in _NUMBERS.items()]
@@ -70,7 +70,7 @@ def _lately(found: dict[str, Any]) -> list[list[str | None]]:
 
 
 def _policy(found: dict[str, Any]) -> dict[str, str | None]:
-    """What is not said here is shown as it is."""
+    """The policy as text, by field. Fields without a special form are shown as the API gives them."""
     retry, ageing_ms = found["retry"], found["priority_ageing_ms"]
     base, cap = format_duration(retry["base_ms"]), format_duration(retry["cap_ms"])
     shown = {

@@ -1,4 +1,4 @@
-"""How the queue commands read what they are given: durations, choices, consent."""
+"""Options of the queue commands: durations, choices, confirmation."""
 
 import sys
 from typing import Annotated
@@ -9,7 +9,7 @@ from conveyor.cli.terminal.kafka_client import ClientError
 from conveyor.http_api.requests.durations import Duration
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The subscription's name.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def duration_ms(option: str, text: str) -> int:
@@ -21,16 +21,16 @@ def duration_ms(option: str, text: str) -> int:
 
 
 def one_of(option: str, text: str, choices: tuple[str, ...]) -> str:
-    """A choice as the API spells it; dashes do for its underscores. Raises ClientError, which names the option."""
+    """A choice as the API spells it; dashes count as underscores. Raises ClientError, which names the option."""
     chosen = text.replace("-", "_")
     if chosen not in choices:
-        spelled = [each.replace("_", "-") for each in choices]
-        raise ClientError(f"{option} {text}: it is {', '.join(spelled[:-1])} or {spelled[-1]}")
+        spelled = [choice.replace("_", "-") for choice in choices]
+        raise ClientError(f"{option} {text}: expected {', '.join(spelled[:-1])} or {spelled[-1]}")
     return chosen
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask, unless the answer is given. Raises ClientError if it is no, or if nobody is there to ask."""
+    """Ask for confirmation, unless `yes`. Raises ClientError if the answer is no, or if there is none to read."""
     if yes:
         return
     typer.echo(f"{question} [y/N]: ", nl=False, err=True)
@@ -38,4 +38,4 @@ def confirm(question: str, yes: bool) -> None:
     if not answer.endswith("\n"):
         typer.echo(err=True)
     if answer.strip().lower() not in ("y", "yes"):
-        raise ClientError("nothing is changed: answer yes, or say --yes")
+        raise ClientError("nothing is changed: answer yes, or add --yes")

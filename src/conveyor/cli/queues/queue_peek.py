@@ -1,4 +1,4 @@
-"""`conveyor queue peek`: what is not settled yet."""
+"""`conveyor queue peek`: show unsettled messages."""
 
 import json
 from typing import Annotated, Any
@@ -16,15 +16,16 @@ from conveyor.cli.terminal.table import print_table
 def peek(
     name: Name,
     max_: Annotated[
-        int, typer.Option("--max", "-n", min=1, max=1000, metavar="N", help="At most so many messages.")
+        int, typer.Option("--max", "-n", min=1, max=1000, metavar="N", help="The largest number of messages.")
     ] = 10,
     as_json: Json = False,
     http: Http = DEFAULT_HTTP,
     token: Token = None,
 ) -> None:
-    """Look at the messages that are not settled, without a lease.
+    """Show the unsettled messages without leasing them.
 
-    Due is when a state ends by itself: a lease expires, a delay is over. Bytes that are no text are shown in base64.
+    Due is the time at which a state ends by itself: a lease expires, or a delay ends. Bytes that are not text are shown
+    in base64.
 
     \b
     Examples:
@@ -35,7 +36,7 @@ def peek(
     if as_json:
         return typer.echo(json.dumps(found))
     if not found:
-        return typer.echo("no messages: everything is settled")
+        return typer.echo("no messages: all are settled")
     columns = ["message", "state", "deliveries", "due", "key", "payload"]
     print_table(columns, [_row(each) for each in found])
 

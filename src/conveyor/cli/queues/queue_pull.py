@@ -18,32 +18,32 @@ _LONGEST_WAIT_MS = 20_000
 
 def pull(
     name: Name,
-    max_: Annotated[int, typer.Option("--max", "-n", min=1, metavar="N", help="At most so many messages.")] = 1,
+    max_: Annotated[int, typer.Option("--max", "-n", min=1, metavar="N", help="The largest number of messages.")] = 1,
     wait: Annotated[
-        str, typer.Option("--wait", metavar="DURATION", help="How long to wait for messages, if there are too few.")
+        str, typer.Option("--wait", metavar="DURATION", help="How long to wait if there are fewer messages.")
     ] = "0s",
     visibility: Annotated[
         str | None, typer.Option("--visibility", metavar="DURATION", help="How long the leases last.")
     ] = None,
-    ack: Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge what was printed.")] = False,
+    ack: Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge the printed messages.")] = False,
     format_: Annotated[
         str,
         typer.Option(
             "--format",
             "-f",
             metavar="text|json|payload",
-            help="text: to be read; a terminal gets control characters escaped, a pipe or a file the payload's own "
-            "bytes. json: a line each. payload: that alone, its own bytes.",
+            help="text: for people; control characters are escaped on a terminal, and kept in a pipe or a file. "
+            "json: one line per message. payload: the bytes of the payload alone.",
         ),
     ] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     http: Http = DEFAULT_HTTP,
     token: Token = None,
 ) -> None:
-    """Pull messages: lease them, and print them.
+    """Lease messages and print them.
 
-    Acknowledge them by their ack_id or message id with 'conveyor queue ack', give them back with 'conveyor queue nack',
-    or say --ack here. Without any of these they come again when the lease expires.
+    Acknowledge them by ack id or message id with 'conveyor queue ack', return them with 'conveyor queue nack', or add
+    --ack to acknowledge them at once. A message that is not acknowledged is delivered again when its lease expires.
 
     A DURATION is 1200ms, 5s, 10m or 2h.
 
@@ -68,8 +68,9 @@ def pull(
             _ack(client, name, messages)
     if pulled == 0:
         return typer.echo(_why_none(client, name), err=True)
-    then = ", and acknowledged that" if ack else f"; 'conveyor queue ack {name} ID' acknowledges"
-    typer.echo(f"pulled {counted(pulled, 'message')}{then}", err=True)
+    done = "pulled and acknowledged" if ack else "pulled"
+    hint = "" if ack else f"; acknowledge with 'conveyor queue ack {name} ID'"
+    typer.echo(f"{done} {counted(pulled, 'message')}{hint}", err=True)
 
 
 def _lease(
@@ -87,19 +88,19 @@ def _lease(
 
 
 def _print(messages: list[dict[str, Any]], write: WriteMessage) -> None:
-    sys.stdout.buffer.writelines(write(each) + b"\n" for each in messages)
+    sys.stdout.buffer.writelines(write(message) + b"\n" for message in messages)
     sys.stdout.buffer.flush()
 
 
 def _why_none(client: HttpClient, name: str) -> str:
     found = client.get(path_to("subscriptions", name))
     if found["paused"]:
-        return f"no messages: {name} is paused, 'conveyor queue resume {name}' lets it go on"
+        return f"no messages: {name} is paused; 'conveyor queue resume {name}' resumes it"
     return f"no messages: {found['in_flight']} in flight, {found['delayed']} delayed"
 
 
 def _ack(client: HttpClient, name: str, messages: list[dict[str, Any]]) -> None:
-    document = {"ack_ids": [each["ack_id"] for each in messages]}
+    document = {"ack_ids": [message["ack_id"] for message in messages]}
     results = client.post(path_to("subscriptions", name, "ack"), document)["results"]
     if not report_settled(results):
-        raise ClientError("not all of what was printed is acknowledged: see above")
+        raise ClientError("some of the printed messages are not acknowledged: see above")

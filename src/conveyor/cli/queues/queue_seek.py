@@ -1,4 +1,4 @@
-"""`conveyor queue seek` and `purge`: a subscription goes on somewhere else, or settles what waits."""
+"""`conveyor queue seek` and `purge`: move a subscription, or settle its messages unread."""
 
 import json
 import re
@@ -21,20 +21,20 @@ def seek(
         typer.Option(
             "--to",
             metavar="earliest|latest|TIME|PARTITION=OFFSET",
-            help="Where it is to go on; PARTITION=OFFSET may be said several times.",
+            help="The next message to deliver; PARTITION=OFFSET can be repeated.",
         ),
     ],
     as_json: Json = False,
     http: Http = DEFAULT_HTTP,
     token: Token = None,
 ) -> None:
-    """Go on elsewhere, forward or back.
+    """Move a subscription forward or back.
 
-    Messages from there on come, again if need be; those before it do not. Partitions that are not named go on as they
-    are.
+    Messages from the new position on are delivered, even if they were settled before; earlier ones are not. With
+    PARTITION=OFFSET, the other partitions stay where they are.
 
-    TIME is a date and time, local if it names no zone (2026-11-21T08:00, 2026-11-21T08:00Z), or how long ago (-90s,
-    -15m, -2h, -3d).
+    TIME is a date and time, in local time unless it names a zone (2026-11-21T08:00, 2026-11-21T08:00Z), or how long ago
+    (-90s, -15m, -2h, -3d).
 
     \b
     Examples:
@@ -53,14 +53,14 @@ def _place(to: list[str]) -> dict[str, object]:
     if len(offsets) == len(to):
         return {"offsets": offsets}
     if len(to) > 1:
-        raise ClientError("--to: say one place for all partitions, or PARTITION=OFFSET once for each that is to move")
+        raise ClientError("--to: give one position for all partitions, or PARTITION=OFFSET for each partition to move")
     return {"start": start_document("--to", to[0], "PARTITION=OFFSET")}
 
 
 def purge(name: Name, yes: Yes = False, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
-    """Settle everything that waits, unread.
+    """Settle all messages of a subscription without delivering them.
 
-    The topic keeps its messages.
+    The topic keeps the messages.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`conveyor queue ack` and `nack`: messages that were pulled are done with, or come again."""
+"""`conveyor queue ack` and `nack`: acknowledge or return pulled messages."""
 
 import json
 from typing import Annotated, Any
@@ -9,16 +9,15 @@ from conveyor.cli.queues.queue_options import Name, duration_ms
 from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
 from conveyor.cli.terminal.kafka_client import ClientError, Json, counted
 
-# The broker tells the two kinds of ids apart itself.
+# The broker distinguishes the two kinds of ids.
 _Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Ack ids, or message ids.")]
 
 
 def ack(name: Name, ids: _Ids, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
-    """Acknowledge messages that were pulled.
+    """Acknowledge pulled messages.
 
-    They are settled, and do not come again.
-    An ack id names the lease that it came with; a message id the message's present lease. A subscription that delivers
-    exactly once takes ack ids only.
+    An acknowledged message is settled and never delivered again. An ack id refers to the lease with which it was
+    printed, a message id to the message's present lease. A subscription with exactly-once delivery takes only ack ids.
 
     \b
     Examples:
@@ -34,15 +33,19 @@ def nack(
     ids: _Ids,
     delay: Annotated[
         str | None,
-        typer.Option("--delay", metavar="DURATION", help="When; if not said, as the subscription's retry says."),
+        typer.Option(
+            "--delay",
+            metavar="DURATION",
+            help="Time until the next delivery; by default, the subscription's retry policy.",
+        ),
     ] = None,
     as_json: Json = False,
     http: Http = DEFAULT_HTTP,
     token: Token = None,
 ) -> None:
-    """Give messages back that were pulled.
+    """Return pulled messages.
 
-    They come again, after a while. After its last delivery a message goes to the dead letters instead.
+    They are delivered again after a delay. A message that has had its last delivery becomes a dead letter instead.
 
     \b
     Examples:
@@ -51,24 +54,24 @@ def nack(
     """
     more: dict[str, object] = {} if delay is None else {"delay": f"{duration_ms('--delay', delay)}ms"}
     answer = HttpClient(http, token).post(path_to("subscriptions", name, "nack"), {"ack_ids": ids} | more)
-    _report(answer, as_json, f"gave {counted(len(ids), 'message')} back")
+    _report(answer, as_json, f"returned {counted(len(ids), 'message')}")
 
 
 def _report(answer: dict[str, Any], as_json: bool, done: str) -> None:
-    """Raises ClientError unless all is done."""
+    """Raises ClientError unless all messages are settled."""
     results = answer["results"]
     if as_json:
         typer.echo(json.dumps(answer))
     if not report_settled(results):
-        failed = sum(each["status"] != "ok" for each in results)
+        failed = sum(result["status"] != "ok" for result in results)
         raise ClientError(f"{failed} of {counted(len(results), 'message')} not settled: see above")
     if not as_json:
         typer.echo(done)
 
 
 def report_settled(results: list[dict[str, Any]]) -> bool:
-    """Whether all are settled; each that is not has a line on stderr."""
-    failed = [each for each in results if each["status"] != "ok"]
+    """Whether all messages are settled; prints a line on stderr for each that is not."""
+    failed = [result for result in results if result["status"] != "ok"]
     for each in failed:
         typer.echo(f"{each.get('ack_id') or each.get('message_id')}: {each['error']['detail']}", err=True)
     return not failed

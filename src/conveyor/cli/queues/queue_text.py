@@ -1,4 +1,4 @@
-"""How the queue commands show messages and durations."""
+"""Formats messages and durations for the queue commands."""
 
 import json
 from base64 import b64decode
@@ -15,7 +15,7 @@ _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000))
 
 
 def age(duration_ms: int | None) -> str | None:
-    """To be read at a glance: rounded down, and two of a larger unit at least."""
+    """A duration in its largest unit of which it has at least two, rounded down."""
     if duration_ms is None or duration_ms < _SECOND_MS:
         return None if duration_ms is None else f"{duration_ms}ms"
     for unit, unit_ms in _UNITS_MS:
@@ -25,7 +25,7 @@ def age(duration_ms: int | None) -> str | None:
 
 
 def one_line(text: str | None, longest: int = 40) -> str | None:
-    """Text for a cell of a table: short, with nothing that moves the cursor."""
+    """Text for a cell of a table: shortened, with control characters escaped."""
     if text is None:
         return None
     shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[: longest + 1])
@@ -33,18 +33,18 @@ def one_line(text: str | None, longest: int = 40) -> str | None:
 
 
 def as_text(message: Document, field: str) -> str | None:
-    """A payload or a key; bytes that are no text in base64 that says so."""
+    """A payload or a key; bytes that are not text as `base64:...`."""
     text: str | None = message[field]
     return f"base64:{text}" if message.get(f"{field}_encoding") == "base64" else text
 
 
 def message_writer(format_: str, *, for_terminal: bool = False) -> WriteMessage:
-    """What makes lines, without the last one's end, of a message. Raises ClientError.
+    """The function that formats a message as lines, without the last line end. Raises ClientError.
 
-    for_terminal: text has nothing that moves the cursor; elsewhere it has the payload's own bytes.
+    for_terminal: escape control characters in text; otherwise it keeps the bytes of the payload.
     """
     if format_ not in _WRITERS:
-        raise ClientError(f"--format {format_}: it is text, json or payload")
+        raise ClientError(f"--format {format_}: expected text, json or payload")
     return _for_terminal if format_ == "text" and for_terminal else _WRITERS[format_]
 
 
@@ -58,7 +58,7 @@ def _for_terminal(message: Document) -> bytes:
 
 
 def _fields(message: Document) -> bytes:
-    """A line for each thing that there is; the payload follows, and an empty line."""
+    """The lines before the payload: id, ack id, key and headers."""
     lines = [f"message  {message['message_id']}  delivery {message['delivery_count']}", f"ack_id   {message['ack_id']}"]
     if message["key"] is not None:
         lines.append(f"key      {_whole(as_text(message, 'key') or '')}")
@@ -67,7 +67,7 @@ def _fields(message: Document) -> bytes:
 
 
 def _pairs(headers: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """A name that comes more than once has a list of values."""
+    """Names with their values; a repeated name has a list of values."""
     return [(name, each) for name, value in headers.items() for each in (value if isinstance(value, list) else [value])]
 
 

@@ -1,4 +1,4 @@
-"""`conveyor schedule`: messages that are published again and again, by a cron expression."""
+"""`conveyor schedule`: publish a message whenever a cron expression matches."""
 
 import json
 from base64 import b64encode
@@ -14,7 +14,7 @@ from conveyor.cli.terminal.kafka_client import Json, named_value
 from conveyor.cli.terminal.table import print_table
 
 app = typer.Typer(
-    help="Publish a message again and again, by the calendar.\n\n"
+    help="Publish messages on a schedule.\n\n"
     "\b\nExamples:\n  conveyor schedule add nightly --topic reports --cron '0 3 * * *'\n  conveyor schedule list",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -23,24 +23,28 @@ app = typer.Typer(
 
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name: letters, digits, '.', '_' and '-'.")],
-    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Where the message goes.")],
-    cron: Annotated[str, typer.Option("--cron", metavar="EXPR", help="When: minute, hour, day, month, day of week.")],
-    time_zone: Annotated[str, typer.Option(metavar="ZONE", help="Whose clock, such as Europe/Berlin.")] = "UTC",
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Topic to publish to.")],
+    cron: Annotated[
+        str, typer.Option("--cron", metavar="EXPR", help="Minute, hour, day of month, month, day of week.")
+    ],
+    time_zone: Annotated[
+        str, typer.Option(metavar="ZONE", help="Time zone of the cron expression, such as Europe/Berlin.")
+    ] = "UTC",
     payload: Annotated[
-        str, typer.Option("--payload", metavar="TEXT|@FILE", help="The message, or the file that holds it.")
+        str, typer.Option("--payload", metavar="TEXT|@FILE", help="The payload, or a file that holds it.")
     ] = "",
     key: Annotated[str | None, typer.Option("--key", "-k", help="The message's key.")] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be said several times."),
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; can be repeated."),
     ] = None,
     as_json: Json = False,
     http: Http = DEFAULT_HTTP,
     token: Token = None,
 ) -> None:
-    """Publish a message at every time that a cron expression names.
+    """Publish a message whenever a cron expression matches.
 
-    Of the times that pass while no broker runs, only the last is made good.
+    If several times pass while no broker runs, the message is published once when a broker runs again.
 
     \b
     Examples:
@@ -59,7 +63,7 @@ def add(
     made = HttpClient(http, token).post("/schedules", document)
     if as_json:
         return typer.echo(json.dumps(made))
-    typer.echo(f"added schedule {name}: next at {_next(made) or 'no time, ever'}")
+    typer.echo(f"added schedule {name}: next at {_next(made) or 'no time at all'}")
 
 
 def list_(as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
@@ -73,7 +77,7 @@ def list_(as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None)
     if as_json:
         return typer.echo(json.dumps(found))
     if not found:
-        return typer.echo("no schedules yet: make one with 'conveyor schedule add'")
+        return typer.echo("no schedules yet: create one with 'conveyor schedule add'")
     columns = ["schedule", "topic", "cron", "time zone", "next", "key", "payload"]
     print_table(columns, [_row(each) for each in found])
 
@@ -84,7 +88,7 @@ def remove(
     http: Http = DEFAULT_HTTP,
     token: Token = None,
 ) -> None:
-    """Remove a schedule. What it has published stays. In JSON, the answer is null.
+    """Remove a schedule. Messages that it has published stay. With --json, prints null.
 
     \b
     Example:
@@ -103,7 +107,7 @@ def _headers(given: list[str]) -> dict[str, list[str]]:
 
 
 def _payload(text: str) -> dict[str, str]:
-    """Text as it is, what is not UTF-8 in base64."""
+    """UTF-8 as a string, other bytes in base64."""
     if not text.startswith("@"):
         return {"payload": text}
     content = Path(text[1:]).read_bytes()
@@ -114,7 +118,7 @@ def _payload(text: str) -> dict[str, str]:
 
 
 def _next(schedule: dict[str, Any]) -> str | None:
-    """By the schedule's own clock."""
+    """The next time, in the schedule's time zone."""
     from zoneinfo import ZoneInfo
 
     if schedule["next_ms"] is None:

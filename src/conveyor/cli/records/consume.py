@@ -1,4 +1,4 @@
-"""`conveyor consume`: print the records of a topic, on one's own or as a member of a group."""
+"""`conveyor consume`: print the records of a topic, alone or as a member of a group."""
 
 import time
 from typing import Annotated, Any
@@ -18,12 +18,12 @@ from conveyor.cli.terminal.kafka_client import (
     errors_in_one_line,
     require_partitions,
 )
-from conveyor.cli.terminal.position import METAVAR, Position, PositionKind, parse_position
+from conveyor.cli.terminal.position import METAVAR, LogPosition, PositionKind, parse_position
 
 _MEMBER = {
     "enable.auto.offset.store": False,
     "auto.commit.interval.ms": 1000,
-    # A member that was killed is not waited for long, and one that closes does not wait long for a broker that is gone.
+    # Short, so that a group soon goes on without a member that was killed, and a member without a broker that is gone.
     "session.timeout.ms": 10_000,
     "heartbeat.interval.ms": 1000,
 }
@@ -31,31 +31,31 @@ _MEMBER = {
 
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
-    from_: Annotated[str, typer.Option("--from", metavar=METAVAR, help="Where to begin.")] = "latest",
+    from_: Annotated[str, typer.Option("--from", metavar=METAVAR, help="Where to start.")] = "latest",
     max_: Annotated[
-        int | None, typer.Option("--max", "-n", min=0, metavar="N", help="Stop after so many records.")
+        int | None, typer.Option("--max", "-n", min=0, metavar="N", help="Stop after this many records.")
     ] = None,
-    to_end: Annotated[bool, typer.Option("--exit", "-e", help="Stop at the end of what is there now.")] = False,
+    to_end: Annotated[bool, typer.Option("--exit", "-e", help="Stop at the end that each partition has now.")] = False,
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", "-p", metavar="N", help="Only this partition; may be said several times."),
+        typer.Option("--partition", "-p", metavar="N", help="Only this partition; can be repeated."),
     ] = None,
     group: Annotated[
         str | None,
         typer.Option(
-            "--group", "-g", metavar="NAME", help="Read as a member of this group, and commit what was printed."
+            "--group", "-g", metavar="NAME", help="Read as a member of this group and commit the printed records."
         ),
     ] = None,
     format_: Format = "text",
     key: ShowKey = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Print records as they come, one a line. Ctrl-C ends it.
+    """Print records as they arrive, one per line. Stop with Ctrl-C.
 
-    With --group, reading goes on where the group has stopped; --from says where a group begins that has not read yet.
+    With --group, reading continues where the group stopped; --from is where a group without committed offsets starts.
 
-    TIME is a date and time, local if it names no zone (2026-11-21T08:00, 2026-11-21T08:00Z), or how long ago (-90s,
-    -15m, -2h, -3d).
+    TIME is a date and time, in local time unless it names a zone (2026-11-21T08:00, 2026-11-21T08:00Z), or how long ago
+    (-90s, -15m, -2h, -3d).
 
     \b
     Examples:
@@ -67,9 +67,9 @@ def consume(
     write = record_writer(format_, key)
     position = parse_position("--from", from_)
     if group == "":
-        raise ClientError("--group: a group needs a name")
+        raise ClientError("--group: the name is empty")
     if group is not None and partition:
-        raise ClientError("a group shares out the partitions among its members: give --group or --partition, not both")
+        raise ClientError("a group assigns the partitions itself: give --group or --partition, not both")
     admin = admin_client(bootstrap)
     places = [(topic, number) for number in require_partitions(admin, bootstrap, topic, partition)]
     ranges = log_ranges(admin, places)
@@ -82,8 +82,10 @@ def consume(
             _print_as_member(bootstrap, admin, group, position, ranges, write, max_, to_end=to_end)
 
 
-def _check_beginning(from_: str, position: Position, starts: dict[Place, int], ranges: dict[Place, LogRange]) -> None:
-    """Raises ClientError for a place that no partition has reached yet."""
+def _check_beginning(
+    from_: str, position: LogPosition, starts: dict[Place, int], ranges: dict[Place, LogRange]
+) -> None:
+    """Raises ClientError for a position that no partition has reached yet."""
     end = max(held.end for held in ranges.values())
     if position.kind is PositionKind.OFFSET and position.value > end:
         [topic] = {name for name, _ in ranges}
@@ -93,20 +95,18 @@ def _check_beginning(from_: str, position: Position, starts: dict[Place, int], r
         raise ClientError(f"--from {from_}: {where} ends at offset {end}")
     is_ahead = position.kind is PositionKind.TIME and position.value > time.time() * 1000
     if is_ahead and all(starts[place] == held.end for place, held in ranges.items()):
-        raise ClientError(
-            f"--from {from_}: that is in the future, and no record is so new; 'latest' waits for new ones"
-        )
+        raise ClientError(f"--from {from_}: no record has a timestamp that late; use 'latest' to wait for new records")
 
 
 def end_offsets(ranges: dict[Place, LogRange]) -> dict[int, int]:
-    """By partition, of one topic."""
+    """The end of each partition of one topic."""
     return {partition: held.end for (_, partition), held in ranges.items()}
 
 
 def print_from(
     bootstrap: str, starts: dict[Place, int], write: WriteRecord, limit: int | None, ends: dict[int, int] | None
 ) -> None:
-    """Print the partitions of one topic from these offsets on, to these ends if there are any. Raises ClientError."""
+    """Print the records of one topic from these offsets on, up to `ends` if given. Raises ClientError."""
     from confluent_kafka import TopicPartition
 
     consumer = reading_client(bootstrap, "conveyor-consume", **{"enable.auto.commit": False})
@@ -121,7 +121,7 @@ def _print_as_member(
     bootstrap: str,
     admin: Any,
     group: str,
-    position: Position,
+    position: LogPosition,
     ranges: dict[Place, LogRange],
     write: WriteRecord,
     limit: int | None,
@@ -137,7 +137,7 @@ def _print_as_member(
         consumer.assign(starts)
         if starts:
             consumer.store_offsets(offsets=starts)
-        ends.assign(each.partition for each in partitions)
+        ends.assign(assigned.partition for assigned in partitions)
 
     def give_up(_consumer: Any, _partitions: list[Any]) -> None:
         printer.flush()
@@ -151,13 +151,13 @@ def _print_as_member(
         consumer.close()
 
 
-def _starts(admin: Any, consumer: Any, partitions: list[Any], position: Position) -> list[Any]:
-    """Where a member begins: at what the group has committed, or else at the position, which then is the group's."""
+def _starts(admin: Any, consumer: Any, partitions: list[Any], position: LogPosition) -> list[Any]:
+    """The offset at which a member starts in each partition: the group's committed offset, or else the position."""
     starts: list[Any] = consumer.committed(partitions, TIMEOUT_S)
-    fresh = [each for each in starts if each.offset < 0]
-    located = locate(admin, position, log_ranges(admin, [(each.topic, each.partition) for each in fresh]))
-    for each in fresh:
-        each.offset = located[each.topic, each.partition]
+    fresh = [start for start in starts if start.offset < 0]
+    located = locate(admin, position, log_ranges(admin, [(start.topic, start.partition) for start in fresh]))
+    for start in fresh:
+        start.offset = located[start.topic, start.partition]
     return starts
 
 
@@ -165,10 +165,12 @@ def _commit(consumer: Any, group: str, printed: int) -> None:
     from confluent_kafka import KafkaError, KafkaException
 
     try:
-        errors = [each.error for each in consumer.commit(asynchronous=False) if each.error is not None]
+        errors = [partition.error for partition in consumer.commit(asynchronous=False) if partition.error is not None]
     except KafkaException as error:
         errors = [error.args[0]]
-    for each in errors:
-        if each.code() != KafkaError._NO_OFFSET:  # noqa: SLF001 - the client's public name for it
-            raise ClientError(f"group '{group}' has read {counted(printed, 'record')} but not committed: {each.str()}")
-    typer.echo(f"group {group}: read {counted(printed, 'record')}, and committed that", err=True)
+    for failure in errors:
+        if failure.code() != KafkaError._NO_OFFSET:  # noqa: SLF001 - the client's public name for it
+            raise ClientError(
+                f"group '{group}' read {counted(printed, 'record')} but could not commit: {failure.str()}"
+            )
+    typer.echo(f"group {group}: read and committed {counted(printed, 'record')}", err=True)

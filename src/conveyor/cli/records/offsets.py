@@ -1,11 +1,11 @@
-"""Offsets of logs, asked of the broker for many partitions at once."""
+"""Looks up the offsets of many partitions with one request."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from conveyor.cli.terminal.kafka_client import ClientError, errors_in_one_line, request_timeout
-from conveyor.cli.terminal.position import Position, PositionKind
+from conveyor.cli.terminal.position import LogPosition, PositionKind
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -13,14 +13,17 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRange:
-    """What a partition holds: from `start` up to, not including, `end`."""
+    """The offsets that a partition holds: `start` is the first, `end` the next to be written."""
 
     start: int
     end: int
 
 
 def list_offsets(admin: Any, places: Iterable[Place], spec: Any) -> dict[Place, Any]:
-    """The client's answers (`offset`, `timestamp`) for one kind of offset. Raises ClientError, naming the partition."""
+    """One kind of offset of each partition, as the client's results (`offset`, `timestamp`).
+
+    Raises ClientError, which names the partition.
+    """
     from confluent_kafka import TopicPartition
 
     asked = {TopicPartition(*place): spec for place in places}
@@ -34,7 +37,7 @@ def list_offsets(admin: Any, places: Iterable[Place], spec: Any) -> dict[Place, 
             with errors_in_one_line():
                 found[each.topic, each.partition] = future.result()
         except ClientError as error:
-            raise ClientError(f"partition {each.partition} of '{each.topic}' does not answer: {error}") from error
+            raise ClientError(f"partition {each.partition} of '{each.topic}' has no offset to show: {error}") from error
     return found
 
 
@@ -48,8 +51,8 @@ def log_ranges(admin: Any, places: Iterable[Place]) -> dict[Place, LogRange]:
     return {place: LogRange(start=starts[place].offset, end=ends[place].offset) for place in places}
 
 
-def locate(admin: Any, position: Position, ranges: Mapping[Place, LogRange]) -> dict[Place, int]:
-    """The offset that a position means in each log: never outside of what the log holds. Raises ClientError."""
+def locate(admin: Any, position: LogPosition, ranges: Mapping[Place, LogRange]) -> dict[Place, int]:
+    """The offset of a position in each log, at most its end and at least its start. Raises ClientError."""
     from confluent_kafka.admin import OffsetSpec
 
     if position.kind is PositionKind.EARLIEST:
@@ -66,5 +69,5 @@ def locate(admin: Any, position: Position, ranges: Mapping[Place, LogRange]) -> 
 
 
 def within(held: LogRange, offset: int) -> int:
-    """The offset, or the nearest that the log holds."""
+    """The offset, or the nearest one that the log holds."""
     return min(max(offset, held.start), held.end)

@@ -1,4 +1,4 @@
-"""`conveyor produce`: lines of standard input become records."""
+"""`conveyor produce`: publish the lines of standard input as records."""
 
 import sys
 from typing import Annotated, Any
@@ -19,21 +19,24 @@ from conveyor.cli.terminal.kafka_client import (
 
 def produce(
     topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="The topic; made if it is not there and the broker allows it.")
+        str, typer.Argument(metavar="TOPIC", help="The topic; created if it does not exist and the broker allows that.")
     ],
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", help="What stands before it on a line is the key.")
+        str | None, typer.Option("--key-separator", "-K", help="Text that ends the key on each line.")
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The same key for every record.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header for every record.")
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of every record; can be repeated."),
     ] = None,
-    partition: Annotated[int, typer.Option(help="The partition; -1: chosen by the key.")] = -1,
-    compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
-    acks: Annotated[str, typer.Option(help="0, 1 or all: how safe a record must be before it counts.")] = "all",
+    partition: Annotated[int, typer.Option(help="The partition; -1: chosen by key.")] = -1,
+    compression: Annotated[str, typer.Option(help="Codec: none, gzip, snappy, lz4 or zstd.")] = "none",
+    acks: Annotated[
+        str, typer.Option(help="When a record is acknowledged. 0: never, 1: once appended, all: once durable.")
+    ] = "all",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Send each line of standard input as one record, and say how many the broker has taken.
+    """Publish each line of standard input as a record and print how many were acknowledged.
 
     \b
     Examples:
@@ -55,12 +58,12 @@ def produce(
         _send(producer, outcome, topic, value=value, key=line_key, partition=partition, headers=headers)
     producer.flush()
     if outcome.error is not None:
-        raise ClientError(f"{counted(outcome.failed, 'record')} not taken: {outcome.error}")
+        raise ClientError(f"{counted(outcome.failed, 'record')} not acknowledged: {outcome.error}")
     typer.echo(f"produced {counted(outcome.taken, 'record')} to {topic}", err=True)
 
 
 class _Outcome:
-    """Counts what the broker has answered."""
+    """Counts acknowledged and failed records."""
 
     def __init__(self) -> None:
         self.taken = self.failed = 0

@@ -1,4 +1,4 @@
-"""How a record is printed: one line each, as text, JSON, hexadecimal, or text after its headers."""
+"""Formats a record as one line: text, JSON, hexadecimal, or headers and text."""
 
 import json
 from base64 import b64encode
@@ -17,25 +17,25 @@ Format = Annotated[
         "--format",
         "-f",
         metavar="text|json|hex|headers",
-        help="text: the value. json: everything. hex: the value in hexadecimal. headers: NAME=VALUE,... and the value.",
+        help="text: the value. json: the record. hex: the value in hexadecimal. headers: NAME=VALUE,... and the value.",
     ),
 ]
 ShowKey = Annotated[
     bool | None,
     typer.Option(
         "--key/--no-key",
-        help="Print the key and a tab before the value, or leave the key out of JSON.",
+        help="Print the key and a tab before the value; --no-key leaves the key out of JSON.",
         show_default=False,
     ),
 ]
 
 
 def record_writer(format_: str, show_key: bool | None) -> WriteRecord:
-    """What makes a line, without its end, of a client's message. Raises ClientError."""
+    """The function that formats a client's message as a line, without line end. Raises ClientError."""
     if format_ == "json":
         return lambda message: _json(message, show_key=show_key is not False)
     if format_ not in _FIELDS:
-        raise ClientError(f"--format {format_}: it is text, json, hex or headers")
+        raise ClientError(f"--format {format_}: expected text, json, hex or headers")
     fields = _FIELDS[format_]
     return lambda message: b"\t".join(fields(message, bool(show_key)))
 
@@ -58,7 +58,7 @@ _FIELDS = {"text": _text, "hex": _hex, "headers": _headers}
 
 
 def _json(message: Any, *, show_key: bool) -> bytes:
-    """Text as it is; what is not UTF-8 in base64, and a field beside it that says so. No key, no value: null."""
+    """UTF-8 as a string; other bytes in base64, with a field `..._encoding` beside it. No key or value is null."""
     kind, timestamp_ms = message.timestamp()
     document: dict[str, Any] = {
         "topic": message.topic(),

@@ -1,4 +1,4 @@
-"""What the commands for queues share: the broker's HTTP address, requests to its REST API, errors as one line."""
+"""The REST client of the queue commands: the broker's address, requests, and errors as one line."""
 
 import json
 import re
@@ -12,39 +12,37 @@ from conveyor.cli.terminal.kafka_client import ClientError
 
 TIMEOUT_S = 60.0
 
-Http = Annotated[
-    str, typer.Option("--http", envvar="CONVEYOR_HTTP", metavar="URL", help="A broker's HTTP address to connect to.")
-]
+Http = Annotated[str, typer.Option("--http", envvar="CONVEYOR_HTTP", metavar="URL", help="HTTP address of a broker.")]
 DEFAULT_HTTP = "http://127.0.0.1:8080"
 
 Token = Annotated[
     str | None,
-    typer.Option("--token", envvar="CONVEYOR_TOKEN", metavar="TOKEN", help="What the broker asks for, if it does."),
+    typer.Option("--token", envvar="CONVEYOR_TOKEN", metavar="TOKEN", help="Bearer token, if the broker requires one."),
 ]
 
 _HINTS = {
     "unknown_subscription": "see 'conveyor queue list'",
     "unknown_topic": "see 'conveyor topic list'",
 }
-_UNAUTHORIZED = "the broker takes requests with one of its tokens only: give one with --token, or set CONVEYOR_TOKEN"
+_UNAUTHORIZED = "the broker requires a token: give one with --token, or set CONVEYOR_TOKEN"
 _TOKEN = re.compile(r"[!-~]+")
 
 
 class HttpClient:
-    """Sends requests to one broker, each on a connection of its own. Everything raises ClientError."""
+    """Sends requests to one broker, each on a connection of its own. Every method raises ClientError."""
 
     def __init__(self, http: str, token: str | None) -> None:
         self._url = http if "://" in http else f"http://{http}"
         parts = _split(self._url)
         if parts is None:
-            raise ClientError(f"--http {http}: it takes an address such as {DEFAULT_HTTP}")
+            raise ClientError(f"--http {http}: expected an address such as {DEFAULT_HTTP}")
         self._parts = parts
         if token is not None and not _TOKEN.fullmatch(token):
-            raise ClientError("--token: a token has no spaces and nothing but ASCII characters")
+            raise ClientError("--token: a token consists of printable ASCII characters without spaces")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def get(self, path: str, query: Mapping[str, object] | None = None, timeout_s: float = TIMEOUT_S) -> Any:
-        """query: what is None is left out."""
+        """query: parameters that are None are left out."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
         return self._ask("GET", f"{path}?{urlencode(given)}" if given else path, None, timeout_s)
 
@@ -93,11 +91,11 @@ class HttpClient:
         raise RefusedError(document["detail"], document.get("kind", ""))
 
     def _is_no_broker(self) -> ClientError:
-        return ClientError(f"what answers at {self._url} is not the HTTP address of a broker: give --http URL")
+        return ClientError(f"{self._url} is not the HTTP address of a broker: give --http URL")
 
 
 class RefusedError(ClientError):
-    """The broker has said no. `kind`: as in its problem document."""
+    """The broker refused the request. `kind`: the kind in its problem document."""
 
     def __init__(self, detail: str, kind: str) -> None:
         hint = _HINTS.get(kind)
@@ -106,12 +104,12 @@ class RefusedError(ClientError):
 
 
 def path_to(*names: str) -> str:
-    """A path of the API; names may hold anything."""
+    """A path of the API. Names are quoted, so they may hold any character."""
     return "".join(f"/{quote(name, safe='')}" for name in names)
 
 
 def _split(url: str) -> SplitResult | None:
-    """None for what is no address."""
+    """The parts of an HTTP address; None if it is not one."""
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

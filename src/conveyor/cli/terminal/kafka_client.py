@@ -1,4 +1,4 @@
-"""What the client commands share: the broker's address, and errors in one line. They are ordinary Kafka clients."""
+"""The Kafka client of the commands: the broker's address, metadata, and errors as one line."""
 
 from collections.abc import Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -12,7 +12,8 @@ from conveyor.kernel.errors import ConveyorError
 TIMEOUT_S = 10.0
 
 Bootstrap = Annotated[
-    str, typer.Option("--bootstrap", envvar="CONVEYOR_BOOTSTRAP", metavar="HOST:PORT", help="A broker to connect to.")
+    str,
+    typer.Option("--bootstrap", envvar="CONVEYOR_BOOTSTRAP", metavar="HOST:PORT", help="Kafka address of a broker."),
 ]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
@@ -24,15 +25,15 @@ class ClientError(ConveyorError):
 
 
 def client_config(bootstrap: str, **more: Any) -> dict[str, Any]:
-    """Settings of a confluent-kafka client that says nothing by itself.
+    """Settings of a confluent-kafka client that logs nothing.
 
-    It has no logger to say it to either: Ctrl-C in the middle of such a callback makes its `poll` fail.
+    The client has no logger callback either: Ctrl-C during such a callback makes its `poll` fail.
     """
     return {"bootstrap.servers": bootstrap, "log_level": 0, "log.connection.close": False, **more}
 
 
 def admin_client(bootstrap: str) -> Any:
-    """An AdminClient that has a broker to talk to. Raises ClientError if nobody answers."""
+    """An AdminClient that has reached the broker. Raises ClientError if no broker answers."""
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient(client_config(bootstrap))
@@ -41,19 +42,19 @@ def admin_client(bootstrap: str) -> Any:
 
 
 def request_timeout() -> dict[str, float]:
-    """What every call of an AdminClient takes."""
+    """The keyword argument of every AdminClient call that sets its timeout."""
     return {"request_timeout": TIMEOUT_S}
 
 
 def answer(future: Any) -> Any:
-    """What an AdminClient's future brings. Raises ClientError."""
+    """The result of an AdminClient's future. Raises ClientError."""
     with errors_in_one_line():
         return future.result(TIMEOUT_S + 1)
 
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Whatever the Kafka client raises becomes a ClientError."""
+    """Turn the Kafka client's exceptions into ClientError."""
     from confluent_kafka import KafkaException
 
     try:
@@ -71,7 +72,7 @@ def unreachable(bootstrap: str) -> ClientError:
 
 
 def cluster_metadata(client: Any, bootstrap: str, topic: str | None = None) -> Any:
-    """The cluster as the broker tells it. Raises ClientError if nobody answers."""
+    """The cluster's metadata. Raises ClientError if no broker answers."""
     from confluent_kafka import KafkaException
 
     try:
@@ -81,17 +82,17 @@ def cluster_metadata(client: Any, bootstrap: str, topic: str | None = None) -> A
 
 
 def require_topic(client: Any, bootstrap: str, topic: str) -> Any:
-    """The topic's metadata. Raises ClientError if it is not there."""
+    """The topic's metadata. Raises ClientError if it does not exist."""
     found = cluster_metadata(client, bootstrap).topics.get(topic)
     if found is None:
         raise ClientError(
-            f"unknown topic '{topic}': see 'conveyor topic list', or make it with 'conveyor topic create'"
+            f"unknown topic '{topic}': see 'conveyor topic list', or create it with 'conveyor topic create'"
         )
     return found
 
 
 def require_partitions(client: Any, bootstrap: str, topic: str, wanted: list[int] | None) -> list[int]:
-    """The partitions that are wanted, or all that the topic has. Raises ClientError for one that is not there."""
+    """The wanted partitions, or all of the topic's. Raises ClientError if one does not exist."""
     there = sorted(require_topic(client, bootstrap, topic).partitions)
     for number in wanted or []:
         if number not in there:
@@ -103,7 +104,7 @@ def named_value(option: str, text: str, example: str) -> tuple[str, str]:
     """Both sides of NAME=VALUE. Raises ClientError."""
     name, separator, value = text.partition("=")
     if not separator or not name:
-        raise ClientError(f"{option} {text}: it takes NAME=VALUE, such as {example}")
+        raise ClientError(f"{option} {text}: expected NAME=VALUE, such as {example}")
     return name, value
 
 

@@ -1,4 +1,4 @@
-"""A place in a log as a user names it: earliest, latest, an offset, a time, or how long ago."""
+"""A position in a log as users write it: earliest, latest, an offset, a time, or how long ago."""
 
 import re
 import time
@@ -26,26 +26,26 @@ class PositionKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class LogPosition:
     """`value` is an offset, or a time in milliseconds since 1970; earliest and latest have none."""
 
     kind: PositionKind
     value: int = 0
 
 
-EARLIEST = Position(kind=PositionKind.EARLIEST)
-LATEST = Position(kind=PositionKind.LATEST)
+EARLIEST = LogPosition(kind=PositionKind.EARLIEST)
+LATEST = LogPosition(kind=PositionKind.LATEST)
 
 
-def parse_position(option: str, text: str, now_ms: int | None = None) -> Position:
+def parse_position(option: str, text: str, now_ms: int | None = None) -> LogPosition:
     """Raises ClientError, which names the option. A time before 1970 is 1970."""
-    named = {"earliest": EARLIEST, "latest": LATEST}.get(text)
-    if named is not None:
-        return named
+    keyword = {"earliest": EARLIEST, "latest": LATEST}.get(text)
+    if keyword is not None:
+        return keyword
     if text.isascii() and text.isdecimal():
         if int(text) > LAST_OFFSET:
-            raise ClientError(f"{option} {text}: the last offset there can be is {LAST_OFFSET}")
-        return Position(kind=PositionKind.OFFSET, value=int(text))
+            raise ClientError(f"{option} {text}: the largest possible offset is {LAST_OFFSET}")
+        return LogPosition(kind=PositionKind.OFFSET, value=int(text))
     ago = _AGO.fullmatch(text)
     if ago is not None:
         now_ms = int(time.time() * 1000) if now_ms is None else now_ms
@@ -53,15 +53,15 @@ def parse_position(option: str, text: str, now_ms: int | None = None) -> Positio
     try:
         return _at(int(datetime.fromisoformat(text).astimezone().timestamp() * 1000))
     except (ValueError, OverflowError) as error:
-        raise ClientError(f"{option} {text}: it is {EXPLAINED}") from error
+        raise ClientError(f"{option} {text}: expected {EXPLAINED}") from error
 
 
-def _at(time_ms: int) -> Position:
-    return Position(kind=PositionKind.TIME, value=max(0, time_ms))
+def _at(time_ms: int) -> LogPosition:
+    return LogPosition(kind=PositionKind.TIME, value=max(0, time_ms))
 
 
 def iso_time(time_ms: int) -> str:
-    """In UTC, as `parse_position` takes it; the number itself where no calendar reaches."""
+    """A timestamp in UTC, as `parse_position` takes it; the plain number if it is beyond the calendar."""
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):

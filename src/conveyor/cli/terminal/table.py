@@ -1,4 +1,4 @@
-"""Tables: drawn with rich on a terminal; elsewhere aligned with blanks, one row a line, for grep and awk."""
+"""Prints tables: with rich on a terminal; elsewhere with aligned columns, one line per row, for grep and awk."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 import typer
 
 Cell = str | int | float | None
-"""None is what does not exist; it is shown as `-`."""
+"""None and the empty string are shown as `-`."""
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-    """Columns of numbers are aligned at the right."""
+    """Print rows under their column names. Columns of numbers are right-aligned."""
     shown = [[_shown(cell) for cell in row] for row in rows]
     to_right = [all(not isinstance(row[number], str) for row in rows) for number in range(len(columns))]
     if sys.stdout.isatty():

@@ -8,14 +8,14 @@ from conveyor.cli.terminal.kafka_client import answer, request_timeout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSetting:
-    """`source` is topic, broker or default: who has given the value."""
+    """`source` says where the value was set: topic, broker or default."""
 
     value: str
     source: str
 
 
 def topic_settings(admin: Any, topic: str) -> dict[str, TopicSetting]:
-    """Every setting by name, in order. Raises ClientError."""
+    """All settings by name, sorted. Raises ClientError."""
     from confluent_kafka.admin import ConfigResource
 
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
@@ -29,5 +29,5 @@ def topic_settings(admin: Any, topic: str) -> dict[str, TopicSetting]:
 def _source(code: int) -> str:
     from confluent_kafka.admin import ConfigSource
 
-    known = {ConfigSource.DYNAMIC_TOPIC_CONFIG.value: "topic", ConfigSource.DEFAULT_CONFIG.value: "default"}
-    return known.get(code, "broker")
+    sources = {ConfigSource.DYNAMIC_TOPIC_CONFIG.value: "topic", ConfigSource.DEFAULT_CONFIG.value: "default"}
+    return sources.get(code, "broker")

@@ -1,4 +1,4 @@
-"""`conveyor topic`: create, list and delete topics here; the other commands have a module each."""
+"""`conveyor topic`: the commands create, list and delete; each of the others has a module of its own."""
 
 import json
 from typing import Annotated
@@ -25,7 +25,7 @@ from conveyor.cli.topics.topic_stats import stats
 from conveyor.cli.topics.topic_tail import tail
 
 app = typer.Typer(
-    help="Create, look at, change and delete topics.\n\n"
+    help="Create, inspect, change and delete topics.\n\n"
     "\b\nExamples:\n  conveyor topic create orders --partitions 6\n  conveyor topic tail orders",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -35,7 +35,7 @@ app = typer.Typer(
 def create(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name: letters, digits, '.', '_' and '-'.")],
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", metavar="N", help="How many partitions; -1: the broker's default.")
+        int, typer.Option("--partitions", "-p", metavar="N", help="Number of partitions; -1: the broker's default.")
     ] = -1,
     config: Annotated[
         list[str] | None,
@@ -55,16 +55,16 @@ def create(
     settings = dict(named_value("--config", each, "segment.bytes=1048576") for each in config or [])
     admin = admin_client(bootstrap)
     try:
-        asked = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=settings)
+        new_topic = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=settings)
     except ValueError as error:
-        raise ClientError(f"topic '{name}' cannot be asked for: {error}") from error
-    answer(admin.create_topics([asked], **request_timeout())[name])
-    made = require_topic(admin, bootstrap, name)
-    typer.echo(f"created topic {name} with {counted(len(made.partitions), 'partition')}")
+        raise ClientError(f"topic '{name}' cannot be created: {error}") from error
+    answer(admin.create_topics([new_topic], **request_timeout())[name])
+    topic = require_topic(admin, bootstrap, name)
+    typer.echo(f"created topic {name} with {counted(len(topic.partitions), 'partition')}")
 
 
 def list_(
-    internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include the broker's internal topics.")] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -76,13 +76,13 @@ def list_(
     """
     found = cluster_metadata(admin_client(bootstrap), bootstrap).topics.values()
     topics = sorted(
-        (each for each in found if internal or not each.topic.startswith("__")), key=lambda each: each.topic
+        (topic for topic in found if internal or not topic.topic.startswith("__")), key=lambda topic: topic.topic
     )
     if as_json:
-        return typer.echo(json.dumps([{"name": each.topic, "partitions": len(each.partitions)} for each in topics]))
+        return typer.echo(json.dumps([{"name": topic.topic, "partitions": len(topic.partitions)} for topic in topics]))
     if not topics:
-        return typer.echo("no topics yet: make one with 'conveyor topic create NAME'")
-    print_table(["topic", "partitions"], [[each.topic, len(each.partitions)] for each in topics])
+        return typer.echo("no topics yet: create one with 'conveyor topic create NAME'")
+    print_table(["topic", "partitions"], [[topic.topic, len(topic.partitions)] for topic in topics])
 
 
 def delete(

@@ -1,4 +1,4 @@
-"""`conveyor topic alter`: more partitions, other settings."""
+"""`conveyor topic alter`: add partitions, change settings."""
 
 from typing import Annotated, Any
 
@@ -21,21 +21,21 @@ def alter(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", metavar="N", help="How many partitions it is to have; never fewer."),
+        typer.Option("--partitions", "-p", metavar="N", help="New number of partitions; it can only grow."),
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; may be said several times."),
+        typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; can be repeated."),
     ] = None,
     unset: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A setting that goes back to its default.")
+        list[str] | None, typer.Option(metavar="NAME", help="A setting to reset to its default; can be repeated.")
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Change a topic's partitions or settings.
 
-    It may be used meanwhile. All that is asked for is done, or nothing. With more partitions, a key may belong to
-    another partition from then on; records stay where they are.
+    The topic stays available. Either all of the changes are made or none. With more partitions, later records of a key
+    may go to another partition; existing records stay where they are.
 
     \b
     Examples:
@@ -46,7 +46,7 @@ def alter(
     if partitions is None and not values and not unset:
         raise ClientError("nothing to alter: give --partitions, --config or --unset")
     if both := set(values) & set(unset or []):
-        raise ClientError(f"--config and --unset both name '{min(both)}': give one of them")
+        raise ClientError(f"--config and --unset both name '{min(both)}': give only one of them")
     admin = admin_client(bootstrap)
     had = len(require_topic(admin, bootstrap, name).partitions)
     before = topic_settings(admin, name)

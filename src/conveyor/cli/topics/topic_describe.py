@@ -14,15 +14,15 @@ from conveyor.cli.topics.described_settings import TopicSetting, topic_settings
 def describe(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
     all_config: Annotated[
-        bool, typer.Option("--all-config", help="Every setting, not only those that differ from the default.")
+        bool, typer.Option("--all-config", help="Show every setting, not only those that differ from the default.")
     ] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show a topic's partitions and settings.
 
-    Only settings that differ from the default are shown. Of a partition: the leader, the replicas, which of them are in
-    sync (isr), the offset of its first record (log start) and of its next one (log end).
+    Lists for each partition the leader, the replicas, the in-sync replicas (isr), the offset of the first record (log
+    start) and the offset of the next one (log end), then the settings that differ from their defaults.
 
     \b
     Examples:
@@ -42,18 +42,18 @@ def describe(
 
 
 def _partitions(admin: Any, name: str, topic: Any) -> list[dict[str, Any]]:
-    held = log_ranges(admin, [(name, number) for number in topic.partitions])
+    ranges = log_ranges(admin, [(name, number) for number in topic.partitions])
     return [
         {
             "partition": number,
-            "leader": each.leader,
-            "replicas": each.replicas,
-            "isr": each.isrs,
-            "log_start_offset": held[name, number].start,
-            "log_end_offset": held[name, number].end,
-            "records": held[name, number].end - held[name, number].start,
+            "leader": partition.leader,
+            "replicas": partition.replicas,
+            "isr": partition.isrs,
+            "log_start_offset": ranges[name, number].start,
+            "log_end_offset": ranges[name, number].end,
+            "records": ranges[name, number].end - ranges[name, number].start,
         }
-        for number, each in sorted(topic.partitions.items())
+        for number, partition in sorted(topic.partitions.items())
     ]
 
 
@@ -69,5 +69,5 @@ def _listed(brokers: list[int]) -> str:
 
 def _print_settings(settings: dict[str, TopicSetting]) -> None:
     if not settings:
-        return typer.echo("every setting has its default: --all-config shows them")
+        return typer.echo("every setting has its default value: --all-config lists them")
     print_table(["setting", "value", "source"], [[key, each.value, each.source] for key, each in settings.items()])

@@ -1,4 +1,4 @@
-"""`conveyor topic stats`: how many records a topic holds, how new they are, and how fast they come."""
+"""`conveyor topic stats`: count a topic's records and measure the rate at which they arrive."""
 
 import json
 import time
@@ -17,17 +17,17 @@ def stats(
     interval: Annotated[
         float,
         typer.Option(
-            "--interval", "-i", min=0, metavar="SECONDS", help="Seconds over which the rate is measured; 0: no rate."
+            "--interval", "-i", min=0, metavar="SECONDS", help="Seconds over which to measure the rate; 0: no rate."
         ),
     ] = 1.0,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Count a topic's records, and how fast they come.
+    """Count a topic's records and measure how fast they arrive.
 
-    Of each partition: how many records, the offset of the first (log start) and of the next (log end), the time of the
-    newest, and how many come a second. Records are counted by their offsets, which includes what compaction has taken
-    out.
+    Lists for each partition the number of records, the offset of the first record (log start) and of the next one (log
+    end), the timestamp of the newest record, and the records that arrive per second. The count is the difference of the
+    two offsets, so it includes records that compaction has removed.
 
     \b
     Examples:

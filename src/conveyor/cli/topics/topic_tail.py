@@ -1,4 +1,4 @@
-"""`conveyor topic tail`: the newest records of a topic, and what comes after them."""
+"""`conveyor topic tail`: print the newest records of a topic, then follow it."""
 
 from typing import Annotated
 
@@ -19,20 +19,21 @@ from conveyor.cli.terminal.kafka_client import (
 def tail(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
     lines: Annotated[
-        int, typer.Option("--lines", "-n", min=0, metavar="N", help="How many records of each partition.")
+        int,
+        typer.Option("--lines", "-n", min=0, metavar="N", help="Number of records of each partition to begin with."),
     ] = 10,
-    to_end: Annotated[bool, typer.Option("--exit", "-e", help="Stop at the end of what is there now.")] = False,
+    to_end: Annotated[bool, typer.Option("--exit", "-e", help="Stop at the end that each partition has now.")] = False,
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", "-p", metavar="N", help="Only this partition; may be said several times."),
+        typer.Option("--partition", "-p", metavar="N", help="Only this partition; can be repeated."),
     ] = None,
     format_: Format = "text",
     key: ShowKey = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Print the last records of a topic, and go on.
+    """Print the last records of a topic, then new ones as they arrive.
 
-    First come the last records of each partition, then those that are produced meanwhile. Ctrl-C ends it.
+    Prints the last records of each partition first. Stop with Ctrl-C.
 
     \b
     Examples:

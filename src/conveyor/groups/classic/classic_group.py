@@ -1,15 +1,16 @@
-"""A consumer group of the classic protocol: who is in it, and how a generation of it comes about.
+"""A group of the classic protocol: its members, and the rebalances that create its generations.
 
     state                 goes to               when
     EMPTY                 PREPARING_REBALANCE   a member joins
-    PREPARING_REBALANCE   COMPLETING_REBALANCE  all members have joined again, or the time for it is over
-    PREPARING_REBALANCE   EMPTY                 nobody is left
-    COMPLETING_REBALANCE  STABLE                the leader brings the assignments
-    COMPLETING_REBALANCE  PREPARING_REBALANCE   a member joins, changes, leaves, or does not ask for its assignment
-    STABLE                PREPARING_REBALANCE   the same
+    PREPARING_REBALANCE   COMPLETING_REBALANCE  all members have rejoined, or the rebalance timeout has passed
+    PREPARING_REBALANCE   EMPTY                 the last member has left
+    COMPLETING_REBALANCE  STABLE                the leader sends the assignments
+    COMPLETING_REBALANCE  PREPARING_REBALANCE   a member joins, changes, leaves, or does not request its assignment
+    STABLE                PREPARING_REBALANCE   a member joins, changes or leaves
 
-This is soft state: what outlives the broker is the record written when a generation becomes STABLE or EMPTY. Everything
-here is told the time, and collects what it decides in a `Decision`. Source: KIP-62, KIP-345, KIP-394, KIP-814.
+All of this is soft state. It survives the broker through the record that is written when a generation becomes STABLE or
+EMPTY. Callers pass in the time; methods add their records and replies to a `Decision`. Source: KIP-62, KIP-345,
+KIP-394, KIP-814.
 """
 
 from collections import Counter
@@ -28,7 +29,7 @@ from conveyor.kernel.state_machine import LogRecord
 
 
 class GroupState(Enum):
-    """See the module's docstring. The values are the names that administrators know."""
+    """The states in the module's docstring. The values are Kafka's names, which administrative requests show."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -41,7 +42,9 @@ _SHORTEST_WAIT_MS = 1000
 
 @dataclass(slots=True, kw_only=True)
 class InitialDelay:
-    """How a group that was empty waits for more members: `delay_ms` after each that comes, and until `latest_ms`."""
+    """How long a group that was empty waits for more members: `delay_ms` after each new member, but not beyond
+    `latest_ms`.
+    """
 
     delay_ms: int
     latest_ms: int
@@ -49,7 +52,7 @@ class InitialDelay:
 
 
 class ClassicGroup:
-    """See the module's docstring."""
+    """One group; see the module's docstring."""
 
     def __init__(self, group_id: str, generation_id: int = 0) -> None:
         self.group_id = group_id
@@ -66,16 +69,18 @@ class ClassicGroup:
 
     @property
     def is_of_consumers(self) -> bool:
-        """Whether its members tell the broker, in the way of Kafka's consumers, which topics they read."""
+        """Whether the members use Kafka's consumer embedded protocol: then the broker can read their subscriptions."""
         return self.protocol_type == PROTOCOL_TYPE
 
     def reads(self, topic: str) -> bool:
-        """Whether a member subscribes to a topic; yes, if that cannot be known."""
-        told = [decode_subscription(each.subscription(self.protocol_name)) for each in self.members.values()]
-        return any(each is None or topic in each.topics for each in told)
+        """Whether a member subscribes to a topic; True if a subscription cannot be decoded."""
+        subscriptions = [
+            decode_subscription(member.subscription(self.protocol_name)) for member in self.members.values()
+        ]
+        return any(subscription is None or topic in subscription.topics for subscription in subscriptions)
 
     def next_deadline_ms(self) -> int | None:
-        """When `expire` has something to do, at the earliest."""
+        """Return the earliest time at which `expire` may have something to do."""
         deadlines = [member.session_deadline_ms for member in self.members.values() if not member.waits]
         deadlines += self.pending_members.values()
         if self.rebalance_deadline_ms is not None:
@@ -83,11 +88,11 @@ class ClassicGroup:
         return min(deadlines, default=None)
 
     def heard(self) -> set[str]:
-        """Members that have been heard since the log was loaded."""
+        """Return the members that sent a request since the log was loaded."""
         return {member.member_id for member in self.members.values() if not member.is_unheard}
 
     def clock_set(self, by_ms: int) -> None:
-        """The wall clock was set: move all deadlines along."""
+        """The wall clock was set by this much: shift all deadlines."""
         for member in self.members.values():
             member.session_deadline_ms += by_ms
         for member_id in self.pending_members:
@@ -98,7 +103,7 @@ class ClassicGroup:
             self.initial_delay.latest_ms += by_ms
 
     def check_protocols(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...], besides: str) -> None:
-        """Whether a member can share a protocol with all others. Raises RequestError (INCONSISTENT_GROUP_PROTOCOL)."""
+        """Check that a member shares a protocol with all others. Raises RequestError (INCONSISTENT_GROUP_PROTOCOL)."""
         if not self.members:
             return
         others = [member for member in self.members.values() if member.member_id != besides]
@@ -106,8 +111,8 @@ class ClassicGroup:
         if protocol_type != self.protocol_type or not shared:
             raise RequestError(
                 ErrorKind.INCONSISTENT_GROUP_PROTOCOL,
-                f"group '{self.group_id}' uses the protocol type '{self.protocol_type}', and no assignor of"
-                f" {[name for name, _ in protocols]} is supported by all its members",
+                f"group '{self.group_id}' uses the protocol type '{self.protocol_type}'; its members share none of the"
+                f" protocols {[name for name, _ in protocols]}",
             )
 
     def add(self, member: Member) -> None:
@@ -121,7 +126,7 @@ class ClassicGroup:
             self.static_members[member.group_instance_id] = member.member_id
 
     def replace_static(self, old_id: str, member_id: str, decision: Decision) -> Member:
-        """Give a static member that came back a new id; whoever still uses the old one is fenced."""
+        """Give a returning static member a new member id. Pending requests under the old id get FENCED_INSTANCE_ID."""
         member = self.members.pop(old_id)
         fenced = RequestError(ErrorKind.FENCED_INSTANCE_ID, f"'{member.group_instance_id}' has joined again")
         for token in (member.join_token, member.sync_token):
@@ -136,24 +141,24 @@ class ClassicGroup:
         return member
 
     def remove(self, member: Member, now_ms: int, decision: Decision) -> None:
-        """Take a member out, which starts a rebalance of the rest."""
+        """Remove a member and start a rebalance of the others."""
         self.forget(member, decision)
         self.members_left(now_ms, decision)
 
     def members_left(self, now_ms: int, decision: Decision) -> None:
-        """Have those who are still there share anew what the others had."""
+        """After members were removed: rebalance the remaining members."""
         if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare_rebalance(now_ms, decision)
         elif self.state is GroupState.PREPARING_REBALANCE:
             self.complete_join_if_all_are_in(now_ms, decision)
 
     def prepare_rebalance(self, now_ms: int, decision: Decision, delay_ms: int | None = None) -> None:
-        """Ask everybody to join again. `delay_ms`: how long a group that was empty waits for more members."""
-        again = RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{self.group_id}' rebalances: join again")
+        """Make all members rejoin. `delay_ms`: how long a group that was empty waits for more members."""
+        rejoin = RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{self.group_id}' is rebalancing: join again")
         for member in self.members.values():
             member.owes_sync = False
             if member.sync_token is not None:
-                decision.reply(member.sync_token, again)
+                decision.reply(member.sync_token, rejoin)
                 member.sync_token = None
                 member.touch(now_ms)
         self.state = GroupState.PREPARING_REBALANCE
@@ -172,9 +177,10 @@ class ClassicGroup:
             self.complete_join(now_ms, decision)
 
     def complete_join(self, now_ms: int, decision: Decision) -> None:
-        """Start a new generation with those who have joined. Static members may be late until their session ends.
+        """Start a new generation with the members that have rejoined.
 
-        If they all are, the rebalance goes on.
+        A static member stays in the group until its session ends, even if it has not rejoined. If no member has
+        rejoined, the rebalance continues.
         """
         for member in list(self.members.values()):
             if member.join_token is None and member.group_instance_id is None:
@@ -198,31 +204,31 @@ class ClassicGroup:
                 member.owes_sync = True
                 member.touch(now_ms)
 
-    def ask_all_to_join_again(self, decision: Decision) -> None:
-        """Tell everybody who waits for an answer that there is another rebalance."""
-        again = RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{self.group_id}' rebalances: join again")
+    def ask_all_to_rejoin(self, decision: Decision) -> None:
+        """Answer all pending requests with REBALANCE_IN_PROGRESS."""
+        rejoin = RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{self.group_id}' is rebalancing: join again")
         for member in self.members.values():
             for token in (member.join_token, member.sync_token):
                 if token is not None:
-                    decision.reply(token, again)
+                    decision.reply(token, rejoin)
             member.join_token = member.sync_token = None
 
     def joined(self, member: Member, *, skip_assignment: bool = False) -> Joined:
-        """What a member is told about the present generation."""
+        """Return the JoinGroup reply for a member of the current generation."""
         is_leader = member.member_id == self.leader
-        everybody = tuple(each.joined(self.protocol_name) for each in self.members.values()) if is_leader else ()
+        all_members = tuple(member.joined(self.protocol_name) for member in self.members.values()) if is_leader else ()
         return Joined(
             generation_id=self.generation_id,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
             leader=self.leader,
             member_id=member.member_id,
-            members=everybody,
+            members=all_members,
             skip_assignment=skip_assignment and is_leader,
         )
 
     def assign(self, assignments: Mapping[str, bytes], now_ms: int, decision: Decision) -> None:
-        """The leader's assignments are in: remember them, and tell everybody who asked."""
+        """Store the leader's assignments and answer all pending SyncGroup requests."""
         self.state = GroupState.STABLE
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
@@ -234,17 +240,17 @@ class ClassicGroup:
                 member.touch(now_ms)
 
     def synced_by(self, member: Member) -> None:
-        """A member has asked for its assignment. When all have, the generation needs no watching any more."""
+        """Note a member's SyncGroup. Once all members have sent one, the generation has no rebalance deadline."""
         member.owes_sync = False
-        if not any(each.owes_sync for each in self.members.values()):
+        if not any(member.owes_sync for member in self.members.values()):
             self.rebalance_deadline_ms = None
 
     def synced(self, member: Member) -> Synced:
         return Synced(protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment)
 
     def record(self, now_ms: int) -> LogRecord:
-        """The group as it shall outlive the broker."""
-        members = tuple(each.value(self.protocol_name, each.assignment) for each in self.members.values())
+        """Return the record of the group's persistent state."""
+        members = tuple(member.value(self.protocol_name, member.assignment) for member in self.members.values())
         value = GroupValue(
             protocol_type=self.protocol_type,
             generation_id=self.generation_id,
@@ -256,23 +262,23 @@ class ClassicGroup:
         return group_record(GroupKey(group_id=self.group_id), value)
 
     def expire(self, now_ms: int, decision: Decision) -> None:
-        """Drop who was silent for too long, and end a rebalance whose time is over."""
-        for member_id in [each for each, deadline in self.pending_members.items() if deadline <= now_ms]:
+        """Remove members whose session has ended, and end a rebalance whose timeout has passed."""
+        for member_id in [member_id for member_id, deadline in self.pending_members.items() if deadline <= now_ms]:
             del self.pending_members[member_id]
         for member in list(self.members.values()):
             if not member.waits and member.session_deadline_ms <= now_ms and member.member_id in self.members:
                 self.remove(member, now_ms, decision)
-        due = self.rebalance_deadline_ms is not None and self.rebalance_deadline_ms <= now_ms
+        is_due = self.rebalance_deadline_ms is not None and self.rebalance_deadline_ms <= now_ms
         if self.state is GroupState.PREPARING_REBALANCE:
-            if due and not self._waits_on(now_ms):
+            if is_due and not self._extend_initial_delay(now_ms):
                 self.complete_join(now_ms, decision)
             else:
                 self.complete_join_if_all_are_in(now_ms, decision)
-        elif due:
-            self._drop_who_did_not_sync(now_ms, decision)
+        elif is_due:
+            self._remove_unsynced_members(now_ms, decision)
 
-    def _waits_on(self, now_ms: int) -> bool:
-        """Members who have come during the initial delay prolong it, up to the rebalance timeout."""
+    def _extend_initial_delay(self, now_ms: int) -> bool:
+        """Whether members that joined during the initial delay extend it, at most to the rebalance timeout."""
         delay = self.initial_delay
         if delay is None or not delay.has_new_members or now_ms >= delay.latest_ms:
             return False
@@ -280,21 +286,21 @@ class ClassicGroup:
         self.rebalance_deadline_ms = min(now_ms + delay.delay_ms, delay.latest_ms)
         return True
 
-    def _drop_who_did_not_sync(self, now_ms: int, decision: Decision) -> None:
+    def _remove_unsynced_members(self, now_ms: int, decision: Decision) -> None:
         self.rebalance_deadline_ms = None
-        for member in [each for each in self.members.values() if each.owes_sync]:
+        for member in [member for member in self.members.values() if member.owes_sync]:
             self.forget(member, decision)
         self.prepare_rebalance(now_ms, decision)
 
     def forget(self, member: Member, decision: Decision) -> None:
-        """Take a member out; `members_left` is due after the last."""
+        """Remove a member without a rebalance. The caller calls `members_left` after the last removal."""
         self.members.pop(member.member_id, None)
         if self.static_members.get(member.group_instance_id or "") == member.member_id:
             del self.static_members[member.group_instance_id or ""]
-        gone = RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"'{member.member_id}' was taken out of the group")
+        removed = RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"'{member.member_id}' was removed from the group")
         for token in (member.join_token, member.sync_token):
             if token is not None:
-                decision.reply(token, gone)
+                decision.reply(token, removed)
         member.join_token = member.sync_token = None
         if self.leader == member.member_id:
             self.leader = next(iter(self.members), "")
@@ -305,25 +311,25 @@ class ClassicGroup:
         decision.records.append(self.record(now_ms))
 
     def _elect_leader(self) -> None:
-        """A static leader that is late gives way to somebody who is there."""
+        """Replace a static leader that has not rejoined by a member that has."""
         leader = self.members.get(self.leader)
         if leader is None or leader.join_token is None:
-            present = (each.member_id for each in self.members.values() if each.join_token is not None)
+            present = (member.member_id for member in self.members.values() if member.join_token is not None)
             self.leader = next(present, self.leader)
 
     def _longest_rebalance_timeout_ms(self) -> int:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def vote(self) -> str:
-        """The protocol that most members prefer, of those that all support."""
+        """Return the protocol that most members prefer among those that all members support."""
         members = list(self.members.values())
-        shared = {name for name, _ in members[0].protocols if all(each.supports(name) for each in members)}
-        votes = Counter(next(name for name, _ in each.protocols if name in shared) for each in members)
+        shared = {name for name, _ in members[0].protocols if all(member.supports(name) for member in members)}
+        votes = Counter(next(name for name, _ in member.protocols if name in shared) for member in members)
         return votes.most_common(1)[0][0]
 
 
 def restored_group(group_id: str, value: GroupValue, now_ms: int, silences: Silences) -> ClassicGroup:
-    """A group as its last record describes it; its members have what is left of their sessions."""
+    """Rebuild a group from its last record. Its members keep the remainder of their sessions."""
     group = ClassicGroup(group_id, value.generation_id)
     group.protocol_type = value.protocol_type
     group.protocol_name = value.protocol_name or ""

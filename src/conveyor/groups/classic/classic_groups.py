@@ -1,9 +1,9 @@
-"""All groups of the classic protocol of one coordinator partition: what their members ask, and how they end.
+"""All classic groups of one coordinator partition: member requests, and the expiry of groups.
 
-Hard state, changed by `apply` only: the last record of each group. Soft state: the living groups.
+Hard state, changed by `apply` only: the last record of each group. Soft state: the active groups.
 """
 
-from dataclasses import replace
+import msgspec
 
 from conveyor.groups.classic.classic_group import ClassicGroup, GroupState, restored_group
 from conveyor.groups.classic.classic_member import Member
@@ -28,7 +28,7 @@ from conveyor.kernel.state_machine import LogRecord, Token
 
 
 class ClassicGroups:
-    """See the module's docstring."""
+    """The classic groups of one partition; see the module's docstring."""
 
     def __init__(self, settings: SettingsByGroup) -> None:
         self._settings = settings
@@ -42,12 +42,12 @@ class ClassicGroups:
             self._values[group_id] = _with_timestamp(value, appended_ms)
 
     def loaded(self, now_ms: int, silences: Silences) -> None:
-        """Wake the groups. Their members have what is left of their sessions."""
+        """Build the groups from their last records. Members keep the remainder of their sessions."""
         for group_id, value in self._values.items():
             self._groups[group_id] = restored_group(group_id, value, now_ms, silences)
 
     def clock_set(self, by_ms: int) -> None:
-        """The wall clock was set: no session or rebalance becomes shorter or longer by it."""
+        """The wall clock was set by this much: sessions and rebalances keep their remaining time."""
         for group in self._groups.values():
             group.clock_set(by_ms)
 
@@ -55,20 +55,21 @@ class ClassicGroups:
         return set(self._groups)
 
     def unheard(self, group_id: str) -> set[str]:
-        """Members that the log has, and that have not been heard since it was loaded, or are not in the group any more.
+        """Return the members in the log that sent nothing since it was loaded, or have left the group since.
 
-        A member that was expelled stays in the log until the group has a new generation, and is back after a crash.
+        An expelled member stays in the log until the group has a new generation; after a crash it is in the group
+        again.
         """
         value, group = self._values.get(group_id), self._groups.get(group_id)
         if value is None or group is None:
             return set()
-        return {each.member_id for each in value.members} - group.heard()
+        return {member.member_id for member in value.members} - group.heard()
 
     def find(self, group_id: str) -> ClassicGroup | None:
         return self._groups.get(group_id)
 
     def value(self, group_id: str) -> GroupValue | None:
-        """The group's last record."""
+        """Return the group's last record."""
         return self._values.get(group_id)
 
     def join(self, command: JoinGroup, token: Token, now_ms: int, decision: Decision) -> None:
@@ -102,23 +103,26 @@ class ClassicGroups:
         check_group_id(command.group_id)
         group = self._groups.get(command.group_id) or ClassicGroup(command.group_id)
         size = len(group.members)
-        errors = tuple(self._leave_one(group, each, decision) for each in command.members)
+        errors = tuple(self._leave_one(group, leaving, decision) for leaving in command.members)
         if len(group.members) < size or group.state is GroupState.PREPARING_REBALANCE:
             group.members_left(now_ms, decision)
         decision.reply(token, Left(errors=errors))
 
     def check_commit(self, command: CommitOffsets, now_ms: int) -> None:
-        """Who may commit: a member of this generation; or anybody, to a group without members. Raises RequestError."""
+        """Check who commits: a member of the current generation, or any client if the group has no members. Raises
+        RequestError.
+        """
         group = self._groups.get(command.group_id)
         has_generation = command.generation_id > NO_GENERATION
         if group is None and has_generation:
             kind = ErrorKind.GROUP_ID_NOT_FOUND if command.knows_member_epochs else ErrorKind.ILLEGAL_GENERATION
-            raise RequestError(kind, f"group '{command.group_id}' has no generation now")
+            raise RequestError(kind, f"group '{command.group_id}' has no current generation")
         if group is None or (group.state is GroupState.EMPTY and not has_generation):
             return
         if not has_generation and command.member_id == NO_MEMBER and command.group_instance_id is None:
             raise RequestError(
-                ErrorKind.UNKNOWN_MEMBER_ID, f"group '{command.group_id}' has members: only they commit its offsets"
+                ErrorKind.UNKNOWN_MEMBER_ID,
+                f"group '{command.group_id}' has members: only a member can commit its offsets",
             )
         _, member = self._member(command)
         if group.state is GroupState.COMPLETING_REBALANCE:
@@ -126,9 +130,9 @@ class ClassicGroups:
         member.touch(now_ms)
 
     def expire(self, group_id: str, now_ms: int, decision: Decision) -> bool:
-        """Let a group see what time has brought. Returns whether it was without members before, too.
+        """Expire a group's sessions and rebalance. Returns whether the group had no members before.
 
-        A group that becomes empty now is not forgotten now: the record that says so is yet to be applied.
+        A group that becomes empty in this call is not deleted yet: the record of its being empty must be applied first.
         """
         group = self._groups.get(group_id)
         if group is None:
@@ -138,11 +142,11 @@ class ClassicGroups:
         return was_empty and not group.pending_members
 
     def adopt(self, group: ClassicGroup) -> None:
-        """Look after a group that has come from elsewhere."""
+        """Add a group that was converted from the consumer protocol."""
         self._groups[group.group_id] = group
 
     def forget(self, group_id: str) -> list[LogRecord]:
-        """Let go of a group without members. Returns the record that says so, if the log knows the group."""
+        """Delete a group without members. Returns its tombstone, or nothing if the log has no record of the group."""
         self._groups.pop(group_id, None)
         return [group_record(GroupKey(group_id=group_id), None)] if group_id in self._values else []
 
@@ -159,7 +163,7 @@ class ClassicGroups:
         return None
 
     def _member(self, command: SyncGroup | Heartbeat | CommitOffsets) -> tuple[ClassicGroup, Member]:
-        """The group and the member that a command is about, of the generation it names. Raises RequestError."""
+        """Return a command's group and member after a check of its generation. Raises RequestError."""
         group = self._group(command.group_id)
         member = check_member(group, command.member_id, command.group_instance_id)
         if command.generation_id != group.generation_id:
@@ -177,25 +181,27 @@ class ClassicGroups:
         return group
 
     def _group_to_join(self, command: JoinGroup) -> ClassicGroup:
-        """A new member may be a group's first; one that has an id is of a group that is there. Raises RequestError."""
+        """Return the group to join, which a new member may create. A member with an id needs an existing group. Raises
+        RequestError.
+        """
         if command.member_id != NO_MEMBER:
             return self._group(command.group_id)
         return self._groups.setdefault(command.group_id, ClassicGroup(command.group_id))
 
 
 def check_group_id(group_id: str) -> None:
-    """Raises RequestError (INVALID_GROUP_ID)."""
+    """Raise RequestError (INVALID_GROUP_ID) if the group id is empty."""
     if not group_id:
         raise RequestError(ErrorKind.INVALID_GROUP_ID, "the group id is empty")
 
 
 def _rebalancing(group: ClassicGroup) -> RequestError:
-    return RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{group.group_id}' rebalances: join again")
+    return RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{group.group_id}' is rebalancing: join again")
 
 
 def _with_timestamp(value: GroupValue, appended_ms: int) -> GroupValue:
-    """Early versions of the record do not say since when the group is as it is: since it was written, then."""
-    return value if value.state_timestamp_ms >= 0 else replace(value, state_timestamp_ms=appended_ms)
+    """Early record versions have no state timestamp: use the time at which the record was appended."""
+    return value if value.state_timestamp_ms >= 0 else msgspec.structs.replace(value, state_timestamp_ms=appended_ms)
 
 
 def _check_protocol(group: ClassicGroup, command: SyncGroup) -> None:

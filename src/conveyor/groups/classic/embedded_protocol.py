@@ -1,4 +1,4 @@
-"""What consumers of the classic protocol tell each other through the broker: subscriptions and assignments.
+"""The consumer embedded protocol: subscriptions and assignments that classic consumers exchange through the broker.
 
     subscription   version, topics, user data; from version 1 owned partitions; 2 generation; 3 rack
     assignment     version, topics and partitions, user data
@@ -7,9 +7,10 @@ Source: ConsumerProtocolSubscription.json and ConsumerProtocolAssignment.json of
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
+
+import msgspec
 
 from conveyor.groups.records.record_fields import FieldReader, FieldWriter
 from conveyor.kernel.errors import StorageFailure
@@ -21,12 +22,11 @@ _NULL = -1
 
 Decoded = TypeVar("Decoded")
 Places = tuple[tuple[str, int], ...]
-"""Partitions, by the names of their topics."""
+"""Partitions as (topic name, partition number)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicSubscription:
-    """What a member wants to read, and what it reads now."""
+class ClassicSubscription(msgspec.Struct, frozen=True, kw_only=True):
+    """The topics that a member subscribes to, and the partitions that it owns now."""
 
     version: int
     topics: tuple[str, ...]
@@ -34,31 +34,32 @@ class ClassicSubscription:
     rack_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicAssignment:
-    """What a member is to read. `user_data`: what only the group's own assignor understands."""
+class ClassicAssignment(msgspec.Struct, frozen=True, kw_only=True):
+    """The partitions assigned to a member. `user_data`: opaque data of the group's assignor."""
 
     partitions: Places = ()
     user_data: bytes = b""
 
 
 def decode_subscription(content: bytes) -> ClassicSubscription | None:
-    """None if that is not a subscription."""
+    """Decode a subscription. Returns None if the content is not one."""
     return _decoded(_subscription, content)
 
 
 def decode_assignment(content: bytes) -> ClassicAssignment | None:
-    """None if that is not an assignment; no bytes are none at all."""
+    """Decode an assignment. Empty content is an empty assignment. Returns None if the content is not an assignment."""
     return _decoded(_assignment, content) if content else ClassicAssignment()
 
 
 def encode_assignment(version: int, partitions: Iterable[tuple[str, int]]) -> bytes:
-    """An assignment without user data."""
-    by_topic = [(topic, list(some)) for topic, some in groupby(sorted(partitions), key=lambda each: each[0])]
+    """Encode an assignment without user data."""
+    by_topic = [
+        (topic, list(places)) for topic, places in groupby(sorted(partitions), key=lambda partition: partition[0])
+    ]
     out = FieldWriter().int16(version).int32(len(by_topic))
-    for topic, some in by_topic:
-        out.string(topic).int32(len(some))
-        for _, number in some:
+    for topic, places in by_topic:
+        out.string(topic).int32(len(places))
+        for _, number in places:
             out.int32(number)
     return out.int32(_NULL).done()
 

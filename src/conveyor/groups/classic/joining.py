@@ -1,4 +1,4 @@
-"""JoinGroup: who may become a member, and whether that starts a rebalance."""
+"""JoinGroup: which members may join, and whether a join starts a rebalance."""
 
 from conveyor.groups.classic.classic_group import ClassicGroup, GroupState
 from conveyor.groups.classic.classic_member import Member, new_member
@@ -11,22 +11,23 @@ from conveyor.settings.tree import GroupsSettings
 
 
 def check_join(command: JoinGroup, settings: GroupsSettings) -> None:
-    """What can be refused without looking at the group. Raises RequestError."""
+    """Check everything that does not depend on the group's state. Raises RequestError."""
     if not command.group_id:
         raise RequestError(ErrorKind.INVALID_GROUP_ID, "the group id is empty")
-    low, high = settings.min_session_timeout_ms, settings.max_session_timeout_ms
-    if not low <= command.session_timeout_ms <= high:
+    minimum, maximum = settings.min_session_timeout_ms, settings.max_session_timeout_ms
+    if not minimum <= command.session_timeout_ms <= maximum:
         raise RequestError(
             ErrorKind.INVALID_SESSION_TIMEOUT,
-            f"session timeout {command.session_timeout_ms} ms: this broker takes {low} to {high} ms",
+            f"session timeout {command.session_timeout_ms} ms: the limits are {minimum} to {maximum} ms"
+            " (groups.min_session_timeout_ms, groups.max_session_timeout_ms)",
         )
     if not command.protocol_type or not command.protocols:
-        raise RequestError(ErrorKind.INCONSISTENT_GROUP_PROTOCOL, "a member names a protocol type and its assignors")
+        raise RequestError(ErrorKind.INCONSISTENT_GROUP_PROTOCOL, "the protocol type or the list of protocols is empty")
     size = sum(len(metadata) for _, metadata in command.protocols)
     if size > settings.member_metadata_max_bytes:
         raise RequestError(
             ErrorKind.MESSAGE_TOO_LARGE,
-            f"the member's subscriptions take {size} bytes, groups.member_metadata_max_bytes is"
+            f"the member's subscriptions have {size} bytes, groups.member_metadata_max_bytes is"
             f" {settings.member_metadata_max_bytes}",
         )
 
@@ -34,30 +35,33 @@ def check_join(command: JoinGroup, settings: GroupsSettings) -> None:
 def join(
     group: ClassicGroup, command: JoinGroup, token: Token, now_ms: int, settings: GroupsSettings, decision: Decision
 ) -> None:
-    """Let a member join; the answer may come later. A refusal is a reply too."""
+    """Handle a JoinGroup. The reply may follow later, when the rebalance completes. A refusal is a reply as well."""
     try:
         group.check_protocols(command.protocol_type, command.protocols, command.member_id)
         if command.member_id == NO_MEMBER:
-            _join_unnamed(group, command, token, now_ms, settings, decision)
+            _join_new_member(group, command, token, now_ms, settings, decision)
         else:
-            _join_named(group, command, token, now_ms, settings, decision)
+            _rejoin_by_id(group, command, token, now_ms, settings, decision)
     except RequestError as error:
         decision.reply(token, JoinRefused(error=error, member_id=command.member_id))
 
 
 def check_member(group: ClassicGroup, member_id: str, instance_id: str | None) -> Member:
-    """The member that somebody claims to be. Raises RequestError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    """Return the member with this id. Raises RequestError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
     if instance_id is not None:
-        known = group.static_members.get(instance_id)
-        if known not in (None, member_id):
-            raise RequestError(ErrorKind.FENCED_INSTANCE_ID, f"'{instance_id}' is '{known}' now, not '{member_id}'")
+        current_id = group.static_members.get(instance_id)
+        if current_id not in (None, member_id):
+            raise RequestError(
+                ErrorKind.FENCED_INSTANCE_ID,
+                f"instance id '{instance_id}' belongs to '{current_id}' now, not '{member_id}'",
+            )
     member = group.members.get(member_id)
     if member is None or (instance_id is not None and member.group_instance_id != instance_id):
         raise RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"group '{group.group_id}' has no member '{member_id}'")
     return member
 
 
-def _join_unnamed(
+def _join_new_member(
     group: ClassicGroup, command: JoinGroup, token: Token, now_ms: int, settings: GroupsSettings, decision: Decision
 ) -> None:
     known_id = group.static_members.get(command.group_instance_id or "")
@@ -66,12 +70,12 @@ def _join_unnamed(
     _check_size(group, settings)
     if command.requires_known_id and command.group_instance_id is None:
         group.pending_members[command.new_member_id] = now_ms + command.session_timeout_ms
-        named = RequestError(ErrorKind.MEMBER_ID_REQUIRED, "join again with the member id given here")
-        return decision.reply(token, JoinRefused(error=named, member_id=command.new_member_id))
+        error = RequestError(ErrorKind.MEMBER_ID_REQUIRED, "join again with the member id in this response")
+        return decision.reply(token, JoinRefused(error=error, member_id=command.new_member_id))
     _add(group, new_member(command, command.new_member_id, now_ms), command, token, now_ms, settings, decision)
 
 
-def _join_named(
+def _rejoin_by_id(
     group: ClassicGroup, command: JoinGroup, token: Token, now_ms: int, settings: GroupsSettings, decision: Decision
 ) -> None:
     if command.member_id in group.pending_members:
@@ -109,8 +113,10 @@ def _rejoin(
     group: ClassicGroup, member: Member, command: JoinGroup, token: Token, now_ms: int, decision: Decision
 ) -> None:
     if member.join_token is not None:
-        again = RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"'{member.member_id}' has joined again elsewhere")
-        decision.reply(member.join_token, JoinRefused(error=again, member_id=member.member_id))
+        superseded = RequestError(
+            ErrorKind.REBALANCE_IN_PROGRESS, f"'{member.member_id}' has joined again on another connection"
+        )
+        decision.reply(member.join_token, JoinRefused(error=superseded, member_id=member.member_id))
     member.update(command)
     member.join_token = token
     if group.state is GroupState.PREPARING_REBALANCE:
@@ -122,9 +128,10 @@ def _rejoin(
 def _return_static(
     group: ClassicGroup, known_id: str, command: JoinGroup, token: Token, now_ms: int, decision: Decision
 ) -> None:
-    """A static member is back under a new id: while the group is stable and its protocol stays, nothing else happens.
+    """A static member returns under a new id. If the group is stable and keeps its protocol, no rebalance is needed.
 
-    Its subscription may differ: clients write into it what they own, which is nothing after a start.
+    The subscription may differ from the last one: clients put their owned partitions into it, and own none after a
+    start.
     """
     member = group.replace_static(known_id, command.new_member_id, decision)
     member.update(command)

@@ -1,16 +1,17 @@
-"""A group of the consumer protocol (KIP-848) as its log tells of it: hard state, changed by applied records only.
+"""A group of the consumer protocol (KIP-848): hard state, changed by applied records only.
 
-The group's epoch rises with each change of who is in it, what they want to read, or the topics that they read. Its
-target assignment says what each member shall read in the end, and of which epoch that is. Each member has an epoch of
-its own, and comes to the target's in its own time: it gives up first what others shall have, which they get when it
-has said that it did. So no partition ever has two readers, and nobody stops who has nothing to give up.
+The group epoch rises with each change of the membership, a subscription or the subscribed topics. The target assignment
+says which partitions each member is to read, and for which group epoch it was computed. Each member has an epoch of its
+own and moves to the target's epoch at its own pace. It first revokes the partitions that other members are to get;
+these get them once the member has confirmed the revocation. So no partition ever has two readers, and a member without
+partitions to revoke never stops reading.
 """
 
 from collections.abc import Mapping
 from typing import TypeVar
 
 from conveyor.groups.known_topics import Assigned, TopicIdPartition
-from conveyor.groups.records.consumer_member import Current, MemberState, Subscription
+from conveyor.groups.records.consumer_member import Current, MemberState, MemberSubscription
 from conveyor.groups.records.consumer_records import (
     ConsumerKey,
     ConsumerKeyKind,
@@ -24,7 +25,7 @@ from conveyor.groups.records.consumer_records import (
 )
 
 EMPTY, ASSIGNING, RECONCILING, STABLE = "Empty", "Assigning", "Reconciling", "Stable"
-"""A group's states, by the names that administrators know."""
+"""The group states, by Kafka's names."""
 
 Value = TypeVar("Value")
 
@@ -33,7 +34,7 @@ _JOINING = Current()
 
 
 class ConsumerGroup:
-    """See the module's docstring. `changed_ms`: when its epoch last rose."""
+    """One group; see the module's docstring. `changed_ms`: when the group epoch last rose."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -42,7 +43,7 @@ class ConsumerGroup:
         self.target_epoch = 0
         self.topics: SubscribedTopics = {}
         self.patterns: dict[str, frozenset[str]] = {}
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, MemberSubscription] = {}
         self.static_members: dict[str, str] = {}
         self._targets: dict[str, Assigned] = {}
         self._current: dict[str, Current] = {}
@@ -54,7 +55,7 @@ class ConsumerGroup:
             return EMPTY
         if self.epoch > self.target_epoch:
             return ASSIGNING
-        return STABLE if all(self._has_arrived(each) for each in self.subscriptions) else RECONCILING
+        return STABLE if all(self._has_arrived(member_id) for member_id in self.subscriptions) else RECONCILING
 
     @property
     def targets(self) -> Mapping[str, Assigned]:
@@ -67,21 +68,21 @@ class ConsumerGroup:
         return self._current.get(member_id, _JOINING)
 
     def owner(self, partition: TopicIdPartition) -> str | None:
-        """The member that reads a partition, or has not said yet that it stopped."""
+        """Return the member that reads a partition or has not confirmed its revocation."""
         return self._owners.get(partition)
 
     def reads(self, topic: str) -> bool:
-        """Whether a member subscribes to a topic."""
-        by_pattern = {each.pattern for each in self.subscriptions.values() if each.pattern}
-        return any(topic in each.topics for each in self.subscriptions.values()) or any(
+        """Whether a member subscribes to a topic, by name or by pattern."""
+        by_pattern = {subscription.pattern for subscription in self.subscriptions.values() if subscription.pattern}
+        return any(topic in subscription.topics for subscription in self.subscriptions.values()) or any(
             topic in self.patterns.get(pattern, ()) for pattern in by_pattern
         )
 
     def apply(self, key: ConsumerKey, value: bytes | None, appended_ms: int) -> None:
-        """Take one record in, all but the one that ends the group."""
+        """Apply one record, except the tombstone that deletes the group."""
         match key.kind:
             case ConsumerKeyKind.GROUP:
-                assert value is not None, "a group without an epoch is not there any more"
+                assert value is not None, "the owner applies the tombstone of a group"
                 self.epoch, self.changed_ms = decode_epoch(value), appended_ms
             case ConsumerKeyKind.TOPICS:
                 self.topics = {} if value is None else decode_topics(value)
@@ -96,7 +97,7 @@ class ConsumerGroup:
             case ConsumerKeyKind.PATTERN:
                 _put(self.patterns, key.name, None if value is None else decode_pattern(value))
 
-    def _subscribe(self, member_id: str, subscription: Subscription | None) -> None:
+    def _subscribe(self, member_id: str, subscription: MemberSubscription | None) -> None:
         old = self.subscriptions.get(member_id)
         if old is not None and old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
             del self.static_members[old.instance_id]
@@ -105,7 +106,9 @@ class ConsumerGroup:
             self.static_members[subscription.instance_id] = member_id
 
     def _move(self, member_id: str, current: Current | None) -> None:
-        """Compaction may let a partition go to its next owner before the record by which the last one lost it."""
+        """After compaction, the next owner's record may precede the record by which the previous owner gave the
+        partition up.
+        """
         for partition in self.current(member_id).owned:
             if self._owners.get(partition) == member_id:
                 del self._owners[partition]

@@ -1,6 +1,6 @@
 """All groups of the consumer protocol (KIP-848) of one coordinator partition.
 
-Hard state, changed by `apply` only: the groups. Soft state: sessions, and the topics as they were last told.
+Hard state, changed by `apply` only: the groups. Soft state: the sessions, and the topics of the last `UpdateTopics`.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from conveyor.groups.consumer.consumer_heartbeat import (
     enter,
     is_full,
     is_leaving,
-    leave_for_a_while,
+    leave_temporarily,
     remove,
     wanted_subscription,
 )
@@ -25,7 +25,13 @@ from conveyor.groups.decision import Decision
 from conveyor.groups.group_commands import NO_GENERATION, CommitOffsets, ConsumerHeartbeat, FetchOffsets
 from conveyor.groups.group_settings import SettingsByGroup
 from conveyor.groups.known_topics import Assigned, KnownTopics
-from conveyor.groups.records.consumer_member import JOINING_EPOCH, LEAVING_EPOCH, Current, MemberState, Subscription
+from conveyor.groups.records.consumer_member import (
+    JOINING_EPOCH,
+    LEAVING_EPOCH,
+    Current,
+    MemberState,
+    MemberSubscription,
+)
 from conveyor.groups.records.consumer_records import ConsumerKey, ConsumerKeyKind
 from conveyor.groups.replies import HeartbeatAnswer
 from conveyor.groups.silences import Silences
@@ -34,7 +40,7 @@ from conveyor.kernel.state_machine import LogRecord, Token
 
 
 class ConsumerGroups:
-    """See the module's docstring."""
+    """The consumer groups of one partition; see the module's docstring."""
 
     def __init__(self, settings: SettingsByGroup, assignors: tuple[str, ...]) -> None:
         self.topics = KnownTopics()
@@ -57,7 +63,9 @@ class ConsumerGroups:
         group.apply(key, value, appended_ms)
 
     def loaded(self, now_ms: int, silences: Silences) -> None:
-        """All members have what is left of their sessions; the time of those with something to give up starts anew."""
+        """Start all sessions with their remaining time, and the rebalance timeouts of members with partitions to revoke
+        in full.
+        """
         for group in self._groups.values():
             for member_id, subscription in group.subscriptions.items():
                 timeout_ms = self._session_timeout_ms(group.group_id, subscription)
@@ -66,14 +74,14 @@ class ConsumerGroups:
             self._expect_steps(group, now_ms)
 
     def clock_set(self, by_ms: int) -> None:
-        """The wall clock was set: no session becomes shorter or longer by it."""
+        """The wall clock was set by this much: sessions keep their remaining time."""
         self._sessions.clock_set(by_ms)
 
     def group_ids(self) -> set[str]:
         return set(self._groups)
 
     def unheard(self, group_id: str) -> set[str]:
-        """Members of a group that have not been heard since the log was loaded."""
+        """Return the members that sent nothing since the log was loaded."""
         return self._sessions.unheard(group_id)
 
     def find(self, group_id: str) -> ConsumerGroup | None:
@@ -85,7 +93,9 @@ class ConsumerGroups:
     def heartbeat(
         self, group: ConsumerGroup | None, command: ConsumerHeartbeat, token: Token, now_ms: int, decision: Decision
     ) -> int | None:
-        """Answer a member, and take it a step on. Returns when it must be looked at next. Raises RequestError."""
+        """Reply to a member's heartbeat and advance its reconciliation. Returns the group's next deadline. Raises
+        RequestError.
+        """
         if group is None:
             if command.member_epoch != JOINING_EPOCH:
                 raise RequestError(ErrorKind.GROUP_ID_NOT_FOUND, f"Consumer group {command.group_id} not found.")
@@ -100,20 +110,20 @@ class ConsumerGroups:
         self.subscribe(draft, member_id, wanted_subscription(draft.subscription(member_id), command), now_ms)
         current = self.advance(draft, member_id, command.owned)
         decision.records += draft.records
-        is_told = is_full(command) or current.assigned != group.current(member_id).assigned
+        is_changed = is_full(command) or current.assigned != group.current(member_id).assigned
         decision.reply(
             token,
             HeartbeatAnswer(
                 member_id=member_id,
                 member_epoch=current.epoch,
                 heartbeat_interval_ms=self._settings.of(group.group_id).consumer_heartbeat_interval_ms,
-                assignment=current.assigned if is_told else None,
+                assignment=current.assigned if is_changed else None,
             ),
         )
         return self.follow(draft, group, member_id, now_ms)
 
     def check_size(self, group: ConsumerGroup, member_id: str) -> None:
-        """Raises RequestError (GROUP_MAX_SIZE_REACHED)."""
+        """Raise RequestError (GROUP_MAX_SIZE_REACHED) if a new member does not fit into the group."""
         max_size = self._settings.of(group.group_id).consumer_max_size
         if member_id not in group.subscriptions and len(group.subscriptions) >= max_size:
             raise RequestError(
@@ -121,8 +131,10 @@ class ConsumerGroups:
                 f"group '{group.group_id}' has {max_size} members (groups.consumer_max_size)",
             )
 
-    def subscribe(self, draft: GroupDraft, member_id: str, wanted: Subscription, now_ms: int) -> None:
-        """Note what a member wants, and share the partitions out anew if that, or what is there, has changed."""
+    def subscribe(self, draft: GroupDraft, member_id: str, wanted: MemberSubscription, now_ms: int) -> None:
+        """Store a member's subscription, and compute a new target assignment if the subscription or the topics have
+        changed.
+        """
         old = draft.subscription(member_id)
         if wanted != old:
             draft.put_subscription(member_id, wanted)
@@ -133,7 +145,7 @@ class ConsumerGroups:
         retarget(draft, self.choice)
 
     def advance(self, draft: GroupDraft, member_id: str, owned: Assigned | None) -> Current:
-        """Bring a member a step nearer to its target assignment. Returns where it is then."""
+        """Advance a member one step towards its target assignment. Returns its new state."""
         before = draft.current(member_id)
         after = reconciled(
             before,
@@ -149,9 +161,9 @@ class ConsumerGroups:
     def follow(
         self, draft: GroupDraft, group: ConsumerGroup, member_id: str, now_ms: int, *, owes_step: bool = False
     ) -> int:
-        """Note what a member's step means for its deadlines. Returns the next.
+        """Update a member's deadlines after a step. Returns the earliest.
 
-        owes_step: it has something to do within its rebalance timeout, besides giving up partitions.
+        owes_step: the member has to act within its rebalance timeout for a reason other than revoking partitions.
         """
         self.forget_members(group.group_id, draft.dropped())
         subscription = draft.subscription(member_id)
@@ -166,20 +178,20 @@ class ConsumerGroups:
             self._sessions.step_by(group.group_id, member_id, None)
         return session_ms
 
-    def watch(self, group_id: str, member_id: str, subscription: Subscription, now_ms: int) -> int:
-        """A member has been heard. Returns when its session ends."""
+    def watch(self, group_id: str, member_id: str, subscription: MemberSubscription, now_ms: int) -> int:
+        """Renew a member's session. Returns when the session ends."""
         deadline_ms = now_ms + self._session_timeout_ms(group_id, subscription)
         self._sessions.touch(group_id, member_id, deadline_ms)
         return deadline_ms
 
     def watch_all(self, group: ConsumerGroup, now_ms: int) -> None:
-        """Let the sessions of all members start."""
+        """Start the sessions of all members."""
         for member_id, subscription in group.subscriptions.items():
             self.watch(group.group_id, member_id, subscription, now_ms)
         self._expect_steps(group, now_ms)
 
-    def expect_step(self, group_id: str, member_id: str, subscription: Subscription, now_ms: int) -> None:
-        """A member has something to do within its rebalance timeout, which may be running already."""
+    def expect_step(self, group_id: str, member_id: str, subscription: MemberSubscription, now_ms: int) -> None:
+        """Start a member's rebalance timeout unless it is running already."""
         if not self._sessions.owes_step(group_id, member_id):
             self._sessions.step_by(group_id, member_id, now_ms + max(subscription.rebalance_timeout_ms, 0))
 
@@ -188,7 +200,7 @@ class ConsumerGroups:
             if group.current(member_id).state is MemberState.UNREVOKED:
                 self.expect_step(group.group_id, member_id, subscription, now_ms)
 
-    def _session_timeout_ms(self, group_id: str, subscription: Subscription) -> int:
+    def _session_timeout_ms(self, group_id: str, subscription: MemberSubscription) -> int:
         if subscription.classic is not None:
             return subscription.classic.session_timeout_ms
         return self._settings.of(group_id).consumer_session_timeout_ms
@@ -197,12 +209,14 @@ class ConsumerGroups:
         self._sessions.step_by(group_id, member_id, None)
 
     def forget_members(self, group_id: str, member_ids: Iterable[str]) -> None:
-        """They are in the group no longer: they have no deadlines."""
+        """Delete all deadlines of members that have left."""
         for member_id in member_ids:
             self._sessions.forget(group_id, member_id)
 
     def check_commit(self, group: ConsumerGroup, command: CommitOffsets) -> None:
-        """Who may: a member that knows its epoch; or anybody, to a group without members. Raises RequestError."""
+        """Check who commits: a member at its current epoch, or any client if the group has no members. Raises
+        RequestError.
+        """
         if command.generation_id <= NO_GENERATION and not group.subscriptions:
             return
         check_identity(group, command.member_id, command.group_instance_id)
@@ -214,25 +228,25 @@ class ConsumerGroups:
         _check_member_epoch(group, command.member_id, command.generation_id)
 
     def check_fetch(self, group: ConsumerGroup, command: FetchOffsets) -> None:
-        """A member that says who it is must know its epoch. Raises RequestError."""
+        """Check that a member that identifies itself is at its current epoch. Raises RequestError."""
         if command.member_id is not None or command.member_epoch > NO_GENERATION:
             member_id = command.member_id or ""
             check_identity(group, member_id, None)
             _check_member_epoch(group, member_id, command.member_epoch)
 
     def expire(self, group: ConsumerGroup, now_ms: int, decision: Decision) -> list[str]:
-        """Take out members that were silent for too long, or did not do what they had to. Returns who is gone."""
+        """Remove members whose session or rebalance timeout has passed. Returns the removed members."""
         due = self._sessions.due(group.group_id, now_ms)
         self.forget_members(group.group_id, due)
-        gone = [each for each in due if each in group.subscriptions]
-        if gone:
+        expired = [member_id for member_id in due if member_id in group.subscriptions]
+        if expired:
             draft = GroupDraft(group)
-            remove(draft, gone, self.topics, self.choice, now_ms)
+            remove(draft, expired, self.topics, self.choice, now_ms)
             decision.records += draft.records
-        return gone
+        return expired
 
     def forget(self, group_id: str) -> list[LogRecord]:
-        """The records that end a group without members."""
+        """Return the records that delete a group without members."""
         group = self._groups.get(group_id)
         return [] if group is None else end_of_group(group)
 
@@ -246,7 +260,7 @@ class ConsumerGroups:
             remove(draft, [command.member_id], self.topics, self.choice, now_ms)
             self.forget_members(group.group_id, [command.member_id])
         else:
-            leave_for_a_while(draft, command.member_id)
+            leave_temporarily(draft, command.member_id)
             deadline_ms = self.follow(draft, group, command.member_id, now_ms)
         decision.records += draft.records
         answer = HeartbeatAnswer(

@@ -1,10 +1,11 @@
-"""ConsumerGroupHeartbeat (KIP-848): a member joins, lives, changes its mind, gives up partitions, gets some, leaves.
+"""ConsumerGroupHeartbeat (KIP-848): a member joins, renews its session, changes its subscription, gives up or gets
+partitions, or leaves.
 
-Everything here decides by a draft; the group itself does not change. Epochs in the request: 0 to join, -1 to leave,
--2 for a static member that leaves for a while.
+All decisions go into a `GroupDraft`; the group itself does not change. Epochs in the request: 0 to join, -1 to leave,
+-2 for a static member that leaves temporarily.
 """
 
-from dataclasses import replace
+import msgspec
 
 from conveyor.groups.consumer.assignors import AssignorChoice
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
@@ -16,9 +17,9 @@ from conveyor.groups.known_topics import KnownTopics
 from conveyor.groups.records.consumer_member import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
-    LEAVING_FOR_A_WHILE_EPOCH,
+    TEMPORARY_LEAVE_EPOCH,
     MemberState,
-    Subscription,
+    MemberSubscription,
 )
 from conveyor.kernel.errors import ErrorKind, RequestError
 
@@ -26,7 +27,7 @@ NOT_GIVEN = -1
 
 
 def check_heartbeat(command: ConsumerHeartbeat, choice: AssignorChoice) -> None:
-    """What can be refused without looking at the group. Raises RequestError."""
+    """Check everything that does not depend on the group's state. Raises RequestError."""
     is_joining = command.member_epoch == JOINING_EPOCH
     needs_id = command.requires_member_id or not is_joining
     for value, is_wrong, message in (
@@ -34,10 +35,10 @@ def check_heartbeat(command: ConsumerHeartbeat, choice: AssignorChoice) -> None:
         (command.member_id, needs_id and not command.member_id, "MemberId can't be empty."),
         (command.instance_id, command.instance_id == "", "InstanceId can't be empty."),
         (command.rack_id, command.rack_id == "", "RackId can't be empty."),
-        (command.member_epoch, command.member_epoch < LEAVING_FOR_A_WHILE_EPOCH, "MemberEpoch is invalid."),
+        (command.member_epoch, command.member_epoch < TEMPORARY_LEAVE_EPOCH, "MemberEpoch is invalid."),
         (
             command.instance_id,
-            command.member_epoch == LEAVING_FOR_A_WHILE_EPOCH and command.instance_id is None,
+            command.member_epoch == TEMPORARY_LEAVE_EPOCH and command.instance_id is None,
             "InstanceId can't be null.",
         ),
     ):
@@ -55,12 +56,14 @@ def check_heartbeat(command: ConsumerHeartbeat, choice: AssignorChoice) -> None:
 
 
 def enter(draft: GroupDraft, group: ConsumerGroup, command: ConsumerHeartbeat, member_id: str) -> None:
-    """Check that a member may speak; a static one may take the place of its old self. Raises RequestError."""
+    """Check the member's epoch. A joining static member may replace the member that had its instance id. Raises
+    RequestError.
+    """
     if command.member_epoch != JOINING_EPOCH:
         return check_epoch(group, command)
     static_id = None if command.instance_id is None else group.static_members.get(command.instance_id)
     if static_id is not None and static_id != member_id:
-        is_released = group.current(static_id).epoch == LEAVING_FOR_A_WHILE_EPOCH
+        is_released = group.current(static_id).epoch == TEMPORARY_LEAVE_EPOCH
         if not is_released and group.subscriptions[static_id].classic is None:
             raise RequestError(
                 ErrorKind.UNRELEASED_INSTANCE_ID, f"instance id '{command.instance_id}' is in use by '{static_id}'"
@@ -69,7 +72,7 @@ def enter(draft: GroupDraft, group: ConsumerGroup, command: ConsumerHeartbeat, m
 
 
 def check_epoch(group: ConsumerGroup, command: ConsumerHeartbeat) -> None:
-    """Whether a member knows where it is: at its epoch, or one behind if the last answer may have been lost.
+    """Check the member's epoch. The previous epoch is accepted too, because the last reply may have been lost.
 
     Raises RequestError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH.
     """
@@ -87,16 +90,21 @@ def check_epoch(group: ConsumerGroup, command: ConsumerHeartbeat) -> None:
 
 
 def check_identity(group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
-    """Raises RequestError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
-    known = group.static_members.get(instance_id) if instance_id is not None else None
-    if known is not None and known != member_id:
-        raise RequestError(ErrorKind.FENCED_INSTANCE_ID, f"'{instance_id}' is '{known}' now, not '{member_id}'")
-    if member_id not in group.subscriptions or (instance_id is not None and known is None):
+    """Check that the group has this member. Raises RequestError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    current_id = group.static_members.get(instance_id) if instance_id is not None else None
+    if current_id is not None and current_id != member_id:
+        raise RequestError(
+            ErrorKind.FENCED_INSTANCE_ID,
+            f"instance id '{instance_id}' belongs to '{current_id}' now, not '{member_id}'",
+        )
+    if member_id not in group.subscriptions or (instance_id is not None and current_id is None):
         raise RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"group '{group.group_id}' has no member '{member_id}'")
 
 
 def remove(draft: GroupDraft, member_ids: list[str], topics: KnownTopics, choice: AssignorChoice, now_ms: int) -> None:
-    """Take members out. Who remains is told with the next heartbeat; an empty group has no target any more."""
+    """Remove members. The remaining members learn about it from their next heartbeat. An empty group has no target
+    assignment.
+    """
     for member_id in member_ids:
         draft.drop_member(member_id)
     refresh(draft, topics, now_ms, has_changed=True)
@@ -104,19 +112,21 @@ def remove(draft: GroupDraft, member_ids: list[str], topics: KnownTopics, choice
         retarget(draft, choice)
 
 
-def leave_for_a_while(draft: GroupDraft, member_id: str) -> None:
-    """What the static member reads stays its own; what it was giving up is free."""
+def leave_temporarily(draft: GroupDraft, member_id: str) -> None:
+    """Let a static member leave temporarily. It keeps its assigned partitions; partitions that it was revoking become
+    free.
+    """
     before = draft.current(member_id)
-    after = replace(before, epoch=LEAVING_FOR_A_WHILE_EPOCH, state=MemberState.STABLE, revoking=frozenset())
+    after = msgspec.structs.replace(before, epoch=TEMPORARY_LEAVE_EPOCH, state=MemberState.STABLE, revoking=frozenset())
     draft.put_current(member_id, after)
 
 
 def is_leaving(command: ConsumerHeartbeat) -> bool:
-    return command.member_epoch in (LEAVING_EPOCH, LEAVING_FOR_A_WHILE_EPOCH)
+    return command.member_epoch in (LEAVING_EPOCH, TEMPORARY_LEAVE_EPOCH)
 
 
 def is_full(command: ConsumerHeartbeat) -> bool:
-    """Whether a member says all that it has to say: then it is told all, too."""
+    """Whether a heartbeat carries every field. Its reply then carries the assignment even if that has not changed."""
     subscribes = command.topics is not None or command.pattern is not None
     return command.rebalance_timeout_ms != NOT_GIVEN and subscribes and command.owned is not None
 
@@ -134,18 +144,18 @@ def _check_join(command: ConsumerHeartbeat) -> None:
 
 
 def replace_static(draft: GroupDraft, group: ConsumerGroup, old_id: str, member_id: str) -> None:
-    """A static member is back under a new id; it takes over what it had."""
+    """A static member returns under a new id. The new id takes over the old one's subscription, target and state."""
     draft.drop_member(old_id)
     draft.put_subscription(member_id, group.subscriptions[old_id])
     draft.put_target(member_id, group.target(old_id))
     before = group.current(old_id)
-    draft.put_current(member_id, replace(before, epoch=JOINING_EPOCH, previous_epoch=JOINING_EPOCH))
+    draft.put_current(member_id, msgspec.structs.replace(before, epoch=JOINING_EPOCH, previous_epoch=JOINING_EPOCH))
 
 
-def wanted_subscription(old: Subscription | None, command: ConsumerHeartbeat) -> Subscription:
-    """What a member does not say stays as it was."""
+def wanted_subscription(old: MemberSubscription | None, command: ConsumerHeartbeat) -> MemberSubscription:
+    """Return the member's subscription after a heartbeat. Fields that the heartbeat leaves out are unchanged."""
     if old is None:
-        old = Subscription(
+        old = MemberSubscription(
             instance_id=None,
             rack_id=None,
             client_id="",
@@ -156,7 +166,7 @@ def wanted_subscription(old: Subscription | None, command: ConsumerHeartbeat) ->
             assignor=None,
         )
     given = command.rebalance_timeout_ms
-    return Subscription(
+    return MemberSubscription(
         instance_id=old.instance_id if command.instance_id is None else command.instance_id,
         rack_id=old.rack_id if command.rack_id is None else command.rack_id,
         client_id=command.client_id,

@@ -1,8 +1,10 @@
-"""When members of the consumer protocol's groups are expelled: soft state, which starts anew with the coordinator."""
+"""The deadlines of consumer protocol members: soft state, rebuilt when a coordinator starts."""
 
 
 class ConsumerSessions:
-    """By group and member: when its session ends, and by when it must have taken the step that is its own to take."""
+    """By group and member: the end of the session, and the deadline of a reconciliation step that the member has to
+    take.
+    """
 
     def __init__(self) -> None:
         self._sessions: dict[str, dict[str, int]] = {}
@@ -10,12 +12,12 @@ class ConsumerSessions:
         self._unheard: dict[str, set[str]] = {}
 
     def touch(self, group_id: str, member_id: str, deadline_ms: int) -> None:
-        """The member was heard."""
+        """Renew a member's session."""
         self._sessions.setdefault(group_id, {})[member_id] = deadline_ms
         self._hear(group_id, member_id)
 
     def restore(self, group_id: str, member_id: str, deadline_ms: int) -> None:
-        """The member is known from the log, and has not been heard since."""
+        """Start the session of a member in the log. The member counts as unheard until `touch`."""
         self._sessions.setdefault(group_id, {})[member_id] = deadline_ms
         self._unheard.setdefault(group_id, set()).add(member_id)
 
@@ -23,7 +25,7 @@ class ConsumerSessions:
         return self._unheard.get(group_id, set())
 
     def step_by(self, group_id: str, member_id: str, deadline_ms: int | None) -> None:
-        """None: the member has nothing to do now, as to give up partitions that others shall have."""
+        """Set the deadline of a member's step, for example to revoke partitions; None if it has no step to take."""
         if deadline_ms is not None:
             self._steps.setdefault(group_id, {})[member_id] = deadline_ms
         elif group_id in self._steps:
@@ -33,7 +35,7 @@ class ConsumerSessions:
         return member_id in self._steps.get(group_id, {})
 
     def clock_set(self, by_ms: int) -> None:
-        """The wall clock was set: move all deadlines along."""
+        """The wall clock was set by this much: shift all deadlines."""
         for deadlines in (*self._sessions.values(), *self._steps.values()):
             for member_id in deadlines:
                 deadlines[member_id] += by_ms
@@ -54,15 +56,15 @@ class ConsumerSessions:
                 del self._unheard[group_id]
 
     def next_deadline_ms(self, group_id: str) -> int | None:
-        both = [*self._sessions.get(group_id, {}).values(), *self._steps.get(group_id, {}).values()]
-        return min(both, default=None)
+        deadlines = [*self._sessions.get(group_id, {}).values(), *self._steps.get(group_id, {}).values()]
+        return min(deadlines, default=None)
 
     def due(self, group_id: str, now_ms: int) -> list[str]:
-        """The members whose time is over, by id."""
-        found = {
+        """Return the members with a passed deadline, sorted by member id."""
+        due_members = {
             member_id
             for deadlines in (self._sessions, self._steps)
             for member_id, deadline_ms in deadlines.get(group_id, {}).items()
             if deadline_ms <= now_ms
         }
-        return sorted(found)
+        return sorted(due_members)

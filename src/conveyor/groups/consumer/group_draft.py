@@ -1,11 +1,11 @@
-"""What a consumer group will be once the records decided so far are applied: a view of the group, and the records.
+"""A consumer group as it will be once the decided records are applied: a view of the group, and the records.
 
-Nothing here changes the group; `records` does, when it is applied.
+A draft never changes the group. The group changes when `records` are applied.
 """
 
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.known_topics import Assigned, TopicIdPartition
-from conveyor.groups.records.consumer_member import Current, Subscription
+from conveyor.groups.records.consumer_member import Current, MemberSubscription
 from conveyor.groups.records.consumer_records import (
     ConsumerKeyKind,
     SubscribedTopics,
@@ -22,7 +22,7 @@ from conveyor.kernel.state_machine import LogRecord
 
 
 class GroupDraft:
-    """See the module's docstring."""
+    """A view of one group with pending changes; see the module's docstring."""
 
     def __init__(self, group: ConsumerGroup) -> None:
         self.group_id = group.group_id
@@ -32,20 +32,20 @@ class GroupDraft:
         self.patterns = dict(group.patterns)
         self.records: list[LogRecord] = []
         self._group = group
-        self._subscriptions: dict[str, Subscription | None] = {}
+        self._subscriptions: dict[str, MemberSubscription | None] = {}
         self._current: dict[str, Current | None] = {}
         self._targets: dict[str, Assigned | None] = {}
 
-    def subscriptions(self) -> dict[str, Subscription]:
+    def subscriptions(self) -> dict[str, MemberSubscription]:
         merged = {**self._group.subscriptions, **self._subscriptions}
-        return {member_id: each for member_id, each in merged.items() if each is not None}
+        return {member_id: value for member_id, value in merged.items() if value is not None}
 
-    def subscription(self, member_id: str) -> Subscription | None:
+    def subscription(self, member_id: str) -> MemberSubscription | None:
         return self._subscriptions.get(member_id, self._group.subscriptions.get(member_id))
 
     def dropped(self) -> list[str]:
-        """The members that are taken out."""
-        return [member_id for member_id, each in self._subscriptions.items() if each is None]
+        """Return the members that the draft removes."""
+        return [member_id for member_id, subscription in self._subscriptions.items() if subscription is None]
 
     def current(self, member_id: str) -> Current:
         if member_id in self._current:
@@ -59,17 +59,17 @@ class GroupDraft:
 
     def targets(self) -> dict[str, Assigned]:
         merged = {**self._group.targets, **self._targets}
-        return {member_id: each for member_id, each in merged.items() if each is not None}
+        return {member_id: value for member_id, value in merged.items() if value is not None}
 
     def is_taken(self, partition: TopicIdPartition, besides: str) -> bool:
-        """Whether another member reads a partition, or has not said yet that it stopped."""
+        """Whether a member other than `besides` reads a partition or has not confirmed its revocation."""
         owner = self._group.owner(partition)
         if owner is None or owner == besides:
             return False
         moved = self._current.get(owner, self._group.current(owner))
         return moved is not None and partition in moved.owned
 
-    def put_subscription(self, member_id: str, subscription: Subscription) -> None:
+    def put_subscription(self, member_id: str, subscription: MemberSubscription) -> None:
         self._subscriptions[member_id] = subscription
         self.records.append(subscription_record(self.group_id, member_id, subscription))
 
@@ -99,7 +99,7 @@ class GroupDraft:
         self.records.append(tombstone(ConsumerKeyKind.PATTERN, self.group_id, pattern))
 
     def begin_at(self, epoch: int) -> None:
-        """A new group goes on where another was, whose members have what they shall have."""
+        """Start a converted group at an epoch; its members already have their target assignment."""
         self.epoch = self.target_epoch = epoch
         self.records += [epoch_record(self.group_id, epoch), target_epoch_record(self.group_id, epoch)]
 
@@ -108,13 +108,13 @@ class GroupDraft:
         self.records.append(epoch_record(self.group_id, self.epoch))
 
     def finish_target(self) -> None:
-        """The target assignment is of the group's present epoch."""
+        """Mark the target assignment as computed for the current group epoch."""
         self.target_epoch = self.epoch
         self.records.append(target_epoch_record(self.group_id, self.epoch))
 
 
 def end_of_group(group: ConsumerGroup) -> list[LogRecord]:
-    """The records that make the log forget a group."""
+    """Return the records that delete a group."""
     draft = GroupDraft(group)
     for member_id in group.subscriptions:
         draft.drop_member(member_id)

@@ -1,8 +1,8 @@
-"""Ranges: each member reads consecutive partitions of each topic, and members with the same topics the same numbers.
+"""The range assignor: each member reads consecutive partitions of each topic.
 
-In this order: the partitions of a topic are balanced over the members that want it, to one; members with the same
-wishes read the same partitions of topics of the same size, so that they can join them; and members keep what they
-have, as far as the order of the members can do that. Source: KIP-848, `range`.
+Goals in this order. A topic's partitions are balanced over its subscribers, to within one. Members with the same
+subscription read the same partition numbers of topics of the same size, so that they can join these topics. Members
+keep their partitions as far as a new order of the members allows it. Source: KIP-848, `range`.
 """
 
 from collections.abc import Mapping
@@ -20,21 +20,21 @@ def assign_ranges(
     shares: dict[str, set[tuple[UUID, int]]] = {member_id: set() for member_id in wishes}
     starts = _starts(previous)
     for topic_id, count in partition_counts.items():
-        readers = [each for each in wishes if topic_id in wishes[each]]
-        readers.sort(key=lambda each: (starts.get((each, topic_id), _LAST), each))
+        readers = [member_id for member_id in wishes if topic_id in wishes[member_id]]
+        readers.sort(key=lambda member_id: (starts.get((member_id, topic_id), _LAST), member_id))
         start = 0
         for number, member_id in enumerate(readers):
             size = count // len(readers) + (number < count % len(readers))
-            shares[member_id].update((topic_id, each) for each in range(start, start + size))
+            shares[member_id].update((topic_id, number) for number in range(start, start + size))
             start += size
     return {member_id: frozenset(share) for member_id, share in shares.items()}
 
 
 def _starts(previous: Mapping[str, Assigned]) -> dict[tuple[str, UUID], int]:
-    """Where each member's range of each topic began; who had nothing of it comes last."""
+    """Return the lowest partition number of each member in each topic. Members without one sort last."""
     starts: dict[tuple[str, UUID], int] = {}
     for member_id, assigned in previous.items():
         for topic_id, number in assigned:
-            known = starts.get((member_id, topic_id), _LAST)
-            starts[member_id, topic_id] = min(number, known)
+            lowest = starts.get((member_id, topic_id), _LAST)
+            starts[member_id, topic_id] = min(number, lowest)
     return starts

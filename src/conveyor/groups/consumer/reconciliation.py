@@ -1,8 +1,10 @@
-"""The steps by which a member comes from what it reads to what it shall read. Source: KIP-848, "Assignment
-reconciliation"; the table is in `consumer_member`."""
+"""The reconciliation of a member's current assignment with its target. Source: KIP-848, "Assignment reconciliation".
+The transition table is in `consumer_member`.
+"""
 
 from collections.abc import Callable
-from dataclasses import replace
+
+import msgspec
 
 from conveyor.groups.known_topics import Assigned, TopicIdPartition
 from conveyor.groups.records.consumer_member import Current, MemberState
@@ -17,9 +19,10 @@ def reconciled(
     owned: Assigned | None,
     is_taken: Callable[[TopicIdPartition], bool],
 ) -> Current:
-    """A member's next step, or where it is.
+    """Return a member's next state, or its current state if it cannot advance.
 
-    owned: what the member says that it reads; None if it does not say. is_taken: whether another member reads it still.
+    owned: the partitions that the member reports as owned; None if it reports none.
+    is_taken: whether another member still owns a partition.
     """
     if current.state is MemberState.STABLE and current.epoch == target_epoch:
         return current
@@ -28,14 +31,14 @@ def reconciled(
     kept = current.assigned & target
     revoking = current.assigned - kept
     if revoking and (owned is None or owned & revoking):
-        return replace(
+        return msgspec.structs.replace(
             current,
             state=MemberState.UNREVOKED,
             previous_epoch=current.epoch,
             assigned=kept,
             revoking=revoking,
         )
-    taken = frozenset(each for each in target - kept if is_taken(each))
+    taken = frozenset(partition for partition in target - kept if is_taken(partition))
     return Current(
         epoch=target_epoch,
         previous_epoch=current.epoch,

@@ -1,4 +1,4 @@
-"""How a group's epoch and its target assignment follow from its members' wishes and the topics that there are."""
+"""Computes a group's epoch and target assignment from its members' subscriptions and the existing topics."""
 
 from uuid import UUID
 
@@ -6,20 +6,20 @@ from conveyor.groups.consumer.assignors import ASSIGNORS, AssignorChoice
 from conveyor.groups.consumer.group_draft import GroupDraft
 from conveyor.groups.consumer.subscription_patterns import matching_topics
 from conveyor.groups.known_topics import KnownTopics
-from conveyor.groups.records.consumer_member import Subscription
+from conveyor.groups.records.consumer_member import MemberSubscription
 
 
 def refresh(draft: GroupDraft, topics: KnownTopics, now_ms: int, *, has_changed: bool) -> None:
-    """Look again at what the members want and what is there; the epoch rises if that has changed.
+    """Resolve the subscriptions against the existing topics, and raise the group epoch if the result has changed.
 
-    has_changed: somebody came or left, or wants something else.
+    has_changed: a member joined, left or changed its subscription.
     """
     subscriptions = draft.subscriptions()
     has_changed |= _refresh_patterns(draft, subscriptions, topics, now_ms)
-    names = {name for each in subscriptions.values() for name in each.topics}
+    names = {name for subscription in subscriptions.values() for name in subscription.topics}
     names = names.union(*draft.patterns.values())
-    found = {name: topics.by_name[name] for name in sorted(names) if name in topics.by_name}
-    described = {name: (topic.topic_id, topic.partition_count) for name, topic in found.items()}
+    existing = {name: topics.by_name[name] for name in sorted(names) if name in topics.by_name}
+    described = {name: (topic.topic_id, topic.partition_count) for name, topic in existing.items()}
     if described != draft.topics:
         draft.put_topics(described)
         has_changed = True
@@ -28,14 +28,14 @@ def refresh(draft: GroupDraft, topics: KnownTopics, now_ms: int, *, has_changed:
 
 
 def retarget(draft: GroupDraft, choice: AssignorChoice) -> None:
-    """Share the partitions out anew, if the epoch has risen. Only what differs is written."""
+    """Compute a new target assignment if the group epoch has risen. Only members with a changed target get a record."""
     if draft.epoch <= draft.target_epoch:
         return
     subscriptions = draft.subscriptions()
-    wishes = {member_id: _wished(draft, subscriptions[member_id]) for member_id in sorted(subscriptions)}
+    wishes = {member_id: _subscribed_topics(draft, subscriptions[member_id]) for member_id in sorted(subscriptions)}
     previous = draft.targets()
     if wishes:
-        assign = ASSIGNORS[choice.elect(each.assignor for each in subscriptions.values())]
+        assign = ASSIGNORS[choice.elect(subscription.assignor for subscription in subscriptions.values())]
         wanted = frozenset[UUID]().union(*wishes.values())
         counts = {topic_id: count for topic_id, count in draft.topics.values() if topic_id in wanted}
         for member_id, target in assign(wishes, previous, counts).items():
@@ -45,21 +45,21 @@ def retarget(draft: GroupDraft, choice: AssignorChoice) -> None:
 
 
 def _refresh_patterns(
-    draft: GroupDraft, subscriptions: dict[str, Subscription], topics: KnownTopics, now_ms: int
+    draft: GroupDraft, subscriptions: dict[str, MemberSubscription], topics: KnownTopics, now_ms: int
 ) -> bool:
-    wanted = {each.pattern for each in subscriptions.values() if each.pattern}
+    wanted = {subscription.pattern for subscription in subscriptions.values() if subscription.pattern}
     has_changed = False
     for pattern in sorted(draft.patterns.keys() - wanted):
         draft.drop_pattern(pattern)
     for pattern in sorted(wanted):
-        found = matching_topics(pattern, topics)
-        if draft.patterns.get(pattern) != found:
-            draft.put_pattern(pattern, found, now_ms)
+        matching = matching_topics(pattern, topics)
+        if draft.patterns.get(pattern) != matching:
+            draft.put_pattern(pattern, matching, now_ms)
             has_changed = True
     return has_changed
 
 
-def _wished(draft: GroupDraft, subscription: Subscription) -> frozenset[UUID]:
+def _subscribed_topics(draft: GroupDraft, subscription: MemberSubscription) -> frozenset[UUID]:
     names = set(subscription.topics)
     if subscription.pattern:
         names |= draft.patterns.get(subscription.pattern, frozenset())

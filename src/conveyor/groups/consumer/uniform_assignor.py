@@ -1,7 +1,8 @@
-"""Uniform: every member reads as many partitions as the others, to one, and keeps what it has as far as that allows.
+"""The uniform assignor: every member reads the same number of partitions, to within one, and keeps its partitions if
+possible.
 
-Where members want different topics, no partition is moved unless that brings its two readers closer together.
-Source: KIP-848, `uniform`.
+If members have different subscriptions, a partition moves only if that brings the loads of its two readers closer
+together. Source: KIP-848, `uniform`.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from uuid import UUID
 from conveyor.groups.known_topics import Assigned, TopicIdPartition
 
 _MOST_ROUNDS = 16
-"""Topics are balanced one after the other, which may undo some of it; it settles within a few rounds."""
+"""Topics are balanced one after the other, and one topic may disturb the balance of another. A few rounds suffice."""
 
 Shares = dict[str, set[TopicIdPartition]]
 
@@ -23,12 +24,13 @@ def assign_uniformly(
     shares = _kept(wishes, previous, partition_counts)
     taken = set().union(*shares.values()) if shares else set()
     readers = {
-        topic_id: [each for each in sorted(wishes) if topic_id in wishes[each]] for topic_id in sorted(partition_counts)
+        topic_id: [member_id for member_id in sorted(wishes) if topic_id in wishes[member_id]]
+        for topic_id in sorted(partition_counts)
     }
     if len(set(wishes.values())) == 1:
         wanted = [topic_id for topic_id in readers if readers[topic_id]]
-        everything = [(topic_id, number) for topic_id in wanted for number in range(partition_counts[topic_id])]
-        _share_alike(shares, everything, taken)
+        all_partitions = [(topic_id, number) for topic_id in wanted for number in range(partition_counts[topic_id])]
+        _share_alike(shares, all_partitions, taken)
     else:
         _fill(shares, readers, partition_counts, taken)
         _balance(shares, readers)
@@ -38,7 +40,7 @@ def assign_uniformly(
 def _kept(
     wishes: Mapping[str, frozenset[UUID]], previous: Mapping[str, Assigned], partition_counts: Mapping[UUID, int]
 ) -> Shares:
-    """What members were to read before and still want, and which is still there."""
+    """Return the previous partitions that still exist and whose topics the members still want."""
     shares: Shares = {}
     for member_id in sorted(wishes):
         shares[member_id] = {
@@ -49,20 +51,22 @@ def _kept(
     return shares
 
 
-def _share_alike(shares: Shares, everything: list[TopicIdPartition], taken: set[TopicIdPartition]) -> None:
-    """All want the same: each gets the same number, and those who have more now keep one of what is over."""
-    size, over = divmod(len(everything), len(shares))
+def _share_alike(shares: Shares, all_partitions: list[TopicIdPartition], taken: set[TopicIdPartition]) -> None:
+    """All members have the same subscription: each gets the same share, and members with more partitions keep one of
+    the remainder.
+    """
+    size, remainder = divmod(len(all_partitions), len(shares))
     for share in sorted(shares.values(), key=len, reverse=True):
-        limit = size + (len(share) > size and over > 0)
-        over -= limit > size
+        limit = size + (len(share) > size and remainder > 0)
+        remainder -= limit > size
         for partition in sorted(share)[limit:]:
             share.remove(partition)
             taken.remove(partition)
-    free = iter([each for each in everything if each not in taken])
+    free = iter([partition for partition in all_partitions if partition not in taken])
     for _, share in sorted(shares.items()):
         if len(share) <= size:
-            wanted = size - len(share) + (over > 0)
-            over -= over > 0
+            wanted = size - len(share) + (remainder > 0)
+            remainder -= remainder > 0
             share.update(partition for _, partition in zip(range(wanted), free, strict=False))
 
 
@@ -72,9 +76,9 @@ def _fill(
     partition_counts: Mapping[UUID, int],
     taken: set[TopicIdPartition],
 ) -> None:
-    """Give what nobody has to whoever has least; topics that few want come first."""
-    for topic_id in sorted(readers, key=lambda each: (len(readers[each]), each)):
-        heap = [(len(shares[each]), each) for each in readers[topic_id]]
+    """Give each unassigned partition to the least loaded reader. Topics with the fewest readers come first."""
+    for topic_id in sorted(readers, key=lambda candidate_id: (len(readers[candidate_id]), candidate_id)):
+        heap = [(len(shares[member_id]), member_id) for member_id in readers[topic_id]]
         heapify(heap)
         for number in range(partition_counts[topic_id]):
             if heap and (topic_id, number) not in taken:
@@ -91,10 +95,13 @@ def _balance(shares: Shares, readers: Mapping[UUID, list[str]]) -> None:
 
 
 def _balance_topic(shares: Shares, topic_id: UUID, members: list[str]) -> bool:
-    """Move partitions of a topic from whoever has most to whoever has least. Returns whether any was moved."""
-    movable = {each: sorted(partition for partition in shares[each] if partition[0] == topic_id) for each in members}
-    givers = [(-len(shares[each]), each) for each in members if movable[each]]
-    takers = [(len(shares[each]), each) for each in members]
+    """Move a topic's partitions from the most loaded to the least loaded reader. Returns whether a partition moved."""
+    movable = {
+        member_id: sorted(partition for partition in shares[member_id] if partition[0] == topic_id)
+        for member_id in members
+    }
+    givers = [(-len(shares[member_id]), member_id) for member_id in members if movable[member_id]]
+    takers = [(len(shares[member_id]), member_id) for member_id in members]
     heapify(givers)
     heapify(takers)
     moved = False

@@ -1,8 +1,8 @@
-"""Members that speak the classic protocol in a group of the consumer protocol, while its members are moved over.
+"""Members that use the classic protocol in a group of the consumer protocol, during an online migration.
 
-    JoinGroup    a step of the reconciliation; the generation is the member's epoch, and nobody leads
-    SyncGroup    tells what the member reads
-    Heartbeat    says REBALANCE_IN_PROGRESS when there is a step to take: then the member joins again
+    JoinGroup    takes one reconciliation step; the generation is the member epoch, and there is no leader
+    SyncGroup    returns the member's assignment
+    Heartbeat    answers REBALANCE_IN_PROGRESS if a step is due; the member then joins again
 
 Source: KIP-848, "Online migration".
 """
@@ -20,26 +20,28 @@ from conveyor.groups.consumer.group_draft import GroupDraft
 from conveyor.groups.decision import Decision
 from conveyor.groups.group_commands import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, SyncGroup
 from conveyor.groups.known_topics import Assigned, KnownTopics
-from conveyor.groups.records.consumer_member import ClassicMember, MemberState, Subscription
+from conveyor.groups.records.consumer_member import ClassicMember, MemberState, MemberSubscription
 from conveyor.groups.replies import Alive, Joined, JoinRefused, Left, Synced
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import Token
 
 
 class ClassicInConsumers:
-    """See the module's docstring."""
+    """Handles the classic requests of members of consumer groups; see the module's docstring."""
 
     def __init__(self, consumers: ConsumerGroups) -> None:
         self._consumers = consumers
 
     def join(self, group: ConsumerGroup, command: JoinGroup, token: Token, now_ms: int, decision: Decision) -> None:
-        """Raises RequestError: GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, FENCED_INSTANCE_ID."""
+        """Handle a JoinGroup. Raises RequestError: GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL,
+        FENCED_INSTANCE_ID.
+        """
         member_id = command.member_id or command.new_member_id
         self._consumers.check_size(group, member_id)
         subscription = _check_protocols(group, command, member_id)
         if command.requires_known_id and not command.member_id and command.group_instance_id is None:
-            named = RequestError(ErrorKind.MEMBER_ID_REQUIRED, "join again with the member id given here")
-            return decision.reply(token, JoinRefused(error=named, member_id=member_id))
+            error = RequestError(ErrorKind.MEMBER_ID_REQUIRED, "join again with the member id in this response")
+            return decision.reply(token, JoinRefused(error=error, member_id=member_id))
         draft = GroupDraft(group)
         _take_over_static(draft, group, command, member_id)
         self._consumers.subscribe(draft, member_id, _subscription(command, subscription), now_ms)
@@ -56,7 +58,9 @@ class ClassicInConsumers:
         decision.reply(token, joined)
 
     def sync(self, group: ConsumerGroup, command: SyncGroup, token: Token, now_ms: int, decision: Decision) -> None:
-        """Raises RequestError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS and others."""
+        """Handle a SyncGroup. Raises RequestError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS and
+        others.
+        """
         subscription, classic = _member(group, command)
         protocol_name, metadata = classic.protocols[0]
         wrong_type = command.protocol_type not in (None, PROTOCOL_TYPE)
@@ -68,15 +72,15 @@ class ClassicInConsumers:
         self._consumers.watch(group.group_id, command.member_id, subscription, now_ms)
         if current.state is not MemberState.UNREVOKED:
             self._consumers.step_done(group.group_id, command.member_id)
-        told = decode_subscription(metadata)
-        places = names_of(current.assigned, self._consumers.topics)
-        assignment = encode_assignment(told.version if told is not None else 0, places)
+        embedded = decode_subscription(metadata)
+        places = partitions_by_name(current.assigned, self._consumers.topics)
+        assignment = encode_assignment(embedded.version if embedded is not None else 0, places)
         decision.reply(token, Synced(protocol_type=PROTOCOL_TYPE, protocol_name=protocol_name, assignment=assignment))
 
     def heartbeat(
         self, group: ConsumerGroup, command: Heartbeat, token: Token, now_ms: int, decision: Decision
     ) -> None:
-        """Raises RequestError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS."""
+        """Handle a Heartbeat. Raises RequestError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS."""
         subscription, _ = _member(group, command)
         self._consumers.watch(group.group_id, command.member_id, subscription, now_ms)
         if _has_a_step_to_take(group, command.member_id):
@@ -86,68 +90,72 @@ class ClassicInConsumers:
     def leave(
         self, group: ConsumerGroup, command: LeaveGroup, token: Token, now_ms: int, decision: Decision
     ) -> list[str]:
-        """Take members out, those that speak the classic protocol. Returns who is gone."""
-        gone: list[str] = []
-        errors = tuple(_leave_one(group, each, gone) for each in command.members)
-        if gone:
+        """Remove members that use the classic protocol. Returns the removed members."""
+        removed: list[str] = []
+        errors = tuple(_leave_one(group, leaving, removed) for leaving in command.members)
+        if removed:
             draft = GroupDraft(group)
-            remove(draft, gone, self._consumers.topics, self._consumers.choice, now_ms)
-            self._consumers.forget_members(group.group_id, gone)
+            remove(draft, removed, self._consumers.topics, self._consumers.choice, now_ms)
+            self._consumers.forget_members(group.group_id, removed)
             decision.records += draft.records
         decision.reply(token, Left(errors=errors))
-        return gone
+        return removed
 
     def _rebalancing(
-        self, group: ConsumerGroup, member_id: str, subscription: Subscription, now_ms: int
+        self, group: ConsumerGroup, member_id: str, subscription: MemberSubscription, now_ms: int
     ) -> RequestError:
-        """The member has to join again, within its rebalance timeout."""
+        """Start the member's rebalance timeout and return the error that makes it rejoin."""
         self._consumers.expect_step(group.group_id, member_id, subscription, now_ms)
-        return RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{group.group_id}' rebalances: join again")
+        return RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{group.group_id}' is rebalancing: join again")
 
 
 def assigned_by_id(places: tuple[tuple[str, int], ...], topics: KnownTopics) -> Assigned:
-    """Partitions by their topics' ids; those of topics that are not there are left out."""
+    """Return partitions by topic id, without those of unknown topics."""
     return frozenset((topics.by_name[name].topic_id, number) for name, number in places if name in topics.by_name)
 
 
-def names_of(assigned: Assigned, topics: KnownTopics) -> list[tuple[str, int]]:
-    """Partitions by their topics' names; those of topics that are not there are left out."""
+def partitions_by_name(assigned: Assigned, topics: KnownTopics) -> list[tuple[str, int]]:
+    """Return partitions by topic name, without those of unknown topics."""
     names = topics.names_by_id
     return [(names[topic_id], number) for topic_id, number in assigned if topic_id in names]
 
 
 def _take_over_static(draft: GroupDraft, group: ConsumerGroup, command: JoinGroup, member_id: str) -> None:
-    """A static member may come back under a new id. Raises RequestError (FENCED_INSTANCE_ID)."""
+    """A static member may return under a new id. Raises RequestError (FENCED_INSTANCE_ID)."""
     old_id = group.static_members.get(command.group_instance_id or "")
     if old_id is None or old_id == member_id:
         return
     if command.member_id:
-        raise RequestError(ErrorKind.FENCED_INSTANCE_ID, f"'{command.group_instance_id}' is '{old_id}' now")
+        raise RequestError(
+            ErrorKind.FENCED_INSTANCE_ID, f"instance id '{command.group_instance_id}' belongs to '{old_id}' now"
+        )
     replace_static(draft, group, old_id, member_id)
 
 
 def _check_protocols(group: ConsumerGroup, command: JoinGroup, member_id: str) -> ClassicSubscription:
-    """A protocol must be shared with all others who speak the classic protocol. Raises RequestError."""
+    """Check that the member shares a protocol with all other classic members. Raises RequestError."""
     others = [
-        each.classic for name, each in group.subscriptions.items() if each.classic is not None and name != member_id
+        subscription.classic
+        for name, subscription in group.subscriptions.items()
+        if subscription.classic is not None and name != member_id
     ]
-    is_shared = any(all(name in dict(each.protocols) for each in others) for name, _ in command.protocols)
+    is_shared = any(all(name in dict(classic.protocols) for classic in others) for name, _ in command.protocols)
     subscription = decode_subscription(command.protocols[0][1])
     if command.protocol_type != PROTOCOL_TYPE or not is_shared or subscription is None:
         raise RequestError(
             ErrorKind.INCONSISTENT_GROUP_PROTOCOL,
-            f"group '{group.group_id}' is of consumers, and all who speak the classic protocol must share an assignor",
+            f"group '{group.group_id}' has protocol type 'consumer', and its classic members must share an assignor",
         )
     return subscription
 
 
-def _subscription(command: JoinGroup, told: ClassicSubscription) -> Subscription:
-    return Subscription(
+def _subscription(command: JoinGroup, embedded: ClassicSubscription) -> MemberSubscription:
+    return MemberSubscription(
         instance_id=command.group_instance_id,
-        rack_id=told.rack_id,
+        rack_id=embedded.rack_id,
         client_id=command.client_id,
         client_host=command.client_host,
-        topics=tuple(sorted(set(told.topics))),
+        topics=tuple(sorted(set(embedded.topics))),
         pattern=None,
         rebalance_timeout_ms=command.rebalance_timeout_ms,
         assignor=None,
@@ -155,7 +163,7 @@ def _subscription(command: JoinGroup, told: ClassicSubscription) -> Subscription
     )
 
 
-def _member(group: ConsumerGroup, command: SyncGroup | Heartbeat) -> tuple[Subscription, ClassicMember]:
+def _member(group: ConsumerGroup, command: SyncGroup | Heartbeat) -> tuple[MemberSubscription, ClassicMember]:
     check_identity(group, command.member_id, command.group_instance_id)
     subscription = group.subscriptions[command.member_id]
     if subscription.classic is None:
@@ -163,7 +171,7 @@ def _member(group: ConsumerGroup, command: SyncGroup | Heartbeat) -> tuple[Subsc
     epoch = group.current(command.member_id).epoch
     if command.generation_id != epoch:
         raise RequestError(
-            ErrorKind.ILLEGAL_GENERATION, f"'{command.member_id}' is at {epoch}, not {command.generation_id}"
+            ErrorKind.ILLEGAL_GENERATION, f"'{command.member_id}' is at epoch {epoch}, not {command.generation_id}"
         )
     return subscription, subscription.classic
 
@@ -172,11 +180,11 @@ def _has_a_step_to_take(group: ConsumerGroup, member_id: str) -> bool:
     current = group.current(member_id)
     if group.epoch > current.epoch or current.state is MemberState.UNREVOKED:
         return True
-    waits_for = group.target(member_id) - current.assigned
-    return current.state is MemberState.UNRELEASED and any(group.owner(each) is None for each in waits_for)
+    pending = group.target(member_id) - current.assigned
+    return current.state is MemberState.UNRELEASED and any(group.owner(partition) is None for partition in pending)
 
 
-def _leave_one(group: ConsumerGroup, leaving: LeavingMember, gone: list[str]) -> RequestError | None:
+def _leave_one(group: ConsumerGroup, leaving: LeavingMember, removed: list[str]) -> RequestError | None:
     member_id = leaving.member_id
     if leaving.group_instance_id is not None and not member_id:
         member_id = group.static_members.get(leaving.group_instance_id, "")
@@ -184,7 +192,9 @@ def _leave_one(group: ConsumerGroup, leaving: LeavingMember, gone: list[str]) ->
         check_identity(group, member_id, leaving.group_instance_id)
     except RequestError as error:
         return error
-    if group.subscriptions[member_id].classic is None or member_id in gone:
-        return RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"'{member_id}' is no member that speaks the classic protocol")
-    gone.append(member_id)
+    if group.subscriptions[member_id].classic is None or member_id in removed:
+        return RequestError(
+            ErrorKind.UNKNOWN_MEMBER_ID, f"'{member_id}' is not a member that uses the classic protocol"
+        )
+    removed.append(member_id)
     return None

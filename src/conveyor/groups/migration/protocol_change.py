@@ -1,9 +1,9 @@
-"""How a group goes from one protocol to the other: at once if it has no members; else with its members in it.
+"""Converts groups between the protocols. A group without members converts at once, a group with members online.
 
-A living classic group of consumers becomes a consumer group when the first member of that protocol joins; its old
-members stay in it, see `classic_in_consumers`. A consumer group becomes a classic group when the last member of that
-protocol leaves, and others stay. `groups.consumer_migration_policy` says which of that may be. Source: KIP-848,
-"Online migration".
+An active classic group of consumers becomes a consumer group when the first consumer protocol member joins. Its classic
+members stay in it; `classic_in_consumers` handles them. A consumer group becomes a classic group when its last consumer
+protocol member leaves and classic members stay. `groups.consumer_migration_policy` says which conversions are allowed.
+Source: KIP-848, "Online migration".
 """
 
 from conveyor.groups.classic.classic_group import ClassicGroup, GroupState
@@ -21,34 +21,37 @@ from conveyor.groups.consumer.group_draft import GroupDraft, end_of_group
 from conveyor.groups.decision import Decision
 from conveyor.groups.group_commands import ConsumerHeartbeat, JoinGroup
 from conveyor.groups.group_settings import SettingsByGroup
-from conveyor.groups.migration.classic_in_consumers import assigned_by_id, names_of
-from conveyor.groups.records.consumer_member import JOINING_EPOCH, ClassicMember, Current, Subscription
+from conveyor.groups.migration.classic_in_consumers import assigned_by_id, partitions_by_name
+from conveyor.groups.records.consumer_member import JOINING_EPOCH, ClassicMember, Current, MemberSubscription
 from conveyor.groups.records.consumer_records import ConsumerKey
 from conveyor.groups.records.group_records import decode_key
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _PLAIN_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
-"""What these put into an assignment besides partitions (librdkafka's sticky ones do) may be lost; not so of others."""
+"""Assignors whose user data in an assignment may be lost (librdkafka's sticky assignors write some). A group of any
+other assignor with user data is not converted.
+"""
 
 _UPGRADES, _DOWNGRADES = ("bidirectional", "upgrade"), ("bidirectional", "downgrade")
 
 
 class ProtocolChange:
-    """See the module's docstring."""
+    """Converts groups; see the module's docstring."""
 
     def __init__(self, settings: SettingsByGroup, classic: ClassicGroups, consumers: ConsumerGroups) -> None:
         self._settings = settings
         self._classic = classic
         self._consumers = consumers
 
-    def make_room_for_classic(self, command: JoinGroup, decision: Decision) -> None:
-        """Before a member of the classic protocol joins, where no consumers are."""
+    def remove_empty_consumer_group(self, command: JoinGroup, decision: Decision) -> None:
+        """Delete the empty consumer group, if there is one, before a classic member joins."""
         decision.records += self._consumers.forget(command.group_id)
 
-    def make_room_for_consumers(
+    def replace_classic_group(
         self, command: ConsumerHeartbeat, now_ms: int, decision: Decision
     ) -> ConsumerGroup | None:
-        """Before a member of the consumer protocol joins. Returns what a living classic group has become.
+        """Delete or convert the classic group before a consumer protocol member joins. Returns the consumer group that
+        an active classic group was converted to.
 
         Raises RequestError (GROUP_ID_NOT_FOUND).
         """
@@ -59,16 +62,22 @@ class ProtocolChange:
         if group.state is not GroupState.EMPTY:
             draft = self._upgraded(group)
             upgraded = _group_of(draft, now_ms)
-            group.ask_all_to_join_again(decision)
+            group.ask_all_to_rejoin(decision)
             self._consumers.watch_all(upgraded, now_ms)
         decision.records += self._classic.forget(command.group_id)
         decision.records += draft.records if draft is not None else []
         return upgraded
 
-    def downgrade(self, group: ConsumerGroup, gone: list[str], now_ms: int, decision: Decision) -> bool:
-        """After members have gone: a group in which all speak the classic protocol uses it. Returns whether it does."""
-        members = {name: each for name, each in group.subscriptions.items() if name not in gone}
-        is_classic = bool(gone) and bool(members) and all(each.classic is not None for each in members.values())
+    def downgrade(self, group: ConsumerGroup, removed: list[str], now_ms: int, decision: Decision) -> bool:
+        """Convert the group to the classic protocol if all members that remain use it. Returns whether it was
+        converted.
+        """
+        members = {name: subscription for name, subscription in group.subscriptions.items() if name not in removed}
+        is_classic = (
+            bool(removed)
+            and bool(members)
+            and all(subscription.classic is not None for subscription in members.values())
+        )
         settings = self._settings.of(group.group_id)
         is_allowed = settings.consumer_migration_policy in _DOWNGRADES
         if not is_classic or not is_allowed or len(members) > settings.max_size:
@@ -87,7 +96,7 @@ class ProtocolChange:
         return True
 
     def _upgraded(self, group: ClassicGroup) -> GroupDraft:
-        """The records of a consumer group that goes on where a classic group is. Raises RequestError."""
+        """Return a draft of the consumer group that continues a classic group. Raises RequestError."""
         settings = self._settings.of(group.group_id)
         is_allowed = settings.consumer_migration_policy in _UPGRADES
         if not is_allowed or not group.is_of_consumers or len(group.members) >= settings.consumer_max_size:
@@ -97,18 +106,18 @@ class ProtocolChange:
         taken: set[object] = set()
         for member in group.members.values():
             metadata = dict(member.protocols).get(group.protocol_name, member.protocols[0][1])
-            told, assignment = decode_subscription(metadata), decode_assignment(member.assignment)
+            embedded, assignment = decode_subscription(metadata), decode_assignment(member.assignment)
             is_custom = assignment is not None and assignment.user_data and group.protocol_name not in _PLAIN_ASSIGNORS
-            if told is None or assignment is None or is_custom:
+            if embedded is None or assignment is None or is_custom:
                 raise _not_a_consumer_group(group)
             assigned = assigned_by_id(assignment.partitions, self._consumers.topics) - taken
             taken |= assigned
-            subscription = Subscription(
+            subscription = MemberSubscription(
                 instance_id=member.group_instance_id,
-                rack_id=told.rack_id,
+                rack_id=embedded.rack_id,
                 client_id=member.client_id,
                 client_host=member.client_host,
-                topics=tuple(sorted(set(told.topics))),
+                topics=tuple(sorted(set(embedded.topics))),
                 pattern=None,
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 assignor=None,
@@ -116,14 +125,16 @@ class ProtocolChange:
             )
             draft.put_subscription(member.member_id, subscription)
             draft.put_target(member.member_id, assigned)
-            here = Current(epoch=group.generation_id, previous_epoch=group.generation_id, assigned=assigned)
-            draft.put_current(member.member_id, here)
+            current = Current(epoch=group.generation_id, previous_epoch=group.generation_id, assigned=assigned)
+            draft.put_current(member.member_id, current)
         return draft
 
-    def _classic_member(self, group: ConsumerGroup, member_id: str, subscription: Subscription, now_ms: int) -> Member:
-        assert subscription.classic is not None, "only members that speak the classic protocol are taken over"
-        told = decode_subscription(subscription.classic.protocols[0][1])
-        places = names_of(group.current(member_id).assigned, self._consumers.topics)
+    def _classic_member(
+        self, group: ConsumerGroup, member_id: str, subscription: MemberSubscription, now_ms: int
+    ) -> Member:
+        assert subscription.classic is not None, "only members that use the classic protocol are converted"
+        embedded = decode_subscription(subscription.classic.protocols[0][1])
+        places = partitions_by_name(group.current(member_id).assigned, self._consumers.topics)
         return Member(
             member_id=member_id,
             group_instance_id=subscription.instance_id,
@@ -133,16 +144,16 @@ class ProtocolChange:
             rebalance_timeout_ms=subscription.rebalance_timeout_ms,
             protocols=subscription.classic.protocols,
             session_deadline_ms=now_ms + subscription.classic.session_timeout_ms,
-            assignment=encode_assignment(told.version if told is not None else 0, places),
+            assignment=encode_assignment(embedded.version if embedded is not None else 0, places),
         )
 
 
 def _group_of(draft: GroupDraft, now_ms: int) -> ConsumerGroup:
-    """The group that a draft's records make."""
+    """Build a group from a draft's records."""
     group = ConsumerGroup(draft.group_id)
     for record in draft.records:
         key = decode_key(record.key or b"")
-        assert isinstance(key, ConsumerKey), "a draft has records of its own group only"
+        assert isinstance(key, ConsumerKey), "a draft contains only records of its own group"
         group.apply(key, record.value, now_ms)
     return group
 

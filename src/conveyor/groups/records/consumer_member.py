@@ -1,41 +1,40 @@
-"""A member of a group of the consumer protocol (KIP-848): what it wants, and where it has got to. Immutable.
+"""A member of a group of the consumer protocol (KIP-848): its subscription and its reconciliation state. Immutable.
 
-state        goes to                  when (a heartbeat, each time)
+state        goes to                  when (always at a heartbeat)
 STABLE       UNREVOKED | UNRELEASED   the target assignment has changed
-UNREVOKED    UNRELEASED | STABLE      the member does not own what it had to give up any more
-UNRELEASED   STABLE                   others have given up all that the member waits for
+UNREVOKED    UNRELEASED | STABLE      the member no longer owns the partitions that it had to revoke
+UNRELEASED   STABLE                   other members have released all partitions that the member waits for
 """
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from conveyor.groups.known_topics import Assigned
 
 JOINING_EPOCH = 0
 LEAVING_EPOCH = -1
-LEAVING_FOR_A_WHILE_EPOCH = -2
-"""A static member goes, and will be back: nobody gets its partitions until its session ends."""
+TEMPORARY_LEAVE_EPOCH = -2
+"""A static member leaves temporarily. It keeps its partitions until its session ends."""
 
 
 class MemberState(Enum):
-    """See the module's docstring. The values are those of the log."""
+    """The states in the module's docstring. The values are those of the log's records."""
 
     STABLE = 0
     UNREVOKED = 1
     UNRELEASED = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicMember:
-    """What a member that speaks the classic protocol says besides."""
+class ClassicMember(msgspec.Struct, frozen=True, kw_only=True):
+    """The additional state of a member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
-    """Who a member is, and what it wants to read: topics by name, and those that a pattern matches."""
+class MemberSubscription(msgspec.Struct, frozen=True, kw_only=True):
+    """A member's identity and subscription: topics by name, and a pattern."""
 
     instance_id: str | None
     rack_id: str | None
@@ -48,9 +47,8 @@ class Subscription:
     classic: ClassicMember | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Current:
-    """Where a member has got to. `revoking`: what it must give up before it goes on."""
+class Current(msgspec.Struct, frozen=True, kw_only=True):
+    """A member's reconciliation state. `revoking`: partitions that it must revoke before it advances."""
 
     epoch: int = JOINING_EPOCH
     previous_epoch: int = JOINING_EPOCH
@@ -60,5 +58,5 @@ class Current:
 
     @property
     def owned(self) -> Assigned:
-        """What nobody else may read meanwhile."""
+        """The partitions that no other member may read now."""
         return self.assigned | self.revoking

@@ -1,4 +1,4 @@
-"""The records of the consumer protocol's groups in `__consumer_offsets`, in Kafka's own formats.
+"""Record formats of consumer protocol groups in `__consumer_offsets`, compatible with Kafka's.
 
     key  3  group           -> group epoch
     key  4  group           -> subscribed topics: id, name, number of partitions
@@ -8,23 +8,24 @@
     key  8  group, member   -> member epoch, state, assigned and pending partitions
     key 16  group, pattern  -> topics that the pattern matches
 
-A null value takes the entry away. Values have version 0, which is flexible.
+A null value deletes the entry. Values have version 0, which is flexible.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby
 from uuid import UUID
 
+import msgspec
+
 from conveyor.groups.known_topics import Assigned, TopicIdPartition
-from conveyor.groups.records.consumer_member import ClassicMember, Current, MemberState, Subscription
+from conveyor.groups.records.consumer_member import ClassicMember, Current, MemberState, MemberSubscription
 from conveyor.groups.records.record_fields import FieldReader, FieldWriter
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.state_machine import LogRecord
 
 SubscribedTopics = Mapping[str, tuple[UUID, int]]
-"""By name: a topic's id, and its number of partitions."""
+"""By topic name: the topic's id and partition count."""
 
 _VERSION = 0
 _CLASSIC_TAG = 0
@@ -32,7 +33,7 @@ _PRESENT = 1
 
 
 class ConsumerKeyKind(IntEnum):
-    """The keys' first two bytes."""
+    """The first two bytes of a key."""
 
     GROUP = 3
     TOPICS = 4
@@ -43,13 +44,12 @@ class ConsumerKeyKind(IntEnum):
     PATTERN = 16
 
 
-_KINDS = {each.value: each for each in ConsumerKeyKind}
+_KINDS = {kind.value: kind for kind in ConsumerKeyKind}
 _WITH_NAME = (ConsumerKeyKind.SUBSCRIPTION, ConsumerKeyKind.TARGET, ConsumerKeyKind.CURRENT, ConsumerKeyKind.PATTERN)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerKey:
-    """What a record is about; `name` is a member's id, or a pattern."""
+class ConsumerKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A decoded key. `name` is a member id or a pattern, for the kinds that have one."""
 
     kind: ConsumerKeyKind
     group_id: str
@@ -57,7 +57,7 @@ class ConsumerKey:
 
 
 def decode_consumer_key(version: int, fields: FieldReader) -> ConsumerKey | None:
-    """The rest of a key; None for kinds of keys that are not known here. Raises StorageFailure."""
+    """Decode the rest of a key. Returns None for an unknown kind. Raises StorageFailure."""
     kind = _KINDS.get(version)
     if kind is None:
         return None
@@ -83,7 +83,7 @@ def topics_record(group_id: str, topics: SubscribedTopics) -> LogRecord:
     return LogRecord(_key(ConsumerKeyKind.TOPICS, group_id), out.tags().done())
 
 
-def subscription_record(group_id: str, member_id: str, value: Subscription) -> LogRecord:
+def subscription_record(group_id: str, member_id: str, value: MemberSubscription) -> LogRecord:
     out = _value().string(value.instance_id).string(value.rack_id).string(value.client_id).string(value.client_host)
     _write_all(out, value.topics, out.string)
     out.string(value.pattern).int32(value.rebalance_timeout_ms).string(value.assignor)
@@ -105,14 +105,16 @@ def current_record(group_id: str, member_id: str, current: Current) -> LogRecord
 
 
 def pattern_record(group_id: str, pattern: str, topics: Iterable[str], now_ms: int) -> LogRecord:
-    """The version of the metadata, which Kafka notes here, has no meaning for this broker: 0."""
+    """Kafka also stores its metadata version here. This broker has none and writes 0."""
     out = _value()
     _write_all(out, sorted(topics), out.string)
     return LogRecord(_key(ConsumerKeyKind.PATTERN, group_id, pattern), out.int64(0).int64(now_ms).tags().done())
 
 
 def decode_epoch(content: bytes) -> int:
-    """The epoch in a record of a group or of its target assignment. Raises StorageFailure, as all below."""
+    """Return the epoch in a record of a group or of its target assignment. This and all decoders below raise
+    StorageFailure.
+    """
     return _start(content).int32()
 
 
@@ -130,13 +132,13 @@ def decode_topics(content: bytes) -> SubscribedTopics:
     return topics
 
 
-def decode_subscription(content: bytes) -> Subscription:
+def decode_subscription(content: bytes) -> MemberSubscription:
     fields = _start(content)
     instance_id, rack_id, client_id, client_host = fields.string(), fields.string(), fields.text(), fields.text()
     topics, pattern = fields.texts(), fields.string()
     rebalance_timeout_ms, assignor = fields.int32(), fields.string()
     classic = fields.tags().get(_CLASSIC_TAG)
-    return Subscription(
+    return MemberSubscription(
         instance_id=instance_id,
         rack_id=rack_id,
         client_id=client_id,
@@ -156,7 +158,7 @@ def decode_target(content: bytes) -> Assigned:
 def decode_current(content: bytes) -> Current:
     fields = _start(content)
     epoch, previous_epoch, state = fields.int32(), fields.int32(), fields.int8()
-    if state not in {each.value for each in MemberState}:
+    if state not in {known_state.value for known_state in MemberState}:
         raise StorageFailure(f"a record of __consumer_offsets has the member state {state}: start a newer broker")
     return Current(
         epoch=epoch,
@@ -181,18 +183,20 @@ def _value() -> FieldWriter:
 
 
 def _write_all(out: FieldWriter, texts: Iterable[str], write: Callable[[str], object]) -> None:
-    each_text = tuple(texts)
-    out.array_length(len(each_text))
-    for text in each_text:
+    items = tuple(texts)
+    out.array_length(len(items))
+    for text in items:
         write(text)
 
 
 def _write_partitions(out: FieldWriter, partitions: Assigned) -> None:
-    by_topic = [(topic_id, list(some)) for topic_id, some in groupby(sorted(partitions), key=lambda each: each[0])]
+    by_topic = [
+        (topic_id, list(places)) for topic_id, places in groupby(sorted(partitions), key=lambda partition: partition[0])
+    ]
     out.array_length(len(by_topic))
-    for topic_id, some in by_topic:
-        out.uuid(topic_id).array_length(len(some))
-        for _, number in some:
+    for topic_id, places in by_topic:
+        out.uuid(topic_id).array_length(len(places))
+        for _, number in places:
             out.int32(number)
         out.tags()
 

@@ -1,18 +1,19 @@
-"""The records of `__consumer_offsets`, in Kafka's own formats, so that its tools read them.
+"""Record formats of `__consumer_offsets`, compatible with Kafka's tools.
 
     key 0, 1   group, topic, partition   -> value 0 to 4: offset, leader epoch (3+), metadata, timestamps
     key 2      group                     -> value 0 to 4: protocol, generation, leader, members
     key 3 ...  groups of the consumer protocol: see `consumer_records`
-    key 17238  group                     -> value 0, Conveyor's own: silent members, and for how long; see `silences`
+    key 17238  group                     -> value 0, Conveyor's own: silent members and their silence; see `silences`
 
-A null value takes the entry away. Values are written in version 3, and read in all of them; offsets of a topic whose id
-is known are written in version 4, which has the id as a tagged field, as Kafka 4.1 writes it.
-Kafka's coordinator and its tools pass over keys that they do not know.
+A null value deletes the entry. All value versions can be read; version 3 is written. An offset of a topic with a known
+id is written in version 4, which carries the id as a tagged field, as in Kafka 4.1. Kafka's coordinator and tools skip
+unknown keys.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from conveyor.groups.records.consumer_records import ConsumerKey, decode_consumer_key
 from conveyor.groups.records.record_fields import FieldReader, FieldWriter
@@ -31,8 +32,7 @@ _TOPIC_ID_TAG = 0
 _ID_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetKey:
+class OffsetKey(msgspec.Struct, frozen=True, kw_only=True):
     """One partition as read by one group."""
 
     group_id: str
@@ -40,9 +40,8 @@ class OffsetKey:
     partition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetValue:
-    """How far it has read. topic_id: None if the topic was not there, or an older broker has written this."""
+class OffsetValue(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed offset. topic_id: None if the topic did not exist, or if an older broker wrote the record."""
 
     offset: int
     leader_epoch: int
@@ -51,23 +50,20 @@ class OffsetValue:
     topic_id: UUID | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupKey:
+class GroupKey(msgspec.Struct, frozen=True, kw_only=True):
     """One group."""
 
     group_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SilenceKey:
-    """The silent members of one group."""
+class SilenceKey(msgspec.Struct, frozen=True, kw_only=True):
+    """The silence notes of one group."""
 
     group_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberValue:
-    """A member as it outlives the broker: its subscription is the one of the chosen protocol."""
+class MemberValue(msgspec.Struct, frozen=True, kw_only=True):
+    """The persistent state of a member. `subscription` is the one for the chosen protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -79,9 +75,8 @@ class MemberValue:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupValue:
-    """A group as it outlives the broker. `state_timestamp_ms`: since when it is as it is."""
+class GroupValue(msgspec.Struct, frozen=True, kw_only=True):
+    """The persistent state of a group. `state_timestamp_ms`: when it entered its current state."""
 
     protocol_type: str
     generation_id: int
@@ -117,7 +112,7 @@ def group_record(key: GroupKey, value: GroupValue | None) -> LogRecord:
 
 
 def silence_record(group_id: str, silences_ms: Mapping[str, int]) -> LogRecord:
-    """What is known of a group's silent members; nothing is, if there are none."""
+    """Return the record of a group's silence notes, or its tombstone if there are none."""
     encoded_key = FieldWriter().int16(_SILENCE_KEY).string(group_id).done()
     if not silences_ms:
         return LogRecord(encoded_key, None)
@@ -128,7 +123,7 @@ def silence_record(group_id: str, silences_ms: Mapping[str, int]) -> LogRecord:
 
 
 def decode_key(content: bytes) -> OffsetKey | GroupKey | SilenceKey | ConsumerKey | None:
-    """None for kinds of keys that a newer version may have written. Raises StorageFailure."""
+    """Decode a key. Returns None for a kind that a newer version may have written. Raises StorageFailure."""
     fields = FieldReader(content)
     version = fields.int16()
     if version in _OFFSET_KEYS:
@@ -141,7 +136,7 @@ def decode_key(content: bytes) -> OffsetKey | GroupKey | SilenceKey | ConsumerKe
 
 
 def decode_offset(content: bytes) -> OffsetValue:
-    """Raises StorageFailure."""
+    """Decode the value of an offset key. Raises StorageFailure."""
     fields, version = _start(content)
     offset = fields.int64()
     leader_epoch = fields.int32() if version >= 3 else -1
@@ -157,7 +152,7 @@ def decode_offset(content: bytes) -> OffsetValue:
 
 
 def decode_group(content: bytes) -> GroupValue:
-    """Raises StorageFailure."""
+    """Decode the value of a group key. Raises StorageFailure."""
     fields, version = _start(content)
     protocol_type, generation_id = fields.text(), fields.int32()
     protocol_name, leader = fields.string(), fields.string()
@@ -174,7 +169,7 @@ def decode_group(content: bytes) -> GroupValue:
 
 
 def decode_silences(content: bytes) -> dict[str, int]:
-    """By member id, in ms. Raises StorageFailure."""
+    """Return each member's silence in ms, by member id. Raises StorageFailure."""
     fields = FieldReader(content)
     version = fields.int16()
     if version != _SILENCE_VERSION:

@@ -1,6 +1,6 @@
-"""Fields of the records in `__consumer_offsets`: big-endian numbers, strings and bytes with their length in front.
+"""Encoding of the fields of records in `__consumer_offsets`: big-endian numbers, length-prefixed strings and bytes.
 
-Flexible versions have compact lengths (a varint, one more than the length) and tagged fields at the end.
+Flexible versions use compact lengths (a varint of the length plus one) and end with tagged fields.
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ class FieldWriter:
         return self.varint(count + 1) if self._flexible else self.int32(count)
 
     def tags(self, fields: Mapping[int, bytes] | None = None) -> "FieldWriter":
-        """The end of a flexible struct; tagged fields go by their number."""
+        """End a flexible struct with its tagged fields, in the order of their numbers."""
         fields = fields or {}
         self.varint(len(fields))
         for tag, content in sorted(fields.items()):
@@ -81,7 +81,7 @@ class FieldWriter:
 
 
 class FieldReader:
-    """Reads one key or value. Raises StorageFailure."""
+    """Reads one key or value. All methods raise StorageFailure if the content is truncated."""
 
     def __init__(self, content: bytes, *, flexible: bool = False) -> None:
         self._content = content
@@ -111,14 +111,14 @@ class FieldReader:
         return None if length < 0 else self._take(length).decode()
 
     def text(self) -> str:
-        """A string that is never null."""
+        """Read a string that is never null."""
         return self.string() or ""
 
     def sized(self) -> bytes:
         return self._take(self._varint() - 1 if self.flexible else self.int32())
 
     def sized_or_none(self) -> bytes | None:
-        """Bytes that may be null, in a version that is not flexible."""
+        """Read bytes that may be null, in a non-flexible version."""
         length = self.int32()
         return None if length < 0 else self._take(length)
 
@@ -133,24 +133,24 @@ class FieldReader:
             self.tags()
 
     def tags(self) -> dict[int, bytes]:
-        """The tagged fields at the end of a flexible struct, by their numbers."""
+        """Read the tagged fields at the end of a flexible struct, by number."""
         return {self._varint(): self._take(self._varint()) for _ in range(self._varint())}
 
     def _number(self, layout: Struct) -> int:
         try:
             number: int = layout.unpack_from(self._content, self._position)[0]
         except error as cause:
-            raise StorageFailure("a record of __consumer_offsets is cut") from cause
+            raise StorageFailure("a record of __consumer_offsets is truncated") from cause
         self._position += layout.size
         return number
 
     def _take(self, length: int) -> bytes:
         end = self._position + length
         if length < 0 or end > len(self._content):
-            raise StorageFailure("a record of __consumer_offsets is cut")
-        taken = self._content[self._position : end]
+            raise StorageFailure("a record of __consumer_offsets is truncated")
+        content = self._content[self._position : end]
         self._position = end
-        return taken
+        return content
 
     def _varint(self) -> int:
         result = shift = 0

@@ -1,4 +1,4 @@
-"""Pages in a browser: without tokens, none of another site may ask a broker, though it reaches loopback."""
+"""Refuses browser pages of other sites while the broker has no tokens: such pages can reach loopback addresses."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 
 def refusal(headers: Mapping[str, str], *, is_open: bool) -> str | None:
-    """Why a browser's request is not served; None if it is, or if it comes from no browser.
+    """The reason to refuse a browser's request; None to serve it, or if no browser sent it.
 
     is_open: what is asked for may be linked to, or shown in a frame, by anybody.
     """
@@ -16,18 +16,18 @@ def refusal(headers: Mapping[str, str], *, is_open: bool) -> str | None:
     host = headers.get("Host", "")
     if not _is_nobodys_name(host):
         return (
-            f"a browser asks for '{host}', and a site can let its name lead here: "
-            "ask by an IP address or localhost, or let the broker ask for tokens: see --token-file"
+            f"a browser asks for '{host}', a name that any site can point at this machine: "
+            "use an IP address or localhost, or protect the broker with tokens: see --token-file"
         )
     if origin is not None and origin.partition("://")[2] != host:
-        return f"a page from {origin} may not ask this broker, as it asks for no tokens: see --token-file"
+        return f"pages from {origin} may not use this broker, because it has no tokens: see --token-file"
     if site in ("cross-site", "same-site") and not is_open:
-        return "a page of another site may not ask this broker, as it asks for no tokens: see --token-file"
+        return "pages of other sites may not use this broker, because it has no tokens: see --token-file"
     return None
 
 
 def _is_nobodys_name(host: str) -> bool:
-    """Whether no site can have that name, and let it lead to an address that is not its own (DNS rebinding)."""
+    """Whether the host is safe from DNS rebinding: no site can own this name and point it at a foreign address."""
     name = re.sub(":[0-9]*$", "", host).lower()
     if name == "localhost" or name.endswith(".localhost"):
         return True

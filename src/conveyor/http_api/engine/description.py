@@ -1,18 +1,18 @@
-"""The API's description of itself: openapi.json, and a page for people. Neither says anything of this broker's data."""
+"""The endpoints of the API's own description: openapi.json and a page for people. Neither shows data of the broker."""
 
 from typing import Any
 
-from conveyor.http_api.engine.endpoint import Call, Endpoint, NoQuery, Raw
+from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery, Raw
 from conveyor.http_api.engine.openapi import make_document
 from conveyor.http_api.engine.page import render_page
 
 
-async def show_openapi(call: Call[NoQuery, None]) -> dict[str, Any]:
+async def show_openapi(call: HttpCall[NoQuery, None]) -> dict[str, Any]:
     """Show this API as an OpenAPI 3.1 document."""
     return make_document(call.door.endpoints)
 
 
-async def show_page(call: Call[NoQuery, None]) -> Raw:
+async def show_page(call: HttpCall[NoQuery, None]) -> Raw:
     """Show this API as a page."""
     return Raw(render_page(make_document(call.door.endpoints)).encode(), "text/html; charset=utf-8")
 

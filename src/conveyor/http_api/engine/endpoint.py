@@ -1,4 +1,4 @@
-"""What an endpoint is: a method, a path, and a function. The function's signature says what is read and answered.
+"""An endpoint is a method, a path and a function whose signature declares the request and the response.
 
     async def create_topic(call: Call[NoQuery, NewTopic]) -> TopicDocument:
 
@@ -13,8 +13,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from conveyor.broker.broker_node import Broker
-from conveyor.http_api.engine.long_polls import Polls
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.http_api.engine.long_polls import LongPolls
 
 Query = TypeVar("Query")
 Body = TypeVar("Body")
@@ -23,26 +23,26 @@ JSON_BODY_BYTES = 1 << 20
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """No query parameters are known."""
+    """The endpoint takes no query parameters."""
 
 
 class NoBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """No fields are known."""
+    """The endpoint takes no fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What the endpoints serve from. `network_probe`: counters of the connections; `endpoints`: all there are."""
+    """What endpoints work with. `network_probe`: counters of connections; `endpoints`: every endpoint of the API."""
 
-    broker: Broker
+    broker: BrokerNode
     network_probe: Any
-    polls: Polls
+    long_polls: LongPolls
     endpoints: "tuple[Endpoint, ...]"
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[Query, Body]):
-    """One request. `names`: what stands in the path's braces."""
+class HttpCall(Generic[Query, Body]):
+    """One request. `names`: the values of the names in braces in the path."""
 
     door: Door
     names: Mapping[str, str]
@@ -51,12 +51,12 @@ class Call(Generic[Query, Body]):
     body: Body
 
     @property
-    def broker(self) -> Broker:
+    def broker(self) -> BrokerNode:
         return self.door.broker
 
 
 class Raw(NamedTuple):
-    """An answer that is not JSON, or not always 200."""
+    """A response that is not JSON, or has a status of its own."""
 
     body: bytes
     content_type: str
@@ -64,15 +64,15 @@ class Raw(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What a function reads and answers."""
+    """The types of an endpoint's query, body and response."""
 
     query: type[msgspec.Struct]
     body: Any
     answer: Any
 
 
-def json_limit(_broker: Broker, _names: Mapping[str, str]) -> int:
-    """Bytes of a request's body that carries no messages."""
+def json_limit(_broker: BrokerNode, _names: Mapping[str, str]) -> int:
+    """The largest body of a request that carries no messages, in bytes."""
     return JSON_BODY_BYTES
 
 
@@ -89,14 +89,14 @@ class Endpoint:
 
     method: str
     path: str
-    function: Callable[[Call[Any, Any]], Coroutine[Any, Any, Any]]
+    function: Callable[[HttpCall[Any, Any]], Coroutine[Any, Any, Any]]
     status: int = 200
     also: tuple[int, ...] = ()
     problems: tuple[int, ...] = ()
     content_type: str = "application/json"
     takes_head: bool = True
     is_open: bool = False
-    body_limit: Callable[[Broker, Mapping[str, str]], int] = json_limit
+    body_limit: Callable[[BrokerNode, Mapping[str, str]], int] = json_limit
     read: Callable[[bytes], Awaitable[Any]] | None = None
     headers: tuple[tuple[str, str], ...] = ()
 
@@ -110,5 +110,5 @@ class Endpoint:
 
     @property
     def is_carried_out(self) -> bool:
-        """Whether a request is worked on to its end though its client has gone: what changes something is."""
+        """Whether a request runs to its end even if its client disconnects: one that changes something does."""
         return self.method != "GET"

@@ -1,4 +1,4 @@
-"""A connection of aiohttp's, where what is no request gets a problem document, too."""
+"""A connection of aiohttp that answers malformed requests with a problem document."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from conveyor.http_api.engine.problems import make_problem, problem_response
 
 
 class Connection(web.RequestHandler):
-    """One client's connection. opened, closed: told when its socket is; they have to be set before."""
+    """One client's connection. `opened` and `closed` are called when its socket is; the owner sets them before."""
 
     __slots__ = ("closed", "opened")
 
@@ -26,7 +26,7 @@ class Connection(web.RequestHandler):
         self.closed(self)
 
     def finish(self) -> None:
-        """Take no more requests; close after the answer to the one that has begun, if there is one."""
+        """Take no more requests, and close after the response to the present one, if there is one."""
         is_waiting = self._waiter is not None and not self._waiter.done()
         if is_waiting or not self._request_count:
             self.force_close()
@@ -43,16 +43,16 @@ class Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         super().handle_error(request, status, exc, message)  # It logs, and raises if an answer has begun.
         if status >= 500:
-            problem = make_problem("internal_error", status, "a bug: the broker's log has its trace")
+            problem = make_problem("internal_error", status, "a bug: see the traceback in the broker's log")
         else:
-            detail = f"this is no HTTP request that can be read: {_reason(message or '')}"
+            detail = f"not a valid HTTP request: {_reason(message or '')}"
             problem = make_problem("malformed_request", status, detail)
         response = problem_response(problem)
         response.force_close()
         return response
 
     def _end_body(self) -> None:
-        """Tell who still waits for a body that the rest of it cannot be read: aiohttp would let him wait."""
+        """Fail the reader that still waits for the rest of a body: aiohttp would let it wait for ever."""
         request = self._current_request
         if request is None or request.content.is_eof() or not self._messages:
             return

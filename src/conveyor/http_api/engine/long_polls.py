@@ -1,4 +1,4 @@
-"""Requests that wait for messages: given up when their client goes, answered at once when the broker stops."""
+"""Requests that wait for messages. A client's disconnect cancels them; a stop of the broker ends their wait."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-class Polls:
-    """The requests that wait."""
+class LongPolls:
+    """The waiting requests of one application."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Task[Any]] = set()
@@ -20,7 +20,7 @@ class Polls:
         otherwise: Result,
         unwanted: Callable[[Result], None] | None = None,
     ) -> Result:
-        """What the work returns; `otherwise` when the broker stops first. Cancelling this cancels the work.
+        """The result of the work, or `otherwise` if the broker stops first. Cancelling this cancels the work.
 
         unwanted: takes the result if it came in the very moment of the cancellation.
         """
@@ -39,7 +39,7 @@ class Polls:
             return otherwise
 
     async def stop(self, _: object = None) -> None:
-        """Nobody waits any more."""
+        """End every wait, now and from now on."""
         self._over.set()
         for task in self._waiting:
             task.cancel()

@@ -1,4 +1,4 @@
-"""openapi.json (OpenAPI 3.1), made from the endpoints that are served: their paths and their functions' signatures."""
+"""openapi.json (OpenAPI 3.1), made from the paths of the endpoints and the signatures of their functions."""
 
 import inspect
 import re
@@ -21,14 +21,16 @@ _NAMES = {
     "topic": "The topic's name.",
     "subscription": "The subscription's name.",
     "schedule": "The schedule's name.",
-    "message_id": "As it was given when the message was published: <partition>-<offset>.",
+    "message_id": "The id from the message's receipt: <partition>-<offset>.",
 }
-_DESCRIPTION = "Topics, and subscriptions that lease their messages. Failures are problem documents: they say why."
+_DESCRIPTION = (
+    "Topics, and subscriptions that lease their messages. Errors are problem documents (RFC 9457) with a reason."
+)
 
 
 @cache
 def make_document(endpoints: tuple[Endpoint, ...]) -> dict[str, Any]:
-    """The document. It is made once."""
+    """The OpenAPI document; cached."""
     schemas = _Schemas(endpoints)
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
@@ -43,7 +45,7 @@ def make_document(endpoints: tuple[Endpoint, ...]) -> dict[str, Any]:
 
 
 class _Schemas:
-    """Every type of every signature, as msgspec shows it."""
+    """The JSON schema of every type in a signature, made by msgspec."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         signatures = [endpoint.signature for endpoint in endpoints]
@@ -90,7 +92,7 @@ def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _query_parameters(endpoint: Endpoint, schemas: _Schemas) -> list[dict[str, Any]]:
-    """A parameter that is not there is null: nobody writes that."""
+    """The schema of a query parameter, without null: a client leaves the parameter out instead."""
     return [
         {"name": name, "in": "query", "required": False, "schema": _without_null(schema)}
         for name, schema in schemas.fields(endpoint.signature.query).items()
@@ -122,7 +124,7 @@ def _request_body(body: Any, schemas: _Schemas) -> dict[str, Any]:
 def _responses(endpoint: Endpoint, schemas: _Schemas) -> dict[str, Any]:
     problem = {CONTENT_TYPE: {"schema": schemas.of(Problem)}}
     responses = {str(each): _response(each, _content(endpoint, schemas)) for each in (endpoint.status, *endpoint.also)}
-    return responses | {str(each): _response(each, problem) for each in sorted(_problem_statuses(endpoint))}
+    return responses | {str(code): _response(code, problem) for code in sorted(_problem_statuses(endpoint))}
 
 
 def _response(status: int, content: dict[str, Any] | None) -> dict[str, Any]:
@@ -139,7 +141,7 @@ def _content(endpoint: Endpoint, schemas: _Schemas) -> dict[str, Any] | None:
 
 
 def _problem_statuses(endpoint: Endpoint) -> set[int]:
-    """What every endpoint of its kind may answer with, and what this one says itself."""
+    """The error statuses that any endpoint of this kind can return, and those that this endpoint declares."""
     statuses = {400, 403, *endpoint.problems}
     if not endpoint.is_open:
         statuses |= {401, 503}
@@ -151,10 +153,14 @@ def _problem_statuses(endpoint: Endpoint) -> set[int]:
 
 
 def _document(answer: Any) -> Any:
-    """What JSON is answered with; None if it is none."""
+    """The type of the JSON response; None if the response is not JSON."""
     if answer is Raw or answer is type(None):
         return None
-    return next((each for each in get_args(answer) if each is not Raw), answer) if Raw in get_args(answer) else answer
+    return (
+        next((argument for argument in get_args(answer) if argument is not Raw), answer)
+        if Raw in get_args(answer)
+        else answer
+    )
 
 
 def _one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""openapi.json as a page for people: one file, no scripts, nothing loaded from elsewhere."""
+"""openapi.json as a page for people: one HTML file without scripts and without external resources."""
 
 from collections.abc import Iterator
 from html import escape
@@ -57,8 +57,11 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
 
 def _parameters(parameters: list[dict[str, Any]]) -> str:
     rows = [
-        (f"<code>{escape(each['name'])}</code> in {each['in']}", _schema(each["schema"], each.get("description", "")))
-        for each in parameters
+        (
+            f"<code>{escape(parameter['name'])}</code> in {parameter['in']}",
+            _schema(parameter["schema"], parameter.get("description", "")),
+        )
+        for parameter in parameters
     ]
     return f"<h4>Parameters</h4>{_table(rows)}" if rows else ""
 
@@ -78,7 +81,7 @@ def _content(part: dict[str, Any]) -> str:
 
 
 def _schema(schema: dict[str, Any], description: str = "") -> str:
-    """A type in a few words."""
+    """A type and its limits, in a few words."""
     words = _type(schema)
     limits = [f"{name} {schema[name]}" for name in ("minimum", "maximum", "minLength", "maxLength") if name in schema]
     if schema.get("default") not in (None, [], {}, ""):

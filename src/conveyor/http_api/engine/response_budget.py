@@ -1,4 +1,4 @@
-"""The bytes of large answers that are on their way: a client that does not read its own must not take all memory."""
+"""Limits the memory of large responses that are being sent, so that clients that do not read cannot exhaust it."""
 
 import asyncio
 
@@ -9,19 +9,19 @@ _MAX_BYTES = 256 << 20
 _SECONDS = 60
 
 
-class Answers:
-    """Large answers that are being sent, all connections together."""
+class ResponseBudget:
+    """Counts the bytes of large responses in flight, over all connections."""
 
     def __init__(self) -> None:
         self._bytes = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether no request should be begun that may have a large answer."""
+        """Whether to refuse new requests, because responses in flight use the whole budget."""
         return self._bytes >= _MAX_BYTES
 
     async def send(self, request: web.Request, response: web.Response) -> web.Response:
-        """Send an answer and wait until most of it is read, but not for ever: then the connection is closed."""
+        """Send a response, wait until the client has read most of it, and close the connection if it is too slow."""
         size = response.content_length or 0
         if size <= SMALL_BYTES:
             return response

@@ -1,11 +1,11 @@
-"""Is it alive, is everything served, what has it counted."""
+"""Endpoints for operators: health, readiness, metrics."""
 
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
-from conveyor.http_api.engine.endpoint import Call, Endpoint, NoQuery, Raw
+from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery, Raw
 from conveyor.http_api.ops.metrics import render_metrics
 
 _encode = msgspec.json.Encoder().encode
@@ -18,7 +18,7 @@ class Health(Struct):
 
 
 class Readiness(Struct, omit_defaults=True):
-    """What is not served, and why. A broker that is stopping takes no more requests.
+    """The parts that are not served, with reasons. A broker that is stopping takes no more requests.
 
     low_disk: producers are refused, as the disk has too little room. unloaded_queues: topics whose subscriptions wait
     for the state of their queues; retention deletes nothing there. unserved_subscriptions: they are given no messages.
@@ -31,21 +31,20 @@ class Readiness(Struct, omit_defaults=True):
     unserved_subscriptions: dict[str, str] = {}
 
 
-async def show_health(call: Call[NoQuery, None]) -> Health:
-    """Say that the process serves requests."""
+async def show_health(call: HttpCall[NoQuery, None]) -> Health:
+    """Tell whether the process serves requests."""
     return Health()
 
 
-async def show_readiness(call: Call[NoQuery, None]) -> Readiness | Raw:
-    """Say whether everything is served: 503 if not, with what is not, and why, or if the broker stops."""
+async def show_readiness(call: HttpCall[NoQuery, None]) -> Readiness | Raw:
+    """Tell whether everything is served: 503 with the reasons if not, and while the broker stops."""
     broker = call.broker
-    queues = broker.queues_in_use
     found = Readiness(
         "ready",
         broker.partitions.offline(),
         low_disk=broker.room.explanation if broker.room.is_low else None,
-        unloaded_queues={} if queues is None else queues.unloaded(),
-        unserved_subscriptions={} if queues is None else queues.faults(),
+        unloaded_queues=broker.queue_partitions.unloaded(),
+        unserved_subscriptions=broker.subscribed_partitions.faults(),
     )
     if found == Readiness("ready", {}) and not broker.is_stopping:
         return found
@@ -53,7 +52,7 @@ async def show_readiness(call: Call[NoQuery, None]) -> Readiness | Raw:
     return Raw(_encode(found), "application/json", 503)
 
 
-async def show_metrics(call: Call[NoQuery, None]) -> Raw:
+async def show_metrics(call: HttpCall[NoQuery, None]) -> Raw:
     """Show the broker's counters, in Prometheus' text format."""
     return Raw(*render_metrics(call.broker, call.door.network_probe))
 

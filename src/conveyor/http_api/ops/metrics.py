@@ -1,4 +1,4 @@
-"""The broker's counters in Prometheus' text format. Read when asked for; nothing is counted twice."""
+"""The broker's counters in Prometheus' text format, read from the probes at each request."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.http_api.ops.queue_metrics import queue_metrics
 
 COUNTERS = {
@@ -30,7 +30,7 @@ COUNTERS = {
 }
 
 
-def render_metrics(broker: Broker, network_probe: Any) -> tuple[bytes, str]:
+def render_metrics(broker: BrokerNode, network_probe: Any) -> tuple[bytes, str]:
     """The page and its content type."""
     registry = CollectorRegistry()
     registry.register(_BrokerCollector(broker, network_probe))
@@ -39,7 +39,7 @@ def render_metrics(broker: Broker, network_probe: Any) -> tuple[bytes, str]:
 
 
 class _BrokerCollector(Collector):
-    def __init__(self, broker: Broker, network_probe: Any) -> None:
+    def __init__(self, broker: BrokerNode, network_probe: Any) -> None:
         self._broker = broker
         self._probes = {"log": broker.log_probe, "compaction": broker.compaction, "network": network_probe}
 
@@ -86,9 +86,9 @@ class _BrokerCollector(Collector):
         end = GaugeMetricFamily("conveyor_partition_log_end_offset", "Next offset of a partition.", labels=labels)
         high = GaugeMetricFamily("conveyor_partition_high_watermark", "Offset that consumers see up to.", labels=labels)
         size = GaugeMetricFamily("conveyor_partition_size_bytes", "Bytes of a partition's segments.", labels=labels)
-        for each in self._broker.partitions:
-            names = [each.identity.topic, str(each.identity.partition)]
-            end.add_metric(names, each.log.log_end_offset)
-            high.add_metric(names, each.high_watermark)
-            size.add_metric(names, each.log.size_bytes)
+        for partition in self._broker.partitions:
+            names = [partition.identity.topic, str(partition.identity.partition)]
+            end.add_metric(names, partition.log.log_end_offset)
+            high.add_metric(names, partition.high_watermark)
+            size.add_metric(names, partition.log.size_bytes)
         yield from (end, high, size)

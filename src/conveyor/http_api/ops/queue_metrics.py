@@ -1,10 +1,10 @@
-"""How the subscriptions stand, for Prometheus: gauges of their messages, counters of what has happened to them."""
+"""The subscriptions' metrics for Prometheus: gauges of their messages, counters of deliveries and settlements."""
 
 from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 
 QUEUE_GAUGES = {
     "conveyor_queue_available_messages": ("available", "Messages that could be leased now."),
@@ -25,10 +25,10 @@ QUEUE_COUNTERS = {
 }
 
 
-def queue_metrics(broker: Broker) -> Iterator[Metric]:
-    """One sample a subscription, by topic and name."""
+def queue_metrics(broker: BrokerNode) -> Iterator[Metric]:
+    """One sample for each subscription, labelled with topic and name."""
     labels = ["topic", "subscription"]
-    measured = broker.queues.measures()
+    measured = broker.subscription_statistics.measures()
     for name, (field, doc) in QUEUE_GAUGES.items():
         gauge = GaugeMetricFamily(name, doc, labels=labels)
         for subscription, counts, _ in measured:

@@ -1,4 +1,4 @@
-"""A long batch of messages in JSON, cut into documents that are decoded in one turn of the event loop each.
+"""Cuts a long batch of messages in JSON into parts, each decoded in one tick of the event loop.
 
     {"messages": [a, b, c, d, e]}  ->  {"messages": [a, b, c]}  {"messages": [d, e]}
 
@@ -95,10 +95,10 @@ class _Scan:
         for found in _BRACKET.finditer(piece):
             if found.group() in b"[{":
                 if self._depth < 0:
-                    raise _wrong(f"there is more after its messages, at byte {position + found.start()}")
+                    raise _wrong(f"unexpected text after the messages, at byte {position + found.start()}")
                 self._depth += 1
                 if self._depth > _MAX_DEPTH:
-                    raise _wrong(f"it nests too deeply at byte {position + found.start()}")
+                    raise _wrong(f"nested too deeply at byte {position + found.start()}")
                 continue
             self._depth -= 1
             if self._depth == 0:

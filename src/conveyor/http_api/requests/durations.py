@@ -1,4 +1,4 @@
-"""Durations as people write them: `1200ms`, `5s`, `10m`, `2h`. A plain number is refused: nobody knows its unit."""
+"""Durations as text: `1200ms`, `5s`, `10m`, `2h`. A number without a unit is an error."""
 
 import re
 from typing import Any, ClassVar, Self
@@ -9,7 +9,7 @@ _DURATION = re.compile(r"([0-9]{1,10})(ms|s|m|h)")
 
 
 class Duration(int):
-    """Whole milliseconds, written as text: a `fields.Field`. A subclass may set `most_ms`."""
+    """Whole milliseconds, written as text; see `requests.fields.Field`. A subclass may set `most_ms`."""
 
     most_ms: ClassVar[int] = 10**10 * UNITS_MS["h"]
     schema: ClassVar[dict[str, Any]] = {
@@ -21,10 +21,10 @@ class Duration(int):
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Raises ValueError, which says what would be right."""
+        """Raises ValueError, whose text says what is expected."""
         found = _DURATION.fullmatch(value) if isinstance(value, str) else None
         if found is None:
-            raise ValueError(f"{value!r} is no duration: write a whole number and its unit, as in 1200ms, 5s, 10m, 2h")
+            raise ValueError(f"{value!r} is not a duration: write a whole number and a unit, as in 1200ms, 5s, 10m, 2h")
         duration = cls(int(found[1]) * UNITS_MS[found[2]])
         if duration > cls.most_ms:
             raise ValueError(f"{value} is too long: at most {format_duration(cls.most_ms)}")
@@ -32,6 +32,6 @@ class Duration(int):
 
 
 def format_duration(duration_ms: int) -> str:
-    """In the largest unit that takes it without a fraction."""
+    """A duration in the largest unit that needs no fraction."""
     unit = next(unit for unit, unit_ms in reversed(UNITS_MS.items()) if duration_ms % unit_ms == 0)
     return f"{duration_ms // UNITS_MS[unit]}{unit}"

@@ -1,4 +1,4 @@
-"""Bytes in JSON: text where they are UTF-8, else base64, and the field beside says so. Nothing is lost either way."""
+"""Bytes in JSON without loss: UTF-8 as text, other bytes in base64 with an `..._encoding` field."""
 
 import binascii
 from base64 import b64decode, b64encode
@@ -14,18 +14,18 @@ Encoding: TypeAlias = Literal["base64"]
 
 
 class Base64(Struct, forbid_unknown_fields=True):
-    """A header's value that is not text."""
+    """A header value that is not UTF-8."""
 
     base64: str
 
 
 HeaderValue: TypeAlias = str | Base64 | None
 Headers: TypeAlias = dict[str, HeaderValue | list[HeaderValue]]
-"""A record's headers: a name that comes more than once has a list of values."""
+"""A record's headers by name; a repeated name has a list of values."""
 
 
 def as_text(value: bytes | None) -> tuple[str | None, Encoding | UnsetType]:
-    """Text, and how it is to be read back."""
+    """Bytes as text, and the encoding: None for UTF-8, else base64."""
     if value is None:
         return None, UNSET
     try:
@@ -35,7 +35,7 @@ def as_text(value: bytes | None) -> tuple[str | None, Encoding | UnsetType]:
 
 
 def as_bytes(text: str | None, encoding: Encoding | None, field: str) -> bytes | None:
-    """What `as_text` was made from. Raises RequestError (INVALID_REQUEST)."""
+    """The inverse of `as_text`. Raises RequestError (INVALID_REQUEST)."""
     if text is None:
         return None
     return text.encode() if encoding is None else _from_base64(text, field)
@@ -64,7 +64,7 @@ def _shown_name(name: str) -> str:
 
 
 def read_headers(headers: Mapping[str, HeaderValue | list[HeaderValue]]) -> list[Header]:
-    """What `show_headers` was made from; names keep together. Raises RequestError (INVALID_REQUEST)."""
+    """The inverse of `show_headers`; equal names become adjacent. Raises RequestError (INVALID_REQUEST)."""
     return [
         (name, _header_bytes(name, each))
         for name, values in headers.items()

@@ -1,4 +1,4 @@
-"""Reading a request: its query and its body, into the types that an endpoint declares."""
+"""Reads the query and the body of a request into the types that an endpoint declares."""
 
 import asyncio
 import re
@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import StreamReader, web
 from multidict import MultiMapping
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
 from conveyor.http_api.requests.content_encoding import ENCODINGS, Unpacking
 from conveyor.http_api.requests.fields import decode_field, decoder
@@ -24,7 +24,7 @@ MakeRoom = Callable[[], Awaitable[None]]
 
 
 def query_reader(kind: type[msgspec.Struct]) -> Callable[[MultiMapping[str]], Any]:
-    """A function that makes a struct of a query's parameters. It raises RequestError (INVALID_REQUEST)."""
+    """A function that parses query parameters into a struct. It raises RequestError (INVALID_REQUEST)."""
     hints = get_type_hints(kind)
     fields = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
     lists = {name: get_origin(hints[field]) is list for name, field in fields.items()}
@@ -46,7 +46,7 @@ def query_reader(kind: type[msgspec.Struct]) -> Callable[[MultiMapping[str]], An
 
 
 def body_parser(kind: Any) -> Callable[[bytes], Any]:
-    """A function that makes of a body's bytes what an endpoint takes. It raises RequestError (INVALID_REQUEST)."""
+    """A function that parses a body into an endpoint's type. It raises RequestError (INVALID_REQUEST)."""
     if kind is bytes:
         return bytes
     decode = decoder(kind).decode
@@ -63,8 +63,8 @@ def body_parser(kind: Any) -> Callable[[bytes], Any]:
     return parse
 
 
-async def read_body(request: web.Request, limit_bytes: int, broker: Broker, shares: AsyncExitStack) -> bytes:
-    """The body, unpacked. A large one waits for its share of the memory for requests, which `shares` gives back.
+async def read_body(request: web.Request, limit_bytes: int, broker: BrokerNode, shares: AsyncExitStack) -> bytes:
+    """The decompressed body. A large one waits for its share of the request budget, which `shares` gives back.
 
     Raises RequestError: MESSAGE_TOO_LARGE, as soon as that is known; REQUEST_TOO_SLOW; UNSUPPORTED_COMPRESSION;
     INVALID_REQUEST if it is broken.
@@ -87,7 +87,7 @@ async def read_body(request: web.Request, limit_bytes: int, broker: Broker, shar
                 return await _read_packed(request.content, _encoding(request), limit_bytes, make_room)
             return await _read_plain(request.content, limit_bytes, make_room)
     except TimeoutError as error:
-        detail = f"the request's body has not arrived within {max_receive_ms} ms (network.max_receive_ms)"
+        detail = f"the request's body did not arrive within {max_receive_ms} ms (network.max_receive_ms)"
         raise RequestError(ErrorKind.REQUEST_TOO_SLOW, detail) from error
     except web.RequestPayloadError as error:
         raise _wrong(f"the request's body cannot be read: {error}") from error
@@ -113,7 +113,7 @@ async def _read_plain(content: StreamReader, limit_bytes: int, make_room: MakeRo
 def _encoding(request: web.Request) -> str:
     encoding = ", ".join(request.headers.getall("Content-Encoding")).lower()
     if encoding not in ENCODINGS:
-        detail = f"a body of Content-Encoding '{encoding}' is not taken: send one of {', '.join(ENCODINGS)}"
+        detail = f"Content-Encoding '{encoding}' is not supported: send one of {', '.join(ENCODINGS)}"
         raise RequestError(ErrorKind.UNSUPPORTED_COMPRESSION, detail)
     return encoding
 
@@ -131,11 +131,11 @@ async def _read_packed(content: StreamReader, encoding: str, limit_bytes: int, m
                 raise _too_large(limit_bytes)
         return unpacking.finish()
     except zlib.error as error:
-        raise _wrong(f"the request's body is no sound {encoding}, as Content-Encoding says it is: {error}") from error
+        raise _wrong(f"the request's body is not valid {encoding}, which Content-Encoding names: {error}") from error
 
 
 async def _unpack(unpacking: Unpacking, part: bytes) -> int:
-    """What may become long is unpacked on a thread; zlib needs no lock for it."""
+    """Decompress a piece, on a thread if it may become long: zlib releases the interpreter's lock."""
     if len(part) * _MOST_UNPACKED <= SMALL_REQUEST_BYTES:
         return unpacking.feed(part)
     return await asyncio.get_running_loop().run_in_executor(None, unpacking.feed, part)
@@ -158,5 +158,5 @@ def _wrong(detail: str) -> RequestError:
 
 def _too_large(limit_bytes: int) -> RequestError:
     return RequestError(
-        ErrorKind.MESSAGE_TOO_LARGE, f"the request's body is larger than the {limit_bytes} bytes that are taken here"
+        ErrorKind.MESSAGE_TOO_LARGE, f"the request's body is larger than the limit of {limit_bytes} bytes"
     )

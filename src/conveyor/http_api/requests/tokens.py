@@ -1,4 +1,4 @@
-"""Bearer tokens: who has one may do everything, who has none may ask whether the broker is well."""
+"""Bearer tokens. A client with a token may do everything; one without a token may only ask for the broker's health."""
 
 import hmac
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from conveyor.kernel.errors import SettingsError
 
 
 class Tokens:
-    """The tokens that are taken. Without any, everybody is let in: such a broker listens on loopback only."""
+    """The valid tokens. If there are none, every client is admitted: such a broker listens only on loopback."""
 
     def __init__(self, tokens: tuple[str, ...] = ()) -> None:
         self._tokens = [token.encode() for token in tokens]
@@ -17,17 +17,17 @@ class Tokens:
         return bool(self._tokens)
 
     def admit(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request brings one of the tokens. How long that takes does not tell how much of it is right."""
+        """Whether a request carries a valid token. Takes the same time however much of the token is right."""
         if not self._tokens:
             return True
         scheme, _, token = headers.get("Authorization", "").partition(" ")
         brought = token.strip().encode("utf-8", "surrogateescape")
-        matches = [hmac.compare_digest(brought, each) for each in self._tokens]
+        matches = [hmac.compare_digest(brought, token) for token in self._tokens]
         return scheme.lower() == "bearer" and any(matches)
 
 
 def read_tokens(path: str) -> Tokens:
-    """The tokens of a file: one a line; empty lines and those that begin with # are left out.
+    """The tokens of a file, one per line; empty lines and lines that begin with # are skipped.
 
     path: empty for no tokens. Raises SettingsError.
     """
@@ -40,7 +40,7 @@ def read_tokens(path: str) -> Tokens:
         raise SettingsError(f"--token-file {path} cannot be read: {reason}") from error
     tokens = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if not tokens:
-        raise SettingsError(f"--token-file {path} holds no token: write one a line")
+        raise SettingsError(f"--token-file {path} holds no token: write one per line")
     if any(" " in token or not token.isascii() for token in tokens):
-        raise SettingsError(f"--token-file {path}: a token has no spaces and nothing but ASCII characters")
+        raise SettingsError(f"--token-file {path}: a token consists of printable ASCII characters without spaces")
     return Tokens(tuple(tokens))

@@ -1,4 +1,4 @@
-"""What msgspec says of a value that does not fit a type, and what would have."""
+"""Completes msgspec's validation errors with the names that would have been valid."""
 
 import re
 from typing import Any
@@ -13,7 +13,7 @@ _IN_WORDS = {
 
 
 def explain(kind: Any, error: ValidationError) -> tuple[str, str]:
-    """What is wrong, and where: `$.ordering`, or nothing if it is the whole."""
+    """The reason, and the path of the value: `$.ordering`, or empty for the whole document."""
     what, _, where = str(error).partition(" - at ")
     for pattern, words in _IN_WORDS.items():
         what = what.replace(pattern, words)
@@ -24,10 +24,12 @@ def explain(kind: Any, error: ValidationError) -> tuple[str, str]:
 
 
 def _places(kind: Any, where: str) -> list[inspect.Type]:
-    """The types that a value may have there."""
+    """The types that a value at this path may have."""
     places = _alternatives(inspect.type_info(kind))
     for field in re.findall(r"\.(\w+)|\[", where):
-        places = [each for place in places for inner in _inside(place, field) for each in _alternatives(inner)]
+        places = [
+            alternative for place in places for inner in _inside(place, field) for alternative in _alternatives(inner)
+        ]
     return places
 
 
@@ -48,5 +50,5 @@ def _inside(kind: inspect.Type, field: str) -> list[inspect.Type]:
 
 def _known(kind: inspect.Type) -> list[str]:
     if isinstance(kind, inspect.StructType):
-        return [each.encode_name for each in kind.fields]
+        return [field.encode_name for field in kind.fields]
     return [str(each) for each in kind.values] if isinstance(kind, inspect.LiteralType) else []

@@ -1,4 +1,4 @@
-"""Dead letters: where they lie, what they are, delivered again, or given up."""
+"""Dead letters: list their topics, peek, redrive, drop."""
 
 from functools import partial
 from typing import Annotated, Any
@@ -6,16 +6,16 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from conveyor.broker.queues.dead_letter_copies import DeadLetter
-from conveyor.http_api.engine.endpoint import Call, Endpoint, NoQuery
+from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
 from conveyor.http_api.rest.message_document import MessageDocument, message_fields
-from conveyor.http_api.rest.subscription_endpoints import named
+from conveyor.http_api.rest.subscription_endpoints import subscription_of
 
 _Filter = Annotated[str, Meta(min_length=1)]
 _MessageIds = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=10_000)]
 
 
 class DeadLetterTopicDocument(Struct):
-    """A topic of dead letters, and the subscriptions that send theirs there."""
+    """A dead-letter topic and the subscriptions that use it."""
 
     topic: str
     depth: int
@@ -23,13 +23,13 @@ class DeadLetterTopicDocument(Struct):
 
 
 class DeadLetterTopics(Struct):
-    """Topics of dead letters by name."""
+    """Dead-letter topics, sorted by name."""
 
     topics: list[DeadLetterTopicDocument]
 
 
 class DeadLetterQuery(Struct, forbid_unknown_fields=True):
-    """filter: a CEL expression; only dead letters for which it is true are shown.
+    """filter: a CEL expression that selects dead letters by their copies.
 
     after: the last `dead_letter_id` seen.
     """
@@ -40,7 +40,7 @@ class DeadLetterQuery(Struct, forbid_unknown_fields=True):
 
 
 class DeadLetterDocument(MessageDocument, kw_only=True):
-    """A dead letter, and why it is one. Times are in ms since 1970.
+    """A dead letter and its reason. Times are in ms since 1970.
 
     message_id, partition, offset: of the original, in `origin_topic`; redrive and drop take this id. dead_letter_id: of
     the copy in the dead-letter topic. timestamp_ms and what the message holds: as the copy has it.
@@ -68,75 +68,77 @@ class DeadLetterList(Struct):
 
 
 class Selection(Struct, forbid_unknown_fields=True):
-    """Which dead letters are meant: those that the filter lets through, those that are named, or all."""
+    """The dead letters to act on: those that match the filter, those with these ids, or all."""
 
     filter: _Filter | None = None
     message_ids: _MessageIds | None = None
 
 
 class Redrive(Selection):
-    """rate: messages a second at most."""
+    """rate: the largest number of messages per second."""
 
     rate: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
 
 
 class Redriven(Struct):
-    """How many dead letters are delivered again. unknown: named ids of no dead letter of the subscription."""
+    """The number of redriven dead letters. unknown: ids that are no dead letters of the subscription."""
 
     redriven: int
     unknown: list[str]
 
 
 class Dropped(Struct):
-    """How many dead letters were given up. unknown: named ids of no dead letter of the subscription."""
+    """The number of dropped dead letters. unknown: ids that are no dead letters of the subscription."""
 
     dropped: int
     unknown: list[str]
 
 
-async def list_dead_letter_topics(call: Call[NoQuery, None]) -> DeadLetterTopics:
-    """List the topics of dead letters."""
+async def list_dead_letter_topics(call: HttpCall[NoQuery, None]) -> DeadLetterTopics:
+    """List the dead-letter topics."""
     found = await call.broker.dead_letters.all()
     return DeadLetterTopics(
         [DeadLetterTopicDocument(each.topic, each.depth, list(each.subscriptions)) for each in found]
     )
 
 
-async def peek_dead_letters(call: Call[DeadLetterQuery, None]) -> DeadLetterList:
-    """Look at the dead letters of a subscription."""
-    found = await call.broker.dead_letters.peek(named(call).name, call.query.limit, call.query.filter, call.query.after)
-    return DeadLetterList([_show(each) for each in found.letters], found.without_copy)
+async def peek_dead_letters(call: HttpCall[DeadLetterQuery, None]) -> DeadLetterList:
+    """Show the oldest dead letters of a subscription."""
+    found = await call.broker.dead_letters.peek(
+        subscription_of(call).name, call.query.limit, call.query.filter, call.query.after
+    )
+    return DeadLetterList([_show(letter) for letter in found.letters], found.without_copy)
 
 
-async def redrive_dead_letters(call: Call[NoQuery, Redrive]) -> Redriven:
-    """Deliver dead letters again: all, those that match, or those that are named.
+async def redrive_dead_letters(call: HttpCall[NoQuery, Redrive]) -> Redriven:
+    """Deliver dead letters again: all, those that match a filter, or those with these ids.
 
     The answer comes when all are on their way, which may take long with a `rate`; meanwhile the subscription's `dead`
     tells how many are left.
     """
-    name, body = named(call).name, call.body
+    name, body = subscription_of(call).name, call.body
     redriven = Redriven(0, await _unknown(call, name))
 
     def count(done: int, _total: int) -> None:
         redriven.redriven = done
 
     work = partial(
-        call.broker.dead_letters.redrive,
+        call.broker.dead_letter_redrive.redrive,
         name,
         filter=body.filter,
         message_ids=body.message_ids,
         rate=body.rate,
         progress=count,
     )
-    await call.door.polls.wait(work, 0)
+    await call.door.long_polls.wait(work, 0)
     return redriven
 
 
-async def drop_dead_letters(call: Call[NoQuery, Selection]) -> Dropped:
-    """Give dead letters up: all, those that match, or those that are named. Their copies stay where they lie."""
-    name, body = named(call).name, call.body
+async def drop_dead_letters(call: HttpCall[NoQuery, Selection]) -> Dropped:
+    """Drop dead letters: all, those that match a filter, or those with these ids. Their copies stay."""
+    name, body = subscription_of(call).name, call.body
     unknown = await _unknown(call, name)
-    dropped = await call.broker.dead_letters.drop(name, filter=body.filter, message_ids=body.message_ids)
+    dropped = await call.broker.dead_letter_redrive.drop(name, filter=body.filter, message_ids=body.message_ids)
     return Dropped(dropped, unknown)
 
 
@@ -149,7 +151,7 @@ ENDPOINTS = (
 )
 
 
-async def _unknown(call: Call[NoQuery, Any], name: str) -> list[str]:
+async def _unknown(call: HttpCall[NoQuery, Any], name: str) -> list[str]:
     return await call.broker.dead_letters.unknown(name, call.body.message_ids or ())
 
 

@@ -1,16 +1,16 @@
-"""Leasing messages from a subscription, waiting for them if there are none; and looking at them without a lease."""
+"""Lease messages from a subscription, waiting if there are none; peek at messages without a lease."""
 
 from functools import partial
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from conveyor.broker.queues.queues import Lease
-from conveyor.http_api.engine.endpoint import Call, Endpoint
+from conveyor.broker.queues.leases import Lease
+from conveyor.http_api.engine.endpoint import Endpoint, HttpCall
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.payloads import as_text, show_headers
 from conveyor.http_api.rest.message_document import MessageDocument, MessageStateName, message_fields
-from conveyor.http_api.rest.subscription_endpoints import named
+from conveyor.http_api.rest.subscription_endpoints import subscription_of
 from conveyor.queues.delivery.inspection import Peeked
 from conveyor.queues.subscription.policy import MAX_VISIBILITY_MS
 
@@ -31,7 +31,7 @@ class Visibility(Duration):
 
 
 class LeaseQuery(Struct, forbid_unknown_fields=True):
-    """wait: for the first message, not at all if it does not say. visibility: of the lease, else the subscription's."""
+    """wait: for the first message; default 0s. visibility: the duration of the lease; default the subscription's."""
 
     max_messages: _MessageCount = 1
     wait: Wait | None = None
@@ -39,13 +39,13 @@ class LeaseQuery(Struct, forbid_unknown_fields=True):
 
 
 class PeekQuery(Struct, forbid_unknown_fields=True):
-    """max_messages: how many are shown at most."""
+    """max_messages: the largest number of messages."""
 
     max_messages: _MessageCount = 10
 
 
 class LeaseDocument(MessageDocument, kw_only=True):
-    """A message that is leased: acknowledge it by `ack_id`, or by `message_id`, before the lease expires."""
+    """A leased message. Acknowledge it by `ack_id` or `message_id` before the lease expires."""
 
     ack_id: str
     delivery_count: int
@@ -53,13 +53,13 @@ class LeaseDocument(MessageDocument, kw_only=True):
 
 
 class LeaseList(Struct):
-    """The messages that were leased; none if there were none in time."""
+    """The leased messages; empty if none arrived in time."""
 
     messages: list[LeaseDocument]
 
 
 class PeekDocument(MessageDocument, kw_only=True):
-    """A message that is not settled. due_ms: when its state ends by itself, in ms since 1970."""
+    """An unsettled message. due_ms: when its state ends by itself, in ms since 1970."""
 
     state: MessageStateName
     delivery_count: int
@@ -67,27 +67,28 @@ class PeekDocument(MessageDocument, kw_only=True):
 
 
 class PeekList(Struct):
-    """Messages that are not settled."""
+    """Unsettled messages."""
 
     messages: list[PeekDocument]
 
 
-async def lease_messages(call: Call[LeaseQuery, None]) -> LeaseList:
-    """Lease messages: they are this client's until it settles them, or the lease expires.
+async def lease_messages(call: HttpCall[LeaseQuery, None]) -> LeaseList:
+    """Lease messages: no other client gets them until this one settles them or the lease expires.
 
     With `wait` the answer comes with the first message. A client that goes away meanwhile has leased nothing.
     """
-    query, queues, name = call.query, call.broker.queues, named(call).name
-    leases = await queues.lease(name, query.max_messages, 0, query.visibility)
-    if not leases and query.wait:
-        work = partial(queues.lease, name, query.max_messages, int(query.wait), query.visibility)
-        leases = await call.door.polls.wait(work, [], partial(queues.give_back, name))
-    return LeaseList(list(map(_show_lease, leases)))
+    query, name = call.query, subscription_of(call).name
+    lease = call.broker.leases.lease
+    found = await lease(name, query.max_messages, 0, query.visibility)
+    if not found and query.wait:
+        work = partial(lease, name, query.max_messages, int(query.wait), query.visibility)
+        found = await call.door.long_polls.wait(work, [], partial(call.broker.leases.give_back, name))
+    return LeaseList(list(map(_show_lease, found)))
 
 
-async def peek_messages(call: Call[PeekQuery, None]) -> PeekList:
-    """Look at the messages of a subscription that are not settled. Nothing is leased."""
-    peeked = await call.broker.queues.peek(named(call).name, call.query.max_messages)
+async def peek_messages(call: HttpCall[PeekQuery, None]) -> PeekList:
+    """Show the unsettled messages of a subscription without leasing them."""
+    peeked = await call.broker.message_inspection.peek(subscription_of(call).name, call.query.max_messages)
     return PeekList(list(map(_show_peeked, peeked)))
 
 
@@ -102,7 +103,7 @@ ENDPOINTS = (
 
 
 def _show_lease(lease: Lease) -> LeaseDocument:
-    """Written out: a lease's messages are what this door shows most."""
+    """Makes the document field by field, not by reflection, because leases are this door's most frequent response."""
     message = lease.message
     payload, payload_encoding = as_text(message.value)
     key, key_encoding = as_text(message.key)

@@ -1,4 +1,4 @@
-"""A message as JSON shows it."""
+"""The JSON document of a message."""
 
 from typing import Annotated, Any, TypeAlias
 
@@ -8,14 +8,14 @@ from conveyor.http_api.requests.payloads import Encoding, Headers, as_text, show
 from conveyor.records.message import Message
 
 _STATES = (
-    "available, leased, delayed, retrying, waiting (behind another of its key), dying (on its way to the dead letters),"
+    "available, leased, delayed, retrying, waiting (behind another of its key), dying (about to become a dead letter),"
     " acknowledged, filtered, expired, dead or cancelled."
 )
 MessageStateName: TypeAlias = Annotated[str, Meta(description=_STATES)]
 
 
 class MessageDocument(Struct):
-    """A message. payload and key are text, or base64 where `payload_encoding` or `key_encoding` says so.
+    """A message. payload and key are text, or base64 if `payload_encoding` or `key_encoding` is base64.
 
     payload: null for a message without one (a tombstone). headers: a name that comes more than once has a list.
     """
@@ -33,7 +33,7 @@ class MessageDocument(Struct):
 
 
 def message_fields(message: Message) -> dict[str, Any]:
-    """The document's fields, for documents that say more."""
+    """The fields of the document, for documents that add others."""
     payload, payload_encoding = as_text(message.value)
     key, key_encoding = as_text(message.key)
     return {

@@ -1,4 +1,4 @@
-"""Publishing: one message, whose payload is the request's body, or a batch of messages in JSON."""
+"""Publish one message, whose payload is the request's body, or a batch of messages in JSON."""
 
 import asyncio
 from collections.abc import Mapping
@@ -6,41 +6,41 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert
 
-from conveyor.broker.broker_node import Broker
-from conveyor.broker.produce.message_publisher import OutgoingMessage, PublishedMessage
-from conveyor.http_api.engine.endpoint import Call, Endpoint, NoQuery
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
+from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
 from conveyor.http_api.engine.problems import Problem, problem_of
 from conveyor.http_api.requests.body_parts import batch_parts
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.fields import decode_field
 from conveyor.http_api.requests.payloads import Encoding, HeaderValue, as_bytes, read_headers
 from conveyor.http_api.requests.request_reader import body_parser
-from conveyor.http_api.requests.start_position import Moment
+from conveyor.http_api.requests.start_position import Timestamp
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.records import message_attributes as attributes
+from conveyor.records import message_attributes
 from conveyor.records.record import Header
 
 BATCH_BYTES = 16 << 20
-"""A batch's body may be this long, or twice as long as the topic's largest message: base64 takes a third more."""
+"""The limit of a batch's body, unless twice the topic's largest message is more: base64 adds a third."""
 
 MAX_MESSAGES = 10_000
 """Of a batch."""
 _HEADERS_AT_ONCE = 5_000
-"""In one turn of the event loop; a message counts as one."""
+"""Headers and messages decoded in one tick of the event loop."""
 _FREED_AT_ONCE = 1_000
 
 _PREFIX = "conveyor-"
-_Priority = Annotated[int, Meta(ge=0, le=attributes.PRIORITIES - 1)]
+_Priority = Annotated[int, Meta(ge=0, le=message_attributes.PRIORITIES - 1)]
 _Name = Annotated[str, Meta(min_length=1)]
 _Partition = Annotated[int, Meta(ge=0, le=100_000)]
 
 
-class Attributes(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What may be asked for with a message, beside its payload."""
+class PublishAttributes(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The attributes of a message, besides its payload."""
 
     key: str | None = None
     delay: Duration | None = None
-    deliver_at: Moment | None = None
+    deliver_at: Timestamp | None = None
     priority: _Priority | None = None
     tag: _Name | None = None
     ttl: Duration | None = None
@@ -48,14 +48,14 @@ class Attributes(Struct, forbid_unknown_fields=True, kw_only=True):
     partition: _Partition | None = None
 
 
-class PublishQuery(Attributes, kw_only=True):
-    """The same as a query. `header`: `name:value`, as often as there are headers."""
+class PublishQuery(PublishAttributes, kw_only=True):
+    """The attributes as query parameters. `header`: `name:value`, once for each header."""
 
     header: list[Annotated[str, Meta(pattern="^[^:]+:")]] = []
 
 
-class NewMessage(Attributes, kw_only=True):
-    """One message of a batch. payload and key: text, or base64 where the field beside says so."""
+class NewMessage(PublishAttributes, kw_only=True):
+    """One message of a batch. payload and key: text, or base64 if the `..._encoding` field is base64."""
 
     payload: str | None
     payload_encoding: Encoding | None = None
@@ -70,7 +70,7 @@ class NewMessages(Struct, forbid_unknown_fields=True):
 
 
 class Receipt(Struct):
-    """Where a message went. duplicate: it was there already, by its dedup_id, and this is its place."""
+    """The position of a published message. duplicate: an earlier message with its dedup_id has this position."""
 
     message_id: str
     partition: int
@@ -79,7 +79,7 @@ class Receipt(Struct):
 
 
 class BatchReceipt(Struct, omit_defaults=True):
-    """What became of one message of a batch."""
+    """The result for one message of a batch."""
 
     status: Literal["ok", "error"]
     message_id: str | None = None
@@ -90,13 +90,13 @@ class BatchReceipt(Struct, omit_defaults=True):
 
 
 class BatchReceipts(Struct):
-    """What became of each message of a batch, in their order."""
+    """The results of a batch, in the order of its messages."""
 
     results: list[BatchReceipt]
 
 
-async def publish_message(call: Call[PublishQuery, bytes]) -> Receipt:
-    """Publish a message: the body is its payload, of any content type.
+async def publish_message(call: HttpCall[PublishQuery, bytes]) -> Receipt:
+    """Publish a message. The body is the payload, of any content type.
 
     What is asked for stands in the query, or in request headers; the query goes first. The answer comes when the
     message is on the disk.
@@ -104,14 +104,14 @@ async def publish_message(call: Call[PublishQuery, bytes]) -> Receipt:
     asked, headers = _request_headers(call.headers)
     headers += [_header(text) for text in call.query.header]
     message = _outgoing(call.body, _merged(call.query, asked), headers)
-    published = (await call.broker.messages.publish(call.names["topic"], [message]))[0]
+    published = (await call.broker.message_publisher.publish(call.names["topic"], [message]))[0]
     if isinstance(published, RequestError):
         raise published
     return Receipt(published.message_id, published.partition, published.offset, published.duplicate)
 
 
-async def publish_batch(call: Call[NoQuery, NewMessages]) -> BatchReceipts:
-    """Publish messages. Each is answered on its own; the answer comes when those that were taken are on the disk."""
+async def publish_batch(call: HttpCall[NoQuery, NewMessages]) -> BatchReceipts:
+    """Publish a batch of messages. Each has its own result; the response waits until they are on the disk."""
     documents = call.body.messages
     documents.reverse()
     errors: list[RequestError | None] = []
@@ -127,7 +127,7 @@ async def publish_batch(call: Call[NoQuery, NewMessages]) -> BatchReceipts:
         if headers_count > _HEADERS_AT_ONCE:
             headers_count = 0
             await asyncio.sleep(0)
-    published = iter(await call.broker.messages.publish(call.names["topic"], sound) if sound else ())
+    published = iter(await call.broker.message_publisher.publish(call.names["topic"], sound) if sound else ())
     while sound:
         del sound[-_FREED_AT_ONCE:]
         await asyncio.sleep(0)
@@ -135,7 +135,7 @@ async def publish_batch(call: Call[NoQuery, NewMessages]) -> BatchReceipts:
 
 
 async def read_batch(body: bytes) -> NewMessages:
-    """Decode a batch, part after part; no more of it than there may be messages. Raises RequestError."""
+    """Decode a batch part by part, up to the limit of messages. Raises RequestError."""
     found: list[NewMessage] = []
     async for part in batch_parts(body):
         found += _parse_batch(part).messages
@@ -145,15 +145,15 @@ async def read_batch(body: bytes) -> NewMessages:
     return NewMessages(found)
 
 
-def payload_limit(broker: Broker, names: Mapping[str, str]) -> int:
-    """The largest message that the topic takes."""
+def payload_limit(broker: BrokerNode, names: Mapping[str, str]) -> int:
+    """The largest message of the topic, in bytes."""
     try:
         return broker.partitions.find(names["topic"], 0).log.topic.max_message_bytes
     except RequestError:
         return broker.settings.topics.max_message_bytes
 
 
-def batch_limit(broker: Broker, names: Mapping[str, str]) -> int:
+def batch_limit(broker: BrokerNode, names: Mapping[str, str]) -> int:
     return max(BATCH_BYTES, 2 * payload_limit(broker, names))
 
 
@@ -166,7 +166,7 @@ REQUEST_HEADERS = (
     ("Conveyor-Ttl", "As `ttl`."),
     ("Conveyor-Dedup-Id", "As `dedup_id`."),
     ("Conveyor-Partition", "As `partition`."),
-    ("Conveyor-Header", "`name: value`, as often as there are headers."),
+    ("Conveyor-Header", "`name: value`, once for each header."),
 )
 
 ENDPOINTS = (
@@ -192,8 +192,8 @@ _parse_batch = body_parser(NewMessages)
 _FIELDS = {name.lower(): name[len(_PREFIX) :].lower().replace("-", "_") for name, _ in REQUEST_HEADERS}
 
 
-def _request_headers(given: Mapping[str, str]) -> tuple[Attributes | None, list[Header]]:
-    """What a request's own headers ask for, and the message's headers in them."""
+def _request_headers(given: Mapping[str, str]) -> tuple[PublishAttributes | None, list[Header]]:
+    """The attributes and the message headers in a request's `Conveyor-` headers."""
     asked: dict[str, str] = {}
     headers: list[Header] = []
     for name, value in given.items():
@@ -201,8 +201,8 @@ def _request_headers(given: Mapping[str, str]) -> tuple[Attributes | None, list[
             continue
         field = _FIELDS.get(name.lower())
         if field is None:
-            known = ", ".join(name for name, _ in REQUEST_HEADERS)
-            raise _wrong(f"unknown request header '{name}': known are {known}")
+            header_names = ", ".join(header for header, _ in REQUEST_HEADERS)
+            raise _wrong(f"unknown request header '{name}': known are {header_names}")
         if field == "header":
             headers.append(_header(value))
         elif field in asked:
@@ -212,17 +212,19 @@ def _request_headers(given: Mapping[str, str]) -> tuple[Attributes | None, list[
     if not asked:
         return None, headers
     try:
-        return convert(asked, Attributes, strict=False, dec_hook=decode_field), headers
+        return convert(asked, PublishAttributes, strict=False, dec_hook=decode_field), headers
     except ValidationError as error:
         raise _wrong(f"in the Conveyor- request headers: {error}") from error
 
 
-def _merged(first: Attributes, second: Attributes | None) -> Attributes:
-    """What the first asks for, and the second where the first does not say."""
+def _merged(first: PublishAttributes, second: PublishAttributes | None) -> PublishAttributes:
+    """The first attributes, completed by the second where the first are missing."""
     if second is None:
         return first
-    given = {name: getattr(first, name) for name in Attributes.__struct_fields__}
-    return Attributes(**{name: getattr(second, name) if value is None else value for name, value in given.items()})
+    given = {name: getattr(first, name) for name in PublishAttributes.__struct_fields__}
+    return PublishAttributes(
+        **{name: getattr(second, name) if value is None else value for name, value in given.items()}
+    )
 
 
 def _from_document(message: NewMessage) -> OutgoingMessage | RequestError:
@@ -235,10 +237,10 @@ def _from_document(message: NewMessage) -> OutgoingMessage | RequestError:
 
 
 def _outgoing(
-    payload: bytes | None, asked: Attributes, headers: list[Header], key: bytes | None = None
+    payload: bytes | None, asked: PublishAttributes, headers: list[Header], key: bytes | None = None
 ) -> OutgoingMessage:
-    """Raises RequestError (INVALID_REQUEST): what a Kafka producer sets in silence to no effect is refused here."""
-    attributes.check_attributes(headers)
+    """Raises RequestError (INVALID_REQUEST) for attributes without effect, which the Kafka door ignores."""
+    message_attributes.check_attributes(headers)
     if key is None and asked.key is not None:
         key = _bytes(asked.key)
     return OutgoingMessage(
@@ -246,15 +248,15 @@ def _outgoing(
     )
 
 
-def _attribute_headers(asked: Attributes) -> list[Header]:
-    """As any producer would set them."""
+def _attribute_headers(asked: PublishAttributes) -> list[Header]:
+    """The record headers of the attributes, as a Kafka producer would set them."""
     numbers = (
-        (attributes.DELAY_MS, asked.delay),
-        (attributes.DELIVER_AT_MS, asked.deliver_at),
-        (attributes.TTL_MS, asked.ttl),
-        (attributes.PRIORITY, asked.priority),
+        (message_attributes.DELAY_MS, asked.delay),
+        (message_attributes.DELIVER_AT_MS, asked.deliver_at),
+        (message_attributes.TTL_MS, asked.ttl),
+        (message_attributes.PRIORITY, asked.priority),
     )
-    texts = ((attributes.TAG, asked.tag), (attributes.DEDUP_ID, asked.dedup_id))
+    texts = ((message_attributes.TAG, asked.tag), (message_attributes.DEDUP_ID, asked.dedup_id))
     headers: list[Header] = [(name, b"%d" % number) for name, number in numbers if number is not None]
     return headers + [(name, _bytes(text)) for name, text in texts if text is not None]
 
@@ -267,7 +269,7 @@ def _header(text: str) -> Header:
 
 
 def _bytes(text: str) -> bytes:
-    """What stood in the request, be it UTF-8 or not."""
+    """The bytes of a request header, UTF-8 or not."""
     return text.encode("utf-8", "surrogateescape")
 
 

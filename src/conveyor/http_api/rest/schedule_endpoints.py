@@ -1,21 +1,21 @@
-"""Schedules: a message that is published again and again, by a cron expression."""
+"""Schedules, which publish a message whenever a cron expression matches."""
 
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from conveyor.broker.broker_node import Broker
-from conveyor.broker.hosts.schedules import Schedule
-from conveyor.http_api.engine.endpoint import Call, Endpoint, NoQuery
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
 from conveyor.http_api.requests.payloads import Encoding, Headers, as_bytes, as_text, read_headers, show_headers
 from conveyor.http_api.rest.topic_endpoints import TopicName
+from conveyor.schedules.definition import Schedule
 
 _Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[a-zA-Z0-9._-]+$", examples=["nightly"])]
 _Cron = Annotated[str, Meta(min_length=1, max_length=200, examples=["0 3 * * *"])]
 
 
 class NewSchedule(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A schedule to be. cron: five fields, as in `0 3 * * *`. time_zone: its IANA name."""
+    """A new schedule. cron: five fields, as in `0 3 * * *`. time_zone: its IANA name."""
 
     name: _Name
     topic: TopicName
@@ -30,7 +30,7 @@ class NewSchedule(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ScheduleChange(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Fields of a schedule. What is left out stays as it is."""
+    """Changes of a schedule. Fields that are left out keep their values."""
 
     topic: TopicName | UnsetType = UNSET
     cron: _Cron | UnsetType = UNSET
@@ -44,7 +44,7 @@ class ScheduleChange(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ScheduleDocument(Struct, kw_only=True):
-    """A schedule. next_ms: when it is due next, in ms since 1970; null if never, or while it is paused."""
+    """A schedule. next_ms: the next time, in ms since 1970; null if there is none, or while it is paused."""
 
     name: str
     topic: str
@@ -60,13 +60,13 @@ class ScheduleDocument(Struct, kw_only=True):
 
 
 class ScheduleList(Struct):
-    """Schedules by name."""
+    """Schedules, sorted by name."""
 
     schedules: list[ScheduleDocument]
 
 
-async def create_schedule(call: Call[NoQuery, NewSchedule]) -> ScheduleDocument:
-    """Publish a message at every time that a cron expression names."""
+async def create_schedule(call: HttpCall[NoQuery, NewSchedule]) -> ScheduleDocument:
+    """Create a schedule: publish a message whenever a cron expression matches."""
     body = call.body
     schedule = Schedule(
         name=body.name,
@@ -82,18 +82,18 @@ async def create_schedule(call: Call[NoQuery, NewSchedule]) -> ScheduleDocument:
     return _show(call.broker, schedule)
 
 
-async def list_schedules(call: Call[NoQuery, None]) -> ScheduleList:
+async def list_schedules(call: HttpCall[NoQuery, None]) -> ScheduleList:
     """List the schedules."""
     return ScheduleList([_show(call.broker, each) for each in call.broker.schedules.list()])
 
 
-async def show_schedule(call: Call[NoQuery, None]) -> ScheduleDocument:
-    """Show a schedule, and when it is due next."""
+async def show_schedule(call: HttpCall[NoQuery, None]) -> ScheduleDocument:
+    """Show a schedule and its next time."""
     return _show(call.broker, call.broker.schedules.existing(call.names["schedule"]))
 
 
-async def change_schedule(call: Call[NoQuery, ScheduleChange]) -> ScheduleDocument:
-    """Change a schedule, pause it, or let it go on: from now on. What is not named stays as it is.
+async def change_schedule(call: HttpCall[NoQuery, ScheduleChange]) -> ScheduleDocument:
+    """Change, pause or resume a schedule, from now on. Fields that are left out keep their values.
 
     Times that pass while it is paused are not made up for.
     """
@@ -109,8 +109,8 @@ async def change_schedule(call: Call[NoQuery, ScheduleChange]) -> ScheduleDocume
     return _show(call.broker, await call.broker.schedules.change(call.names["schedule"], changes))
 
 
-async def delete_schedule(call: Call[NoQuery, None]) -> None:
-    """Delete a schedule. What it has published stays."""
+async def delete_schedule(call: HttpCall[NoQuery, None]) -> None:
+    """Delete a schedule. Messages that it has published stay."""
     await call.broker.schedules.remove(call.names["schedule"])
 
 
@@ -123,7 +123,7 @@ ENDPOINTS = (
 )
 
 
-def _show(broker: Broker, schedule: Schedule) -> ScheduleDocument:
+def _show(broker: BrokerNode, schedule: Schedule) -> ScheduleDocument:
     payload, payload_encoding = as_text(schedule.payload)
     key, key_encoding = as_text(schedule.key)
     return ScheduleDocument(
@@ -137,5 +137,5 @@ def _show(broker: Broker, schedule: Schedule) -> ScheduleDocument:
         key_encoding=key_encoding,
         headers=show_headers(schedule.headers),
         paused=schedule.paused,
-        next_ms=broker.schedules.next_ms(schedule, broker.clock.now_ms()),
+        next_ms=schedule.next_ms(broker.clock.now_ms()),
     )

@@ -1,12 +1,12 @@
-"""Steering a subscription: seek, pause, resume, purge."""
+"""Control a subscription: seek, pause, resume, purge."""
 
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from conveyor.http_api.engine.endpoint import Call, Endpoint, NoQuery
-from conveyor.http_api.requests.start_position import Beginning
-from conveyor.http_api.rest.subscription_endpoints import SubscriptionDocument, named, show_subscription
+from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
+from conveyor.http_api.requests.start_position import SubscriptionStart
+from conveyor.http_api.rest.subscription_endpoints import SubscriptionDocument, show_subscription, subscription_of
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _ONE_OF = Meta(extra_json_schema={"oneOf": [{"required": ["start"]}, {"required": ["offsets"]}]})
@@ -15,45 +15,47 @@ _PartitionText = Annotated[str, Meta(pattern="^[0-9]{1,6}$")]
 
 
 class Seek(Struct, forbid_unknown_fields=True):
-    """Where to go on. offsets: the next offset of each partition that is named, as in {"0": 17}."""
+    """The new position. offsets: the next offset of the partitions to move, as in {"0": 17}."""
 
-    start: Beginning | UnsetType = UNSET
+    start: SubscriptionStart | UnsetType = UNSET
     offsets: Annotated[dict[_PartitionText, _Offset], Meta(min_length=1)] | UnsetType = UNSET
 
 
 class Purged(Struct):
-    """How many messages were settled unread."""
+    """The number of messages settled without delivery."""
 
     purged: int
 
 
-async def seek_subscription(call: Call[NoQuery, Annotated[Seek, _ONE_OF]]) -> SubscriptionDocument:
-    """Go on elsewhere: messages from there on come, again if need be; those before it do not."""
-    name, body = named(call).name, call.body
+async def seek_subscription(call: HttpCall[NoQuery, Annotated[Seek, _ONE_OF]]) -> SubscriptionDocument:
+    """Move a subscription: messages from there on are delivered, even if settled before; earlier ones are not."""
+    name, body = subscription_of(call).name, call.body
     if (body.start is UNSET) == (body.offsets is UNSET):
-        raise RequestError(ErrorKind.INVALID_REQUEST, "say where to go on by one of start, offsets")
+        raise RequestError(ErrorKind.INVALID_REQUEST, "give the new position by one of start, offsets")
     if not isinstance(body.offsets, UnsetType):
-        await call.broker.queues.seek(name, {int(partition): offset for partition, offset in body.offsets.items()})
+        await call.broker.subscription_lifecycle.seek(
+            name, {int(partition): offset for partition, offset in body.offsets.items()}
+        )
     elif not isinstance(body.start, UnsetType):
-        await call.broker.queues.seek(name, body.start.start)
-    return show_subscription(named(call))
+        await call.broker.subscription_lifecycle.seek(name, body.start.start)
+    return show_subscription(subscription_of(call))
 
 
-async def pause_subscription(call: Call[NoQuery, None]) -> SubscriptionDocument:
-    """Lease nothing until `resume`. What is leased stays leased."""
-    await call.broker.queues.pause(named(call).name)
-    return show_subscription(named(call))
+async def pause_subscription(call: HttpCall[NoQuery, None]) -> SubscriptionDocument:
+    """Pause a subscription: it leases nothing until `resume`. Leased messages stay leased."""
+    await call.broker.subscription_lifecycle.pause(subscription_of(call).name)
+    return show_subscription(subscription_of(call))
 
 
-async def resume_subscription(call: Call[NoQuery, None]) -> SubscriptionDocument:
-    """Lease again."""
-    await call.broker.queues.resume(named(call).name)
-    return show_subscription(named(call))
+async def resume_subscription(call: HttpCall[NoQuery, None]) -> SubscriptionDocument:
+    """Resume a paused subscription."""
+    await call.broker.subscription_lifecycle.resume(subscription_of(call).name)
+    return show_subscription(subscription_of(call))
 
 
-async def purge_subscription(call: Call[NoQuery, None]) -> Purged:
-    """Settle everything that waits, unread. The topic keeps its messages."""
-    return Purged(await call.broker.queues.purge(named(call).name))
+async def purge_subscription(call: HttpCall[NoQuery, None]) -> Purged:
+    """Settle all messages of a subscription without delivering them. The topic keeps them."""
+    return Purged(await call.broker.subscription_lifecycle.purge(subscription_of(call).name))
 
 
 ENDPOINTS = tuple(

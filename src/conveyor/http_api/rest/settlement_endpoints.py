@@ -1,4 +1,4 @@
-"""Settling leased messages, one or many, by ack id or by message id: ack, nack, extend, reject.
+"""Settle leased messages, one or many, by ack id or message id: ack, nack, extend, reject.
 
 Each is answered on its own, in order. A request that names a single message by `ack_id` or `message_id` fails with that
 message's own problem; one that names several in a list is answered with 200 and tells them apart.
@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from conveyor.http_api.engine.endpoint import Call, Endpoint, NoQuery
+from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
 from conveyor.http_api.engine.problems import Problem, problem_of
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.rest.lease_endpoints import Visibility
-from conveyor.http_api.rest.subscription_endpoints import named
+from conveyor.http_api.rest.subscription_endpoints import subscription_of
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _TARGETS = ("ack_id", "message_id", "ack_ids", "message_ids")
@@ -23,7 +23,7 @@ _ONE_OF = Meta(extra_json_schema={"oneOf": [{"required": [name]} for name in _TA
 
 
 class Targets(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which messages are meant: one of the four says so."""
+    """The messages to act on: exactly one of the four fields."""
 
     ack_id: _Id | UnsetType = UNSET
     message_id: _Id | UnsetType = UNSET
@@ -32,25 +32,25 @@ class Targets(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Nack(Targets, kw_only=True):
-    """delay: until the message can be leased again, else what the subscription's `retry` comes to."""
+    """delay: until the message can be leased again; default by the subscription's `retry`."""
 
     delay: Duration | None = None
 
 
 class Extension(Targets, kw_only=True):
-    """visibility: how long the lease lasts, from now on."""
+    """visibility: the duration of the lease from now on."""
 
     visibility: Visibility
 
 
 class Rejection(Targets, kw_only=True):
-    """reason: what is written on the dead letter."""
+    """reason: text for the dead letter."""
 
     reason: Annotated[str, Meta(max_length=10_000)] = "rejected"
 
 
 class Settled(Struct, omit_defaults=True):
-    """What became of one message. ack_id or message_id: as it was named."""
+    """The result for one message. ack_id or message_id: as in the request."""
 
     status: Literal["ok", "error"]
     ack_id: str | None = None
@@ -59,32 +59,34 @@ class Settled(Struct, omit_defaults=True):
 
 
 class SettledList(Struct):
-    """What became of each message, in the order in which they were named."""
+    """The results, in the order of the request."""
 
     results: list[Settled]
 
 
-async def ack_messages(call: Call[NoQuery, Annotated[Targets, _ONE_OF]]) -> SettledList:
-    """Acknowledge messages: they are settled, and do not come again."""
-    return _results(call.body, await call.broker.queues.ack(named(call).name, _targets(call.body)))
+async def ack_messages(call: HttpCall[NoQuery, Annotated[Targets, _ONE_OF]]) -> SettledList:
+    """Acknowledge messages: they are settled and never delivered again."""
+    return _results(call.body, await call.broker.settlements.ack(subscription_of(call).name, _targets(call.body)))
 
 
-async def nack_messages(call: Call[NoQuery, Annotated[Nack, _ONE_OF]]) -> SettledList:
-    """Give messages back: they come again after a while, and go to the dead letters after their last delivery."""
+async def nack_messages(call: HttpCall[NoQuery, Annotated[Nack, _ONE_OF]]) -> SettledList:
+    """Return messages: they are delivered again after a delay, or become dead letters after their last delivery."""
     body = call.body
-    return _results(body, await call.broker.queues.nack(named(call).name, _targets(body), body.delay))
+    return _results(body, await call.broker.settlements.nack(subscription_of(call).name, _targets(body), body.delay))
 
 
-async def extend_leases(call: Call[NoQuery, Annotated[Extension, _ONE_OF]]) -> SettledList:
-    """Let leases last longer, or shorter: counted from now."""
+async def extend_leases(call: HttpCall[NoQuery, Annotated[Extension, _ONE_OF]]) -> SettledList:
+    """Extend or shorten leases, counted from now."""
     body = call.body
-    return _results(body, await call.broker.queues.extend(named(call).name, _targets(body), body.visibility))
+    return _results(
+        body, await call.broker.settlements.extend(subscription_of(call).name, _targets(body), body.visibility)
+    )
 
 
-async def reject_messages(call: Call[NoQuery, Annotated[Rejection, _ONE_OF]]) -> SettledList:
-    """Send messages to the dead letters at once, with a reason."""
+async def reject_messages(call: HttpCall[NoQuery, Annotated[Rejection, _ONE_OF]]) -> SettledList:
+    """Make messages dead letters at once, with a reason."""
     body = call.body
-    return _results(body, await call.broker.queues.reject(named(call).name, _targets(body), body.reason))
+    return _results(body, await call.broker.settlements.reject(subscription_of(call).name, _targets(body), body.reason))
 
 
 ENDPOINTS = tuple(
@@ -99,7 +101,7 @@ ENDPOINTS = tuple(
 
 
 def _targets(body: Targets) -> list[str]:
-    """Raises RequestError (INVALID_REQUEST) unless they are named in one way."""
+    """The messages to act on. Raises RequestError (INVALID_REQUEST) unless exactly one field is given."""
     given: list[Any] = [each for name in _TARGETS if (each := getattr(body, name)) is not UNSET]
     if len(given) != 1:
         raise RequestError(ErrorKind.INVALID_REQUEST, f"name the messages by one of {', '.join(_TARGETS)}")

@@ -1,17 +1,17 @@
-"""Subscriptions: make, list, show, change, delete; by their topic, or by their name alone."""
+"""Subscriptions: create, list, show, change, delete; by topic and name, or by name alone."""
 
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, convert, to_builtins
 
-from conveyor.http_api.engine.endpoint import Call, Endpoint, NoQuery
-from conveyor.http_api.requests.start_position import Beginning, format_start
+from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
+from conveyor.http_api.requests.start_position import SubscriptionStart, format_start
 from conveyor.http_api.rest.topic_endpoints import TopicName
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.policy import (
     MAX_NAME_CHARACTERS,
     MAX_VISIBILITY_MS,
-    Start,
+    StartPosition,
     Subscription,
     policy_document,
 )
@@ -32,7 +32,7 @@ class RetryChange(Struct, forbid_unknown_fields=True):
 
 
 class PolicyChange(Struct, forbid_unknown_fields=True, kw_only=True):
-    """How a subscription's messages are handed out. What is left out stays as it is.
+    """Changes of a subscription's policy. Fields that are left out keep their values.
 
     filter: a CEL expression. max_deliveries: 0 for no limit. fair_by: a header by whose value messages take turns.
     """
@@ -54,10 +54,10 @@ class PolicyChange(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class NewSubscription(PolicyChange, kw_only=True):
-    """A subscription to be. start: latest if it does not say."""
+    """A new subscription. start: default latest."""
 
     name: SubscriptionName
-    start: Beginning | None = None
+    start: SubscriptionStart | None = None
 
 
 class RetryDocument(Struct):
@@ -92,7 +92,7 @@ class SubscriptionDocument(Struct, kw_only=True):
 
 
 class SubscriptionDetails(SubscriptionDocument, kw_only=True):
-    """A subscription and how it stands.
+    """A subscription with the state of its messages.
 
     depth: messages that could be leased now. unsettled: all that are not settled. dead: its dead letters.
     oldest_age_ms: of its oldest unsettled message. ack_rate, retry_rate: a second, lately.
@@ -112,46 +112,48 @@ class SubscriptionDetails(SubscriptionDocument, kw_only=True):
 
 
 class SubscriptionList(Struct):
-    """Subscriptions by name."""
+    """Subscriptions, sorted by name."""
 
     subscriptions: list[SubscriptionDocument]
 
 
-async def create_subscription(call: Call[NoQuery, NewSubscription]) -> SubscriptionDocument:
-    """Make a subscription on a topic. Its name is unique in the broker."""
+async def create_subscription(call: HttpCall[NoQuery, NewSubscription]) -> SubscriptionDocument:
+    """Create a subscription on a topic. Subscription names are unique across the cluster."""
     body = call.body
-    start = Start() if body.start is None else body.start.start
-    made = await call.broker.queues.create(call.names["topic"], body.name, start, _policy(body))
+    start = StartPosition() if body.start is None else body.start.start
+    made = await call.broker.subscription_lifecycle.create(call.names["topic"], body.name, start, _policy(body))
     return show_subscription(made)
 
 
-async def list_topics_subscriptions(call: Call[NoQuery, None]) -> SubscriptionList:
+async def list_topics_subscriptions(call: HttpCall[NoQuery, None]) -> SubscriptionList:
     """List the subscriptions of a topic."""
     topic = call.broker.topics.existing(call.names["topic"])
-    return _list(call.broker.queues.all(topic.name))
+    return _list(call.broker.subscriptions.all(topic.name))
 
 
-async def list_subscriptions(call: Call[NoQuery, None]) -> SubscriptionList:
+async def list_subscriptions(call: HttpCall[NoQuery, None]) -> SubscriptionList:
     """List all subscriptions."""
-    return _list(call.broker.queues.all())
+    return _list(call.broker.subscriptions.all())
 
 
-async def show_one_subscription(call: Call[NoQuery, None]) -> SubscriptionDetails:
-    """Show a subscription: its policy, what waits in it, how fast it is worked off."""
-    subscription = named(call)
-    stats = await call.broker.queues.stats(subscription.name)
+async def show_one_subscription(call: HttpCall[NoQuery, None]) -> SubscriptionDetails:
+    """Show a subscription: its policy, the state of its messages, the rates at which they are settled."""
+    subscription = subscription_of(call)
+    stats = await call.broker.subscription_statistics.stats(subscription.name)
     shown = to_builtins(show_subscription(subscription))
     return convert(shown | {name: getattr(stats, name) for name in _STATS}, SubscriptionDetails)
 
 
-async def change_subscription(call: Call[NoQuery, PolicyChange]) -> SubscriptionDocument:
-    """Change how a subscription's messages are handed out. What is not named stays as it is."""
-    return show_subscription(await call.broker.queues.change(named(call).name, _policy(call.body)))
+async def change_subscription(call: HttpCall[NoQuery, PolicyChange]) -> SubscriptionDocument:
+    """Change a subscription's policy. Fields that are left out keep their values."""
+    return show_subscription(
+        await call.broker.subscription_lifecycle.change(subscription_of(call).name, _policy(call.body))
+    )
 
 
-async def delete_subscription(call: Call[NoQuery, None]) -> None:
+async def delete_subscription(call: HttpCall[NoQuery, None]) -> None:
     """Delete a subscription. The topic keeps its messages."""
-    await call.broker.queues.delete(named(call).name)
+    await call.broker.subscription_lifecycle.delete(subscription_of(call).name)
 
 
 _OF_TOPIC = "/topics/{topic}/subscriptions"
@@ -175,9 +177,9 @@ ENDPOINTS = (
 _STATS = set(SubscriptionDetails.__struct_fields__) - set(SubscriptionDocument.__struct_fields__)
 
 
-def named(call: Call[Any, Any]) -> Subscription:
+def subscription_of(call: HttpCall[Any, Any]) -> Subscription:
     """The subscription in a path. Raises RequestError (UNKNOWN_SUBSCRIPTION); also if it is another topic's."""
-    subscription = call.broker.queues.existing(call.names["subscription"])
+    subscription = call.broker.subscriptions.existing(call.names["subscription"])
     topic = call.names.get("topic", subscription.topic)
     if topic != subscription.topic:
         call.broker.topics.existing(topic)
@@ -207,6 +209,6 @@ def _list(subscriptions: list[Subscription]) -> SubscriptionList:
 
 
 def _policy(body: PolicyChange) -> dict[str, Any]:
-    """The fields that a request has, and nothing that it left out."""
+    """The fields that a request sets."""
     given = {name: getattr(body, name) for name in PolicyChange.__struct_fields__ if name != "push"}
     return {name: to_builtins(value) for name, value in given.items() if value is not UNSET}

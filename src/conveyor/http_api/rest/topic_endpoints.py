@@ -1,4 +1,4 @@
-"""`/topics`: make, list, show, change, delete."""
+"""Topics: create, list, show, change, delete."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from conveyor.broker.topics.configs import as_text, topic_configs
 from conveyor.cluster.image import TopicImage
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import BROKER_DEFAULT, MAX_NAME_CHARACTERS, TopicRequest
-from conveyor.http_api.engine.endpoint import Call, Endpoint, NoQuery
+from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
 
 TopicName = Annotated[
     str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS, pattern=r"^[a-zA-Z0-9._-]+$", examples=["orders"])
@@ -19,7 +19,7 @@ ConfigValue = str | int | float | bool
 
 
 class NewTopic(Struct, forbid_unknown_fields=True):
-    """A topic to be. `config`: settings by Kafka's names, such as `retention.ms`; the others have their defaults."""
+    """A new topic. `config`: settings by Kafka's names, such as `retention.ms`; others have their defaults."""
 
     name: TopicName
     partitions: PartitionCount | None = None
@@ -27,14 +27,14 @@ class NewTopic(Struct, forbid_unknown_fields=True):
 
 
 class TopicChange(Struct, forbid_unknown_fields=True):
-    """What is to be changed of a topic: more partitions; settings, where null takes the default back."""
+    """Changes of a topic: more partitions; settings, where null restores the default."""
 
     partitions: PartitionCount | None = None
     config: dict[str, ConfigValue | None] = {}
 
 
 class TopicDocument(Struct):
-    """A topic. `config`: what is set for it."""
+    """A topic. `config`: the settings of this topic."""
 
     name: str
     topic_id: str
@@ -44,7 +44,7 @@ class TopicDocument(Struct):
 
 
 class PartitionDocument(Struct):
-    """One partition: its leader, its first offset, and the offset that readers see up to."""
+    """One partition: its leader, its first offset, and the offset up to which consumers can read."""
 
     partition: int
     leader: int
@@ -53,7 +53,7 @@ class PartitionDocument(Struct):
 
 
 class TopicDetails(TopicDocument):
-    """A topic with every setting in force, its subscriptions, and where its partitions stand."""
+    """A topic with every effective setting, its subscriptions and its partitions."""
 
     effective_config: dict[str, str]
     subscriptions: list[str]
@@ -61,19 +61,19 @@ class TopicDetails(TopicDocument):
 
 
 class TopicList(Struct):
-    """Topics by name."""
+    """Topics, sorted by name."""
 
     topics: list[TopicDocument]
 
 
 class TopicsQuery(Struct, forbid_unknown_fields=True):
-    """internal: the broker's own topics as well."""
+    """internal: include the broker's internal topics."""
 
     internal: bool = False
 
 
-async def create_topic(call: Call[NoQuery, NewTopic]) -> TopicDocument:
-    """Make a topic."""
+async def create_topic(call: HttpCall[NoQuery, NewTopic]) -> TopicDocument:
+    """Create a topic."""
     body = call.body
     request = TopicRequest(
         name=body.name,
@@ -83,30 +83,32 @@ async def create_topic(call: Call[NoQuery, NewTopic]) -> TopicDocument:
     return _document(await call.broker.topics.create(request))
 
 
-async def list_topics(call: Call[TopicsQuery, None]) -> TopicList:
+async def list_topics(call: HttpCall[TopicsQuery, None]) -> TopicList:
     """List the topics."""
-    topics = call.broker.topics.image.topics
+    topics = call.broker.metadata.image.topics
     shown = [topics[name] for name in sorted(topics) if call.query.internal or not topics[name].is_internal]
     return TopicList([_document(topic) for topic in shown])
 
 
-async def show_topic(call: Call[NoQuery, None]) -> TopicDetails:
-    """Show a topic: its settings, its subscriptions, where its partitions stand."""
-    topic = call.broker.topics.existing(call.names["topic"])
+async def show_topic(call: HttpCall[NoQuery, None]) -> TopicDetails:
+    """Show a topic with its settings, subscriptions and partitions."""
+    topic = await call.broker.topics.served(call.names["topic"])
     return TopicDetails(
         name=topic.name,
         topic_id=str(topic.topic_id),
         partitions=len(topic.partitions),
         internal=topic.is_internal,
         config=dict(topic.config),
-        effective_config={each.name: each.value for each in topic_configs(topic, call.broker.dynamic_settings.layers)},
-        subscriptions=[each.name for each in call.broker.queues.all(topic.name)],
+        effective_config={
+            config.name: config.value for config in topic_configs(topic, call.broker.dynamic_settings.layers)
+        },
+        subscriptions=[each.name for each in call.broker.subscriptions.all(topic.name)],
         partition_states=await _partitions(call, topic),
     )
 
 
-async def change_topic(call: Call[NoQuery, TopicChange]) -> TopicDocument:
-    """Change a topic's settings, or give it more partitions. Settings that are not named stay as they are."""
+async def change_topic(call: HttpCall[NoQuery, TopicChange]) -> TopicDocument:
+    """Change a topic's settings or add partitions. Settings that are left out keep their values."""
     name, body, topics = call.names["topic"], call.body, call.broker.topics
     changes = [_change(each, value) for each, value in body.config.items()]
     await topics.change_config(name, changes, check_only=True)
@@ -116,7 +118,7 @@ async def change_topic(call: Call[NoQuery, TopicChange]) -> TopicDocument:
     return _document(topics.existing(name))
 
 
-async def delete_topic(call: Call[NoQuery, None]) -> None:
+async def delete_topic(call: HttpCall[NoQuery, None]) -> None:
     """Delete a topic, its messages and its subscriptions."""
     await call.broker.topics.delete(call.names["topic"])
 
@@ -146,7 +148,7 @@ def _document(topic: TopicImage) -> TopicDocument:
     )
 
 
-async def _partitions(call: Call[NoQuery, None], topic: TopicImage) -> list[PartitionDocument]:
+async def _partitions(call: HttpCall[NoQuery, None], topic: TopicImage) -> list[PartitionDocument]:
     """Those that are served."""
     table = call.broker.partitions
     numbers = [each for each in range(len(topic.partitions)) if table.offline_reason(topic.name, each) is None]

@@ -1,24 +1,22 @@
-"""One request on its way through the broker, until it is answered."""
+"""A Kafka request from its decoding to its response."""
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.clients.quota_enforcement import RequestMeter
 from conveyor.kafka_api.wire.codec import Body, UnencodableResponse, encode_response
 from conveyor.kafka_api.wire.framing import LENGTH
 from conveyor.kernel.ports import FileSlice
-
-if TYPE_CHECKING:
-    from conveyor.broker.broker_node import Broker
-    from conveyor.broker.clients.quota_enforcement import RequestMeter
 
 log = logging.getLogger(__name__)
 
 Part = bytes | FileSlice
 
 
-class Call:
-    """A decoded request, and the place of its answer in the order of the connection.
+class KafkaCall:
+    """A decoded request, and the place of its response in the order of the connection.
 
     Exactly one of `answer`, `answer_parts`, `answer_nothing` and `close_connection` is called, once, now or later.
     """
@@ -29,8 +27,8 @@ class Call:
     )  # fmt: skip
 
     def __init__(
-        self, broker: "Broker", api_key: int, api_version: int, header: Any, request: Any, client_host: str,
-        answered: "Callable[[Call], None]",
+        self, broker: BrokerNode, api_key: int, api_version: int, header: Any, request: Any, client_host: str,
+        answered: "Callable[[KafkaCall], None]",
     ) -> None:  # fmt: skip
         self.broker = broker
         self.api_key = api_key
@@ -41,24 +39,24 @@ class Call:
         self.request = request
         self.parts: list[Part] | None = None
         self.cancel: Callable[[], None] | None = None
-        """Set by an API whose answer waits for something; called if the connection ends first."""
+        """Set by an API whose response has to wait; called if the connection ends first."""
         self.meter: RequestMeter | None = None
-        """Set while there are quotas."""
+        """Set while quotas are in force."""
         self.close_reason: str | None = None
-        """Set if the connection has to be closed in place of an answer."""
+        """Set to close the connection instead of a response."""
         self.weight_bytes = 0
-        """What a small request takes in memory while it is worked on."""
+        """The memory that a small request takes while it is in progress."""
         self.is_large = False
-        """A large one has a share of the budget for requests."""
+        """Large requests have a share of the request budget."""
         self._answered = answered
 
     @property
     def throttle_ms(self) -> int:
-        """What the answer says: for how long no more requests are taken from this client."""
+        """How long the broker takes no more requests from this client; a field of the response."""
         return 0 if self.meter is None else self.meter.throttle_ms
 
     def mutate(self, partitions: int, *, strict_from: int) -> None:
-        """So many partitions are about to be made or deleted. From a version on, quotas refuse that (KIP-599).
+        """Charge the quota for partitions to create or delete. From version `strict_from` on, it may refuse (KIP-599).
 
         Raises RequestError (THROTTLING_QUOTA_EXCEEDED).
         """
@@ -66,7 +64,7 @@ class Call:
             self.meter.mutated(partitions, strict=self.api_version >= strict_from)
 
     def answer(self, body: Body) -> None:
-        """Answer with a body by kio's field names."""
+        """Answer with a body, a dict of kio's field names."""
         if self.meter is not None:
             self.meter.answered()
             body = {**body, "throttle_time": self.meter.throttle_ms}
@@ -78,17 +76,21 @@ class Call:
         self.answer_parts([LENGTH.pack(len(encoded)) + encoded])
 
     def answer_parts(self, parts: list[Part]) -> None:
-        """Answer with ready bytes, length and header included."""
+        """Answer with encoded bytes, length and header included."""
         assert self.parts is None, "a request is answered once"
         self.parts = parts
-        self.cancel = None  # It may know this call: a cycle, which only the collector would free.
+        self.cancel = None  # It may refer to this call: a cycle that only the garbage collector would free.
         self._answered(self)
 
     def answer_nothing(self) -> None:
-        """The protocol wants no answer (acks=0)."""
+        """Finish without a response, as the protocol demands for acks=0."""
         self.answer_parts([])
 
     def close_connection(self, reason: str) -> None:
-        """There is no answer that would tell this; what was done is done. Answers before it still go out."""
+        """Close the connection because no response can express the failure. Earlier responses are still sent."""
         self.close_reason = reason
         self.answer_nothing()
+
+
+Handler = Callable[[KafkaCall], None]
+"""Serves the requests of one API."""

@@ -1,7 +1,7 @@
-"""Requests decoded and responses encoded by kio, whatever their version; schemas are loaded when first needed.
+"""Decodes requests and encodes responses with kio, in every version. Schemas are loaded when first needed.
 
-A response is given as a plain dict by kio's field names; fields that a version does not have are left out, fields
-that are not given take the schema's default. So no API's code knows of the classes that kio has for each version.
+A response is a plain dict of kio's field names. Fields that a version does not have are left out, and missing fields
+take the schema's defaults. So no API depends on the classes that kio has for each version.
 """
 
 import io
@@ -36,7 +36,7 @@ def _request_readers(api_key: int, version: int) -> tuple[Reader, Skim, Reader]:
 
 
 def decode_request(api_key: int, version: int, frame: Bytes) -> tuple[Any, Any]:
-    """The header and the body in a frame. Raises ProtocolViolation if they are not what the schema says."""
+    """The header and the body of a request. Raises ProtocolViolation if the frame does not match the schema."""
     read_header, skim_body, read_body = _request_readers(api_key, version)
     try:
         header, size = read_header(frame, 0)
@@ -47,11 +47,11 @@ def decode_request(api_key: int, version: int, frame: Bytes) -> tuple[Any, Any]:
 
 
 class UnencodableResponse(Exception):  # noqa: N818 - named for what it is
-    """A bug: the answer to a request is none that its schema knows."""
+    """A bug: a response does not match its schema."""
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, body: Body) -> bytes:
-    """A whole response, with its header, without the length in front. Raises UnencodableResponse."""
+    """A response with its header, without the length in front. Raises UnencodableResponse."""
     schema, write_header, write_body = _response_writers(api_key, version)
     buffer = io.BytesIO()
     try:
@@ -63,7 +63,7 @@ def encode_response(api_key: int, version: int, correlation_id: int, body: Body)
 
 
 def build(schema: Any, values: Body) -> Any:
-    """An entity of a kio class from a dict of its fields. Raises AssertionError for a field that must be given."""
+    """An entity of a kio class from a dict of its fields. Raises AssertionError if a required field is missing."""
     arguments = {}
     for name, convert, required in _plan(schema):
         if name in values:
@@ -84,7 +84,7 @@ def _response_writers(api_key: int, version: int) -> tuple[Any, Any, Any]:
 
 @cache
 def _plan(schema: Any) -> tuple[tuple[str, Callable[[Any], Any] | None, bool], ...]:
-    return tuple((each.name, _converter(each), each.default is MISSING) for each in fields(schema))
+    return tuple((field.name, _converter(field), field.default is MISSING) for field in fields(schema))
 
 
 def _converter(declared: "Field[Any]") -> Callable[[Any], Any] | None:

@@ -1,43 +1,53 @@
-"""One client connection without its socket: bytes in, calls to the APIs, answers out in the order of the requests.
+"""One client connection without its socket: takes bytes, calls the handlers, sends responses in the order of requests.
 
-The next request is worked on while an earlier answer waits; only the answers keep their order. A connection takes no
-more requests while `max_in_flight` of them wait, nor while its client is throttled: `is_full` and `is_muted` tell its
-owner to stop reading. What waits is answered all the same.
+The connection starts the next request while an earlier one still waits; only the responses keep their order. It takes
+no more requests while `max_in_flight` of them wait or while its client is throttled: `is_full` and `is_muted` tell the
+owner to stop reading. Requests that wait are answered all the same.
 
-A request above SMALL_REQUEST_BYTES is large: its owner holds a share of the budget for it, from `receiving_bytes` until
-it is no longer among `large_requests`.
+A request above SMALL_REQUEST_BYTES is large: the owner holds a share of the request budget for it, from the time that
+`receiving_bytes` counts it until it has left `large_requests`.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
 from time import perf_counter
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
-from conveyor.kafka_api.apis.cluster.k18_api_versions import answer_unsupported
-from conveyor.kafka_api.registry import API_VERSIONS_KEY, APIS, FETCH_KEY, PRODUCE_KEY, Api
-from conveyor.kafka_api.wire.call import Call, Part
+from conveyor.kafka_api.wire.call import Handler, KafkaCall, Part
 from conveyor.kafka_api.wire.codec import decode_request
 from conveyor.kafka_api.wire.framing import LENGTH, FrameDecoder
+from conveyor.kafka_api.wire.versions import (
+    API_VERSIONS_KEY,
+    PRODUCE_KEY,
+    SERVED_APIS,
+    ServedApi,
+    advertised_versions,
+    why_not_served,
+)
 from conveyor.kernel.errors import ProtocolViolation
 
 _KEY = Struct(">h")
 _KEY_AND_VERSION = Struct(">hh")
+_UNSUPPORTED_VERSION = 35
 _DECODED_FACTOR = 16
-"""Memory that a decoded request takes, for each of its bytes; a Produce's are records, which stay as they are."""
+"""Bytes of memory that a decoded request takes for each of its own; Produce takes one, as records stay encoded."""
 
 
 class KafkaConnection:
-    """See the module's docstring. `send` takes the parts that are ready to go out, in order.
+    """See the module's docstring.
 
-    muted: told when `is_muted` has changed; once it is False again it has to call `go_on`.
-    failed: told why the connection has to be closed, when that shows later than in `receive` and `go_on`.
+    handlers: the handler of each API, by its key.
+    send: takes the parts of finished responses, in order.
+    muted: called when `is_muted` has changed; it calls `go_on` once that is False again.
+    failed: called with the reason to close the connection, if it appears after `receive` or `go_on` has returned.
     """
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerNode,
+        handlers: Mapping[int, Handler],
         client_host: str,
         send: Callable[[list[Part]], None],
         muted: Callable[[], None] | None = None,
@@ -45,6 +55,7 @@ class KafkaConnection:
     ) -> None:
         network = broker.settings.network
         self._broker = broker
+        self._handlers = handlers
         self._quotas = broker.quotas
         self._client_host = client_host
         self._send = send
@@ -52,7 +63,7 @@ class KafkaConnection:
         self._max_weight_bytes = network.max_buffered_bytes
         self._decoder = FrameDecoder(network.max_request_bytes)
         self._frames: deque[memoryview] = deque()
-        self._calls: deque[Call] = deque()
+        self._calls: deque[KafkaCall] = deque()
         self._output_wanted = False
         self._queued_bytes = self._open_bytes = 0
         self._failed = failed
@@ -60,26 +71,26 @@ class KafkaConnection:
         self._muted_until_ms = 0
         self._cancel_unmute: Callable[[], None] | None = None
         self.is_muted = False
-        """A quota was exceeded: the client is not listened to."""
+        """The client exceeded a quota: its requests wait."""
         self.received_requests = self.finished_requests = 0
         self.large_requests = 0
-        """Large requests that were received, and are not answered."""
+        """Large requests received and not answered yet."""
 
     @property
     def buffered_bytes(self) -> int:
-        """What requests take of the broker's memory, but for large ones that are whole."""
+        """The memory of all requests except complete large ones."""
         return self.unfinished_bytes + self._queued_bytes + self._open_bytes
 
     @property
     def unfinished_bytes(self) -> int:
-        """What has arrived of a request that is not whole."""
+        """The received part of an incomplete request."""
         return self._decoder.buffered_bytes
 
     @property
     def receiving_bytes(self) -> int:
-        """What the large request that is being received will take; 0 if there is none, or little of it has arrived.
+        """The memory that the incomplete large request will take; 0 if there is none, or little of it has arrived.
 
-        Raises ProtocolViolation for one that would take more than there is for all.
+        Raises ProtocolViolation if that is more than the whole budget.
         """
         decoder = self._decoder
         if decoder.wanted_bytes <= SMALL_REQUEST_BYTES or decoder.buffered_bytes < BEFORE_SHARE_BYTES:
@@ -94,7 +105,7 @@ class KafkaConnection:
 
     @property
     def is_receiving(self) -> bool:
-        """Part of a request has arrived; or a large one, which is not begun yet."""
+        """Whether part of a request has arrived, or a whole large one that has not started."""
         return self._decoder.buffered_bytes > 0 or any(map(_is_large, self._frames))
 
     @property
@@ -103,7 +114,7 @@ class KafkaConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is being answered."""
+        """Whether no request waits for its response."""
         return not self._calls
 
     def receive(self, data: bytes) -> None:
@@ -119,7 +130,7 @@ class KafkaConnection:
         self.go_on()
 
     def go_on(self) -> None:
-        """Work on what was received, as far as the limit of open requests allows. Raises ProtocolViolation."""
+        """Start received requests, up to the limit of open requests. Raises ProtocolViolation."""
         while self._frames and not self.is_muted and not self.is_full:
             frame = self._frames.popleft()
             if not _is_large(frame):
@@ -127,7 +138,7 @@ class KafkaConnection:
             self._start(frame)
 
     def end(self) -> None:
-        """The client is gone: stop waiting on its behalf."""
+        """The client has disconnected: cancel its waiting requests."""
         self._frames.clear()
         self._queued_bytes = self._open_bytes = self.large_requests = 0
         if self._cancel_unmute is not None:
@@ -139,31 +150,31 @@ class KafkaConnection:
 
     def _start(self, frame: memoryview) -> None:
         api_key, version = _KEY_AND_VERSION.unpack_from(frame)
-        api = APIS.get(api_key)
+        api = SERVED_APIS.get(api_key)
         if api is None:
             raise ProtocolViolation(f"api key {api_key} is not served")
-        if not api.min_version <= version <= api.max_version:
+        if version not in api.versions:
             return self._refuse_version(api, version, frame)
         began = perf_counter() if self._quotas.in_force else 0.0
         header, request = decode_request(api_key, version, frame)
-        call = Call(self._broker, api_key, version, header, request, self._client_host, self._answered)
+        call = KafkaCall(self._broker, api_key, version, header, request, self._client_host, self._answered)
         call.is_large = _is_large(frame)
         if not call.is_large:
             call.weight_bytes = _weight_bytes(api_key, len(frame))
             self._open_bytes += call.weight_bytes
         self._calls.append(call)
         if began:
-            self._handle_metered(api, call, len(frame), began)
+            self._handle_metered(call, len(frame), began)
         else:
-            api.handle(call)
+            self._handlers[api_key](call)
 
-    def _handle_metered(self, api: Api, call: Call, request_bytes: int, began: float) -> None:
+    def _handle_metered(self, call: KafkaCall, request_bytes: int, began: float) -> None:
         call.meter = meter = self._quotas.meter(call.client_id, request_bytes, self._mute)
-        api.handle(call)
+        self._handlers[call.api_key](call)
         meter.worked(perf_counter() - began)
 
     def _mute(self, throttle_ms: int) -> None:
-        """Take no requests for a time. What was received already waits as well."""
+        """Start no requests for a time; received ones wait."""
         clock = self._broker.clock
         until_ms = clock.steady_ms() + throttle_ms
         if not self.is_muted or until_ms > self._muted_until_ms:
@@ -179,20 +190,23 @@ class KafkaConnection:
         self.is_muted = False
         self._mute_changed()
 
-    def _refuse_version(self, api: Api, version: int, frame: memoryview) -> None:
-        """The protocol's own answer to an unknown version exists for ApiVersions only (KIP-511)."""
-        if api.key != API_VERSIONS_KEY:
-            raise ProtocolViolation(_why_not_served(api, version))
-        correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
-        call = Call(self._broker, api.key, 0, _Header(correlation_id), None, self._client_host, self._answered)
-        self._calls.append(call)
-        answer_unsupported(call)
+    def _refuse_version(self, api: ServedApi, version: int, frame: memoryview) -> None:
+        """Only ApiVersions has an answer to a version that is not served (KIP-511): v0, with the versions that are.
 
-    def _answered(self, call: Call) -> None:
+        A newer client chooses one of those and asks again.
+        """
+        if api.key != API_VERSIONS_KEY:
+            raise ProtocolViolation(why_not_served(api, version))
+        correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
+        call = KafkaCall(self._broker, api.key, 0, _Header(correlation_id), None, self._client_host, self._answered)
+        self._calls.append(call)
+        call.answer({"error_code": _UNSUPPORTED_VERSION, "api_keys": advertised_versions()})
+
+    def _answered(self, call: KafkaCall) -> None:
         self.finished_requests += 1
         if not self._output_wanted and self._calls and self._calls[0] is call:
             self._output_wanted = True
-            self._broker.turn.add_output(self._send_ready)
+            self._broker.loop_tick.add_output(self._send_ready)
 
     def _send_ready(self) -> None:
         self._output_wanted = False
@@ -217,17 +231,8 @@ def _weight_bytes(api_key: int, size_bytes: int) -> int:
     return size_bytes if api_key == PRODUCE_KEY else size_bytes * _DECODED_FACTOR
 
 
-def _why_not_served(api: Api, version: int) -> str:
-    served = f"api key {api.key} version {version}: versions {api.min_version} to {api.max_version} are served"
-    if version >= api.min_version:
-        return served
-    if api.key in (PRODUCE_KEY, FETCH_KEY):
-        return f"{served}; message formats 0 and 1 are not taken: use a client of Kafka 0.11 or newer"
-    return f"{served}; the client is too old: Kafka's producers and consumers work since 0.11, its tools since 2.0"
-
-
 class _Header:
-    """The part of a request header that is the same in all versions."""
+    """The request header as far as it is the same in all versions."""
 
     client_id = ""
 

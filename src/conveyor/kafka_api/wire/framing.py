@@ -1,4 +1,4 @@
-"""Cutting the byte stream of a connection into requests: a signed 32-bit length, then so many bytes."""
+"""Cuts the byte stream of a connection into frames: a signed 32-bit length, then that many bytes."""
 
 from struct import Struct
 
@@ -10,13 +10,13 @@ SMALLEST_FRAME_BYTES = 8
 
 
 class FrameDecoder:
-    """Bytes in, frames out. Holds at most one unfinished frame, and takes memory only for what has arrived."""
+    """Takes bytes and returns frames. Holds at most one unfinished frame, and memory only for received bytes."""
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._wanted = 0
         self.unfinished = bytearray()
-        """The beginning of the next frame, its length in front. It grows in place: to join the pieces of a large frame
+        """The start of the next frame, with its length. It grows in place, because joining the pieces of a large frame
         would take its memory twice."""
 
     @property
@@ -25,11 +25,11 @@ class FrameDecoder:
 
     @property
     def wanted_bytes(self) -> int:
-        """The size of the unfinished frame with its length; 0 while it is not known."""
+        """The size of the unfinished frame with its length; 0 while that is unknown."""
         return self._wanted if len(self.unfinished) >= LENGTH.size else 0
 
     def feed(self, data: bytes) -> list[memoryview]:
-        """Take what has arrived; returns the frames that are whole now. Raises ProtocolViolation."""
+        """Take received bytes; returns the frames that they complete. Raises ProtocolViolation."""
         if not self.unfinished:
             return self._cut(data)
         self.unfinished += data
@@ -59,6 +59,6 @@ class FrameDecoder:
     def _check(self, length: int) -> None:
         if not SMALLEST_FRAME_BYTES <= length <= self._max_frame_bytes:
             raise ProtocolViolation(
-                f"a request of {length} bytes: from {SMALLEST_FRAME_BYTES} to {self._max_frame_bytes} are taken"
+                f"a request of {length} bytes: the limits are {SMALLEST_FRAME_BYTES} and {self._max_frame_bytes}"
                 " (network.max_request_bytes)"
             )

@@ -1,7 +1,7 @@
-"""Looking over a request before it is decoded: does every length fit into the frame?
+"""Checks, before a request is decoded, that every length in it fits into the frame.
 
-kio's decoder makes room for as many items as an array announces before it reads the first; an array that announces two
-thousand million would end the process. So each request is walked once, by its schema, without making anything of it.
+kio's decoder allocates an array's announced number of items before it reads the first; an array that announces two
+billion would end the process. So each request is walked once by its schema, without building anything.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from conveyor.kernel.ports import Bytes
 
 MAX_ARRAY_ITEMS = 200_000
 MAX_STRING_BYTES = 32_767
-"""Kafka's own limit, in every version: what is read in a flexible one may have to be written in another."""
+"""Kafka's own limit, in every version: a string read in a flexible version may have to be written in another."""
 
 Skip = Callable[[Bytes, int], int]
-"""From a position in a frame to the position after what is skipped; beyond the frame's end if it does not fit."""
+"""Maps the position of a field to the position after it, which is beyond the frame's end if the field does not fit."""
 
 _NULL = 0xFF
 _INT16, _INT32 = Struct(">h"), Struct(">i")
@@ -29,7 +29,7 @@ _FIXED = {
 
 
 def skimmer(schema: Any) -> Callable[[Bytes, int], None]:
-    """What looks over a frame from the position where a body of this schema begins. Raises ProtocolViolation."""
+    """A function that checks a frame from the position of its body on. It raises ProtocolViolation."""
     steps = _entity_steps(schema)
 
     def skim(frame: Bytes, position: int) -> None:
@@ -49,18 +49,18 @@ def _entity_steps(schema: Any) -> list[Skip]:
     flexible = bool(schema.__flexible__)
     steps: list[Skip] = []
     fixed = 0
-    for each in fields(schema):
-        if "tag" in each.metadata:
+    for field in fields(schema):
+        if "tag" in field.metadata:
             continue
-        kind = each.metadata.get("kafka_type", "")
-        is_array = get_origin(without_none(each.type)) is tuple
+        kind = field.metadata.get("kafka_type", "")
+        is_array = get_origin(without_none(field.type)) is tuple
         if kind in _FIXED and not is_array:
             fixed += _FIXED[kind]
             continue
         if fixed:
             steps.append(_skip_bytes(fixed))
             fixed = 0
-        steps += _field_steps(each.type, kind, is_array, flexible)
+        steps += _field_steps(field.type, kind, is_array, flexible)
     if fixed:
         steps.append(_skip_bytes(fixed))
     return [*steps, _skip_tags] if flexible else steps
@@ -139,7 +139,7 @@ def _skip_array(steps: list[Skip], flexible: bool, *, nullable: bool) -> Skip:
         if count > MAX_ARRAY_ITEMS or count > len(frame) - position:
             raise ValueError(f"an array of {count} items")
         if count < 0 and not nullable:
-            raise ValueError("an array is null that must not be")
+            raise ValueError("a null array where the schema allows none")
         for _ in range(count):
             for step in steps:
                 position = step(frame, position)
@@ -149,7 +149,7 @@ def _skip_array(steps: list[Skip], flexible: bool, *, nullable: bool) -> Skip:
 
 
 def _skip_nullable(steps: list[Skip]) -> Skip:
-    """One byte, -1 for null, stands in front of an entity that may be null."""
+    """Skips a nullable entity, which begins with one byte: -1 for null."""
 
     def skip(frame: Bytes, position: int) -> int:
         null = frame[position] == _NULL
@@ -175,7 +175,7 @@ def _int32(frame: Bytes, position: int) -> int:
 
 def _check(frame: Bytes, end: int) -> None:
     if end > len(frame):
-        raise ValueError("it ends too early")
+        raise ValueError("the frame ends too early")
 
 
 def _varint(frame: Bytes, position: int) -> tuple[int, int]:
@@ -196,5 +196,5 @@ def _varint(frame: Bytes, position: int) -> tuple[int, int]:
 def without_none(annotation: Any) -> Any:
     """`X` from `X | None`."""
     if get_origin(annotation) is UnionType:
-        return next(each for each in get_args(annotation) if each is not type(None))
+        return next(argument for argument in get_args(annotation) if argument is not type(None))
     return annotation

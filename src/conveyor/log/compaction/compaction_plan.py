@@ -1,21 +1,21 @@
-"""Whether a log is worth compacting, and what of it. Pure.
+"""Decides whether a log needs compaction, and of which segments. Pure.
 
-Compaction goes over sealed segments only, from the start of the log to the high watermark at most, and not over records
-younger than `min.compaction.lag.ms`. It is due when the part it has not been over yet is large enough
-(`min.cleanable.dirty.ratio`), or old enough (`max.compaction.lag.ms`). Source: KIP-58, KIP-354.
+Only sealed segments are compacted, from the start of the log up to the high watermark, and no records younger than
+`min.compaction.lag.ms`. Compaction is due when the part that it has not processed yet is large enough
+(`min.cleanable.dirty.ratio`) or old enough (`max.compaction.lag.ms`). Source: KIP-58, KIP-354.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from conveyor.kernel.ids import TopicId
 from conveyor.log.segments.segment import Segment
 from conveyor.settings.tree import TopicSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentBounds:
-    """One segment as it goes into a compaction. next_offset: after its last record."""
+class SegmentBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """One segment of a compaction. next_offset: the offset after its last record."""
 
     base_offset: int
     next_offset: int
@@ -23,12 +23,12 @@ class SegmentBounds:
     last_append_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionPlan:
-    """What one compaction of a log does; plain values, so that another process can do it.
+class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One compaction of a log, as plain values that another process can execute.
 
-    topic_id: whose directory it is, as hexadecimal digits. first_dirty_offset: earlier compactions have been over
-    everything below. max_keys: distinct keys remembered at once.
+    topic_id: the owner of the directory, in hexadecimal digits.
+    first_dirty_offset: earlier compactions have processed everything below.
+    max_keys: the most distinct keys in memory.
     """
 
     directory: str
@@ -53,9 +53,11 @@ def plan_compaction(
     now_ms: int,
     max_keys: int,
 ) -> CompactionPlan | None:
-    """What to do now, or None. limit_offset: nothing at or above it is touched (the high watermark)."""
+    """Return the compaction that is due, or None. limit_offset: the high watermark; it and higher offsets are not
+    touched.
+    """
     cleanable = _cleanable(segments, topic, limit_offset, now_ms)
-    dirty = [each for each in cleanable if each.next_offset > cleaned_offset]
+    dirty = [segment for segment in cleanable if segment.next_offset > cleaned_offset]
     if not dirty or not _is_due(cleanable, dirty, topic, now_ms):
         return None
     return CompactionPlan(
@@ -63,12 +65,12 @@ def plan_compaction(
         topic_id=topic_id.hex,
         segments=tuple(
             SegmentBounds(
-                base_offset=each.base_offset,
-                next_offset=each.next_offset,
-                size=each.size,
-                last_append_ms=each.last_append_ms,
+                base_offset=segment.base_offset,
+                next_offset=segment.next_offset,
+                size=segment.size,
+                last_append_ms=segment.last_append_ms,
             )
-            for each in cleanable
+            for segment in cleanable
         ),
         first_dirty_offset=cleaned_offset,
         now_ms=now_ms,
@@ -82,16 +84,16 @@ def plan_compaction(
 def _cleanable(segments: Sequence[Segment], topic: TopicSettings, limit_offset: int, now_ms: int) -> list[Segment]:
     cleanable = []
     for segment in segments[:-1]:
-        too_young = topic.min_compaction_lag_ms > 0 and segment.max_timestamp > now_ms - topic.min_compaction_lag_ms
-        if not segment.sealed or segment.next_offset > limit_offset or too_young:
+        is_too_young = topic.min_compaction_lag_ms > 0 and segment.max_timestamp > now_ms - topic.min_compaction_lag_ms
+        if not segment.sealed or segment.next_offset > limit_offset or is_too_young:
             break
         cleanable.append(segment)
     return cleanable
 
 
 def _is_due(cleanable: Sequence[Segment], dirty: Sequence[Segment], topic: TopicSettings, now_ms: int) -> bool:
-    total_bytes = sum(each.size for each in cleanable)
-    dirty_bytes = sum(each.size for each in dirty)
+    total_bytes = sum(segment.size for segment in cleanable)
+    dirty_bytes = sum(segment.size for segment in dirty)
     if dirty_bytes > topic.min_cleanable_dirty_ratio * total_bytes:
         return True
     return dirty[0].max_timestamp < now_ms - topic.max_compaction_lag_ms

@@ -1,19 +1,21 @@
-"""Compaction: of each key the last record stays. Runs in another process, on files that no longer change.
+"""Compaction keeps the last record of each key. It runs in another process, on files that no longer change.
 
-    1. remember the last offset of each key in the dirty part
-    2. go over all segments from the start, and write those records into new segments that no later one replaces
-    3. hand the new segments back (`<name>.cleaned`, flushed, with their indexes); the owner swaps them in
+    1. collect the last offset of each key in the dirty part
+    2. read all segments from the start, and write the records that no later record replaces into new segments
+    3. hand the new segments over (`<name>.cleaned`, flushed, with their indexes); the owner swaps them in
 
-A batch keeps its offsets, its producer's fields and its compression; records only go missing from it. A tombstone
-stays for `delete.retention.ms` after the compaction that first saw it as the last record of its key: the batch's base
-timestamp then says until when, and attribute bit 6 that it does. Records without a key go. A batch whose records cannot
-be read, though its CRC is right, stays as its producer sent it, and is counted. Source: KIP-280, KIP-534.
+A batch keeps its offsets, its producer fields and its compression; compaction only removes records from it. A tombstone
+stays for `delete.retention.ms` after the first compaction that saw it as the last record of its key; attribute bit 6 of
+the batch is then set, and the base timestamp is the time at which its tombstones expire. Records without a key are
+removed. A batch with a correct CRC whose records cannot be read is kept unchanged and counted. Source: KIP-280,
+KIP-534.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from uuid import UUID
+
+import msgspec
 
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import TopicId
@@ -30,20 +32,19 @@ _DIGEST_BYTES = 16
 _WRITE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanedSegment:
-    """A new segment, in `<name>.cleaned` files."""
+class CleanedSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """A new segment in `<name>.cleaned` files."""
 
     base_offset: int
     next_offset: int
     max_timestamp: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionResult:
-    """Which segments (by base offset) are replaced by which. cleaned_offset: everything below has been gone over.
+class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The replaced segments, by base offset, and the new ones. cleaned_offset: everything below has been compacted.
 
-    unreadable_batches: below it, kept because their records cannot be read; and the base offset of the first, or -1.
+    unreadable_batches, first_unreadable_offset: the number of batches below cleaned_offset that were kept because their
+    records cannot be read, and the base offset of the first, or -1.
     """
 
     replaced: tuple[int, ...]
@@ -56,7 +57,7 @@ class CompactionResult:
 
 
 def compact(disk: Disk, plan: CompactionPlan) -> CompactionResult:
-    """Carry out a plan. Blocks, for long. Raises StorageFailure, also if the directory is another topic's by now."""
+    """Execute a plan. Blocks for long. Raises StorageFailure, also if the directory belongs to another topic by now."""
     return _compact(PartitionDirectory(disk, plan.directory, TopicId(UUID(plan.topic_id))), plan)
 
 
@@ -69,7 +70,7 @@ def _compact(disk: Directory, plan: CompactionPlan) -> CompactionResult:
     for group in _groups(plan):
         new, changed = _rewrite(disk, plan, group, passage)
         if changed or len(group) > 1:
-            replaced += [each.base_offset for each in group]
+            replaced += [bounds.base_offset for bounds in group]
             cleaned.append(
                 CleanedSegment(
                     base_offset=new.base_offset, next_offset=new.next_offset, max_timestamp=new.max_timestamp
@@ -84,25 +85,27 @@ def _compact(disk: Directory, plan: CompactionPlan) -> CompactionResult:
         replaced=tuple(replaced),
         cleaned=tuple(cleaned),
         cleaned_offset=cleaned_offset,
-        bytes_before=sum(each.size for each in plan.segments),
+        bytes_before=sum(bounds.size for bounds in plan.segments),
         bytes_after=bytes_after,
         unreadable_batches=len(passage.unreadable),
         first_unreadable_offset=min(passage.unreadable, default=-1),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Passage:
-    """What goes over the segments: the last offset of each key below `cleaned_offset`; and what comes of it: the base
-    offsets of batches that cannot be read."""
+class _Passage(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one rewrite. latest: the last offset of each key below `cleaned_offset`. unreadable: the base
+    offsets of batches that cannot be read.
+    """
 
     latest: dict[bytes, int]
     cleaned_offset: int
-    unreadable: list[int] = field(default_factory=list)
+    unreadable: list[int] = msgspec.field(default_factory=list)
 
 
 def _latest_offsets(disk: Directory, plan: CompactionPlan) -> tuple[dict[bytes, int], int]:
-    """The last offset of each key from the first dirty offset on, and how far that goes: to where memory was full."""
+    """Return the last offset of each key from the first dirty offset on, and where the collection ended: earlier if
+    memory was full.
+    """
     latest: dict[bytes, int] = {}
     reached = plan.first_dirty_offset
     for bounds in plan.segments:
@@ -122,10 +125,10 @@ def _latest_offsets(disk: Directory, plan: CompactionPlan) -> tuple[dict[bytes, 
 
 
 def _groups(plan: CompactionPlan) -> Iterator[list[SegmentBounds]]:
-    """Neighbours that fit into one segment together."""
+    """Yield adjacent segments that together fit into one segment."""
     group: list[SegmentBounds] = []
     for bounds in plan.segments:
-        size = sum(each.size for each in group) + bounds.size
+        size = sum(member.size for member in group) + bounds.size
         if group and (size > plan.segment_bytes or bounds.next_offset - group[0].base_offset > MAX_BYTES):
             yield group
             group = []
@@ -137,11 +140,14 @@ def _groups(plan: CompactionPlan) -> Iterator[list[SegmentBounds]]:
 def _rewrite(
     disk: Directory, plan: CompactionPlan, group: list[SegmentBounds], passage: _Passage
 ) -> tuple[Segment, bool]:
-    """One new segment with what stays of a group; whether anything went or changed. From an offset on, all stays."""
+    """Write one new segment from a group. Returns it, and whether a record was removed or changed.
+
+    Batches from `cleaned_offset` on are copied unchanged.
+    """
     for path in Segment.paths_of(plan.directory, group[0].base_offset, CLEANED):
         disk.remove(path)
     new = Segment(disk, plan.directory, group[0].base_offset, CLEANED, create=True)
-    new.last_append_ms = max(each.last_append_ms for each in group)
+    new.last_append_ms = max(bounds.last_append_ms for bounds in group)
     changed = False
     pending: list[bytes] = []
     position = size = 0
@@ -169,17 +175,19 @@ def _rewrite(
 
 
 def _cleaned(header: BatchHeader, batch: bytes, passage: _Passage, plan: CompactionPlan) -> bytes | None:
-    """The batch itself if all of it stays as it is, a smaller one, or None if nothing stays."""
+    """Return the batch itself if it is unchanged, a smaller batch, or None if no record remains."""
     records = _records(batch)
     if records is None:
         passage.unreadable.append(header.base_offset)
         return batch
     has_horizon = bool(header.attributes & DELETE_HORIZON)
     horizon_ms = header.base_timestamp if has_horizon else plan.now_ms + plan.delete_retention_ms
-    kept = [each for each in records if _stays(each, passage.latest, plan, has_horizon and horizon_ms <= plan.now_ms)]
+    kept = [
+        record for record in records if _stays(record, passage.latest, plan, has_horizon and horizon_ms <= plan.now_ms)
+    ]
     if not kept:
         return None
-    has_tombstone = any(each.value is None for each in kept)
+    has_tombstone = any(record.value is None for record in kept)
     if len(kept) == len(records) and has_tombstone == has_horizon:
         return batch
     attributes = header.attributes & ~DELETE_HORIZON
@@ -203,7 +211,9 @@ def _batches(segment: Segment) -> Iterable[tuple[BatchHeader, bytes]]:
 
 
 def _records(batch: bytes) -> list[Record] | None:
-    """None if the batch holds something else: a plain topic takes what its producers send."""
+    """Return the records, or None if they cannot be read: a plain topic stores batches without checking their
+    records.
+    """
     try:
         return list(decode_records(batch))
     except RequestError:
@@ -211,5 +221,7 @@ def _records(batch: bytes) -> list[Record] | None:
 
 
 def _short(key: bytes) -> bytes:
-    """A key as it is remembered: itself, or its digest, which is longer than any key that is kept itself."""
+    """Return the key itself, or its digest if the key is at least as long. A digest is longer than any key stored
+    as it is.
+    """
     return key if len(key) < _DIGEST_BYTES else blake2b(key, digest_size=_DIGEST_BYTES).digest()

@@ -1,17 +1,19 @@
-"""Putting compacted segments in the place of those they were made from, so that a crash leaves either or finishes it.
+"""Swaps compacted segments in for the originals. After a crash, either the originals are in place or the next start
+finishes the swap.
 
-    write `compaction-swap` (which segments go, which come)     the moment it is decided
-    write how far the log is compacted now                      may be done again, as all that follows
-    remove what goes, rename `<name>.cleaned` to `<name>`
+    write `compaction-swap` (the removed and the new segments)  this commits the swap
+    write the new cleaned offset                                this and all further steps can be repeated
+    remove the originals, rename `<name>.cleaned` to `<name>`
     remove `compaction-swap`
 
-A start that finds `compaction-swap` finishes it first; `.cleaned` files that it does not find there are removed.
+A start that finds `compaction-swap` finishes the swap first. It removes all other `.cleaned` files.
 """
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Directory
@@ -23,9 +25,8 @@ from conveyor.log.segments.segment import Segment
 _MANIFEST = "compaction-swap"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwapJob:
-    """What `Log.begin_swap` has decided. replaced: the log's segments that go."""
+class SwapJob(msgspec.Struct, frozen=True, kw_only=True):
+    """The swap that `Log.begin_swap` decided on. replaced: the log's segments to remove."""
 
     disk: Directory
     directory: str
@@ -33,14 +34,16 @@ class SwapJob:
     replaced: list[Segment]
 
     def run(self) -> list[Segment]:
-        """The new segments. Blocks. Raises StorageFailure; then the next start finishes it, or nothing has happened."""
+        """Execute the swap. Returns the new segments. Blocks. Raises StorageFailure: then the swap has not begun,
+        or the next start finishes it.
+        """
         result = self.result
         if not result.replaced:
             write_offset(self.disk, self.directory, CLEANED_OFFSET, result.cleaned_offset)
             return []
         for segment in self.replaced:
             segment.detach()
-        cleaned = [each.base_offset for each in result.cleaned]
+        cleaned = [segment.base_offset for segment in result.cleaned]
         decision: dict[str, Any] = {
             "replaced": result.replaced,
             "cleaned": cleaned,
@@ -48,24 +51,23 @@ class SwapJob:
         }
         self.disk.write_atomic(f"{self.directory}/{_MANIFEST}", json.dumps(decision).encode())
         _finish(self.disk, self.directory, **decision)
-        return [self._swapped_in(each) for each in result.cleaned]
+        return [self._swapped_in(segment) for segment in result.cleaned]
 
     def free(self) -> None:
-        """Blocks: call it once the log has taken the new segments.
-
-        The last close of a file that has no name any more waits until all that it had on the disk is free.
+        """Release the originals' files, once the log uses the new segments. Blocks: closing the last descriptor of
+        a removed file waits until its disk space is freed.
         """
         self.replaced.clear()
 
     def _swapped_in(self, cleaned: CleanedSegment) -> Segment:
         segment = Segment(self.disk, self.directory, cleaned.base_offset)
         if not segment.load_seal():
-            raise StorageFailure(f"{segment.path('seal')} does not check out")
+            raise StorageFailure(f"{segment.path('seal')} is damaged")
         return segment
 
 
 def finish_swap(disk: Directory, directory: str) -> None:
-    """At a start, before segments are opened: finish a swap that was decided, and forget one that was not."""
+    """Before a start opens segments: finish a committed swap, and remove the files of an uncommitted one."""
     path = f"{directory}/{_MANIFEST}"
     if disk.exists(path):
         _finish(disk, directory, **json.loads(disk.read(path)))
@@ -75,7 +77,7 @@ def finish_swap(disk: Directory, directory: str) -> None:
 
 
 def discard(disk: Directory, directory: str, base_offsets: Iterable[int]) -> None:
-    """Remove the files that a compaction has made, or has begun to make. Raises StorageFailure."""
+    """Remove the files of an unfinished or unused compaction. Raises StorageFailure."""
     for base_offset in base_offsets:
         for path in Segment.paths_of(directory, base_offset, CLEANED):
             disk.remove(path)
@@ -90,11 +92,11 @@ def _finish(
             for path in Segment.paths_of(directory, base):
                 disk.remove(path)
     for base in cleaned:
-        for new, final in zip(
+        for source, target in zip(
             Segment.paths_of(directory, base, CLEANED), Segment.paths_of(directory, base), strict=True
         ):
-            if disk.exists(new):
-                disk.rename(new, final)
+            if disk.exists(source):
+                disk.rename(source, target)
     disk.sync_directory(directory)
     disk.remove(f"{directory}/{_MANIFEST}")
     disk.sync_directory(directory)

@@ -1,10 +1,11 @@
-"""Producer state as a file, `<next offset, 20 digits>.producers`: what the log before that offset has told.
+"""A snapshot of the producer state as a file, `<next offset, 20 digits>.producers`: the state after all records below
+that offset.
 
     0 CRC-32C of the rest  uint32 | 4 version int16 | then for each remembered batch, oldest producer first:
     producer id int64, epoch int16, base sequence int32, last sequence int32, base offset int64, last offset int64,
     append timestamp int64
 
-Written when a segment is sealed and at a clean stop; a file that does not check out is as good as none.
+Written when a segment is sealed and at a clean stop. A damaged file is ignored.
 """
 
 from collections.abc import Iterable
@@ -25,7 +26,7 @@ _ENTRY = Struct(">qhiiqqq")
 
 
 def encode_snapshot(producers: ProducerEntries) -> bytes:
-    """The file's content. 50,000 producers take a tenth of a second: call it off the event loop."""
+    """Return the file's content. 50,000 producers take a tenth of a second: call it off the event loop."""
     body = _VERSION_FIELD.pack(_VERSION) + b"".join(
         [
             _ENTRY.pack(producer_id, producer.epoch, *batch)
@@ -37,7 +38,7 @@ def encode_snapshot(producers: ProducerEntries) -> bytes:
 
 
 def load_newest_snapshot(disk: Directory, directory: str, state: ProducerState, limit_offset: int) -> int:
-    """Fill the state from the newest sound snapshot at or below an offset. Returns the offset to read on from, or 0."""
+    """Restore the state from the newest valid snapshot at or below an offset. Returns the snapshot's offset, or 0."""
     for offset in sorted(snapshot_offsets(disk.list(directory)), reverse=True):
         if offset <= limit_offset:
             entries = _decode(disk.read(segment_path(directory, offset, SUFFIX)))
@@ -48,15 +49,21 @@ def load_newest_snapshot(disk: Directory, directory: str, state: ProducerState, 
 
 
 def remove_snapshots(disk: Directory, directory: str, keep: int = 0, above: int | None = None) -> None:
-    """Remove all but the newest `keep`, or those above an offset, which a cut of the log has made wrong."""
+    """Remove all snapshots but the newest `keep`, or those above an offset, which a truncation of the log has
+    invalidated.
+    """
     offsets = sorted(snapshot_offsets(disk.list(directory)))
-    doomed = [each for each in offsets if each > above] if above is not None else offsets[: max(0, len(offsets) - keep)]
-    for offset in doomed:
+    removed = (
+        [offset for offset in offsets if offset > above]
+        if above is not None
+        else offsets[: max(0, len(offsets) - keep)]
+    )
+    for offset in removed:
         disk.remove(segment_path(directory, offset, SUFFIX))
 
 
 def snapshot_offsets(names: Iterable[str]) -> list[int]:
-    """The offsets of the snapshots among a directory's names."""
+    """Return the offsets of the snapshots among a directory's file names."""
     ending = f".{SUFFIX}"
     return [int(name[:OFFSET_DIGITS]) for name in names if name.endswith(ending) and name[:OFFSET_DIGITS].isdigit()]
 
@@ -70,7 +77,7 @@ def _decode(content: bytes) -> ProducerEntries | None:
         raise StorageFailure(f"producer snapshot version {version} is newer than this broker: start a newer one")
     producers: dict[int, RememberedProducer] = {}
     for producer_id, epoch, *fields in _ENTRY.iter_unpack(memoryview(content)[start:]):
-        batch, known = RememberedBatch._make(fields), producers.get(producer_id)
-        batches = (batch,) if known is None else (*known.batches, batch)
+        batch, earlier = RememberedBatch._make(fields), producers.get(producer_id)
+        batches = (batch,) if earlier is None else (*earlier.batches, batch)
         producers[producer_id] = RememberedProducer(epoch, batch.append_timestamp_ms, batches)
     return list(producers), list(producers.values())

@@ -1,12 +1,12 @@
-"""What a partition knows of its idempotent producers: epoch, and the last five batches, so that a retry is recognised.
+"""A partition's idempotent producers: their epochs and last five batches, by which retries are recognised.
 
 Rules (KIP-98, KIP-360):
 - an older epoch is refused (INVALID_PRODUCER_EPOCH); a newer one starts at sequence 0;
-- a batch with the sequences of one of the last five is a duplicate, answered with the first one's offset;
-- otherwise the sequence goes on where the last batch ended, and wraps to 0 after 2**31 - 1;
-- a producer that is not known (new, or forgotten) may start anywhere.
+- a batch with the sequences of one of the last five is a duplicate and gets the offset of the first;
+- any other batch continues after the last sequence, which wraps to 0 after 2**31 - 1;
+- an unknown producer (new, or expired) may start at any sequence.
 
-Everything here is rebuilt from the log; nothing here decides on its own when to forget: the caller passes the time.
+All state is rebuilt from the log. The caller passes in the time for expiry.
 """
 
 from collections import OrderedDict
@@ -32,9 +32,9 @@ class RememberedBatch(NamedTuple):
 
 
 class RememberedProducer(NamedTuple):
-    """What is known of one producer: its newest epoch, when it last appended, and its last batches, oldest first.
+    """The state of one producer: its newest epoch, its last append time, and its last batches, oldest first.
 
-    It is replaced, never changed: a snapshot of many producers needs no copy of each.
+    Immutable: a snapshot of many producers needs no copy of each.
     """
 
     epoch: int
@@ -43,11 +43,13 @@ class RememberedProducer(NamedTuple):
 
 
 ProducerEntries = tuple[Sequence[int], Sequence[RememberedProducer]]
-"""Producer ids, and in the same order the producers, least recently heard first: two lists are made in no time."""
+"""Producer ids, and their producers in the same order, least recently used first. Two lists, because these are fast
+to copy.
+"""
 
 
 class ProducerState:
-    """The producers of one partition, least recently heard first."""
+    """The producers of one partition, least recently used first."""
 
     def __init__(self, max_producers: int, expiration_ms: int) -> None:
         self._max_producers = max_producers
@@ -58,7 +60,8 @@ class ProducerState:
         return len(self._producers)
 
     def check(self, header: BatchHeader) -> RememberedBatch | None:
-        """Whether a batch of an idempotent producer may be appended; the earlier batch that it repeats, if it does.
+        """Check a batch of an idempotent producer. Returns the earlier batch that it duplicates, or None if it may be
+        appended.
 
         Raises RequestError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE.
         """
@@ -74,20 +77,20 @@ class ProducerState:
         return earlier
 
     def knows(self, producer_id: int) -> bool:
-        """Whether a producer has written here, as far as is remembered."""
+        """Whether the state remembers a producer."""
         return producer_id in self._producers
 
     def find(self, header: BatchHeader) -> RememberedBatch | None:
-        """The earlier batch that this one repeats; nothing else about it is checked."""
+        """Return the earlier batch that this one duplicates, without any check."""
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             return None
         return _earlier(producer, header)
 
     def record(self, header: BatchHeader, base_offset: Offset, append_timestamp_ms: int) -> None:
-        """Remember a batch that is in the log; called at append and at recovery alike."""
-        known = self._producers.get(header.producer_id)
-        earlier = known.batches if known is not None and known.epoch == header.producer_epoch else ()
+        """Remember an appended batch; recovery calls this too."""
+        producer = self._producers.get(header.producer_id)
+        earlier = producer.batches if producer is not None and producer.epoch == header.producer_epoch else ()
         batch = RememberedBatch(
             header.base_sequence,
             _last_sequence(header),
@@ -98,19 +101,19 @@ class ProducerState:
         batches = (*earlier[1 - REMEMBERED_BATCHES :], batch)
         self._producers[header.producer_id] = RememberedProducer(header.producer_epoch, append_timestamp_ms, batches)
         self._producers.move_to_end(header.producer_id)
-        if known is None:
+        if producer is None:
             self._make_room()
 
     def entries(self) -> ProducerEntries:
-        """All that is remembered now."""
+        """Return a copy of all producers."""
         return list(self._producers), list(self._producers.values())
 
     def restore(self, entries: ProducerEntries) -> None:
-        """Start from what `entries` has returned."""
+        """Replace the state by a result of `entries`."""
         self._producers = OrderedDict(zip(*entries, strict=True))
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers that were silent for the expiration time. It costs what it forgets."""
+        """Forget producers that have been idle for the expiration time. The cost is proportional to their number."""
         oldest = now_ms - self._expiration_ms
         while self._producers and next(iter(self._producers.values())).last_timestamp_ms < oldest:
             self._producers.popitem(last=False)
@@ -139,7 +142,8 @@ def _check_new_epoch(producer: RememberedProducer, header: BatchHeader) -> None:
     if header.producer_epoch < producer.epoch:
         raise RequestError(
             ErrorKind.INVALID_PRODUCER_EPOCH,
-            f"producer {header.producer_id} writes with epoch {header.producer_epoch}, its newest is {producer.epoch}",
+            f"producer {header.producer_id} uses epoch {header.producer_epoch},"
+            f" but its current epoch is {producer.epoch}",
         )
     if header.base_sequence != 0:
         raise RequestError(

@@ -1,13 +1,13 @@
-"""What recovery cuts off a log is kept aside, so that a flipped bit does not lose the whole batches after it.
+"""Copies of the parts that recovery removes from a log, so that one flipped bit does not lose all batches after it.
 
     <partition>/cut-<time of the start, ms since 1970>/<offset, 20 digits>.log
 
-holds a segment's bytes from the first batch on that did not check out, under the offset that the log ended at there; or
-a whole segment that came after it. Nothing reads these files; they are for people. Of each partition the cuts of the
-last few starts that cut anything are kept.
+contains a segment's bytes from its first damaged batch on, named by the log end offset at that point, or a whole
+segment that followed it. The broker never reads these files; they are for manual repair. Each partition keeps the cuts
+of the last few starts that made any.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from conveyor.kernel.ports import Disk
 from conveyor.log.segments.segment import Segment, segment_path
@@ -17,16 +17,17 @@ _PREFIX = "cut-"
 _COPY_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """What one start cuts off one log. Methods block, and raise StorageFailure; then nothing was cut."""
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts that one start removes from one log. Methods block, and raise StorageFailure; then nothing was
+    removed.
+    """
 
     disk: Disk
     directory: str
     now_ms: int
 
     def keep_tail(self, segment: Segment, position: int) -> str:
-        """Copy what a segment holds from a position on; it is on the disk when this returns. Returns where."""
+        """Copy a segment's content from `position` on, durably. Returns the copy's path."""
         path = self._path(segment.next_offset)
         kept = self.disk.open(path, create=True)
         kept.truncate(0)
@@ -38,7 +39,7 @@ class Cut:
         return path
 
     def keep_segment(self, segment: Segment) -> str:
-        """Move a whole segment out of the log. Returns where to."""
+        """Move a whole segment out of the log. Returns its new path."""
         path = self._path(segment.base_offset)
         segment.close()
         segment.remove_index_files()
@@ -55,8 +56,9 @@ class Cut:
         return segment_path(self._folder, offset, "log")
 
     def _finish(self) -> None:
-        """Make the names durable, and remove what the oldest starts have cut."""
+        """Make the file names durable, and remove the oldest cuts."""
         self.disk.sync_directory(self._folder)
         self.disk.sync_directory(self.directory)
-        for name in [each for each in self.disk.list(self.directory) if each.startswith(_PREFIX)][:-KEPT_CUTS]:
+        cuts = [name for name in self.disk.list(self.directory) if name.startswith(_PREFIX)]
+        for name in cuts[:-KEPT_CUTS]:
             self.disk.remove_tree(f"{self.directory}/{name}")

@@ -1,20 +1,21 @@
-"""Opening a log: what is on the disk, checked, and cut at the first batch that does not check out.
+"""Opens a log: checks its files, and truncates it at the first damaged batch.
 
-- A segment with a seal was flushed whole before the seal was written: its bounds are in the seal. After a clean stop,
-  which seals the last segment too, sizes are compared and nothing is read; after a crash the end of each sealed segment
-  is read: has anybody touched it?
-- A segment without one, or with one that does not check out, is read batch by batch and its CRCs checked.
-  What it holds is flushed then: a reader, and a producer that repeats itself, may rely on it.
-- What does not check out at the end of the log is a write that was cut off: the log ends before it, and segments after
-  it go, which were not flushed either; `cut` keeps all of that aside. Never so in a segment that was flushed and has
-  others after it: a hole in the middle is a StorageFailure, and the partition stays offline. So a segment that is found
-  whole here, and is not the last, is sealed at once: from now on it counts as flushed.
+- A segment with a seal was flushed completely before the seal was written, and its bounds are in the seal. After a
+clean stop, which seals the last segment too, recovery compares sizes and reads nothing. After a crash it reads the end
+of each sealed segment, to detect external changes.
+- A segment with a missing or damaged seal is read batch by batch, and its CRCs are checked. It is then flushed, because
+readers and producer retries rely on its content.
+- A damaged end of the log is an interrupted write. The log ends before it, and later segments, which were not flushed
+either, are removed; `cut` keeps copies. A damaged batch in a flushed segment that has successors is a hole: a
+StorageFailure, and the partition stays offline. For the same reason an intact segment that is not the last is sealed at
+once: from then on it counts as flushed.
 """
 
 import logging
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import Offset, TopicId
@@ -40,9 +41,8 @@ log = logging.getLogger(__name__)
 _READ_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Opening:
-    """What all steps of opening one log need."""
+class _Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """The inputs of all steps of opening one log."""
 
     disk: PartitionDirectory
     directory: str
@@ -64,9 +64,9 @@ def open_log(
     probe: LogProbe,
     now_ms: int,
 ) -> Log:
-    """Open the log in a directory, or start an empty one. Reads files: call it off the event loop.
+    """Open the log in a directory, or create an empty one. Reads files: call it off the event loop.
 
-    Raises StorageFailure: a hole in the middle, files that cannot be read, or those of another topic.
+    Raises StorageFailure: a hole, unreadable files, or a directory of another topic.
     """
     root.make_directory(directory)
     disk = PartitionDirectory(root, directory, topic_id)
@@ -77,7 +77,7 @@ def open_log(
     cleaned_offset = read_offset(disk, directory, CLEANED)
     cut = Cut(disk=root, directory=directory, now_ms=now_ms)
     opening = _Opening(disk=disk, directory=directory, topic=topic, probe=probe, cleaned_offset=cleaned_offset, cut=cut)
-    _tell_of_strangers(directory, names)
+    _warn_of_unknown_segments(directory, names)
     bases = _offsets(names, ".log")
     sealed = set(_offsets(names, ".seal"))
     _check_nothing_is_missing(directory, names, bases, sealed, start_offset)
@@ -101,17 +101,17 @@ def open_log(
 
 
 def _offsets(names: Iterable[str], suffix: str) -> list[int]:
-    """The base offsets of the files with a suffix among a directory's names, rising."""
+    """Return the base offsets of the files with this suffix, ascending."""
     stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
     return sorted(int(stem) for stem in stems if len(stem) == OFFSET_DIGITS and stem.isdecimal())
 
 
-def _tell_of_strangers(directory: str, names: Iterable[str]) -> None:
+def _warn_of_unknown_segments(directory: str, names: Iterable[str]) -> None:
     for name in names:
         if name.endswith(".log") and not _offsets([name], ".log"):
             log.warning(
-                "file ignored path=%s/%s: a segment is named by its base offset in %d digits;"
-                " if its records belong here, stop the broker and rename it, else move it elsewhere",
+                "file ignored path=%s/%s: the name of a segment is its base offset in %d digits;"
+                " if it is a segment of this log, stop the broker and rename it, otherwise move it elsewhere",
                 directory, name, OFFSET_DIGITS,
             )  # fmt: skip
 
@@ -119,18 +119,18 @@ def _tell_of_strangers(directory: str, names: Iterable[str]) -> None:
 def _check_nothing_is_missing(
     directory: str, names: list[str], bases: list[int], sealed: set[int], start_offset: int
 ) -> None:
-    """A seal, or a file of what a log remembers, is there only after its segment's file. Raises StorageFailure."""
+    """A seal or checkpoint file exists only after its segment's file. Raises StorageFailure if a segment is missing."""
     orphans = [base for base in sorted(sealed.difference(bases)) if base >= start_offset]
     if orphans:
         raise StorageFailure(
-            f"the log has a hole: {segment_path(directory, orphans[0], 'log')} is not there, and was on the disk"
+            f"the log has a hole: {segment_path(directory, orphans[0], 'log')} is missing, although it was on the disk"
         )
     if not bases and start_offset == 0 and LEADER_EPOCHS in names:
-        raise StorageFailure(f"the segment files of {directory} are gone, and other files of it are there")
+        raise StorageFailure(f"the segment files of {directory} are missing, although other files of the log exist")
 
 
 def _without_trimmed(disk: Directory, directory: str, bases: list[int], start_offset: int) -> list[int]:
-    """Remove the files of segments that end before the log does start; returns the others."""
+    """Remove segments that end below the log start offset. Returns the other base offsets."""
     kept = bisect_right(bases, start_offset) - 1
     if kept <= 0:
         return bases
@@ -141,10 +141,12 @@ def _without_trimmed(disk: Directory, directory: str, bases: list[int], start_of
 
 
 def _without_start(opening: _Opening, segments: list[Segment], sealed: set[int], start_offset: int) -> list[Segment]:
-    """A power cut may forget a log's first file and keep a later one, if nothing was flushed yet: the log is empty."""
+    """Before the first flush, a power failure may remove the first segment's file and keep a later one: the log is
+    then empty.
+    """
     if sealed:
         raise StorageFailure(
-            f"the log has a hole: it starts at offset {start_offset}, {opening.directory} begins with segment"
+            f"the log has a hole: it starts at offset {start_offset}, but {opening.directory} begins with segment"
             f" {segments[0].base_offset}"
         )
     _cut_off(opening, segments)
@@ -152,7 +154,7 @@ def _without_start(opening: _Opening, segments: list[Segment], sealed: set[int],
 
 
 def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]) -> list[Segment]:
-    """Load what is sealed, check what is not. Returns the segments that the log goes on with."""
+    """Load sealed segments and check the others. Returns the segments that the log continues with."""
     for segment in segments:
         if segment.base_offset in sealed:
             segment.load_seal()
@@ -160,7 +162,7 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
     if segments[-1].sealed and not was_stopped_cleanly:
         raise StorageFailure(
             f"the log has a hole: a segment followed {segments[-1].path('log')}, at offset {segments[-1].next_offset},"
-            " and is not there"
+            " and is missing"
         )
     for number, segment in enumerate(segments, 1):
         is_last = number == len(segments)
@@ -174,7 +176,7 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
             if flushed:
                 raise StorageFailure(
                     f"the log has a hole: {segment.path('log')} ends before offset {segment.next_offset},"
-                    f" the next segment begins at {following}"
+                    f" but the next segment begins at {following}"
                 )
             _cut_off(opening, segments[number:])
             return segments[:number]
@@ -187,9 +189,9 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
 
 
 def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> None:
-    """Check a segment batch by batch, cut it where that ends, and make it and its name durable.
+    """Check a segment batch by batch, truncate it at the first damaged one, and make the file and its name durable.
 
-    may_cut: nothing after it was flushed, so a damaged end is a write that was cut off. Raises StorageFailure.
+    may_cut: no later segment was flushed, so a damaged end is an interrupted write. Raises StorageFailure.
     """
     segment.forget_indexes()
     segment.last_append_ms = opening.cut.now_ms
@@ -200,8 +202,8 @@ def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> None:
     segment.remove_index_files()
     if end != segment.size:
         log.warning(
-            "log cut partition=%s offset=%d bytes=%d: what followed is no whole batch, and is kept as %s;"
-            " of each partition the newest %d cuts are kept",
+            "log cut partition=%s offset=%d bytes=%d: the end of the log was damaged or incomplete, and is kept as %s;"
+            " each partition keeps its newest %d cuts",
             opening.directory, segment.next_offset, segment.size - end, opening.cut.keep_tail(segment, end), KEPT_CUTS,
         )  # fmt: skip
         opening.probe.truncated_bytes += segment.size - end
@@ -211,17 +213,17 @@ def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> None:
 
 
 def _cut_off(opening: _Opening, segments: list[Segment]) -> None:
-    """Take whole segments off the end of a log, the last one first."""
+    """Move whole segments out of the log, the last one first."""
     for segment in reversed(segments):
         log.warning(
-            "segment cut off partition=%s base_offset=%d bytes=%d: the log ends before it; it is kept as %s",
+            "segment cut off partition=%s base_offset=%d bytes=%d: the log ends before it; the segment is kept as %s",
             opening.directory, segment.base_offset, segment.size, opening.cut.keep_segment(segment),
         )  # fmt: skip
         opening.probe.truncated_bytes += segment.size
 
 
 def _end_is_sound(opening: _Opening, segment: Segment) -> bool:
-    """Read a sealed segment from its last index entry on."""
+    """Check a sealed segment from its last index entry on."""
     try:
         entries = segment.offset_entries
     except StorageFailure:
@@ -243,12 +245,14 @@ def _end_is_sound(opening: _Opening, segment: Segment) -> bool:
 
 
 def _follows(next_offset: int, header: BatchHeader, has_gaps: bool) -> bool:
-    """Whether a batch goes on where the one before has ended; after a compaction it may be further on."""
+    """Whether a batch continues at the next offset; after a compaction it may continue further on."""
     return header.base_offset == next_offset or (has_gaps and header.base_offset > next_offset)
 
 
 def _scan(segment: Segment, interval_bytes: int, *, has_gaps: bool) -> int:
-    """Check every batch from the start, making the indexes; returns where the first unsound one begins."""
+    """Check every batch and build the indexes. Returns the position of the first damaged batch, or the segment's
+    size.
+    """
     position = 0
     buffer, buffer_start = b"", 0
     while position < segment.size:
@@ -269,7 +273,7 @@ def _scan(segment: Segment, interval_bytes: int, *, has_gaps: bool) -> int:
 
 
 def _size_at(segment: Segment, position: int) -> int:
-    """The size of a whole batch at a position, or 0."""
+    """Return the size of the complete batch at a position, or 0."""
     if position + HEADER_BYTES > segment.size:
         return 0
     size = segment.header_at(position).size
@@ -285,26 +289,26 @@ def _intact_batch(segment: Segment, position: int) -> BatchHeader | None:
 def _recover_state(
     disk: Directory, directory: str, segments: list[Segment], settings: ProducerSettings, now_ms: int
 ) -> tuple[ProducerState, LeaderEpochs]:
-    """Producers and leader epochs: from their files, and from the headers of the batches that came after those.
+    """Restore producers and leader epochs from their files and from the batch headers after these.
 
-    What is known of producers before the last segment is on the disk then: the segments that say it may be deleted.
+    The producer state before the last segment is written to disk, because earlier segments may be deleted.
     """
     producers = ProducerState(settings.max_producers_per_partition, settings.producer_id_expiration_ms)
     end = segments[-1].next_offset
     remove_snapshots(disk, directory, above=end)
-    known = load_newest_snapshot(disk, directory, producers, end)
+    snapshot_offset = load_newest_snapshot(disk, directory, producers, end)
     epochs = load_leader_epochs(disk, directory)
-    read_from = 0 if epochs is None else known
+    read_from = 0 if epochs is None else snapshot_offset
     epochs = epochs or LeaderEpochs()
     epochs.cut_end(end)
     for segment in segments:
-        if segment is segments[-1] and known < segment.base_offset and len(producers):
+        if segment is segments[-1] and snapshot_offset < segment.base_offset and len(producers):
             path = segment_path(directory, segment.base_offset, SNAPSHOT)
             disk.write_atomic(path, encode_snapshot(producers.entries()))
         if segment.next_offset > read_from:
             for _, header in headers(segment, segment.position_before(read_from)):
                 epochs.assign(header.leader_epoch, header.base_offset)
-                if header.producer_id >= 0 and header.base_offset >= known:
+                if header.producer_id >= 0 and header.base_offset >= snapshot_offset:
                     producers.record(header, Offset(header.base_offset), now_ms)
     producers.expire(now_ms)
     return producers, epochs

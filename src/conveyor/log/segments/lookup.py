@@ -1,4 +1,4 @@
-"""Finding places in segments: by offset, by time, and where a slice may end. Looks at headers, mostly."""
+"""Lookups in segments: by offset, by time, and the end of a slice. Mostly reads batch headers only."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -12,17 +12,17 @@ from conveyor.records.record import Record, UnreadableBatch, raw_records, unpack
 
 _SCAN_BYTES = 8192
 _UNPACKED_BYTES = 8 << 20
-_LOOKED_AT = 20_000
-"""Records of one batch."""
+_MAX_EXAMINED_RECORDS = 20_000
+"""The most records of one batch to examine."""
 
 
 def segment_for(segments: Sequence[Segment], offset: int) -> Segment:
-    """The segment that holds an offset; the first one for an offset below all."""
+    """Return the segment that holds an offset; the first one for an offset below all."""
     return segments[max(0, bisect_right(segments, offset, key=base_offset) - 1)]
 
 
 def position_of(segment: Segment, offset: int) -> int:
-    """Where the batch that holds an offset begins; the segment's size for the offset after its last.
+    """Return the position of the batch that holds an offset; the segment's size for the offset after its last.
 
     Raises StorageFailure.
     """
@@ -35,7 +35,7 @@ def position_of(segment: Segment, offset: int) -> int:
 
 
 def cut(segment: Segment, start: int, limit: int, max_bytes: int, *, at_least_one: bool) -> int:
-    """Where a slice from `start` ends: a batch boundary within `max_bytes`, or the end of one batch that is larger."""
+    """Return where a slice from `start` ends: a batch boundary within `max_bytes`, or the end of one larger batch."""
     if limit - start <= max_bytes:
         return limit
     boundary = segment.boundary_at_or_before(min(start + max_bytes, limit))
@@ -52,7 +52,9 @@ def cut(segment: Segment, start: int, limit: int, max_bytes: int, *, at_least_on
 
 
 def headers(segment: Segment, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Positions and headers of the batches from a position on. Raises StorageFailure if one is cut or damaged."""
+    """Yield positions and headers of the batches from `position` on. Raises StorageFailure if one is truncated or
+    damaged.
+    """
     end = segment.size if end is None else end
     chunk, chunk_start = b"", position
     while position < end:
@@ -71,30 +73,32 @@ def headers(segment: Segment, position: int, end: int | None = None) -> Iterator
 def find_time(
     segments: Sequence[Segment], timestamp_ms: int, limit_offset: int, start_offset: int = 0
 ) -> Record | None:
-    """The first record at or after a time, from an offset on and below another; None if there is none.
+    """Return the first record at or after a time, in [start_offset, limit_offset); None if there is none.
 
     Raises StorageFailure.
     """
     for segment in segments:
         if segment.max_timestamp >= timestamp_ms and segment.base_offset < limit_offset:
-            found = _find_time_in(segment, timestamp_ms, limit_offset, start_offset)
-            if found is not None:
-                return found
+            record = _find_time_in(segment, timestamp_ms, limit_offset, start_offset)
+            if record is not None:
+                return record
     return None
 
 
 def find_newest(segments: Sequence[Segment], limit_offset: int, start_offset: int = 0) -> Record | None:
-    """The first of the records with the largest timestamp, between offsets. Raises StorageFailure. Source: KIP-734."""
-    held = [segment for segment in segments if segment.base_offset < limit_offset and segment.size]
-    if not held:
+    """Return the first record with the largest timestamp, in [start_offset, limit_offset). Raises StorageFailure.
+    Source: KIP-734.
+    """
+    candidates = [segment for segment in segments if segment.base_offset < limit_offset and segment.size]
+    if not candidates:
         return None
-    times = [_newest_time(segment, limit_offset) for segment in held]
+    times = [_newest_time(segment, limit_offset) for segment in candidates]
     newest_ms = max(times)
-    return _find_time_in(held[times.index(newest_ms)], newest_ms, limit_offset, start_offset)
+    return _find_time_in(candidates[times.index(newest_ms)], newest_ms, limit_offset, start_offset)
 
 
 def _newest_time(segment: Segment, limit_offset: int) -> int:
-    """The largest timestamp of a segment's batches that begin below an offset."""
+    """Return the largest timestamp of a segment's batches that begin below an offset."""
     if segment.next_offset <= limit_offset:
         return segment.max_timestamp
     entry = below_by_second(segment.time_entries, limit_offset - segment.base_offset)
@@ -111,17 +115,19 @@ def _find_time_in(segment: Segment, timestamp_ms: int, limit_offset: int, start_
         if header.base_offset >= limit_offset:
             return None
         if header.max_timestamp >= timestamp_ms:
-            found = _find_time_among(segment.file.read(position, header.size), timestamp_ms, start_offset)
-            if found is not None:
-                return found
+            record = _find_time_among(segment.file.read(position, header.size), timestamp_ms, start_offset)
+            if record is not None:
+                return record
     return None
 
 
 def _find_time_among(batch: bytes, timestamp_ms: int, start_offset: int) -> Record | None:
-    """A batch that cannot be read, or not soon, counts as its first record, of the header's time."""
+    """Search one batch. A batch that is unreadable, or too slow to read, counts as its first record with the
+    header's timestamp.
+    """
     try:
         header, content = unpacked_records(batch, _UNPACKED_BYTES)
-        if header.records_count > _LOOKED_AT:
+        if header.records_count > _MAX_EXAMINED_RECORDS:
             raise UnreadableBatch(f"{header.records_count} records are too many to look at")
         for _, _, offset_delta, time_ms, _, _, _ in raw_records(header, content, skims=True):
             offset = header.base_offset + offset_delta
@@ -135,7 +141,9 @@ def _find_time_among(batch: bytes, timestamp_ms: int, start_offset: int) -> Reco
 
 
 def first_with_records(segments: Sequence[Segment], before: Segment) -> Segment:
-    """The first segment after one that holds anything; the last one if none does. Compaction may empty segments."""
+    """Return the first non-empty segment after `before`; the last one if all are empty. Compaction may empty
+    segments.
+    """
     later = segments[bisect_right(segments, before.base_offset, key=base_offset) :]
     return next((segment for segment in later if segment.size), segments[-1])
 

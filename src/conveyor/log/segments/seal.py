@@ -1,17 +1,18 @@
-"""A segment's seal, `<base>.seal`: this segment is on the disk, complete, and its index files are these.
+"""A segment's seal, `<base>.seal`: it asserts that the segment is on the disk, complete, and identifies its index
+files.
 
     0 CRC-32C of the rest uint32 | 4 version int16 | 6 size of the segment int64 | 14 next offset int64
     22 largest timestamp int64 | 30 time of the last append, in ms, int64 | 38 CRC-32C of the offset index uint32
     42 CRC-32C of the time index uint32 | 46 whether the log ends here bool
 
-It is written after the segment was flushed and its index files are there, and removed before the segment grows again.
-With it a start knows a segment's bounds and reads nothing of it. The log ends here: a clean stop has written it. Not
-so: the segment after this one was on the disk before this seal was.
+It is written after the segment was flushed and its index files exist, and removed before the segment grows again. With
+it, a start knows a segment's bounds without reading the segment. "The log ends here" is true if a clean stop wrote the
+seal. Otherwise the next segment's file existed on the disk before this seal did.
 """
 
-from dataclasses import dataclass
 from struct import Struct
 
+import msgspec
 from crc32c import crc32c
 
 _VERSION = 3
@@ -19,9 +20,8 @@ _CHECKSUM = Struct(">I")
 _FIELDS = Struct(">hqqqqII?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seal:
-    """Bounds of a segment in bytes, offsets and ms, the checksums of its indexes, and whether it is a log's last."""
+class Seal(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment's bounds in bytes, offsets and ms, its indexes' checksums, and whether it is the log's last segment."""
 
     size: int
     next_offset: int
@@ -33,14 +33,14 @@ class Seal:
 
 
 def encode_seal(seal: Seal) -> bytes:
-    """The file's content."""
+    """Return the file's content."""
     bounds = seal.size, seal.next_offset, seal.max_timestamp, seal.last_append_ms
     body = _FIELDS.pack(_VERSION, *bounds, seal.offset_index_crc, seal.time_index_crc, seal.ends_log)
     return _CHECKSUM.pack(crc32c(body)) + body
 
 
 def decode_seal(content: bytes) -> Seal | None:
-    """The seal, or None for a file that does not check out."""
+    """Return the seal, or None if the content is damaged or has another version."""
     if len(content) != _CHECKSUM.size + _FIELDS.size or _CHECKSUM.unpack_from(content)[0] != crc32c(content[4:]):
         return None
     version, size, next_offset, max_timestamp, last_append_ms, offset_index_crc, time_index_crc, ends_log = (

@@ -1,14 +1,15 @@
-"""One segment: a file of record batches, and its two sparse indexes.
+"""One segment: a file of record batches and its two sparse indexes.
 
-A segment is written (active), then sealing (closed, not yet flushed), then sealed (flushed, index files and seal on
-disk); written again, if a clean stop has sealed it.
-Only the last segment of a log is written. Who may call: `Log` and recovery.
+States: active (being written), closed (not yet flushed), sealed (flushed, with index files and seal on the disk), and
+active again if a clean stop had sealed it.
+
+Only the last segment of a log is active. Callers: `Log` and recovery.
 """
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 from crc32c import crc32c
 
 from conveyor.kernel.errors import StorageFailure
@@ -33,25 +34,25 @@ log = logging.getLogger(__name__)
 OFFSET_DIGITS = 20
 SUFFIXES = ("seal", "index", "timeindex", "log")
 MAX_BYTES = (1 << 31) - 1
-"""Positions in the index are 32 bits wide, and Kafka reads them as signed."""
+"""Positions in the index have 32 bits, and Kafka reads them as signed."""
 
 _REBUILT_INTERVAL_BYTES = 4096
 
 
 def segment_path(directory: str, base_offset: int, suffix: str) -> str:
-    """`<directory>/<base offset, 20 digits>.<suffix>`"""
+    """Return `<directory>/<base offset, 20 digits>.<suffix>`."""
     return f"{directory}/{base_offset:0{OFFSET_DIGITS}d}.{suffix}"
 
 
 class Segment:
-    """A segment's file, its size, its bounds and its indexes."""
+    """A segment's file, size, bounds and indexes."""
 
     def __init__(
         self, disk: Directory, directory: str, base_offset: int, ending: str = "", *, create: bool = False
     ) -> None:
-        """A segment that is there; create: a new one. Raises StorageFailure.
+        """Open an existing segment, or create one. Raises StorageFailure.
 
-        `ending` is put behind its files' names: for a segment that is not in the log yet.
+        `ending` is appended to the file names of a segment that is not part of the log yet.
         """
         self.base_offset = base_offset
         self.next_offset = base_offset
@@ -66,7 +67,7 @@ class Segment:
         self._times: MemoryEntries | GrowingEntries = MemoryEntries("q")
         self._seal: Seal | None = None
         self._indexes: dict[str, FileEntries] = {}
-        """The sealed ones, by their suffix, once they were used."""
+        """The sealed indexes that have been opened, by suffix."""
         self._is_released = False
         self._max_timestamp_offset = base_offset
         self._bytes_since_entry = 0
@@ -76,17 +77,17 @@ class Segment:
 
     @staticmethod
     def paths_of(directory: str, base_offset: int, ending: str = "") -> tuple[str, ...]:
-        """A segment's files, the seal first: without it a segment does not count as flushed."""
+        """Return a segment's files, the seal first: without its seal a segment does not count as flushed."""
         return tuple(segment_path(directory, base_offset, suffix) + ending for suffix in SUFFIXES)
 
     @property
     def sealed(self) -> bool:
-        """On the disk, complete, with index files and seal."""
+        """Whether the segment is on the disk, complete, with index files and seal."""
         return self._seal is not None
 
     @property
     def ends_log(self) -> bool:
-        """Sealed by a clean stop: nothing came after it."""
+        """Whether a clean stop sealed the segment as the log's last."""
         return self._seal is not None and self._seal.ends_log
 
     @property
@@ -102,11 +103,11 @@ class Segment:
         return self._times if self._seal is None else self._open_index("timeindex")
 
     def append(self, buffers: Sequence[Bytes]) -> None:
-        """Write batches whose index entries were made by `note`. Raises StorageFailure."""
+        """Write batches whose index entries `note` has made. Raises StorageFailure."""
         self.file.append(buffers)
 
     def note(self, last_offset: int, max_timestamp: int, position: int, size: int, interval_bytes: int) -> None:
-        """Take one batch, at a position of the file, into the bounds and the indexes."""
+        """Add one batch, at a position of the file, to the bounds and the indexes."""
         if self._bytes_since_entry > interval_bytes:
             self._offsets.append(last_offset - self.base_offset, position)
             self._note_time()
@@ -118,40 +119,42 @@ class Segment:
             self._max_timestamp_offset = last_offset
 
     def _note_time(self) -> None:
-        known = self._times[len(self._times) - 1][0] if len(self._times) else NO_TIMESTAMP
-        if self.max_timestamp > known:
+        newest_entry = self._times[len(self._times) - 1][0] if len(self._times) else NO_TIMESTAMP
+        if self.max_timestamp > newest_entry:
             self._times.append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
 
     def position_before(self, offset: int) -> int:
-        """A batch boundary at or before the batch that holds the offset, at most about one index interval away."""
+        """Return a batch boundary at or before the batch that holds the offset, at most about one index interval
+        away.
+        """
         entry = floor_by_first(self.offset_entries, offset - self.base_offset)
         return entry[1] if entry else 0
 
     def boundary_at_or_before(self, position: int) -> int:
-        """The last indexed batch boundary at or before a position."""
+        """Return the last indexed batch boundary at or before a position."""
         entry = floor_by_second(self.offset_entries, position)
         return entry[1] if entry else 0
 
     def position_before_time(self, timestamp_ms: int) -> int:
-        """A batch boundary before which every record is older than the timestamp."""
+        """Return a batch boundary before which every record is older than the timestamp."""
         entry = below_by_first(self.time_entries, timestamp_ms)
         return self.position_before(self.base_offset + entry[1]) if entry else 0
 
     def header_at(self, position: int) -> BatchHeader:
-        """Raises StorageFailure if no header is there."""
+        """Read the batch header at a position. Raises StorageFailure if the file ends before that."""
         raw = self.file.read(position, HEADER_BYTES)
         if len(raw) < HEADER_BYTES:
             raise StorageFailure(f"{self.path('log')} ends within a batch, at {position}")
         return read_header(raw)
 
     def finish(self) -> None:
-        """Nothing is written to the segment any more: its indexes get their last entry."""
+        """Add the last index entry: the segment is closed."""
         self._note_time()
 
     def encoded_indexes(self, *, ends_log: bool = False) -> "EncodedIndexes":
-        """What the index files and the seal of a finished segment hold. Raises StorageFailure.
+        """Return the content of a closed segment's index files and seal. Raises StorageFailure.
 
-        It takes milliseconds: call it off the event loop. ends_log: at a clean stop, of the last segment.
+        Takes milliseconds: call it off the event loop. ends_log: for the last segment, at a clean stop.
         """
         offsets, times = self._offsets.encode(), self._times.encode()
         seal = Seal(
@@ -166,19 +169,21 @@ class Segment:
         return EncodedIndexes(offsets, times, seal)
 
     def write_indexes(self, encoded: "EncodedIndexes") -> None:
-        """Blocks; called off the event loop, after the segment's file was flushed. The seal goes last."""
+        """Write the index files, then the seal. Blocks; call it off the event loop, after the segment's file was
+        flushed.
+        """
         self._disk.write_atomic(self.path("timeindex"), encoded.times)
         self._disk.write_atomic(self.path("index"), encoded.offsets)
         self._disk.write_atomic(self.path("seal"), encode_seal(encoded.seal))
 
     def seal(self, seal: Seal) -> None:
-        """Drop the indexes in memory: they are on disk now."""
+        """Mark the segment as sealed and discard the indexes in memory, which are on the disk now."""
         self._close_indexes()
         self._seal = seal
         self._offsets, self._times = MemoryEntries(), MemoryEntries("q")
 
     def load_seal(self) -> bool:
-        """Take the bounds from the seal's file; False if it does not check out, or is of another size."""
+        """Load the bounds from the seal. Returns False if the seal is damaged or its size differs from the file's."""
         seal = decode_seal(self._disk.read(self.path("seal")))
         if seal is None or seal.size != self.size:
             return False
@@ -188,10 +193,10 @@ class Segment:
         return True
 
     def reopen(self) -> None:
-        """Go on writing a segment that a clean stop has sealed. The seal goes before it grows.
+        """Continue to write a segment that a clean stop sealed. The seal is removed before the segment grows.
 
-        The index files stay, and are not read: without the seal they say nothing to the next start, and what comes to
-        them is in memory until they are written anew. Raises StorageFailure.
+        The index files stay. Without the seal the next start ignores them; new entries are in memory until the files
+        are written again. Raises StorageFailure.
         """
         offsets, times = self._open_index("index"), self._open_index("timeindex")
         self._disk.remove(self.path("seal"))
@@ -203,7 +208,7 @@ class Segment:
         self._seal = None
 
     def forget_indexes(self) -> None:
-        """Drop the indexes in memory: what is scanned next makes them anew."""
+        """Reset indexes and bounds before a scan builds them again."""
         self._close_indexes()
         self._offsets, self._times = MemoryEntries(), MemoryEntries("q")
         self._bytes_since_entry = 0
@@ -214,7 +219,7 @@ class Segment:
         return self.paths_of(self._directory, self.base_offset, self._ending)
 
     def detach(self) -> None:
-        """The files of a sealed segment are about to lose their names: its readers can still read it.
+        """Keep a sealed segment readable although its files are about to be removed or replaced.
 
         Reads index files: call it off the event loop. Raises StorageFailure.
         """
@@ -223,12 +228,12 @@ class Segment:
             self._open_index(suffix).file.detach()
 
     def leave(self) -> None:
-        """The log has no use for this segment any more: only its slices can be read, and its indexes take no room."""
+        """The log has removed this segment: only open slices can still be read."""
         self.file.detach()
         self._close_indexes()
 
     def release(self) -> None:
-        """Open none of its files any more; see `File.release`."""
+        """Never open any of its files again; see `File.release`."""
         self._is_released = True
         self.file.release()
         for file in self._index_files():
@@ -244,7 +249,7 @@ class Segment:
         self._close_indexes()
 
     def remove_index_files(self) -> None:
-        """The seal goes first: without it the others say nothing."""
+        """Remove the seal first: without it the index files are ignored."""
         for suffix in ("seal", "index", "timeindex"):
             self._disk.remove(self.path(suffix))
 
@@ -254,17 +259,17 @@ class Segment:
         self._indexes = {}
 
     def _index_files(self) -> list[File]:
-        """Those that are in use."""
-        grown = [each.stored for each in (self._offsets, self._times) if isinstance(each, GrowingEntries)]
+        """Return the open index files."""
+        grown = [entries.stored for entries in (self._offsets, self._times) if isinstance(entries, GrowingEntries)]
         return [entries.file for entries in (*self._indexes.values(), *grown)]
 
     def _open_index(self, suffix: str) -> FileEntries:
-        """A sealed index, checked when it is first used, and made anew if it is wrong. Any thread may be the first."""
+        """Open a sealed index: check it at the first use, and rebuild it if it is damaged. Any thread may call this."""
         opened = self._indexes.get(suffix)
         if opened is not None:
             return opened
         if self._is_released:
-            raise StorageFailure(f"{self.path(suffix)} is not this log's any more")
+            raise StorageFailure(f"{self.path(suffix)} no longer belongs to this log")
         assert self._seal is not None, "only a sealed segment has its indexes in files"
         if not self._index_is_sound(suffix, self._seal):
             self._rebuild_indexes(self._seal)
@@ -276,28 +281,27 @@ class Segment:
         return self._disk.exists(self.path(suffix)) and crc32c(self._disk.read(self.path(suffix))) == checksum
 
     def _rebuild_indexes(self, bounds: Seal) -> None:
-        """Go over the segment's batches, and write index files again; a failure leaves this segment as it was."""
-        log.warning("index files rebuilt segment=%s: they do not check out", self.path("log"))
-        again, position = Segment(self._disk, self._directory, self.base_offset, self._ending), 0
+        """Read the segment's batches and write new index files. A failure leaves this segment unchanged."""
+        log.warning("index files rebuilt segment=%s: they were missing or damaged", self.path("log"))
+        rebuilt, position = Segment(self._disk, self._directory, self.base_offset, self._ending), 0
         while position < self.size:
             header = self.header_at(position)
             if header.size < HEADER_BYTES:
                 raise StorageFailure(f"{self.path('log')} is damaged at {position}")
-            again.note(header.next_offset - 1, header.max_timestamp, position, header.size, _REBUILT_INTERVAL_BYTES)
+            rebuilt.note(header.next_offset - 1, header.max_timestamp, position, header.size, _REBUILT_INTERVAL_BYTES)
             position += header.size
-        again.close()
-        again.finish()
-        again.last_append_ms = bounds.last_append_ms
-        encoded = again.encoded_indexes(ends_log=bounds.ends_log)
+        rebuilt.close()
+        rebuilt.finish()
+        rebuilt.last_append_ms = bounds.last_append_ms
+        encoded = rebuilt.encoded_indexes(ends_log=bounds.ends_log)
         if (encoded.seal.next_offset, encoded.seal.size) != (bounds.next_offset, bounds.size):
-            raise StorageFailure(f"{self.path('log')} does not hold what its seal says")
+            raise StorageFailure(f"{self.path('log')} does not match its seal")
         self.write_indexes(encoded)
         self.seal(encoded.seal)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedIndexes:
-    """The content of the offset index and the time index, and the seal that goes with them."""
+class EncodedIndexes(msgspec.Struct, frozen=True):
+    """The content of both indexes, and the matching seal."""
 
     offsets: bytes
     times: bytes

@@ -1,7 +1,8 @@
-"""The messages of one subscription that could be leased now, in the order in which they are handed out.
+"""The messages of one subscription that can be leased now, in delivery order.
 
-By priority, 9 first, or by priority and age; within a priority by turns of their groups, where the subscription is
-fair; within a group by offset. A backlog costs a few bytes a run of neighbours, not an object a message.
+Messages are ordered by priority, 9 first, or by priority and age; within a priority round-robin by group, if the
+subscription is fair; within a group by offset. Adjacent messages share one run of a few bytes, so a backlog needs no
+object per message.
 """
 
 import heapq
@@ -9,7 +10,8 @@ from array import array
 from collections import OrderedDict
 from typing import NamedTuple
 
-NO_GROUP = ""
+from conveyor.queues.messages.scan import NO_GROUP
+
 PRIORITIES = range(9, -1, -1)
 _FIELDS = 3
 _COMPACT_AT = 3 * 1024
@@ -18,7 +20,7 @@ _RETURNED_COST = 5
 
 
 class Runs:
-    """Offsets in ascending order: ranges that came one after the other, and single ones that came back."""
+    """Offsets in ascending order: ranges that were pushed in log order, and single offsets that returned."""
 
     __slots__ = ("_head", "_returned", "_runs", "cost", "count")
 
@@ -28,10 +30,12 @@ class Runs:
         self._returned: list[tuple[int, int]] = []
         self.count = 0
         self.cost = _GROUP_COST
-        """What it takes in memory, in runs."""
+        """Memory cost, in runs."""
 
     def push_range(self, start: int, end: int, since_ms: int, merge_ms: int) -> None:
-        """Add [start, end), which lies behind all ranges so far. Runs whose ages differ by less than merge_ms join."""
+        """Add [start, end), which follows all earlier ranges. Adjacent runs whose ages differ by less than merge_ms
+        are merged.
+        """
         runs = self._runs
         if len(runs) > self._head and runs[-2] == start and abs(since_ms - runs[-1]) < merge_ms:
             runs[-2] = end
@@ -45,19 +49,19 @@ class Runs:
         return bool(self._returned)
 
     def push(self, offset: int, since_ms: int) -> None:
-        """Add one offset that has been handed out before, or was withheld. since_ms: 0 for one that does not age."""
+        """Add one offset that was leased or withheld before. since_ms: when it began to wait; 0 if it does not age."""
         heapq.heappush(self._returned, (offset, since_ms))
         self.count += 1
         self.cost += _RETURNED_COST
 
     def first(self) -> tuple[int, int]:
-        """The lowest offset, and since when it waits; there must be one."""
+        """Return the lowest offset and the time since which it waits. There must be one."""
         if self._returned and (self._head >= len(self._runs) or self._returned[0][0] < self._runs[self._head]):
             return self._returned[0]
         return self._runs[self._head], self._runs[self._head + 2]
 
     def pop(self, limit: int) -> tuple[int, int]:
-        """Take the lowest offset out, and neighbours up to a limit: [start, end). There must be one."""
+        """Remove the lowest offset and its neighbours, up to a limit. Returns [start, end). There must be one."""
         runs, head = self._runs, self._head
         if self._returned and (head >= len(runs) or self._returned[0][0] < runs[head]):
             self.count -= 1
@@ -86,7 +90,7 @@ class Runs:
 
 
 class Popped(NamedTuple):
-    """Neighbours [start, end) that are handed out one after the other."""
+    """The offsets [start, end), which are delivered in this order."""
 
     start: int
     end: int
@@ -95,7 +99,9 @@ class Popped(NamedTuple):
 
 
 class Available:
-    """See the module's docstring. ageing_ms: a message counts one priority higher for each such time it has waited."""
+    """The available messages; see the module's docstring. ageing_ms: a message's priority rises by one for each
+    such period of waiting.
+    """
 
     def __init__(self, ageing_ms: int = 0) -> None:
         self._ageing_ms = ageing_ms
@@ -103,7 +109,7 @@ class Available:
         self._levels: dict[int, OrderedDict[str, Runs]] = {}
         self.count = 0
         self.cost = 0
-        """What all this takes in memory, in runs."""
+        """Memory cost, in runs."""
 
     def push_range(self, start: int, end: int, priority: int, since_ms: int, group: str = NO_GROUP) -> None:
         runs = self._runs(priority, group)
@@ -123,12 +129,14 @@ class Available:
         return any(runs.has_returned for groups in self._levels.values() for runs in groups.values())
 
     def first_priority(self, now_ms: int) -> int | None:
-        """The priority, aged, of what `pop` would take; None if there is nothing."""
+        """Return the aged priority of the message that `pop` would return; None if there is none."""
         level = self._first_level(now_ms)
         return None if level is None else self._effective(level, now_ms)
 
     def pop(self, now_ms: int, lowest: int = 0, limit: int = 1) -> Popped | None:
-        """Take the next message out, and neighbours that come after it, up to a limit; None if none is so urgent."""
+        """Remove the next message and its neighbours, up to a limit. Returns None if no message has at least
+        priority `lowest`.
+        """
         priority = self._first_level(now_ms)
         if priority is None or (lowest and self._effective(priority, now_ms) < lowest):
             return None

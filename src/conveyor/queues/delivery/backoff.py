@@ -1,17 +1,17 @@
-"""How long a message waits before it is delivered again: exponential backoff with full jitter.
+"""The retry delay of a message: exponential backoff with full jitter.
 
 Source: "Exponential Backoff And Jitter", Marc Brooker, AWS Architecture Blog, 2015.
 """
 
 from math import inf
 
-from conveyor.queues.subscription.policy import Retry
+from conveyor.queues.subscription.policy import RetryPolicy
 
 
-def retry_delay_ms(retry: Retry, delivery_count: int, fraction: float) -> int:
-    """A delay anywhere from 0 up to what the backoff has grown to after this many deliveries (the first is 1).
+def retry_delay_ms(retry: RetryPolicy, delivery_count: int, fraction: float) -> int:
+    """Return a delay between 0 and the backoff for this delivery count (1 for the first delivery), in ms.
 
-    fraction: where in that range, 0 or more and below 1; the caller's entropy.
+    fraction: the caller's random number in [0, 1), which selects the delay in that range.
     """
     try:
         grown_ms = retry.base_ms * retry.factor ** (delivery_count - 1)

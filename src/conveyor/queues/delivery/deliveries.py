@@ -1,11 +1,11 @@
-"""What one subscription is doing in one partition: soft state, made from its `Progress` and the log, lost with them.
+"""The delivery state of one subscription in one partition: soft state, rebuilt from its `Progress` and the log.
 
     not scanned -> withheld (not due) -> available -> leased -> settled
                                             ^            |
-                                            +- retry ----+-> doomed (on its way to the dead-letter topic)
+                                            +- retry ----+-> dead_lettering (on its way to the dead-letter topic)
 
-Every unsettled message below `scanned_offset` is in exactly one of these places: `available`, the timers (withheld
-until it is due), `leases`, `doomed`, or in line behind another message of its key (`keys`).
+Invariant: every unsettled message below `scanned_offset` is in exactly one of these places: `available`, the timers
+(withheld until it is due), `leases`, `dead_lettering`, or blocked by another message of its key (`keys`).
 """
 
 import heapq
@@ -13,27 +13,31 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from conveyor.queues.delivery.available import NO_GROUP, Available
+from conveyor.queues.delivery.available import Available
 from conveyor.queues.delivery.key_order import KeyOrder
-from conveyor.queues.messages.scan import Scanned
+from conveyor.queues.messages.scan import NO_GROUP, Scanned
 from conveyor.queues.subscription.policy import Policy
 from conveyor.queues.subscription.queue_records import Attempt
 from conveyor.queues.subscription.subscription_progress import Progress
 from conveyor.records.message_attributes import DEFAULT_PRIORITY
 
 MAX_INDEXED = 20_000_000
-"""What is scanned ahead at most: runs of available messages, and timers. Order is exact among what is scanned."""
+"""The most runs of available messages, and the most timers, that are scanned ahead. Delivery order is exact among
+scanned messages.
+"""
 
 _OFFSET_BITS = 56
 _PRIORITY_BITS = 4
-_FORGOTTEN_ENDS = 1_000
+_MAX_STALE_ENDS = 1_000
 _DUE_SHIFT = _OFFSET_BITS + _PRIORITY_BITS
 _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 _PRIORITY_MASK = (1 << _PRIORITY_BITS) - 1
 
 
-class Lease(NamedTuple):
-    """Who has a message: the lease's number, when it ends, the how-manieth delivery this is; and where it came from."""
+class HeldLease(NamedTuple):
+    """One lease: its number, its end, the delivery count (1 for the first delivery), and the message's priority and
+    group.
+    """
 
     number: int
     ends_ms: int
@@ -43,15 +47,15 @@ class Lease(NamedTuple):
 
 
 class Deliveries:
-    """See the module's docstring."""
+    """The delivery state; see the module's docstring."""
 
     def __init__(self, policy: Policy, progress: Progress, max_indexed: int = MAX_INDEXED) -> None:
         self.policy = policy
         self.progress = progress
         self.scanned_offset = progress.start_offset
         self.available = Available(policy.priority_ageing_ms)
-        self.leases: dict[int, Lease] = {}
-        self.doomed: dict[int, Attempt] = {}
+        self.leases: dict[int, HeldLease] = {}
+        self.dead_lettering: dict[int, Attempt] = {}
         self.keys = KeyOrder() if policy.ordering == "key" else None
         self._max_indexed = max_indexed
         self._timers: list[int] = []
@@ -59,7 +63,7 @@ class Deliveries:
         self._not_due: list[int] = []
         self._expiries: list[int] = []
         self._cancelled: set[int] = set()
-        self._to_meet = sorted(progress.attempts)
+        self._attempted_offsets = sorted(progress.attempts)
 
     @property
     def withheld_count(self) -> int:
@@ -67,64 +71,66 @@ class Deliveries:
 
     @property
     def is_full(self) -> bool:
-        """Whether enough of the log is scanned for now."""
+        """Whether the index has reached its size limit, so that the scan pauses."""
         timers_count = len(self._timers) + len(self._not_due) + len(self._expiries)
         return self.available.cost >= self._max_indexed or timers_count >= self._max_indexed
 
     def take(self, runs: Iterable[Scanned], next_offset: int, now_ms: int) -> None:
-        """Go on to an offset; the messages up to there are these."""
+        """Add the scanned messages up to `next_offset`."""
         if self.keys is not None:
-            runs = [self._unordered(each, now_ms) for each in runs]
-        at = self.scanned_offset
+            runs = [self._in_offset_order(run, now_ms) for run in runs]
+        position = self.scanned_offset
         for run in runs:
-            self._skip(at, run.start)
-            if run.end > at:
-                self._take(run._replace(start=max(run.start, at)), now_ms)
-                at = run.end
-        self._skip(at, next_offset)
+            self._skip(position, run.start)
+            if run.end > position:
+                self._take(run._replace(start=max(run.start, position)), now_ms)
+                position = run.end
+        self._skip(position, next_offset)
         self.scanned_offset = max(self.scanned_offset, next_offset)
-        if self._to_meet and self._to_meet[-1] < self.scanned_offset:
-            self._to_meet = []
+        if self._attempted_offsets and self._attempted_offsets[-1] < self.scanned_offset:
+            self._attempted_offsets = []
 
-    def _unordered(self, run: Scanned, now_ms: int) -> Scanned:
-        """With key order, messages come in the order of their offsets, and only then wait until they are due."""
+    def _in_offset_order(self, run: Scanned, now_ms: int) -> Scanned:
+        """With key order, a message takes its place by offset first and waits until it is due only at the head of
+        its key.
+        """
         if run.due_ms > now_ms:
             for offset in range(run.start, run.end):
                 heapq.heappush(self._not_due, run.due_ms << _OFFSET_BITS | offset)
         return run._replace(priority=DEFAULT_PRIORITY, due_ms=0, group=NO_GROUP)
 
     def skip_to(self, offset: int) -> None:
-        """The log has let go of everything below an offset."""
+        """Skip the offsets below the log start offset."""
         if offset > self.scanned_offset:
             self._skip(self.scanned_offset, offset)
             self.scanned_offset = offset
 
     def _skip(self, start: int, end: int) -> None:
-        """There is no message in [start, end): the log says so, and will say so again; no record has to."""
+        """Settle [start, end), where the log holds no message. No record is needed: a later scan finds the same."""
         if start < end:
             self.progress.settle(start, end)
 
     def _take(self, run: Scanned, now_ms: int) -> None:
         for start, end in self.progress.settled.gaps(max(run.start, self.progress.start_offset), run.end):
-            at = start
+            position = start
             if run.expires_ms:
                 for offset in range(start, end):
                     self.expire_at(offset, run.expires_ms)
             for offset in self._attempted(start, end):
                 attempt = self.progress.attempts[offset]
-                if self.keys is not None and attempt.doomed is None:
-                    continue  # In its turn by offset: what waits, lets those of its key wait.
-                self._put_run(run, at, offset, now_ms)
+                if self.keys is not None and attempt.dead_letter_reason is None:
+                    continue  # It takes its place by offset and blocks later messages of its key.
+                self._put_run(run, position, offset, now_ms)
                 self.retry(offset, attempt, run.priority, run.group, now_ms)
-                at = offset + 1
-            self._put_run(run, at, end, now_ms)
+                position = offset + 1
+            self._put_run(run, position, end, now_ms)
 
     def _attempted(self, start: int, end: int) -> Iterator[int]:
-        """The messages that were delivered before this state was made, and are now come upon."""
-        if not self._to_meet:
+        """Yield the messages of [start, end) that were delivered before this state was built."""
+        if not self._attempted_offsets:
             return
-        first, last = bisect_left(self._to_meet, start), bisect_left(self._to_meet, end)
-        yield from (each for each in self._to_meet[first:last] if each in self.progress.attempts)
+        first, last = bisect_left(self._attempted_offsets, start), bisect_left(self._attempted_offsets, end)
+        yield from (offset for offset in self._attempted_offsets[first:last] if offset in self.progress.attempts)
 
     def _put_run(self, run: Scanned, start: int, end: int, now_ms: int) -> None:
         if start >= end:
@@ -136,26 +142,28 @@ class Deliveries:
             self.available.push_range(start, end, run.priority, run.since_ms, run.group)
 
     def retry(self, offset: int, attempt: Attempt, priority: int, group: str, now_ms: int) -> None:
-        """Put a message that has failed where it waits for what comes next."""
-        if attempt.doomed is not None:
-            self.doomed[offset] = attempt
+        """Put a failed message where its attempt says: dead-lettering, withheld or available."""
+        if attempt.dead_letter_reason is not None:
+            self.dead_lettering[offset] = attempt
         elif attempt.due_ms > now_ms:
             self.withhold(offset, attempt.due_ms, priority)
         else:
             self.available.push(offset, priority, attempt.last_failure_ms, group)
 
     def withhold(self, offset: int, due_ms: int, priority: int) -> None:
-        """Hand a message out at a time, and not before."""
+        """Withhold a message until a time."""
         heapq.heappush(self._timers, (due_ms << _OFFSET_BITS | offset) << _PRIORITY_BITS | priority)
 
     def cancel(self, offset: int) -> None:
-        """A message is settled that may be withheld, or, with key order, be given up before it is due."""
-        self.doomed.pop(offset, None)
+        """Remove a settled message that may be withheld or, with key order, may be on its way to the dead-letter
+        topic before it is due.
+        """
+        self.dead_lettering.pop(offset, None)
         if offset < self.scanned_offset and (self.keys is None or offset in map(_offset_of, self._timers)):
             self._cancelled.add(offset)
 
     def pop_due(self, now_ms: int, limit: int) -> Iterator[tuple[int, int, int]]:
-        """Take out withheld messages that are due: their offset, priority, and when they were."""
+        """Remove withheld messages that are due. Yields (offset, priority, due time in ms)."""
         for _ in range(limit):
             if not self._not_due or self._not_due[0] >> _OFFSET_BITS > now_ms:
                 break
@@ -170,13 +178,14 @@ class Deliveries:
                 yield offset, timer & _PRIORITY_MASK, timer >> _DUE_SHIFT
 
     def expire_at(self, offset: int, time_ms: int) -> None:
-        """Look at a message again when its time to live is over, wherever it is then."""
+        """Make `pop_overdue` return a message at the end of its time to live."""
         heapq.heappush(self._expiries, time_ms << _OFFSET_BITS | offset)
 
     def pop_overdue(self, now_ms: int, limit: int) -> Iterator[int]:
-        """Messages whose time to live is over and that wait to be leased, or may do so; some are settled by now.
+        """Yield messages past their time to live that are available or due; some may be settled already.
 
-        Who has leased one may still settle it, and one that is tried again expires when it would be.
+        A leased message can still be settled, so it is checked again after its lease. A message that waits for a retry
+        is checked again when it is due.
         """
         while self._expiries and limit and self._expiries[0] >> _OFFSET_BITS <= now_ms:
             limit -= 1
@@ -190,25 +199,25 @@ class Deliveries:
                 yield offset
 
     def next_due_ms(self) -> int:
-        """When the first withheld message is due; there must be one."""
+        """Return when the first withheld message is due. There must be one."""
         return self._timers[0] >> _DUE_SHIFT
 
     def first_withheld_offset(self) -> int | None:
-        """The lowest offset of all that is withheld."""
-        not_due = (each & _OFFSET_MASK for each in self._not_due)
+        """Return the lowest withheld offset."""
+        not_due = (timer & _OFFSET_MASK for timer in self._not_due)
         return min((*map(_offset_of, self._timers), *not_due), default=None)
 
-    def lease(self, offset: int, lease: Lease) -> None:
-        """Give a lease, or another end to one that is given."""
+    def lease(self, offset: int, lease: HeldLease) -> None:
+        """Grant a lease, or change the end of a granted one."""
         self.leases[offset] = lease
         heapq.heappush(self._lease_ends, lease.ends_ms << _OFFSET_BITS | offset)
-        if len(self._lease_ends) > 2 * len(self.leases) + _FORGOTTEN_ENDS:
-            self._lease_ends = [each.ends_ms << _OFFSET_BITS | offset for offset, each in self.leases.items()]
+        if len(self._lease_ends) > 2 * len(self.leases) + _MAX_STALE_ENDS:
+            self._lease_ends = [held.ends_ms << _OFFSET_BITS | offset for offset, held in self.leases.items()]
             heapq.heapify(self._lease_ends)
 
-    def pop_ended(self, now_ms: int, limit: int) -> list[tuple[int, Lease]]:
-        """Take out leases that have ended."""
-        ended: list[tuple[int, Lease]] = []
+    def pop_ended(self, now_ms: int, limit: int) -> list[tuple[int, HeldLease]]:
+        """Remove and return leases that have ended."""
+        ended: list[tuple[int, HeldLease]] = []
         while len(ended) < limit:
             end_ms = self.next_lease_end_ms()
             if end_ms is None or end_ms > now_ms:
@@ -218,7 +227,7 @@ class Deliveries:
         return ended
 
     def next_lease_end_ms(self) -> int | None:
-        """When the first lease ends. Ends of leases that were extended or settled are forgotten here."""
+        """Return when the first lease ends. Drops the ends of leases that were extended or settled."""
         ends = self._lease_ends
         while ends:
             end_ms, offset = ends[0] >> _OFFSET_BITS, ends[0] & _OFFSET_MASK
@@ -229,12 +238,16 @@ class Deliveries:
         return None
 
     def clock_set(self, by_ms: int) -> None:
-        """The wall clock was set: move the ends of leases and of backoffs along, here and in `progress`."""
+        """The wall clock was set by this much: shift the ends of leases and backoffs, here and in `progress`."""
         for offset, lease in self.leases.items():
             self.leases[offset] = lease._replace(ends_ms=lease.ends_ms + by_ms)
         self._lease_ends = [lease.ends_ms << _OFFSET_BITS | offset for offset, lease in self.leases.items()]
         heapq.heapify(self._lease_ends)
-        backoffs = {offset: each.due_ms for offset, each in self.progress.attempts.items() if each.doomed is None}
+        backoffs = {
+            offset: attempt.due_ms
+            for offset, attempt in self.progress.attempts.items()
+            if attempt.dead_letter_reason is None
+        }
         self._timers = [
             timer + (by_ms << _DUE_SHIFT if timer >> _DUE_SHIFT == backoffs.get(_offset_of(timer)) else 0)
             for timer in self._timers
@@ -243,12 +256,12 @@ class Deliveries:
         self.progress.clock_set(by_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When the first thing happens by itself."""
+        """Return when the first timer, expiry or lease end is due."""
         due_ms = self.next_due_ms() if self._timers else None
         not_due_ms = self._not_due[0] >> _OFFSET_BITS if self._not_due else None
         expiry_ms = self._expiries[0] >> _OFFSET_BITS if self._expiries else None
         deadlines_ms = (due_ms, not_due_ms, expiry_ms, self.next_lease_end_ms())
-        return min((each for each in deadlines_ms if each is not None), default=None)
+        return min((deadline_ms for deadline_ms in deadlines_ms if deadline_ms is not None), default=None)
 
 
 def _offset_of(timer: int) -> int:

@@ -1,4 +1,4 @@
-"""A subscription's search for messages to lease: what it has found, and whether it may go on in this turn."""
+"""The result of one search for messages to lease, and the search's budget for one loop tick."""
 
 from math import inf
 
@@ -9,21 +9,23 @@ from conveyor.queues.subscription.filters import Filter
 
 
 class Findings:
-    """leased: handed out, `bytes` large together. settled, expired: offsets to settle. records: of dead letters."""
+    """leased: messages to deliver, of `bytes` in total. settled, expired: offsets to settle. records: dead-letter
+    records.
+    """
 
     __slots__ = ("_filter", "_filter_began_ns", "bytes", "expired", "leased", "records", "settled")
 
-    def __init__(self, searched_by: Filter | None) -> None:
+    def __init__(self, message_filter: Filter | None) -> None:
         self.leased: list[LeasedMessage] = []
         self.settled: list[int] = []
         self.expired: list[int] = []
         self.records: list[LogRecord] = []
         self.bytes = 0
-        self._filter = searched_by
-        self._filter_began_ns = 0.0 if searched_by is None else searched_by.spent_ns
+        self._filter = message_filter
+        self._filter_began_ns = 0.0 if message_filter is None else message_filter.spent_ns
 
-    def goes_on(self, max_bytes: float = inf) -> bool:
-        """Whether there is room for more messages, and the filter has not cost too much for one turn of the loop."""
+    def has_budget(self, max_bytes: float = inf) -> bool:
+        """Whether the reply has room for more messages and the filter has not used up its time for one loop tick."""
         is_slow = self._filter is not None and self._filter.spent_ns - self._filter_began_ns >= MAX_COST_NS
         return self.bytes < max_bytes and not is_slow
 

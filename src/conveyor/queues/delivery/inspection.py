@@ -1,4 +1,4 @@
-"""Looking at a subscription in one partition without changing it: counts, what is next, the state of one message."""
+"""Read-only views of a subscription in one partition: counts, the next messages, the state of one message."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,24 +12,24 @@ from conveyor.records.message import Message
 from conveyor.records.message_attributes import read_attributes
 
 MAX_PEEKED_BYTES = 8 << 20
-"""As large are the messages of one answer, apart from the last."""
+"""The size limit of one peek response. The message that reaches it is still included."""
 
-_LOOKED_AT = 10_000
+_MAX_EXAMINED = 10_000
 
 
 class Peeked(NamedTuple):
-    """An unsettled message, and what is happening to it."""
+    """An unsettled message and its state."""
 
     message: Message
     state: MessageState
 
 
 def count_messages(queue: Queue, source: MessageSource, high_watermark: int) -> QueueCounts:
-    """How many messages of a partition are where."""
+    """Count the messages of a partition by state."""
     progress, deliveries = queue.progress, queue.deliveries
     unsettled = progress.unsettled_count(high_watermark) - progress.unsettled_count(source.log_start_offset)
     waiting = 0 if deliveries.keys is None else deliveries.keys.waiting_count
-    elsewhere = len(deliveries.leases) + deliveries.withheld_count + len(deliveries.doomed)
+    elsewhere = len(deliveries.leases) + deliveries.withheld_count + len(deliveries.dead_lettering)
     return QueueCounts(
         unsettled=unsettled,
         available=max(0, unsettled - elsewhere - waiting),
@@ -43,9 +43,9 @@ def count_messages(queue: Queue, source: MessageSource, high_watermark: int) -> 
 def _oldest_ms(queue: Queue, source: MessageSource, high_watermark: int) -> int | None:
     try:
         oldest = next(unsettled_messages(queue, source, high_watermark, SMALL_BYTES), None)
-    except StillPacked as packed:  # It is not worth the time.
+    except StillPacked as packed:  # The batch's timestamp is close enough; unpacking would take too long.
         return packed.header.max_timestamp
-    except StorageFailure:  # Whoever wants the message is told; the counts hold all the same.
+    except StorageFailure:  # A lease of the message reports the failure; the counts are valid without it.
         return None
     return None if oldest is None else oldest.timestamp_ms
 
@@ -53,21 +53,25 @@ def _oldest_ms(queue: Queue, source: MessageSource, high_watermark: int) -> int 
 def peek(
     queue: Queue, source: MessageSource, high_watermark: int, limit: int, now_ms: int, max_bytes: int = MAX_PEEKED_BYTES
 ) -> list[Peeked]:
-    """The first unsettled messages, by offset. max_bytes: none is added once their values are that large."""
-    found = []
+    """Return the first unsettled messages by offset. max_bytes: no message is added once their values reach this
+    size.
+    """
+    peeked = []
     for message in unsettled_messages(queue, source, high_watermark):
-        found.append(Peeked(message, message_state(queue, message, now_ms)))
+        peeked.append(Peeked(message, message_state(queue, message, now_ms)))
         max_bytes -= message.weight_bytes
-        if len(found) == limit or max_bytes <= 0:
+        if len(peeked) == limit or max_bytes <= 0:
             break
-    return found
+    return peeked
 
 
 def unsettled_messages(
     queue: Queue, source: MessageSource, high_watermark: int, limit_bytes: int = MAX_UNPACKED_BYTES
 ) -> Iterator[Message]:
-    """Ascending by offset, not beyond a number of them that one call may look at. limit_bytes: see `MessageSource`."""
-    looked_at = 0
+    """Yield unsettled messages by offset, up to a limit of examined offsets per call. limit_bytes: see
+    `MessageSource`.
+    """
+    examined = 0
     progress = queue.progress
     start = max(progress.start_offset, source.log_start_offset)
     for first, end in progress.settled.gaps(start, high_watermark):
@@ -75,20 +79,20 @@ def unsettled_messages(
             message = source.get(offset, limit_bytes)
             if message is not None:
                 yield message
-            looked_at += 1
-            if looked_at == _LOOKED_AT:
+            examined += 1
+            if examined == _MAX_EXAMINED:
                 return
 
 
 def message_state(queue: Queue, message: Message, now_ms: int) -> MessageState:
-    """What a subscription has done with one message."""
+    """Return a message's state in a subscription."""
     offset, progress, deliveries = message.offset, queue.progress, queue.deliveries
     if progress.is_settled(offset):
         return MessageState(_settled_state(queue, message))
     lease, attempt = deliveries.leases.get(offset), progress.attempts.get(offset)
     if lease is not None:
         return MessageState("leased", lease.delivery_count, lease.ends_ms)
-    if attempt is not None and attempt.doomed is not None:
+    if attempt is not None and attempt.dead_letter_reason is not None:
         return MessageState("dying", attempt.deliveries)
     if attempt is not None:
         state = "retrying" if attempt.due_ms > now_ms else "available"

@@ -1,10 +1,12 @@
-"""One unsettled message a key: the next one waits until the last is settled; other keys go on."""
+"""Key ordering: at most one unsettled message of a key is deliverable; later messages of the key wait until it is
+settled.
+"""
 
 from heapq import heappop, heappush
 
 
 class _Line:
-    """The messages of one key that stand in line behind the one that may go, a heap."""
+    """The messages of one key: the deliverable one, and a heap of those behind it."""
 
     __slots__ = ("behind", "first")
 
@@ -14,16 +16,16 @@ class _Line:
 
 
 class KeyOrder:
-    """Which message of each key may be handed out. Messages without a key are not ordered."""
+    """Which message of each key is deliverable. Messages without a key are not ordered."""
 
     def __init__(self) -> None:
         self._lines: dict[bytes, _Line] = {}
         self._keys: dict[int, bytes] = {}
         self.waiting_count = 0
-        """Messages that stand in line behind others."""
+        """Messages that wait behind another message of their key."""
 
     def admit(self, offset: int, key: bytes | None) -> bool:
-        """Whether a message may be handed out now; if not, it stands in line, and `settled` brings it back."""
+        """Whether a message is deliverable now. If not, it waits until `settled` returns it."""
         if key is None:
             return True
         line = self._lines.get(key)
@@ -38,12 +40,12 @@ class KeyOrder:
         return False
 
     def is_behind(self, offset: int, key: bytes | None) -> bool:
-        """Whether another message of its key goes first."""
+        """Whether another message of the key comes first."""
         line = None if key is None else self._lines.get(key)
         return line is not None and line.first != offset
 
     def settled(self, offset: int) -> int | None:
-        """A message that was first of its key is settled. Returns the one that may go now, if there is one."""
+        """Settle the first message of its key. Returns the next message of the key, if there is one."""
         key = self._keys.pop(offset, None)
         if key is None:
             return None

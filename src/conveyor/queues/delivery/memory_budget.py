@@ -1,7 +1,7 @@
-"""One limit for what many holders keep in memory. Above it the largest holder gives up its oldest part.
+"""One memory limit for many holders. Above the limit, the largest holder discards its oldest entries.
 
-Holders are kept in classes by the number of bits of their sizes, so that the largest, within a factor of two, is found
-without comparing all of them. A holder that keeps little loses nothing to one that keeps much.
+Holders are kept in classes by the bit length of their sizes. The largest holder, within a factor of two, is thus found
+without a comparison of all. A holder with few entries loses none to one with many.
 """
 
 from typing import Protocol
@@ -10,36 +10,36 @@ _CLASSES_COUNT = 64
 
 
 class Holder(Protocol):
-    """Keeps something that counts against a budget."""
+    """Holds entries that count against a budget."""
 
     def shed(self) -> int:
-        """Give up the oldest part, at least something. Returns its size."""
+        """Discard the oldest entries, at least one. Returns the size of the discarded entries."""
         ...
 
 
 class MemoryBudget:
-    """See the module's docstring. limit: in the unit of the sizes, whatever it is."""
+    """The budget; see the module's docstring. limit: in the unit of the sizes, which the holders choose."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._sizes: dict[Holder, int] = {}
         self._classes: list[dict[Holder, None]] = [{} for _ in range(_CLASSES_COUNT)]
         self.total = 0
-        """The sizes of all holders."""
+        """The sum of all holders' sizes."""
 
     def add(self, holder: Holder, size: int) -> None:
-        """A holder keeps so much more; it may be asked to shed some of it before this returns."""
+        """Add to a holder's size. The holder may have to `shed` before this returns."""
         self._resize(holder, self._sizes.get(holder, 0) + size)
         while self.total > self._limit:
             largest = self._largest()
             self._resize(largest, self._sizes[largest] - largest.shed())
 
     def remove(self, holder: Holder, size: int) -> None:
-        """A holder keeps so much less."""
+        """Subtract from a holder's size."""
         self._resize(holder, self._sizes[holder] - size)
 
     def forget(self, holder: Holder) -> None:
-        """A holder keeps nothing any more."""
+        """Set a holder's size to 0."""
         self._resize(holder, 0)
 
     def _resize(self, holder: Holder, size: int) -> None:
@@ -55,5 +55,5 @@ class MemoryBudget:
                 self._classes[size.bit_length()][holder] = None
 
     def _largest(self) -> Holder:
-        highest = next(each for each in reversed(self._classes) if each)
-        return next(iter(highest))
+        largest_class = next(holders for holders in reversed(self._classes) if holders)
+        return next(iter(largest_class))

@@ -1,7 +1,7 @@
-"""One subscription in one partition: who gets which message next, and what becomes of it. Changes soft state only.
+"""One subscription in one partition: leases its messages and settles them. Methods change soft state only.
 
-Every decision about a message that must survive is in the records that a method returns; `Progress` takes them in, as
-soon as they are appended, in the same turn.
+Every decision that must survive is in the records that a method returns. The caller appends them, and `Progress`
+applies them in the same loop tick.
 """
 
 import logging
@@ -12,13 +12,13 @@ from conveyor.kernel.errors import RequestError, StorageFailure
 from conveyor.kernel.range_set import ranges_of
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.record_source import SMALL_BYTES, MessageSource
-from conveyor.queues.delivery.available import NO_GROUP, Popped
+from conveyor.queues.delivery.available import Popped
 from conveyor.queues.delivery.backoff import retry_delay_ms
-from conveyor.queues.delivery.deliveries import MAX_INDEXED, Deliveries, Lease
+from conveyor.queues.delivery.deliveries import MAX_INDEXED, Deliveries, HeldLease
 from conveyor.queues.delivery.findings import Findings
 from conveyor.queues.delivery.remembered_acks import RememberedAcks
 from conveyor.queues.messages.dead_copies import Copy, copied_ranges
-from conveyor.queues.messages.scan import group_of
+from conveyor.queues.messages.scan import NO_GROUP, group_of
 from conveyor.queues.queue_commands import (
     LeasedMessage,
     LeasedMessages,
@@ -29,15 +29,22 @@ from conveyor.queues.queue_commands import (
 )
 from conveyor.queues.refusals import lease_lost, lease_unnamed, no_message
 from conveyor.queues.subscription.filters import Filter, FilterFailure
-from conveyor.queues.subscription.policy import Policy, Subscription
-from conveyor.queues.subscription.queue_records import Attempt, Kind, copied_records, doomed, failed, ranges_record
+from conveyor.queues.subscription.policy import Policy, Subscription, delivery_order
+from conveyor.queues.subscription.queue_records import (
+    Attempt,
+    Kind,
+    copied_records,
+    dead_lettering,
+    failed,
+    ranges_record,
+)
 from conveyor.queues.subscription.subscription_progress import Progress
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import (
     DEFAULT_PRIORITY,
     ONLY_FOR,
     PLAIN,
-    Attributes,
+    MessageAttributes,
     explain_header,
     last_header,
     read_attributes,
@@ -45,14 +52,14 @@ from conveyor.records.message_attributes import (
 
 log = logging.getLogger(__name__)
 
-_LOOKED_AT_ONCE = 2_000
+_EXAMINED_AT_ONCE = 2_000
 _ENDED_AT_ONCE = 5_000
 _OVERDUE_AT_ONCE = 500
-_MOST_WAITING = 100_000
+_MAX_WAITING = 100_000
 
 
 class Queue:
-    """See the module's docstring."""
+    """The queue of one subscription in one partition; see the module's docstring."""
 
     def __init__(
         self,
@@ -83,126 +90,127 @@ class Queue:
 
     @subscription.setter
     def subscription(self, subscription: Subscription) -> None:
-        """Let another policy hold from now on."""
         before, had_fault = self._subscription.policy, self.fault is not None
         self._subscription = subscription
         self._configure(subscription)
-        if had_fault or _order(before) != _order(subscription.policy):
+        if had_fault or delivery_order(before) != delivery_order(subscription.policy):
             self.restart()
 
     @property
     def has_messages(self) -> bool:
-        """Whether `lease` would find something to look at."""
+        """Whether `lease` would find a message to examine."""
         policy, deliveries = self._policy, self.deliveries
         is_open = not policy.paused and self.fault is None and len(deliveries.leases) < policy.max_in_flight
         return is_open and bool(deliveries.available.count) and not self._must_wait
 
     def restart(self) -> None:
-        """Look through the log anew, from where the subscription stands. Who has a lease has lost it."""
+        """Scan the log again from the subscription's start offset. All current leases are lost."""
         self.deliveries = Deliveries(self._subscription.policy, self.progress, self._max_indexed)
 
     def close(self) -> None:
-        """Give back what counts against the broker's budgets."""
+        """Release this queue's share of the broker's budgets."""
         self._acks.clear()
 
     def next_deadline_ms(self) -> int | None:
         return self.deliveries.next_deadline_ms()
 
     def lease(self, command: LeaseMessages, now_ms: int) -> tuple[LeasedMessages, list[LogRecord]]:
-        """Hand out what comes next. Raises StorageFailure; StillPacked if the next batch has to be unpacked first."""
+        """Lease the next messages. Raises StorageFailure; StillPacked if the next batch has to be decompressed off
+        the loop first.
+        """
         found = Findings(self._filter)
         room = self._policy.max_in_flight - len(self.deliveries.leases)
         wanted = 0 if self._policy.paused else min(command.count, room)
-        looked_at = 0
-        while len(found.leased) < wanted and looked_at < _LOOKED_AT_ONCE and found.goes_on(command.max_bytes):
+        examined = 0
+        while len(found.leased) < wanted and examined < _EXAMINED_AT_ONCE and found.has_budget(command.max_bytes):
             limit = 1 if self.deliveries.keys is not None else wanted - len(found.leased)
             popped = None if self._must_wait else self.deliveries.available.pop(now_ms, command.lowest_priority, limit)
             if popped is None:
                 break
-            looked_at += popped.end - popped.start
-            if not self._look_at_all(popped, command, now_ms, found):
+            examined += popped.end - popped.start
+            if not self._examine_all(popped, command, now_ms, found):
                 break
         self._probe.leased += len(found.leased)
         return LeasedMessages(tuple(found.leased)), self._records_of(found)
 
     def acknowledge(self, targets: Sequence[Target]) -> tuple[Settled, list[LogRecord]]:
-        """Settle messages as done. Repeating an ack succeeds; with exactly-once delivery, only by the same lease."""
+        """Settle messages as done. A repeated ack succeeds; with exactly-once delivery, only by the same lease."""
         results: list[RequestError | None] = []
         done: dict[int, None] = {}
         for target in targets:
-            error = self._check(target)
+            error = self._check_ack(target)
             if error is None and not self.progress.is_settled(target.offset):
                 done[target.offset] = None
-                self._remember(target)
+                self._remember_ack(target)
             results.append(error)
         self._settle_leases(done)
         self._probe.acknowledged += len(done)
-        return tuple(results), self._settled(Kind.SETTLED, done)
+        return tuple(results), self._settlement_records(Kind.SETTLED, done)
 
     def retry(self, targets: Sequence[Target], delay_ms: int | None, now_ms: int) -> tuple[Settled, list[LogRecord]]:
-        """These failed: they come again, or go to the dead-letter topic if that was the last time."""
-        results, leases = self._held(targets)
+        """Nack messages: schedule the next delivery, or dead-letter those that have reached the delivery limit."""
+        results, leases = self._take_leases(targets)
         self._probe.retried += len(leases)
         return results, self._fail(leases, now_ms, delay_ms)
 
     def extend(self, targets: Sequence[Target], visibility_ms: int, now_ms: int) -> tuple[Settled, list[LogRecord]]:
-        """The leases of these end later, or sooner."""
+        """Change the end of leases."""
         results: list[RequestError | None] = []
         for target in targets:
             lease = self._lease_of(target)
-            if isinstance(lease, Lease):
+            if isinstance(lease, HeldLease):
                 self.deliveries.lease(target.offset, lease._replace(ends_ms=now_ms + visibility_ms))
             results.append(lease if isinstance(lease, RequestError) else None)
         return tuple(results), []
 
     def reject(self, targets: Sequence[Target], reason: str, now_ms: int) -> tuple[Settled, list[LogRecord]]:
-        """These go to the dead-letter topic at once."""
-        results, leases = self._held(targets)
-        records = [self._doom(offset, each.delivery_count, reason, now_ms) for offset, each in leases]
+        """Dead-letter messages without further retries."""
+        results, leases = self._take_leases(targets)
+        records = [self._dead_letter(offset, lease.delivery_count, reason, now_ms) for offset, lease in leases]
         return results, records
 
     def release(self, targets: Sequence[Target]) -> None:
-        """As if these had never been handed out."""
-        _, leases = self._held(targets)
+        """Undo leases as if they had not been granted."""
+        _, leases = self._take_leases(targets)
         for offset, lease in leases:
             self.deliveries.available.push(offset, lease.priority, 0, lease.group)
 
     def move_to_dead_letters(self, offsets: Iterable[int], copies: Mapping[int, Copy]) -> list[LogRecord]:
-        """Settle messages that were given up, as far as they still are."""
-        gone = [each for each in offsets if self.deliveries.doomed.pop(each, None) is not None]
-        self._probe.dead_lettered += len(gone)
-        copied = copied_ranges({each: copies[each] for each in gone if each in copies})
-        records = self._settled(Kind.DEAD, [each for each in gone if each not in copies])
+        """Settle messages that are still dead-lettering."""
+        moved = [offset for offset in offsets if self.deliveries.dead_lettering.pop(offset, None) is not None]
+        self._probe.dead_lettered += len(moved)
+        copied = copied_ranges({offset: copies[offset] for offset in moved if offset in copies})
+        records = self._settlement_records(Kind.DEAD, [offset for offset in moved if offset not in copies])
         return records + copied_records(self._subscription.id, copied)
 
     def redeliver(self, offsets: Iterable[int], now_ms: int) -> tuple[tuple[int, ...], list[LogRecord]]:
-        """These dead letters are delivered again. Returns those whose records are gone. Raises StorageFailure."""
-        found = {offset: self._source.get(offset, SMALL_BYTES) for offset in offsets if offset in self.progress.dead}
-        restored = [message for message in found.values() if message is not None]
+        """Deliver dead letters again. Returns the offsets whose records no longer exist. Raises StorageFailure."""
+        messages = {offset: self._source.get(offset, SMALL_BYTES) for offset in offsets if offset in self.progress.dead}
+        restored = [message for message in messages.values() if message is not None]
         for message in restored:
             if message.offset < self.deliveries.scanned_offset:
                 self._put_back(message, now_ms)
-        gone = tuple(offset for offset, message in found.items() if message is None)
-        return gone, self._settled(Kind.RESTORED, [message.offset for message in restored])
+        missing = tuple(offset for offset, message in messages.items() if message is None)
+        return missing, self._settlement_records(Kind.RESTORED, [message.offset for message in restored])
 
     def drop_dead_letters(self, offsets: Iterable[int]) -> list[LogRecord]:
-        return self._settled(Kind.DROPPED, [each for each in offsets if each in self.progress.dead])
+        return self._settlement_records(Kind.DROPPED, [offset for offset in offsets if offset in self.progress.dead])
 
     def cancelled(self, offset: int) -> None:
-        """A withheld message is settled, for all subscriptions."""
+        """Remove a withheld message that was cancelled for all subscriptions."""
         if not self.progress.is_settled(offset):
             self.deliveries.cancel(offset)
-            self._free_key(offset)
+            self._release_next_of_key(offset)
 
     def wants(self, message: Message) -> bool:
-        """Whether the filter lets a message through."""
+        """Whether the message passes the filter."""
         try:
             return self._filter is None or self._filter.matches(message)
         except FilterFailure:
             return self._policy.on_filter_error != "skip"
 
     def expire(self, now_ms: int) -> list[LogRecord]:
-        """What time has brought: messages that are due or have expired, and leases that have ended."""
+        """Handle passed deadlines: withheld messages that are due, expired messages, ended leases."""
         for offset, priority, due_ms in list(self.deliveries.pop_due(now_ms, _ENDED_AT_ONCE)):
             self.deliveries.available.push(offset, priority, due_ms, self._group_at(offset))
         records = self._expire_overdue(now_ms)
@@ -211,23 +219,23 @@ class Queue:
         return records + self._fail(ended, now_ms, 0) if ended else records
 
     def _expire_overdue(self, now_ms: int) -> list[LogRecord]:
-        """Messages whose time to live is over are looked at though nobody asks for them."""
+        """Expire messages past their time to live, even if no consumer leases."""
         found = Findings(self._filter)
         overdue = self.deliveries.pop_overdue(now_ms, _OVERDUE_AT_ONCE)
-        while found.goes_on() and (offset := next(overdue, None)) is not None:
-            if self.progress.is_settled(offset) or offset in self.deliveries.doomed:
+        while found.has_budget() and (offset := next(overdue, None)) is not None:
+            if self.progress.is_settled(offset) or offset in self.deliveries.dead_lettering:
                 continue
-            if self.fault is not None:  # Whether the subscription wants it is not known: see `subscription`.
+            if self.fault is not None:  # Without a valid filter the message stays unsettled.
                 continue
             try:
                 message = self._source.get(offset)
-            except StorageFailure:  # Whoever wants it is told.
+            except StorageFailure:  # A lease of the message reports the failure.
                 continue
             if message is None:
                 found.settled.append(offset)
             elif self._is_wanted(message, read_attributes(message.headers, message.timestamp_ms), now_ms, found):
                 continue
-            self._free_key(offset)
+            self._release_next_of_key(offset)
         return self._records_of(found)
 
     @property
@@ -236,31 +244,35 @@ class Queue:
 
     @property
     def _must_wait(self) -> bool:
-        """Whether so many stand in line behind others of their key that only those may go which come back."""
+        """Whether so many messages wait behind others of their key that only returned messages may be leased."""
         keys = self.deliveries.keys
-        is_full = keys is not None and keys.waiting_count >= _MOST_WAITING
+        is_full = keys is not None and keys.waiting_count >= _MAX_WAITING
         return is_full and not self.deliveries.available.has_returned
 
     def _configure(self, subscription: Subscription) -> None:
         policy = subscription.policy
         self.deliveries.policy = policy
         self._filter: Filter | None = None
-        self._has_told_of_filter = False
+        self._has_logged_filter_failure = False
         if policy.delivery != "exactly_once":
             self._acks.clear()
-        self.fault: str | None = None  # The filter was stored by a broker that took it, and this one does not.
+        self.fault: str | None = None  # Set if another broker version accepted a filter that this one rejects.
         try:
             self._filter = None if policy.filter is None else Filter(policy.filter)
         except RequestError as error:
-            self.fault = f"the filter of subscription '{subscription.name}' is not valid: {error.message}; change it"
+            self.fault = (
+                f"the filter of subscription '{subscription.name}' is not valid: {error.message}; change the filter"
+            )
 
-    def _look_at_all(self, popped: Popped, command: LeaseMessages, now_ms: int, found: Findings) -> bool:
-        """Look at neighbours, and put back those that are too much. Returns whether to go on; raises StorageFailure."""
+    def _examine_all(self, popped: Popped, command: LeaseMessages, now_ms: int, found: Findings) -> bool:
+        """Examine adjacent messages and return the rest to `available`. Returns whether to continue. Raises
+        StorageFailure.
+        """
         reached = popped.start
         ends_ms = now_ms + command.visibility_ms
         try:
-            while reached < popped.end and found.goes_on(command.max_bytes):
-                self._look_at(reached, popped, ends_ms, now_ms, found)
+            while reached < popped.end and found.has_budget(command.max_bytes):
+                self._examine(reached, popped, ends_ms, now_ms, found)
                 reached += 1
         except StorageFailure:
             if not found:
@@ -271,19 +283,18 @@ class Queue:
                 self.deliveries.available.push(offset, popped.priority, now_ms, popped.group)
         return True
 
-    def _look_at(self, offset: int, popped: Popped, ends_ms: int, now_ms: int, found: Findings) -> None:
-        """Lease one message, or settle it, or let it wait."""
-        if self.progress.is_settled(offset) or offset in self.deliveries.doomed:
-            return self._free_key(offset)
+    def _examine(self, offset: int, popped: Popped, ends_ms: int, now_ms: int, found: Findings) -> None:
+        if self.progress.is_settled(offset) or offset in self.deliveries.dead_lettering:
+            return self._release_next_of_key(offset)
         message = self._source.get(offset, SMALL_BYTES)
         if message is None:
             found.settled.append(offset)
-            return self._free_key(offset)
+            return self._release_next_of_key(offset)
         attributes = read_attributes(message.headers, message.timestamp_ms) if message.headers else PLAIN
         if attributes.unreadable and offset not in self.progress.attempts:
-            self._ignore(message, attributes.unreadable)
+            self._count_unreadable(message, attributes.unreadable)
         if (message.headers or self._filter is not None) and not self._is_wanted(message, attributes, now_ms, found):
-            return self._free_key(offset)
+            return self._release_next_of_key(offset)
         if self.deliveries.keys is not None:
             if not self.deliveries.keys.admit(offset, message.key):
                 return
@@ -293,8 +304,8 @@ class Queue:
                 return self.deliveries.withhold(offset, due_ms, popped.priority)
         self._lease(message, popped, ends_ms, found)
 
-    def _is_wanted(self, message: Message, attributes: Attributes, now_ms: int, found: Findings) -> bool:
-        """Whether to deliver a message; if not, what becomes of it is in `found`."""
+    def _is_wanted(self, message: Message, attributes: MessageAttributes, now_ms: int, found: Findings) -> bool:
+        """Whether to deliver a message. If not, `found` gets its settlement."""
         offset = message.offset
         if not self._is_addressee(message):
             found.settled.append(offset)
@@ -306,11 +317,11 @@ class Queue:
         if not self._passes(message, now_ms, found):
             return False
         if is_expired:
-            found.records.append(self._doom(offset, self._deliveries_of(offset), "expired", now_ms))
+            found.records.append(self._dead_letter(offset, self._deliveries_of(offset), "expired", now_ms))
         return not is_expired
 
     def _passes(self, message: Message, now_ms: int, found: Findings) -> bool:
-        """Whether the filter lets a message through; if not, what becomes of it is in `found`."""
+        """Whether a message passes the filter. If not, `found` gets its settlement."""
         if self._filter is None or message.offset in self.progress.attempts:
             return True
         try:
@@ -328,8 +339,8 @@ class Queue:
 
     def _filter_failed(self, message: Message, failure: FilterFailure, now_ms: int, found: Findings) -> bool:
         self._probe.filter_errors += 1
-        if not self._has_told_of_filter:
-            self._has_told_of_filter = True
+        if not self._has_logged_filter_failure:
+            self._has_logged_filter_failure = True
             log.warning(
                 "filter failed subscription=%s message=%s: %s", self._subscription.name, message.message_id, failure
             )
@@ -338,11 +349,11 @@ class Queue:
         if self._policy.on_filter_error == "skip":
             found.settled.append(message.offset)
         else:
-            found.records.append(self._doom(message.offset, 0, f"filter failed: {failure}", now_ms))
+            found.records.append(self._dead_letter(message.offset, 0, f"filter failed: {failure}", now_ms))
         return False
 
-    def _ignore(self, message: Message, names: Sequence[str]) -> None:
-        """Count headers that make no sense: whoever has produced them by Kafka's protocol cannot be told."""
+    def _count_unreadable(self, message: Message, names: Sequence[str]) -> None:
+        """Count unreadable headers. A producer that uses the Kafka protocol cannot be notified of them."""
         if not self._probe.unreadable_headers:
             log.warning(
                 "header ignored topic=%s subscription=%s partition=%d offset=%d: %s",
@@ -359,9 +370,9 @@ class Queue:
         delivery_count = self._deliveries_of(offset) + 1
         if self._policy.delivery == "at_most_once":
             found.settled.append(offset)
-            self._free_key(offset)
+            self._release_next_of_key(offset)
         else:
-            self.deliveries.lease(offset, Lease(number, ends_ms, delivery_count, popped.priority, popped.group))
+            self.deliveries.lease(offset, HeldLease(number, ends_ms, delivery_count, popped.priority, popped.group))
         found.bytes += message.weight_bytes
         found.leased.append(LeasedMessage(message, self._incarnation, number, ends_ms, delivery_count))
 
@@ -371,35 +382,31 @@ class Queue:
 
     def _records_of(self, found: Findings) -> list[LogRecord]:
         return [
-            *self._settled(Kind.SETTLED, found.settled),
-            *self._settled(Kind.EXPIRED, found.expired),
+            *self._settlement_records(Kind.SETTLED, found.settled),
+            *self._settlement_records(Kind.EXPIRED, found.expired),
             *found.records,
         ]
 
-    def _settled(self, kind: Kind, offsets: Iterable[int]) -> list[LogRecord]:
-        """The record that says what became of some messages."""
+    def _settlement_records(self, kind: Kind, offsets: Iterable[int]) -> list[LogRecord]:
         ranges = ranges_of(offsets)
         return [ranges_record(self._subscription.id.bytes, kind, ranges)] if ranges else []
 
-    def _check(self, target: Target) -> RequestError | None:
-        """Whether a message may be acknowledged."""
+    def _check_ack(self, target: Target) -> RequestError | None:
         if target.offset in self.deliveries.leases or not self.progress.is_settled(target.offset):
             lease = self._lease_of(target)
             return lease if isinstance(lease, RequestError) else None
         if target.offset in self.progress.dead:
-            return lease_lost("it is a dead letter: redrive it, or drop it")
+            return lease_lost("the message is a dead letter: redrive or drop it")
         if self._policy.delivery != "exactly_once":
             return None
         if target.lease is None:
             return lease_unnamed()
         if target.lease == (self._incarnation, self._acks.lease_number(target.offset)):
             return None
-        return lease_lost(
-            "it is settled: by another lease, or by one that the broker has forgotten, as it does at a restart"
-        )
+        return lease_lost("the message was settled by another lease, or by one that a restarted broker has forgotten")
 
-    def _lease_of(self, target: Target) -> Lease | RequestError:
-        """The lease that a target names. With exactly-once delivery the id of a message names no lease."""
+    def _lease_of(self, target: Target) -> HeldLease | RequestError:
+        """Return the lease of a target. With exactly-once delivery, a message id does not identify a lease."""
         if target.lease is None and self._policy.delivery == "exactly_once":
             return lease_unnamed()
         lease = self.deliveries.leases.get(target.offset)
@@ -408,42 +415,45 @@ class Queue:
             if is_new and self._source.get(target.offset, SMALL_BYTES) is None:
                 return no_message(target.offset)
             if self.progress.is_settled(target.offset):
-                return lease_lost("it is settled already")
+                return lease_lost("the message is settled already")
             if target.lease is None:
-                return lease_lost("it is not leased now: its lease has ended, or it was never leased")
-            return lease_lost("the lease has ended: the message is delivered again")
+                return lease_lost("the message is not leased: its lease has ended, or it was never leased")
+            return lease_lost("the lease has ended: the message will be delivered again")
         if target.lease is not None and target.lease != (self._incarnation, lease.number):
             return lease_lost("the lease has ended, and the message was leased again")
         return lease
 
-    def _held(self, targets: Sequence[Target]) -> tuple[Settled, list[tuple[int, Lease]]]:
-        """Take the leases of these, as far as they hold. A message that is named twice is taken once."""
-        found = [self._lease_of(target) for target in targets]
+    def _take_leases(self, targets: Sequence[Target]) -> tuple[Settled, list[tuple[int, HeldLease]]]:
+        """Remove the valid leases of the targets. A message that is targeted twice counts once."""
+        leases_or_errors = [self._lease_of(target) for target in targets]
         leases = {
-            target.offset: lease for target, lease in zip(targets, found, strict=True) if isinstance(lease, Lease)
+            target.offset: lease
+            for target, lease in zip(targets, leases_or_errors, strict=True)
+            if isinstance(lease, HeldLease)
         }
         for offset in leases:
             del self.deliveries.leases[offset]
-        return tuple(each if isinstance(each, RequestError) else None for each in found), list(leases.items())
+        errors = tuple(entry if isinstance(entry, RequestError) else None for entry in leases_or_errors)
+        return errors, list(leases.items())
 
     def _settle_leases(self, offsets: Iterable[int]) -> None:
         for offset in offsets:
             del self.deliveries.leases[offset]
-            self._free_key(offset)
+            self._release_next_of_key(offset)
 
-    def _remember(self, target: Target) -> None:
-        """Keep which lease acknowledged a message: a client that has lost the answer repeats the ack."""
+    def _remember_ack(self, target: Target) -> None:
+        """Store the lease of an ack, because a client that lost the response repeats the ack."""
         if self._policy.delivery == "exactly_once" and target.lease is not None:
             self._acks.add(target.offset, target.lease[1])
 
-    def _fail(self, leases: Iterable[tuple[int, Lease]], now_ms: int, delay_ms: int | None) -> list[LogRecord]:
+    def _fail(self, leases: Iterable[tuple[int, HeldLease]], now_ms: int, delay_ms: int | None) -> list[LogRecord]:
         attempts: list[tuple[int, Attempt]] = []
         records: list[LogRecord] = []
         for offset, lease in leases:
             limit = self._policy.max_deliveries
             if limit and lease.delivery_count >= limit:
                 reason = f"delivered {lease.delivery_count} times"
-                records.append(self._doom(offset, lease.delivery_count, reason, now_ms))
+                records.append(self._dead_letter(offset, lease.delivery_count, reason, now_ms))
                 continue
             wait_ms = self._backoff_ms(lease.delivery_count) if delay_ms is None else delay_ms
             attempt = Attempt(lease.delivery_count, self._first_failure_ms(offset, now_ms), now_ms, now_ms + wait_ms)
@@ -451,11 +461,11 @@ class Queue:
             self.deliveries.retry(offset, attempt, lease.priority, lease.group, now_ms)
         return [failed(self._subscription.id, attempts), *records] if attempts else records
 
-    def _doom(self, offset: int, deliveries: int, reason: str, now_ms: int) -> LogRecord:
+    def _dead_letter(self, offset: int, deliveries: int, reason: str, now_ms: int) -> LogRecord:
         attempt = Attempt(deliveries, self._first_failure_ms(offset, now_ms), now_ms, now_ms, reason)
-        self.deliveries.doomed[offset] = attempt
-        self._free_key(offset)
-        return doomed(self._subscription.id, offset, attempt)
+        self.deliveries.dead_lettering[offset] = attempt
+        self._release_next_of_key(offset)
+        return dead_lettering(self._subscription.id, offset, attempt)
 
     def _first_failure_ms(self, offset: int, now_ms: int) -> int:
         attempt = self.progress.attempts.get(offset)
@@ -478,18 +488,12 @@ class Queue:
             return NO_GROUP
         try:
             message = self._source.get(offset)
-        except StorageFailure:  # Its turn is the least that is wrong then.
+        except StorageFailure:  # An unreadable message needs no fairness group.
             return NO_GROUP
         return NO_GROUP if message is None else group_of(message, self._policy.fair_by)
 
-    def _free_key(self, offset: int) -> None:
-        """The next message of the same key may go."""
+    def _release_next_of_key(self, offset: int) -> None:
         if self.deliveries.keys is not None:
             following = self.deliveries.keys.settled(offset)
             if following is not None:
                 self.deliveries.available.push(following, DEFAULT_PRIORITY, 0)
-
-
-def _order(policy: Policy) -> tuple[object, ...]:
-    """What of a policy the index of its messages depends on."""
-    return policy.ordering, policy.fair_by, policy.priority_ageing_ms

@@ -1,4 +1,4 @@
-"""When each subscription of a partition has to be looked at next: the first of thousands is found without a search."""
+"""The next deadline of each subscription of a partition, in a heap."""
 
 from heapq import heapify, heappop, heappush
 from uuid import UUID
@@ -7,14 +7,14 @@ _STALE_COUNT = 1_000
 
 
 class Timetable:
-    """See the module's docstring. A subscription has one time at most."""
+    """At most one deadline per subscription; see the module's docstring."""
 
     def __init__(self) -> None:
         self._times_ms: dict[UUID, int] = {}
         self._heap: list[tuple[int, UUID]] = []
 
     def set(self, subscription: UUID, time_ms: int | None) -> None:
-        """Look at a subscription at a time, and not at the one before; None for never."""
+        """Replace a subscription's deadline; None removes it."""
         if time_ms == self._times_ms.get(subscription):
             return
         if time_ms is None:
@@ -23,17 +23,17 @@ class Timetable:
         self._times_ms[subscription] = time_ms
         heappush(self._heap, (time_ms, subscription))
         if len(self._heap) > 2 * len(self._times_ms) + _STALE_COUNT:
-            self._heap = [(each_ms, each) for each, each_ms in self._times_ms.items()]
+            self._heap = [(deadline_ms, identity) for identity, deadline_ms in self._times_ms.items()]
             heapify(self._heap)
 
     def first_ms(self) -> int | None:
-        """The earliest time of all."""
+        """Return the earliest deadline."""
         while self._heap and self._times_ms.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int) -> list[UUID]:
-        """The subscriptions whose time has come; they have none any more."""
+        """Remove and return the subscriptions whose deadline has passed."""
         due: list[UUID] = []
         while (first_ms := self.first_ms()) is not None and first_ms <= now_ms:
             due.append(heappop(self._heap)[1])

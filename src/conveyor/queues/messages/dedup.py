@@ -1,16 +1,17 @@
-"""Messages that were published twice: known by `conveyor-dedup-id`, within a window of time, in one partition.
+"""Deduplication of messages by `conveyor-dedup-id`, within a time window, in one partition.
 
-What is known is what the log says: an index of ids is made from the partition's records, and holds nothing else. Time
-is the records' own timestamps.
+The index of ids is built from the partition's records and holds nothing else. Ages are computed from record timestamps.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 
+import msgspec
+
 from conveyor.kernel.ids import NO_TIMESTAMP
-from conveyor.records.batch import BatchHeader, iterate_batches
+from conveyor.log.batch_reading import StoredBatch
+from conveyor.records.batch import BatchHeader
 from conveyor.records.compression import Unpacked, contains, cut_out
 from conveyor.records.message_attributes import DEDUP_ID, last_header
 from conveyor.records.record import Header, UnreadableBatch, raw_records, unpacked_records
@@ -19,9 +20,8 @@ _NAME = DEDUP_ID.encode()
 _DIGEST_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class KnownId:
-    """An id's digest, and the record that brought it."""
+class KnownId(msgspec.Struct, frozen=True):
+    """The digest of an id, and the offset and timestamp of its record."""
 
     digest: bytes
     offset: int
@@ -29,7 +29,7 @@ class KnownId:
 
 
 class DedupIndex:
-    """The ids of one partition, in the order of their offsets; beyond `max_ids` the longest known is forgotten."""
+    """The ids of one partition in offset order. Above `max_ids` the oldest id is dropped."""
 
     __slots__ = ("_known", "_max_ids")
 
@@ -41,12 +41,12 @@ class DedupIndex:
         return len(self._known)
 
     def find(self, digest: bytes, now_ms: int, window_ms: int) -> int | None:
-        """The offset of the record with an id, if it is not older than the window."""
-        known = self._known.get(digest)
-        return None if known is None or now_ms - known[1] >= window_ms else known[0]
+        """Return the offset of an id's record if it is within the window."""
+        entry = self._known.get(digest)
+        return None if entry is None or now_ms - entry[1] >= window_ms else entry[0]
 
     def add(self, known: KnownId, window_ms: int) -> None:
-        """Take a record that is in the log. The first of an id stays, until its window is over."""
+        """Add an appended record. The first record of an id stays until its window has passed."""
         digest, timestamp_ms = known.digest, known.timestamp_ms
         if self.find(digest, timestamp_ms, window_ms) is not None:
             return
@@ -59,32 +59,32 @@ class DedupIndex:
             self._known.popitem(last=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deduplicated:
-    """What of a batch is new.
+class Deduplicated(msgspec.Struct, frozen=True, kw_only=True):
+    """The new part of a batch.
 
-    header, content: of the batch without the records that are known; None if nothing is left that has to be appended.
-    duplicates: offset of the first, by a record's number in its batch. repeats: the number of the first, where that is
-    in the same batch. fresh: what to add to the index, offsets counted from the batch's.
+    header, content: the batch without its duplicates; content is None if nothing needs to be appended.
+    duplicates: by a record's offset delta in the batch, the offset of the earlier record.
+    repeats: the same for an earlier record in this batch, whose offset delta it gives.
+    fresh: ids to add to the index, with offsets relative to the batch.
     """
 
     header: BatchHeader
     content: Unpacked | None
-    duplicates: Mapping[int, int] = field(default_factory=dict)
-    repeats: Mapping[int, int] = field(default_factory=dict)
+    duplicates: Mapping[int, int] = msgspec.field(default_factory=dict)
+    repeats: Mapping[int, int] = msgspec.field(default_factory=dict)
     fresh: tuple[KnownId, ...] = ()
 
 
 def has_ids(content: Unpacked) -> bool:
-    """Whether it is worth looking for ids among unpacked records."""
+    """Whether any record of a batch may have an id."""
     return contains(content, _NAME)
 
 
 def deduplicate(header: BatchHeader, content: Unpacked, index: DedupIndex, now_ms: int, window_ms: int) -> Deduplicated:
-    """Leave out the records whose id is known. Raises UnreadableBatch.
+    """Leave out the records with a known id. Raises UnreadableBatch.
 
-    The others keep their numbers, so that a producer finds them where it counts them. A batch of an idempotent
-    producer of which nothing is left is appended empty: its sequence numbers are used up.
+    The remaining records keep their offset deltas, which the producer uses to find them. If nothing remains of an
+    idempotent producer's batch, an empty batch is appended, because its sequence numbers are used up.
     """
     kept: list[tuple[int, int]] = []
     kept_count, newest_ms = 0, NO_TIMESTAMP
@@ -105,9 +105,9 @@ def deduplicate(header: BatchHeader, content: Unpacked, index: DedupIndex, now_m
                 fresh[digest] = KnownId(digest, offset_delta, timestamp_ms)
     if kept_count == header.records_count:
         return Deduplicated(header=header, content=content, fresh=tuple(fresh.values()))
-    left = header._replace(records_count=kept_count, max_timestamp=newest_ms if kept else header.max_timestamp)
+    remaining = header._replace(records_count=kept_count, max_timestamp=newest_ms if kept else header.max_timestamp)
     return Deduplicated(
-        header=left,
+        header=remaining,
         content=cut_out(content, kept) if kept or header.producer_id >= 0 else None,
         duplicates=duplicates,
         repeats=repeats,
@@ -116,7 +116,7 @@ def deduplicate(header: BatchHeader, content: Unpacked, index: DedupIndex, now_m
 
 
 def ids_of_records(header: BatchHeader, content: Unpacked) -> list[KnownId]:
-    """Every id in a batch. Raises UnreadableBatch."""
+    """Return every id in a batch. Raises UnreadableBatch."""
     base_offset = header.base_offset
     return [
         KnownId(digest, base_offset + offset_delta, timestamp_ms)
@@ -125,16 +125,16 @@ def ids_of_records(header: BatchHeader, content: Unpacked) -> list[KnownId]:
     ]
 
 
-def ids_of_log(content: bytes, oldest_ms: int) -> tuple[list[KnownId], int]:
-    """The ids in what was read of a log, without batches that are older than that; and the offset behind it.
+def ids_of_log(batches: Iterable[StoredBatch], oldest_ms: int) -> tuple[list[KnownId], int]:
+    """Return the ids in a chunk of a log, and the next offset. Batches older than `oldest_ms` are skipped.
 
-    A batch that cannot be read, which a plain topic stores, has none.
+    An unreadable batch, which a plain topic may contain, has no ids.
     """
     known: list[KnownId] = []
     next_offset = 0
-    for position, header in iterate_batches(content):
+    for header, _, content in batches:
         if header.max_timestamp >= oldest_ms:
-            known += _ids_of_batch(content[position : position + header.size])
+            known += _ids_of_batch(content)
         next_offset = header.next_offset
     return known, next_offset
 
@@ -148,13 +148,13 @@ def _ids_of_batch(batch: bytes) -> list[KnownId]:
 
 
 def dedup_digest(headers: Sequence[Header]) -> bytes | None:
-    """What stands for a record's id, in as many bytes however long that is; None if it has none."""
+    """Return the fixed-size digest of a record's id, or None if it has no id."""
     text = last_header(headers, DEDUP_ID) if headers else None
     return blake2b(text, digest_size=_DIGEST_BYTES).digest() if text else None
 
 
 def _extend(ranges: list[tuple[int, int]], start: int, end: int) -> None:
-    """Add [start, end) to ranges that rise; neighbours are one."""
+    """Append [start, end) to ascending ranges, merging it with an adjacent last range."""
     if ranges and ranges[-1][1] == start:
         ranges[-1] = (ranges[-1][0], end)
     else:

@@ -1,6 +1,7 @@
-"""What the index of a subscription needs to know of the messages of a batch, before anybody reads them.
+"""Extracts from a batch what the index of a subscription needs, before any message is leased.
 
-Most batches hold plain messages only, which one search for the headers' common prefix tells: they become one run.
+Most batches contain only messages without queue headers. One search for the headers' common prefix detects this, and
+the whole batch becomes one run.
 """
 
 from bisect import bisect_left, bisect_right
@@ -9,18 +10,20 @@ from typing import NamedTuple
 
 from conveyor.kernel.ports import FileSlice
 from conveyor.log.record_source import SMALL_BYTES, SMALL_RECORDS, MessageSource, SourceBatch
-from conveyor.queues.delivery.available import NO_GROUP
 from conveyor.records.batch import COMPRESSION_MASK, CONTROL, BatchHeader
 from conveyor.records.compression import MAX_UNPACKED_BYTES
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import DEFAULT_PRIORITY, PREFIX, last_header, read_attributes
 from conveyor.records.record import Header, Record, UnreadableBatch, raw_records, read_record
 
+NO_GROUP = ""
+"""The fairness group of a message that names none."""
+
 _MARK = PREFIX.encode()
 
 
 def group_of(message: Message, fair_by: str | None) -> str:
-    """The group that takes turns with others: the value of a header."""
+    """Return the fairness group of a message: the value of the header `fair_by`."""
     return _group(message.headers, fair_by)
 
 
@@ -30,7 +33,9 @@ def _group(headers: Sequence[Header], fair_by: str | None) -> str:
 
 
 class Scanned(NamedTuple):
-    """Neighbours [start, end) of one kind. due_ms: 0 if they are due at once; expires_ms: 0 if they never do."""
+    """Adjacent messages [start, end) with equal attributes. due_ms: 0 if due at once; expires_ms: 0 if they never
+    expire.
+    """
 
     start: int
     end: int
@@ -42,7 +47,7 @@ class Scanned(NamedTuple):
 
 
 class BatchScan:
-    """One batch, looked through once for each way that somebody wants it grouped; one of many records part by part.
+    """One batch, scanned once for each header that groups its messages. A batch of many records is scanned in parts.
 
     limit_bytes: see `MessageSource.open`.
     """
@@ -63,23 +68,23 @@ class BatchScan:
         self._found: dict[tuple[str | None, int], tuple[list[Scanned], int]] = {}
 
     def runs(self, fair_by: str | None, start_offset: int = 0) -> tuple[list[Scanned], int]:
-        """Its messages in the order of their offsets, from one on at least, and the offset behind them.
+        """Return the batch's messages from about `start_offset` on, in offset order, and the next offset to scan.
 
-        fair_by: the header that names their groups. A batch that cannot be read has no messages. Raises StillPacked.
+        fair_by: the header that names the fairness group. An unreadable batch has no messages. Raises StillPacked.
         """
-        place = (fair_by, start_offset)
-        found = self._found.get(place)
-        if found is not None:
-            return found
+        cache_key = (fair_by, start_offset)
+        scanned = self._found.get(cache_key)
+        if scanned is not None:
+            return scanned
         try:
             if self._has_parts(fair_by):
-                found = self._part(fair_by, start_offset)
+                scanned = self._part(fair_by, start_offset)
             else:
-                found = list(self._scan(fair_by)), self.header.next_offset
-        except UnreadableBatch:  # The broker does not look inside what it stores.
-            found = [], self.header.next_offset
-        self._found[place] = found
-        return found
+                scanned = list(self._scan(fair_by)), self.header.next_offset
+        except UnreadableBatch:  # A plain topic stores batches without checking their records.
+            scanned = [], self.header.next_offset
+        self._found[cache_key] = scanned
+        return scanned
 
     def _scan(self, fair_by: str | None) -> Iterator[Scanned]:
         header = self.header
@@ -93,13 +98,13 @@ class BatchScan:
             yield from _joined(self._scanned(fair_by))
 
     def _has_parts(self, fair_by: str | None) -> bool:
-        """Whether its records are too many, or too large, for one turn of the loop. Raises as `_is_plain`."""
+        """Whether the batch is too large to scan in one loop tick. Raises as `_is_plain`."""
         if self.header.attributes & CONTROL or not self.header.records_count or self._is_plain(fair_by):
             return False
         return not self._opened().is_small
 
     def _is_plain(self, fair_by: str | None) -> bool:
-        """Whether all of its messages ask for nothing. Raises UnreadableBatch, StillPacked."""
+        """Whether no message of the batch has queue headers. Raises UnreadableBatch, StillPacked."""
         if fair_by is not None:
             return False
         if not self.header.attributes & COMPRESSION_MASK:
@@ -122,7 +127,9 @@ class BatchScan:
             end = opened.positions[first] + SMALL_BYTES
             last = max(first + 1, bisect_right(opened.positions, end, first, last + 1) - 1)
         records = [self._record(opened, index) for index in range(first, last)]
-        runs = list(_joined(_scanned(each.offset, each.timestamp_ms, each.headers, fair_by) for each in records))
+        runs = list(
+            _joined(_scanned(record.offset, record.timestamp_ms, record.headers, fair_by) for record in records)
+        )
         is_rest = last >= count
         return runs, self.header.next_offset if is_rest else runs[-1].end
 
@@ -141,14 +148,14 @@ def _scanned(offset: int, timestamp_ms: int, headers: Sequence[Header], fair_by:
 
 
 def _joined(messages: Iterable[Scanned]) -> Iterator[Scanned]:
-    """One run for neighbours that are alike."""
+    """Merge adjacent messages with equal attributes into runs."""
     last: Scanned | None = None
-    for each in messages:
-        if last is not None and last.end == each.start and last[2:5] == each[2:5] and last.group == each.group:
-            last = last._replace(end=each.end)
+    for message in messages:
+        if last is not None and last.end == message.start and last[2:5] == message[2:5] and last.group == message.group:
+            last = last._replace(end=message.end)
             continue
         if last is not None:
             yield last
-        last = each
+        last = message
     if last is not None:
         yield last

@@ -1,13 +1,12 @@
-"""A filter's expression, checked before it is taken: all that can be said of it without a message is said here.
+"""Checks a filter expression before it is stored: every check that needs no message.
 
-So that no expression can hold up a broker, the following is refused:
-
-- an expression of more than MAX_CHARACTERS, or one that costs more than MAX_COST_NS on an empty message already
-  (`filter_price`);
-- a macro (`exists`, `all`, ...) within another, whose cost is a product of lengths; and `map`, whose result may be as
-  large as the product of two parts of a message;
-- a regular expression that is not a literal, or is large; a literal is compiled once, by RE2, whose time is linear in
-  the text.
+The following is refused, so that no expression can block a broker:
+- an expression with more than MAX_CHARACTERS, or one that costs more than MAX_COST_NS on an empty message
+(`filter_price`);
+- a macro (`exists`, `all`, ...) within another macro, whose cost is a product of lengths; and `map`, whose result may
+be as large as the product of two parts of a message;
+- a regular expression that is large or is not a literal. A literal is compiled once, by RE2, whose time is linear in
+the text.
 """
 
 import re
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 MAX_CHARACTERS = 4096
 MAX_COST_NS = 20_000_000
-"""What evaluating a filter on one message may cost at most, by its price."""
+"""The highest cost of evaluating a filter on one message, as computed by `filter_price`."""
 FUNCTIONS = (
     "bytes", "contains", "double", "duration", "dyn", "endsWith", "getDate", "getDayOfMonth", "getDayOfWeek",
     "getDayOfYear", "getFullYear", "getHours", "getMilliseconds", "getMinutes", "getMonth", "getSeconds", "has", "int",
@@ -35,22 +34,23 @@ FUNCTIONS = (
 TYPES = frozenset({"bool", "bytes", "double", "int", "list", "map", "null_type", "string", "uint"})
 
 _MATCHES, _OWN_MATCHES = "matches", "rematch"
-"""Of the same length, so that columns stay what they are."""
+"""Both names have the same length, so that columns in error messages stay correct."""
 _MAX_PATTERN_BYTES = 1 << 20
-"""Of a compiled regular expression, and of what it remembers while it searches."""
+"""The memory limit of a compiled regular expression and of its search state."""
 _MAX_INSTRUCTIONS = 10_000
-"""Of all compiled regular expressions of a filter."""
+"""The limit for all compiled regular expressions of a filter together."""
 
 _PARSE_ERROR = re.compile(r"ERROR: <input>:(\d+):(\d+): (?:Syntax error: )?(.*)")
 _REASONS = (
-    (re.compile(r"token recognition error at: '= ?.*"), "`=` compares nothing: write `==`"),
-    (re.compile(r"token recognition error at: '['\"].*"), "this quote is not closed"),
-    (re.compile(r"token recognition error at: '(.*)'"), r"`\1` is not understood"),
-    (re.compile(r"(?:mismatched|extraneous|no viable alternative at) input '<EOF>'.*"), "it ends too early"),
+    (re.compile(r"token recognition error at: '= ?.*"), "`=` is not a comparison: write `==`"),
+    (re.compile(r"token recognition error at: '['\"].*"), "the string is not closed"),
+    (re.compile(r"token recognition error at: '(.*)'"), r"`\1` is not a valid character"),
+    (re.compile(r"(?:mismatched|extraneous|no viable alternative at) input '<EOF>'.*"),
+     "the expression ends too early"),
     (re.compile(r"(?:mismatched|extraneous|no viable alternative at) input '(.*?)' expecting.*"),
      r"`\1` is not expected here"),
     (re.compile(r"missing '(.)' at .*"), r"`\1` is missing"),
-    (re.compile(r".*ecursion.*"), "it nests too deeply"),
+    (re.compile(r".*ecursion.*"), "the expression nests too deeply"),
 )  # fmt: skip
 _SHOWN_CHARACTERS = 200
 
@@ -59,9 +59,9 @@ OwnFunctions = Mapping[str, Callable[[object, str], bool | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedExpression:
-    """A program that may be executed, with `functions` beside the variables that it names.
+    """A program that is safe to execute, with `functions` and the variables that it names as its context.
 
-    payload_fields: the only fields of `payload` that it looks at; None if it looks at the payload as a whole.
+    payload_fields: the fields of `payload` that it reads; None if it reads the payload as a whole.
     """
 
     program: "Program"
@@ -72,13 +72,16 @@ class CheckedExpression:
 
 
 def check_expression(expression: str, scope: Scope) -> CheckedExpression:
-    """Compile an expression over these variables. Raises RequestError (INVALID_FILTER), pointing into it."""
+    """Compile an expression over the variables of `scope`. Raises RequestError (INVALID_FILTER) with the position
+    of the error.
+    """
     if not expression.strip() or len(expression) > MAX_CHARACTERS:
         raise RequestError(
             ErrorKind.INVALID_FILTER,
-            f"a filter has 1 to {MAX_CHARACTERS} characters, not {len(expression)}; leave it out to get every message",
+            f"a filter has 1 to {MAX_CHARACTERS} characters, not {len(expression)};"
+            " omit the filter to receive every message",
         )
-    from cel import compile as compile_program  # Takes 0.2 s, with its command line: only filters pay for it.
+    from cel import compile as compile_program  # The import takes 0.2 s, so only filters pay for it.
 
     try:
         program = compile_program(expression)
@@ -96,7 +99,7 @@ def check_expression(expression: str, scope: Scope) -> CheckedExpression:
     cost = price(tree, scope, sizes).cost
     if cost.at(0, 1) > MAX_COST_NS:
         raise RequestError(
-            ErrorKind.INVALID_FILTER, "the filter costs too much on every message: use fewer operators, or smaller ones"
+            ErrorKind.INVALID_FILTER, "the filter is too expensive for every message: use fewer or cheaper operators"
         )
     return CheckedExpression(
         program=program,
@@ -108,10 +111,10 @@ def check_expression(expression: str, scope: Scope) -> CheckedExpression:
 
 
 def _refuse_syntax(expression: str, text: str) -> NoReturn:
-    found = _PARSE_ERROR.search(text, text.find("': ERROR") + 1)
-    if found is None:
-        raise RequestError(ErrorKind.INVALID_FILTER, f"the filter is no CEL expression: {text[-_SHOWN_CHARACTERS:]}")
-    line, column, reason = int(found[1]) - 1, int(found[2]) - 1, found[3]
+    error = _PARSE_ERROR.search(text, text.find("': ERROR") + 1)
+    if error is None:
+        raise RequestError(ErrorKind.INVALID_FILTER, f"the filter is not a CEL expression: {text[-_SHOWN_CHARACTERS:]}")
+    line, column, reason = int(error[1]) - 1, int(error[2]) - 1, error[3]
     for pattern, plain in _REASONS:
         if pattern.fullmatch(reason):
             reason = pattern.sub(plain, reason)
@@ -122,16 +125,16 @@ def _refuse_syntax(expression: str, text: str) -> NoReturn:
 def _check_functions(expression: str, nodes: Collection[Node]) -> None:
     for node in nodes:
         if node.kind == "call" and node.name == "map":
-            refuse(expression, node.position, "`map` is not offered: use exists, all or filter")
+            refuse(expression, node.position, "`map` is not supported: use exists, all or filter")
         if node.kind == "call" and node.name not in FUNCTIONS:
             refuse(expression, node.position, f"there is no function `{node.name}`; there are {', '.join(FUNCTIONS)}")
 
 
 def _check_macros(expression: str, node: Node, *, inside_macro: bool) -> None:
-    """None may stand inside another, and each has a variable and a condition."""
+    """Check that no macro is nested in another, and that each has a variable and a condition."""
     is_macro = node.kind == "call" and node.name in MACROS
     if is_macro and inside_macro:
-        refuse(expression, node.position, f"`{node.name}` stands inside another macro: one is the most")
+        refuse(expression, node.position, f"`{node.name}` is nested in another macro, which is not supported")
     if is_macro and not (node.is_method and len(node.parts) == 3 and node.parts[1].kind == "variable"):
         refuse(expression, node.position, f"`{node.name}` takes a variable and a condition: list.{node.name}(x, x > 1)")
     for number, part in enumerate(node.parts):
@@ -139,7 +142,7 @@ def _check_macros(expression: str, node: Node, *, inside_macro: bool) -> None:
 
 
 def _check_variables(expression: str, node: Node, known: Collection[str]) -> frozenset[str]:
-    """Those of the message that are named. A macro's own variable is known within it."""
+    """Return the message variables that are named. A macro's own variable is valid only inside the macro."""
     if node.kind == "variable":
         if node.name not in known and node.name not in TYPES:
             refuse(expression, node.position, f"there is no variable `{node.name}`; there are {', '.join(known)}")
@@ -157,24 +160,24 @@ def _payload_fields(node: Node) -> frozenset[str] | None:
         return frozenset((node.name,))
     if node.kind == "variable" and node.name == "payload":
         return None
-    found: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
     for part in node.parts:
         fields = _payload_fields(part)
         if fields is None:
             return None
-        found |= fields
-    return found
+        names |= fields
+    return names
 
 
 def _compile_patterns(expression: str, nodes: Collection[Node]) -> "dict[str, re2._Regexp[str]]":
-    """The argument of each `matches`, by its literal. Raises RequestError if it is not one literal."""
+    """Compile the argument of each `matches`, by its literal. Raises RequestError if it is not one literal."""
     patterns: dict[str, re2._Regexp[str]] = {}
     instructions = 0
     for node in nodes:
         if node.kind != "call" or node.name != _MATCHES:
             continue
         if not node.is_method or len(node.parts) != 2 or node.parts[1].kind != "string":
-            refuse(expression, node.position, "`matches` takes a regular expression in quotes, and nothing else")
+            refuse(expression, node.position, "`matches` takes exactly one regular expression in quotes")
         literal = node.parts[1]
         if literal.name[0] in "bB" or literal.name[1] in "bB":
             refuse(expression, literal.position, "`matches` takes text, not bytes")
@@ -183,7 +186,9 @@ def _compile_patterns(expression: str, nodes: Collection[Node]) -> "dict[str, re
             instructions += pattern.programsize
         if instructions > _MAX_INSTRUCTIONS:
             refuse(
-                expression, literal.position, f"regular expressions compile to above {_MAX_INSTRUCTIONS} instructions"
+                expression,
+                literal.position,
+                f"the regular expressions compile to more than {_MAX_INSTRUCTIONS} instructions",
             )
     return patterns
 
@@ -215,7 +220,9 @@ def _with_own_matches(expression: str, nodes: Collection[Node]) -> str:
 
 
 def _own_functions(patterns: "Mapping[str, re2._Regexp[str]]") -> OwnFunctions:
-    """`rematch` answers null for what is no text: an exception would be a line of the `cel` package's own log."""
+    """`rematch` returns null for anything but text: for an exception, the `cel` package would write a log line of
+    its own.
+    """
     if not patterns:
         return {}
     compiled = {_text_of(literal): pattern for literal, pattern in patterns.items()}

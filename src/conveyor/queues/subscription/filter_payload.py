@@ -1,7 +1,7 @@
-"""A message's value as the JSON that a filter looks at, with what it will cost to decode.
+"""A message's value as JSON for a filter, with a bound on the cost of decoding it.
 
-The price is taken of the bytes of those fields that the filter names, before anything is made of them: commas, quotes,
-colons and brackets bound how many values there can be. All other fields are skipped.
+The cost is computed from the bytes of the fields that the filter names, before they are decoded: the counts of commas,
+quotes, colons and brackets bound the number of values. All other fields are skipped.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,11 +12,11 @@ import msgspec
 _SCANNED_BYTE_NS = 4
 _BYTE_NS = 3
 _MARKS_NS = ((b",", 200), (b'"', 600), (b":", 600), (b"[", 1_200), (b"{", 1_200))
-"""A string has two quotes; a field of an object a colon, beside its key and its value."""
+"""A string has two quotes. A field of an object has a colon, besides its key and its value."""
 
 
 class RawPayload:
-    """The JSON of the fields that were found, or of the whole value (`whole`); None where it is not JSON."""
+    """The JSON of the named fields, or of the whole value (`whole`). Decodes to None if it is not JSON."""
 
     __slots__ = ("_fields", "_whole", "elements", "weight_ns")
 
@@ -43,7 +43,7 @@ class RawPayload:
 
 
 class PayloadReader:
-    """Reads the payloads for one filter. fields: those that it names; None if it looks at the payload as a whole."""
+    """Reads payloads for one filter. fields: the named fields; None if the filter reads the payload as a whole."""
 
     __slots__ = ("_decoder", "_names")
 
@@ -54,20 +54,22 @@ class PayloadReader:
         self._decoder: msgspec.json.Decoder[Any] | None = None
         if self._names is not None:
             raw = (msgspec.Raw | msgspec.UnsetType, msgspec.UNSET)
-            named = msgspec.defstruct("Payload", [(name, *raw) for name in self._names], rename=self._names)
-            self._decoder = msgspec.json.Decoder(named)
+            payload_type = msgspec.defstruct("Payload", [(name, *raw) for name in self._names], rename=self._names)
+            self._decoder = msgspec.json.Decoder(payload_type)
 
     def scan_ns(self, value: bytes) -> int:
-        """What `scan` costs at most, and to weigh what it finds."""
+        """Return the highest cost of `scan` and of weighing its result, in ns."""
         return len(value) * _SCANNED_BYTE_NS
 
     def scan(self, value: bytes) -> RawPayload:
-        """Find the fields. What is not an object has none, and is null to a filter that looks at nothing but fields."""
+        """Extract the named fields. A value that is not a JSON object has none, and is null to a filter that reads
+        only fields.
+        """
         if self._decoder is None or self._names is None:
             return RawPayload(whole=value)
         try:
-            found = self._decoder.decode(value)
+            payload = self._decoder.decode(value)
         except (msgspec.MsgspecError, RecursionError):
             return RawPayload()
-        raws = {name: getattr(found, field) for field, name in self._names.items()}
+        raws = {name: getattr(payload, field) for field, name in self._names.items()}
         return RawPayload({name: bytes(raw) for name, raw in raws.items() if raw is not msgspec.UNSET})

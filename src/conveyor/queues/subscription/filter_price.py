@@ -1,17 +1,17 @@
-"""What evaluating a filter may cost: a bound, found from the structure of its expression before any message is seen.
+"""An upper bound on the cost of a filter, computed from its expression before any message is seen.
 
 A bound is a polynomial in two numbers of a message:
 
-    weight   ns that it takes to decode the variables that the expression names, and to hand them to the evaluator
-    rounds   elements that any list, map or string of theirs can have: how often a macro's condition is evaluated
+    weight   ns to decode the variables that the expression names, and to pass them to the evaluator
+    rounds   the most elements in a list, map or string of these variables: how often a macro evaluates its condition
 
-Each operator costs a share of the weight of its operands; `+` makes values whose weight is the sum of its operands; a
-macro (`exists`, ...) evaluates its condition once for each element. Elements of one list have, together, the weight of
-the list: this is why the variable of a macro counts apart (`element`).
+Each operator costs a share of its operands' weight. `+` produces a value whose weight is the sum of its operands. A
+macro (`exists`, ...) evaluates its condition once per element. The elements of one list together have the weight of the
+list, so the variable of a macro is counted separately (`element`).
 
-The shares are measured, and generous: tests/properties/test_filter_price.py holds them against generated expressions
-and messages. What the evaluator does beyond the obvious: a selected field (`payload.l`) is copied each time, and
-`filter` copies its result for each element that it adds.
+The shares are measured, with a margin: tests/properties/test_filter_price.py checks them with generated expressions and
+messages. Two costs of the evaluator are not obvious: it copies a selected field (`payload.l`) each time, and `filter`
+copies its result for each element that it adds.
 """
 
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ MACROS = ("all", "exists", "exists_one", "existsOne", "filter")
 _NODE_NS = 300
 _ROUND_NS = 1_000
 _CALL_NS = 3_000
-"""Of a function that is written in Python (`matches`)."""
+"""The cost of a function written in Python (`matches`)."""
 _COPIED = 0.2
 _COMPARED = 0.7
 _JOINED = 0.7
 _SEARCHED = 1.0
 _PARSED = 15.0
 _MATCHED = 2.5
-"""For each instruction of a compiled pattern: RE2 simulates them all where it runs out of memory for states."""
+"""For each instruction of a compiled pattern: RE2 simulates all of them when it runs out of memory for states."""
 
 
 class Amount(NamedTuple):
@@ -44,35 +44,37 @@ class Amount(NamedTuple):
     round_weights: float = 0
 
     def plus(self, other: "Amount") -> "Amount":
-        return Amount(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        return Amount(*(first + second for first, second in zip(self, other, strict=True)))
 
     def times(self, factor: float) -> "Amount":
-        return Amount(*(mine * factor for mine in self))
+        return Amount(*(coefficient * factor for coefficient in self))
 
     def at(self, weight: float, rounds: float) -> float:
-        """For one message."""
+        """Evaluate the polynomial for one message."""
         return self.fixed + self.weight * weight + (self.rounds + self.round_weights * weight) * rounds
 
 
 NOTHING = Amount()
 MESSAGE = Amount(weight=1)
 _SMALL = Amount(fixed=32)
-"""A number, a truth value, a time."""
+"""The size of a number, a boolean or a time."""
 _ELEMENT = Amount(element=1)
 
 Scope = Mapping[str, Amount]
-"""Variables by the size of their values."""
+"""The size of each variable's value."""
 
 
 class Priced(NamedTuple):
-    """cost: to evaluate a node and all below it; size: of its value at most, in the same unit."""
+    """cost: of evaluating a node and its children. size: the largest size of its value. Both in ns."""
 
     cost: Amount
     size: Amount
 
 
 def price(node: Node, scope: Scope, patterns: Mapping[str, int]) -> Priced:
-    """patterns: how many instructions the regular expressions have, by their literals."""
+    """Return the cost and size of a node. patterns: the instruction count of each regular expression, by its
+    literal.
+    """
     if node.kind == "call" and node.name in MACROS:
         return _price_macro(node, scope, patterns)
     parts = [price(part, scope, patterns) for part in node.parts]
@@ -85,22 +87,22 @@ def price(node: Node, scope: Scope, patterns: Mapping[str, int]) -> Priced:
 def _price_macro(node: Node, scope: Scope, patterns: Mapping[str, int]) -> Priced:
     source, variable, condition = node.parts
     cost, size = price(source, scope, patterns)
-    each, _ = price(condition, {**scope, variable.name: _ELEMENT}, patterns)
+    round_cost, _ = price(condition, {**scope, variable.name: _ELEMENT}, patterns)
     if node.name == "filter":
-        each = each.plus(size.times(_COPIED))
-    once, of_message = (len(source.parts), 0.0) if source.kind == "list" else (size.fixed, size.weight)
+        round_cost = round_cost.plus(size.times(_COPIED))
+    fixed_rounds, rounds_per_weight = (len(source.parts), 0.0) if source.kind == "list" else (size.fixed, size.weight)
     looped = Amount(
-        fixed=once * (each.fixed + _ROUND_NS) + each.element * size.fixed,
-        weight=once * each.weight + each.element * size.weight,
-        rounds=of_message * (each.fixed + _ROUND_NS),
-        round_weights=of_message * each.weight,
+        fixed=fixed_rounds * (round_cost.fixed + _ROUND_NS) + round_cost.element * size.fixed,
+        weight=fixed_rounds * round_cost.weight + round_cost.element * size.weight,
+        rounds=rounds_per_weight * (round_cost.fixed + _ROUND_NS),
+        round_weights=rounds_per_weight * round_cost.weight,
     )
     result = size if node.name == "filter" else _SMALL
     return Priced(cost.plus(looped).plus(size.times(_COPIED)).plus(Amount(fixed=_NODE_NS)), result)
 
 
 def _price_node(node: Node, sizes: list[Amount], scope: Scope, patterns: Mapping[str, int]) -> Priced:
-    """What a node costs beside its parts."""
+    """Return the cost of a node without its parts."""
     if node.kind == "string":
         return Priced(NOTHING, Amount(fixed=_SMALL.fixed + len(node.name)))
     if node.kind == "variable":
@@ -131,7 +133,7 @@ def _price_operator(node: Node, sizes: list[Amount]) -> Priced:
 
 
 def _price_sum(sizes: list[Amount]) -> Priced:
-    """Each `+` of a chain makes a value of all before it."""
+    """Each `+` in a chain builds a value of all operands before it."""
     cost, total = NOTHING, sizes[0]
     for size in sizes[1:]:
         total = total.plus(size)
@@ -140,7 +142,7 @@ def _price_sum(sizes: list[Amount]) -> Priced:
 
 
 def _price_search(node: Node, sizes: list[Amount]) -> Amount:
-    """Of `in`: a list is compared element by element, a map looks for the hash."""
+    """The cost of `in`: a list is compared element by element, a map is searched by hash."""
     wanted, searched = sizes
     if node.parts[1].kind == "list":
         return min(searched, wanted.times(len(node.parts[1].parts)), key=_order)

@@ -1,8 +1,9 @@
-"""The tree of a filter's expression: the grammar of CEL (github.com/google/cel-spec, doc/langdef.md), without messages.
+"""The syntax tree of a filter expression: the grammar of CEL (github.com/google/cel-spec, doc/langdef.md), without
+messages.
 
-The `cel` package checks the syntax first, and shows no tree of its own. This parser reads what the package has taken,
-so that functions, variables and the price of an expression are found in its structure. It refuses everything that it
-does not know.
+The `cel` package checks the syntax first but exposes no tree. This parser reads expressions that the package has
+accepted, so that functions, variables and the cost of an expression can be found in its structure. It refuses
+everything that it does not recognise.
 """
 
 import re
@@ -22,7 +23,7 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _OPERATORS = (("||",), ("&&",), ("==", "!=", "<", "<=", ">", ">=", "in"), ("+", "-"), ("*", "/", "%"))
-"""From the loosest to the tightest; those of one level are read from the left."""
+"""From the lowest to the highest precedence. Operators of one level are left-associative."""
 _LEVELS = {operator: level for level, operators in enumerate(_OPERATORS) for operator in operators}
 _CONSTANTS = ("true", "false", "null")
 _MAX_DEPTH = 40
@@ -34,8 +35,8 @@ class Node(NamedTuple):
 
     kind: "string", "number" (and true, false, null), "variable", "select", "index", "call", "operator", "list", "map".
     name: the text of a constant, or the name of a variable, field, function or operator; "?:" and "!" are operators.
-    parts: operands in their order; of a map keys and values by turns; of a method the target comes first.
-    An operator that follows itself, as in `a + b + c`, is one node with all operands.
+    parts: the operands in order. A map has alternating keys and values; a method has its target first.
+    A chain of one operator, as in `a + b + c`, is one node with all operands.
     """
 
     kind: str
@@ -46,31 +47,31 @@ class Node(NamedTuple):
 
 
 def parse_expression(expression: str) -> Node:
-    """Raises RequestError (INVALID_FILTER), pointing into the expression."""
+    """Parse an expression. Raises RequestError (INVALID_FILTER) with the position of the error."""
     return _Parser(expression).parse()
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """A node and all below it."""
+    """Yield a node and all its descendants."""
     yield node
     for part in node.parts:
         yield from walk(part)
 
 
 def refuse(expression: str, position: int, reason: str) -> NoReturn:
-    """Raises RequestError (INVALID_FILTER) with the line, and a caret under the position."""
+    """Raise RequestError (INVALID_FILTER) with the line, and a caret under the position."""
     before = expression[:position]
     line, column = before.count("\n"), position - (before.rfind("\n") + 1)
     refuse_at(expression, line, column, reason)
 
 
 def refuse_at(expression: str, line: int, column: int, reason: str) -> NoReturn:
-    """The same, by line and column, both from 0."""
+    """Raise the same by line and column, both from 0."""
     text = (expression.split("\n")[line : line + 1] or [""])[0].replace("\t", " ")
     start = max(0, column - _SHOWN_CHARACTERS // 2)
     shown = text[start : start + _SHOWN_CHARACTERS]
     where = f"line {line + 1}, column {column + 1}"
-    message = f"the filter is wrong at {where}: {reason}\n  {shown}\n  {' ' * (column - start)}^"
+    message = f"the filter has an error at {where}: {reason}\n  {shown}\n  {' ' * (column - start)}^"
     raise RequestError(ErrorKind.INVALID_FILTER, message)
 
 
@@ -81,7 +82,7 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """One expression, read from the left."""
+    """A recursive descent parser for one expression."""
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
@@ -105,7 +106,7 @@ class _Parser:
         return token
 
     def _takes(self, mark: str) -> bool:
-        """Whether the mark comes next; then it is taken."""
+        """Consume the next token if it is this mark. Returns whether it was."""
         found = self._token.kind == "mark" and self._token.text == mark
         self._next += found
         return found
@@ -119,13 +120,13 @@ class _Parser:
         refuse(
             self._expression,
             token.position,
-            f"`{token.text}` is not offered here" if token.text else "it ends too early",
+            f"`{token.text}` is not supported here" if token.text else "the expression ends too early",
         )
 
     def _deeper(self, by: int) -> None:
         self._depth += by
         if self._depth > _MAX_DEPTH:
-            refuse(self._expression, self._token.position, "it nests too deeply")
+            refuse(self._expression, self._token.position, "the expression nests too deeply")
 
     def _conditional(self) -> Node:
         self._deeper(1)
@@ -139,7 +140,7 @@ class _Parser:
         return node
 
     def _operation(self, level: int) -> Node:
-        """Operators of a level and of tighter ones."""
+        """Parse operators of at least a precedence level."""
         node = self._unary()
         chained = 0
         while (found := self._level()) >= level:
@@ -213,7 +214,7 @@ class _Parser:
         return Node("variable", token.text, token.position)
 
     def _list(self, end: str) -> tuple[Node, ...]:
-        """Expressions up to a closing mark; one comma may follow the last."""
+        """Parse expressions up to a closing mark; a comma may follow the last."""
         found: list[Node] = []
         while not self._takes(end):
             found.append(self._conditional())
@@ -239,7 +240,7 @@ def _tokens(expression: str) -> Iterator[_Token]:
     while position < len(expression):
         found = _TOKEN.match(expression, position)
         if found is None:
-            refuse(expression, position, f"`{expression[position]}` is not understood")
+            refuse(expression, position, f"`{expression[position]}` is not a valid character")
         kind = found.lastgroup or ""
         if kind != "space":
             yield _Token(kind, found.group(), position)

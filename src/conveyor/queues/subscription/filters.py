@@ -1,6 +1,6 @@
-"""Which messages a subscription wants, as an expression in CEL (the Common Expression Language, cel.dev).
+"""Filters: which messages a subscription receives, as an expression in CEL (the Common Expression Language, cel.dev).
 
-    key           string, "" without a key; bytes that are no UTF-8 are replaced by U+FFFD, here and below
+    key           string, "" without a key; invalid UTF-8 is replaced by U+FFFD, here and below
     headers       map of string to string (null where the header is null); the last header of a name
     tag           string, "" without one
     size          int, bytes of the value
@@ -10,10 +10,11 @@
     partition     int
     offset        int
     priority      int, 0 to 9
-    payload       the value as JSON; null if it is none
+    payload       the value as JSON; null if it is not JSON
 
-The payload is parsed only for an expression that names it, and only the fields that it names; a payload of which they
-cannot be read is null. What an expression may be: see `filter_expression`; what it may cost: `filter_price`.
+Only an expression that names the payload causes it to be parsed, and only the named fields are parsed. A payload whose
+named fields cannot be read is null. The rules for expressions are in `filter_expression`, the cost rules in
+`filter_price`.
 """
 
 from collections.abc import Callable
@@ -29,10 +30,10 @@ from conveyor.records.record import Header
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FAILURES = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
-"""What evaluation raises: the message has not what the expression asks for."""
+"""Exceptions of an evaluation: the message lacks something that the expression uses."""
 
 _TEXT_BYTE_NS = 20
-"""To decode a byte that is no UTF-8."""
+"""The cost of decoding one byte of invalid UTF-8."""
 _HEADER_NS = 8_000
 _MAX_REASON_CHARACTERS = 200
 
@@ -40,13 +41,13 @@ _SAMPLE = Message("topic", 0, 0, 0, None, None)
 
 
 class FilterFailure(ConveyorError):  # noqa: N818 - named for what it is
-    """A filter says neither yes nor no to a message; the text says why."""
+    """A filter gave no boolean for a message. The text says why."""
 
 
 class Filter:
-    """One checked expression. Raises RequestError (INVALID_FILTER) when it is made.
+    """One checked expression. The constructor raises RequestError (INVALID_FILTER).
 
-    spent_ns: the bound of what all calls of `matches` have cost; its caller bounds the work of one turn by it.
+    spent_ns: the summed cost bounds of all `matches` calls, by which the caller limits the work of one loop tick.
     """
 
     __slots__ = ("_checked", "_payload", "_reads_headers", "_reads_key", "_variables", "expression", "spent_ns")
@@ -63,8 +64,8 @@ class Filter:
         _try_out(self._checked, self._context(_SAMPLE, None))
 
     def matches(self, message: Message) -> bool:
-        """Whether the message is wanted. Raises FilterFailure, and before it evaluates anything if that would cost
-        more than MAX_COST_NS.
+        """Whether the message passes. Raises FilterFailure, without an evaluation if that would cost more than
+        MAX_COST_NS.
         """
         payload = self._check_cost(message)
         try:
@@ -72,11 +73,11 @@ class Filter:
         except _FAILURES as error:
             raise FilterFailure(f"{type(error).__name__}: {_first_sentence(error)}") from error
         if not isinstance(answer, bool):
-            raise FilterFailure(f"the filter gives {_kind(answer)}, not true or false")
+            raise FilterFailure(f"the filter returned {_kind(answer)} instead of true or false")
         return answer
 
     def _check_cost(self, message: Message) -> RawPayload | None:
-        """Returns the payload's fields, not decoded yet."""
+        """Check the cost of this message. Returns the payload's fields, not decoded yet."""
         weight, rounds = 0, 1
         if self._reads_key:
             weight += len(message.key or b"") * _TEXT_BYTE_NS
@@ -94,7 +95,7 @@ class Filter:
         self.spent_ns += min(cost_ns, MAX_COST_NS)
         if cost_ns > MAX_COST_NS:
             raise FilterFailure(
-                f"the message is too large for this filter: by its price it takes {cost_ns / 1e6:.0f} ms"
+                f"the message is too large for this filter: the evaluation may take {cost_ns / 1e6:.0f} ms"
             )
         return payload
 
@@ -107,7 +108,7 @@ class Filter:
 
 
 def _try_out(checked: CheckedExpression, context: dict[str, object]) -> None:
-    """On a message without a payload and headers, whose other fields have the types that they always have."""
+    """Evaluate on a message without payload and headers; its other fields have their fixed types."""
     try:
         answer = checked.program.execute(context)
     except TypeError as error:
@@ -119,7 +120,9 @@ def _try_out(checked: CheckedExpression, context: dict[str, object]) -> None:
     except _FAILURES:
         return
     if not isinstance(answer, bool) and "payload" not in checked.variables:
-        raise RequestError(ErrorKind.INVALID_FILTER, f"the filter gives {_kind(answer)}: it has to be true or false")
+        raise RequestError(
+            ErrorKind.INVALID_FILTER, f"the filter returns {_kind(answer)}: it must return true or false"
+        )
 
 
 def _text(content: bytes | None) -> str:
@@ -160,7 +163,7 @@ _VARIABLES: dict[str, Callable[[Message], object]] = {
     "offset": lambda message: message.offset,
     "priority": lambda message: read_attributes(message.headers, message.timestamp_ms).priority,
 }
-"""How each is read; the payload by a reader of its own."""
+"""How each variable is read; PayloadReader reads the payload."""
 
 _SCOPE = {
     **dict.fromkeys(("key", "headers", "tag"), MESSAGE),
@@ -169,4 +172,4 @@ _SCOPE = {
     **dict.fromkeys(("partition", "offset", "priority"), Amount(fixed=32)),
     "payload": MESSAGE,
 }
-"""The variables, by the size of their values."""
+"""The size of each variable's value."""

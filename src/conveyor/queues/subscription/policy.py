@@ -1,7 +1,7 @@
-"""What a subscription is: a name, a topic, where it started, and how its messages are handed out. Pure data.
+"""The definition of a subscription: its name, topic, start position and delivery policy. Pure data.
 
-As a document (REST, and the metadata tree, `/subscriptions/<name>`) a policy has the fields of `Policy`, with `retry`
-as an object of `base_ms`, `factor` and `cap_ms`.
+As a document (in REST, and in the cluster's metadata) a policy has the fields of `Policy`; `retry` is an object of
+`base_ms`, `factor` and `cap_ms`.
 """
 
 import json
@@ -37,8 +37,8 @@ _RANGES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
-    """Exponential backoff with full jitter: the n-th wait lies between 0 and min(cap, base * factor ** (n - 1))."""
+class RetryPolicy:
+    """Exponential backoff with full jitter: the n-th delay is between 0 and min(cap, base * factor ** (n - 1))."""
 
     base_ms: int = 1_000
     factor: float = 2.0
@@ -46,8 +46,8 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """Where a subscription begins: `earliest`, `latest`, or with the first message not older than a `timestamp`."""
+class StartPosition:
+    """Where a subscription starts: `earliest`, `latest`, or the first message with at least a `timestamp`."""
 
     kind: str = "latest"
     timestamp_ms: int = -1
@@ -55,12 +55,14 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How a subscription's messages are handed out, and what becomes of those that fail.
+    """How a subscription's messages are delivered, and how failures are handled.
 
-    filter: a CEL expression; other messages count as settled. on_filter_error: what becomes of a message on which it
-    fails. max_deliveries: 0 for no limit. fair_by: name of the header by whose value messages take turns.
-    priority_ageing_ms: after so long a message counts one priority higher; 0 for never. max_in_flight: leases at once,
-    in each partition.
+    filter: a CEL expression; messages that do not match count as settled.
+    on_filter_error: what to do with a message on which the filter fails.
+    max_deliveries: 0 for no limit.
+    fair_by: the header whose values take turns in delivery.
+    priority_ageing_ms: the waiting time after which a message's priority rises by one; 0 for never.
+    max_in_flight: the most concurrent leases in each partition.
     """
 
     filter: str | None = None
@@ -69,7 +71,7 @@ class Policy:
     ordering: str = "none"
     visibility_timeout_ms: int = 30_000
     max_deliveries: int = 5
-    retry: Retry = field(default_factory=Retry)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
     dead_letter_topic: str
     on_expiry: str = "drop"
     priority_ageing_ms: int = 0
@@ -80,34 +82,36 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """A share group on a topic. `partition_count`: partitions there were when it was made; later ones start at 0."""
+    """A subscription to a topic. `partition_count`: the partitions at its creation; later partitions start at
+    offset 0.
+    """
 
     id: UUID
     name: str
     topic: str
     topic_id: UUID
-    start: Start
+    start: StartPosition
     partition_count: int
     policy: Policy
 
 
 def check_name(name: str) -> None:
-    """Raises RequestError (INVALID_SUBSCRIPTION)."""
+    """Raise RequestError (INVALID_SUBSCRIPTION) if a subscription name is not valid."""
     if not _is_name(name, MAX_NAME_CHARACTERS):
         raise _invalid(
-            f"subscription name {name[:40]!r} is not valid: use 1 to {MAX_NAME_CHARACTERS} of letters, digits, '.', '_'"
+            f"subscription name {name[:40]!r} is not valid: use 1 to {MAX_NAME_CHARACTERS} letters, digits, '.', '_'"
             " and '-'"
         )
 
 
 def default_policy(topic: str, max_in_flight: int) -> Policy:
-    """The policy of a subscription that asks for nothing. max_in_flight: the topic's `queue.max.in.flight`."""
+    """Return the policy of a subscription that sets nothing. max_in_flight: the topic's `queue.max.in.flight`."""
     return Policy(dead_letter_topic=f"{topic}.dlq", max_in_flight=max_in_flight)
 
 
 def policy_from_document(topic: str, document: Mapping[str, object], base: Policy) -> Policy:
-    """A policy with the document's fields, and those of `base` where it has none. Raises RequestError."""
-    known = {each.name for each in fields(Policy)}
+    """Return `base` with the document's fields replaced. Raises RequestError."""
+    known = {policy_field.name for policy_field in fields(Policy)}
     values: dict[str, Any] = {}
     for name, value in document.items():
         if name not in known:
@@ -124,17 +128,23 @@ def policy_from_document(topic: str, document: Mapping[str, object], base: Polic
 
 
 def policy_document(policy: Policy) -> dict[str, object]:
-    """The policy as JSON takes it."""
+    """Return the policy as a JSON document."""
     return asdict(policy)
 
 
-def encode_subscription(subscription: Subscription) -> bytes:
-    """The node's content in the metadata tree."""
+def delivery_order(policy: Policy) -> tuple[object, ...]:
+    """The policy fields that the delivery index depends on."""
+    return policy.ordering, policy.fair_by, policy.priority_ageing_ms
+
+
+def encode_subscription(subscription: Subscription) -> str:
+    """Return the content of the subscription's node in the metadata tree."""
     document = asdict(subscription) | {"id": str(subscription.id), "topic_id": str(subscription.topic_id)}
-    return json.dumps(document).encode()
+    return json.dumps(document)
 
 
-def decode_subscription(content: bytes) -> Subscription:
+def decode_subscription(content: str) -> Subscription:
+    """The subscription in a document that `encode_subscription` has made."""
     document = json.loads(content)
     policy = document["policy"]
     return Subscription(
@@ -142,35 +152,35 @@ def decode_subscription(content: bytes) -> Subscription:
         name=document["name"],
         topic=document["topic"],
         topic_id=UUID(document["topic_id"]),
-        start=Start(**document["start"]),
+        start=StartPosition(**document["start"]),
         partition_count=document["partition_count"],
-        policy=Policy(**policy | {"retry": Retry(**policy["retry"])}),
+        policy=Policy(**policy | {"retry": RetryPolicy(**policy["retry"])}),
     )
 
 
-def _retry(value: object, base: Retry) -> Retry:
-    known = {each.name for each in fields(Retry)}
+def _retry(value: object, base: RetryPolicy) -> RetryPolicy:
+    known = {retry_field.name for retry_field in fields(RetryPolicy)}
     if not isinstance(value, Mapping) or not value.keys() <= known:
         raise _invalid(f"retry takes an object of {', '.join(sorted(known))}")
-    values = {name: _checked(name, each) for name, each in value.items()}
+    values = {name: _checked(name, retry_value) for name, retry_value in value.items()}
     return replace(base, **values)
 
 
 def _checked(name: str, value: object) -> Any:
-    is_sound, right = _rule(name, value)
-    if not is_sound:
-        raise _invalid(f"{name} is {right}, not {value!r}")
+    is_valid, expected = _rule(name, value)
+    if not is_valid:
+        raise _invalid(f"{name} must be {expected}, not {value!r}")
     return float(value) if name == "factor" and isinstance(value, int) else value
 
 
 def _rule(name: str, value: object) -> tuple[bool, str]:
-    """Whether a value is right for a field, and what is."""
+    """Return whether a value is valid for a field, and a description of valid values."""
     if name in _CHOICES:
         return value in _CHOICES[name], f"one of {', '.join(_CHOICES[name])}"
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if name in _RANGES:
-        low, high = _RANGES[name]
-        return is_number and low <= cast("int", value) <= high, f"a whole number from {low} to {high}"
+        minimum, maximum = _RANGES[name]
+        return is_number and minimum <= cast("int", value) <= maximum, f"a whole number from {minimum} to {maximum}"
     if name == "factor":
         is_number = is_number or isinstance(value, float)
         return is_number and 1 <= cast("float", value) <= _MAX_FACTOR, f"a number from 1 to {_MAX_FACTOR}"

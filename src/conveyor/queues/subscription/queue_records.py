@@ -1,29 +1,31 @@
-"""The records of `__queue_state`, all numbers big-endian.
+"""The records of `__queue_state`. All numbers are big-endian.
 
-key    the subscription's id, 16 bytes; 16 zero bytes where the record is about the whole partition
-value  one byte that says what happened, then what it is about
+key    the subscription's id, 16 bytes; 16 zero bytes in a record about the whole partition
+value  one byte for the kind, then its fields
 
 STARTED    offset                        everything below it counts as settled, everything above as new
-SETTLED    (start, end)...               acknowledged, filtered out, or given away at most once
-EXPIRED    (start, end)...               settled, because nobody took them in time
-DEAD       (start, end)...               settled as dead letters of which there is no copy
+SETTLED    (start, end)...               acknowledged, filtered out, or delivered at most once
+EXPIRED    (start, end)...               settled because their time to live ended
+DEAD       (start, end)...               settled as dead letters without a copy
 FAILED     (offset, deliveries, first_failure_ms, last_failure_ms, due_ms)...
-DOOMED     as FAILED once, then why, in UTF-8: it goes to the dead-letter topic next
-RESTORED   (start, end)...               dead letters that are to be delivered again
-DROPPED    (start, end)...               dead letters that somebody has given up
-FORGOTTEN                                the subscription is gone
-CANCELLED  (start, end)...               delayed messages that nobody shall see; about the whole partition
-RESET                                    a snapshot begins: nothing before it counts; about the whole partition
+DEAD_LETTERING
+           one entry as in FAILED, then the reason in UTF-8: the message goes to the dead-letter topic next
+RESTORED   (start, end)...               dead letters to deliver again
+DROPPED    (start, end)...               dead letters that a user has dropped
+FORGOTTEN                                the subscription was deleted
+CANCELLED  (start, end)...               delayed messages that were cancelled; about the whole partition
+RESET                                    a snapshot begins: earlier records do not count; about the whole partition
 COPIED     the dead-letter topic's id, 16 bytes, then (start, end, partition, copy_offset)...: settled as dead letters,
-           whose copies lie in that partition from that offset on
-CUT        offset                        the log has lost what lay from there on; about the whole partition
+           with their copies in that partition from that offset on
+CUT        offset                        the log has lost the records from there on; about the whole partition
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct, pack, unpack
 from uuid import UUID
+
+import msgspec
 
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.queues.messages.dead_copies import CopiedRange, CopyLog
@@ -46,7 +48,7 @@ class Kind(IntEnum):
     EXPIRED = 3
     DEAD = 4
     FAILED = 5
-    DOOMED = 6
+    DEAD_LETTERING = 6
     RESTORED = 7
     DROPPED = 8
     FORGOTTEN = 9
@@ -56,15 +58,14 @@ class Kind(IntEnum):
     COPIED = 13
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """A message that was delivered and not settled. doomed: why it goes to the dead-letter topic; else None."""
+class Attempt(msgspec.Struct, frozen=True):
+    """A message that was delivered but not settled. dead_letter_reason: set once it goes to the dead-letter topic."""
 
     deliveries: int
     first_failure_ms: int
     last_failure_ms: int
     due_ms: int
-    doomed: str | None = None
+    dead_letter_reason: str | None = None
 
 
 def started(subscription: UUID, offset: int) -> LogRecord:
@@ -72,23 +73,23 @@ def started(subscription: UUID, offset: int) -> LogRecord:
 
 
 def ranges_record(key: bytes, kind: Kind, ranges: Sequence[Range]) -> LogRecord:
-    """SETTLED, EXPIRED, DEAD, RESTORED, DROPPED or CANCELLED."""
-    numbers = [number for each in ranges for number in each]
+    """Return a record of the kind SETTLED, EXPIRED, DEAD, RESTORED, DROPPED or CANCELLED."""
+    numbers = [number for bounds in ranges for number in bounds]
     return LogRecord(key, bytes((kind,)) + pack(f">{len(numbers)}q", *numbers))
 
 
 def ranges_records(key: bytes, kind: Kind, ranges: Iterable[Range]) -> list[LogRecord]:
-    """As many records as it takes."""
-    every = list(ranges)
-    parts = range(0, len(every), _ENTRIES_AT_ONCE)
-    return [ranges_record(key, kind, every[start : start + _ENTRIES_AT_ONCE]) for start in parts]
+    """Return the ranges as records of limited size."""
+    all_ranges = list(ranges)
+    parts = range(0, len(all_ranges), _ENTRIES_AT_ONCE)
+    return [ranges_record(key, kind, all_ranges[start : start + _ENTRIES_AT_ONCE]) for start in parts]
 
 
 def copied_records(subscription: UUID, copies: Iterable[CopiedRange]) -> list[LogRecord]:
-    """As many records as it takes."""
+    """Return COPIED records of limited size."""
     by_topic: dict[UUID, list[CopiedRange]] = {}
-    for each in copies:
-        by_topic.setdefault(each.log.topic_id, []).append(each)
+    for copied in copies:
+        by_topic.setdefault(copied.log.topic_id, []).append(copied)
     return [
         _copied(subscription, topic_id, ranges[start : start + _ENTRIES_AT_ONCE])
         for topic_id, ranges in by_topic.items()
@@ -97,12 +98,12 @@ def copied_records(subscription: UUID, copies: Iterable[CopiedRange]) -> list[Lo
 
 
 def failed(subscription: UUID, attempts: Iterable[tuple[int, Attempt]]) -> LogRecord:
-    return LogRecord(subscription.bytes, bytes((Kind.FAILED,)) + b"".join(_packed(*each) for each in attempts))
+    return LogRecord(subscription.bytes, bytes((Kind.FAILED,)) + b"".join(_packed(*entry) for entry in attempts))
 
 
-def doomed(subscription: UUID, offset: int, attempt: Attempt) -> LogRecord:
-    reason = (attempt.doomed or "").encode()
-    return LogRecord(subscription.bytes, bytes((Kind.DOOMED,)) + _packed(offset, attempt) + reason)
+def dead_lettering(subscription: UUID, offset: int, attempt: Attempt) -> LogRecord:
+    reason = (attempt.dead_letter_reason or "").encode()
+    return LogRecord(subscription.bytes, bytes((Kind.DEAD_LETTERING,)) + _packed(offset, attempt) + reason)
 
 
 def forgotten(subscription: UUID) -> LogRecord:
@@ -118,7 +119,7 @@ def reset() -> LogRecord:
 
 
 def read_offset(value: bytes) -> int:
-    """The offset of a STARTED or CUT record."""
+    """Return the offset of a STARTED or CUT record."""
     return int.from_bytes(value[1 : 1 + _NUMBER_BYTES], "big", signed=True)
 
 
@@ -134,11 +135,11 @@ def read_copied(value: bytes) -> list[CopiedRange]:
 
 
 def read_attempts(value: bytes) -> list[tuple[int, Attempt]]:
-    """What a FAILED record holds."""
+    """Return the entries of a FAILED record."""
     return [(numbers[0], Attempt(*numbers[1:])) for numbers in _ATTEMPT.iter_unpack(value[1:])]
 
 
-def read_doomed(value: bytes) -> tuple[int, Attempt]:
+def read_dead_lettering(value: bytes) -> tuple[int, Attempt]:
     offset, deliveries, first_ms, last_ms, due_ms = _ATTEMPT.unpack_from(value, 1)
     reason = value[1 + _ATTEMPT.size :].decode()
     return offset, Attempt(deliveries, first_ms, last_ms, due_ms, reason)
@@ -149,5 +150,7 @@ def _packed(offset: int, attempt: Attempt) -> bytes:
 
 
 def _copied(subscription: UUID, topic_id: UUID, ranges: Sequence[CopiedRange]) -> LogRecord:
-    entries = b"".join(_COPIED.pack(each.start, each.end, each.log.partition, each.copy_offset) for each in ranges)
+    entries = b"".join(
+        _COPIED.pack(copied.start, copied.end, copied.log.partition, copied.copy_offset) for copied in ranges
+    )
     return LogRecord(subscription.bytes, bytes((Kind.COPIED,)) + topic_id.bytes + entries)

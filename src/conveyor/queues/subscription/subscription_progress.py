@@ -1,17 +1,18 @@
-"""How far one subscription has come in one partition: hard state.
+"""The progress of one subscription in one partition: hard state.
 
-Changed by applied records, and by `settle` where the topic's own log says that there is no message.
+Changed by applied records, and by `settle` where the topic's log has no message.
 
     unsettled  ->  FAILED (delivered, waits for its next time)  ->  settled
-               ->  DOOMED (on its way to the dead-letter topic) ->  COPIED, or DEAD (settled)  ->  RESTORED (unsettled)
+               ->  DEAD_LETTERING (on its way)                ->  COPIED, or DEAD (settled)  ->  RESTORED (unsettled)
 
-Everything below `start_offset` is settled; `settled` holds what lies above it and is settled, too. What is in neither
-is unsettled, whether it was written yet or not.
+Everything below `start_offset` is settled, and so are the offsets in `settled`, which are above it. All other offsets
+are unsettled, whether they have been written or not.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from uuid import UUID
+
+import msgspec
 
 from conveyor.kernel.range_set import RangeSet
 from conveyor.kernel.state_machine import LogRecord
@@ -21,12 +22,12 @@ from conveyor.queues.subscription.queue_records import (
     Kind,
     Range,
     copied_records,
-    doomed,
+    dead_lettering,
     failed,
     ranges_records,
     read_attempts,
     read_copied,
-    read_doomed,
+    read_dead_lettering,
     read_offset,
     read_ranges,
     started,
@@ -34,11 +35,11 @@ from conveyor.queues.subscription.queue_records import (
 
 _ATTEMPTS_AT_ONCE = 10_000
 BEYOND = 1 << 62
-"""No offset is so high."""
+"""Greater than any offset."""
 
 
 class Progress:
-    """See the module's docstring."""
+    """The progress; see the module's docstring."""
 
     def __init__(self) -> None:
         self.start_offset = 0
@@ -46,25 +47,25 @@ class Progress:
         self.expired = RangeSet()
         self.dead = RangeSet()
         self.copies = DeadCopies()
-        """Where the copies of the dead letters lie, of those that have one."""
+        """The positions of the dead letters' copies."""
         self.restored = RangeSet()
-        """Dead letters that are to be delivered again, however late it is."""
+        """Dead letters to deliver again, even after their time to live."""
         self.attempts: dict[int, Attempt] = {}
 
     def is_settled(self, offset: int) -> bool:
         return offset < self.start_offset or offset in self.settled
 
     def unsettled_count(self, end_offset: int) -> int:
-        """How many offsets below an end are not settled."""
+        """Return the number of unsettled offsets below `end_offset`."""
         settled = self.settled.count - self.settled.count_from(end_offset)
         return max(0, end_offset - self.start_offset - settled)
 
     def settle(self, start: int, end: int) -> None:
-        """Take [start, end) as settled."""
+        """Settle [start, end)."""
         self._settle([(start, end)], Kind.SETTLED)
 
     def apply(self, kind: Kind, value: bytes) -> None:
-        """Take one record in."""
+        """Apply one record."""
         match kind:
             case Kind.STARTED:
                 self._start(read_offset(value))
@@ -76,51 +77,53 @@ class Progress:
                     self.copies.add(copied)
             case Kind.FAILED:
                 self.attempts.update(read_attempts(value))
-            case Kind.DOOMED:
-                offset, attempt = read_doomed(value)
+            case Kind.DEAD_LETTERING:
+                offset, attempt = read_dead_lettering(value)
                 self.attempts[offset] = attempt
             case Kind.RESTORED:
                 self._restore(read_ranges(value))
             case Kind.DROPPED:
                 for start, end in read_ranges(value):
-                    self._revive(start, end)
+                    self._remove_dead(start, end)
 
     def records(self, subscription: UUID) -> Iterator[LogRecord]:
-        """Records that make this state from nothing."""
+        """Yield records that rebuild this state."""
         yield started(subscription, self.start_offset)
         yield from ranges_records(subscription.bytes, Kind.SETTLED, self.settled)
         yield from ranges_records(subscription.bytes, Kind.EXPIRED, self.expired)
         yield from ranges_records(subscription.bytes, Kind.DEAD, self.dead)
         yield from copied_records(subscription, self.copies.ranges())
         yield from ranges_records(subscription.bytes, Kind.RESTORED, self.restored)
-        living = [(offset, each) for offset, each in self.attempts.items() if each.doomed is None]
-        for place in range(0, len(living), _ATTEMPTS_AT_ONCE):
-            yield failed(subscription, living[place : place + _ATTEMPTS_AT_ONCE])
+        retrying = [
+            (offset, attempt) for offset, attempt in self.attempts.items() if attempt.dead_letter_reason is None
+        ]
+        for start in range(0, len(retrying), _ATTEMPTS_AT_ONCE):
+            yield failed(subscription, retrying[start : start + _ATTEMPTS_AT_ONCE])
         for offset, attempt in self.attempts.items():
-            if attempt.doomed is not None:
-                yield doomed(subscription, offset, attempt)
+            if attempt.dead_letter_reason is not None:
+                yield dead_lettering(subscription, offset, attempt)
 
     def clock_set(self, by_ms: int) -> None:
-        """The wall clock was set: backoffs end when they would have. What the log says of them stays as it was."""
+        """The wall clock was set by this much: shift the backoffs in memory. The log keeps the recorded times."""
         for offset, attempt in self.attempts.items():
-            self.attempts[offset] = replace(attempt, due_ms=attempt.due_ms + by_ms)
+            self.attempts[offset] = msgspec.structs.replace(attempt, due_ms=attempt.due_ms + by_ms)
 
     def cut(self, offset: int) -> None:
-        """The log has lost what lay from an offset on: other messages will lie there."""
-        for each in (self.settled, self.expired, self.restored):
-            each.remove(offset, BEYOND)
-        self._revive(offset, BEYOND)
-        self.attempts = {place: each for place, each in self.attempts.items() if place < offset}
+        """The log was truncated: forget all state from `offset` on, where new messages will be appended."""
+        for ranges in (self.settled, self.expired, self.restored):
+            ranges.remove(offset, BEYOND)
+        self._remove_dead(offset, BEYOND)
+        self.attempts = {kept: attempt for kept, attempt in self.attempts.items() if kept < offset}
         self.start_offset = min(self.start_offset, offset)
 
     def reaches_beyond(self, offset: int) -> bool:
-        """Whether anything is known of messages from an offset on."""
+        """Whether there is state about messages from `offset` on."""
         ranges = (self.settled, self.expired, self.dead, self.restored)
-        is_known = any(each.count_from(offset) for each in ranges) or any(place >= offset for place in self.attempts)
-        return self.start_offset > offset or is_known
+        has_ranges = any(offsets.count_from(offset) for offsets in ranges)
+        return self.start_offset > offset or has_ranges or any(attempted >= offset for attempted in self.attempts)
 
     def forget_below(self, log_start_offset: int) -> None:
-        """The log has let go of what lies below. Dead letters still count: their copies lie elsewhere."""
+        """The log has deleted everything below. Dead letters remain, because their copies are elsewhere."""
         self.expired.remove(0, log_start_offset)
 
     def _start(self, offset: int) -> None:
@@ -129,7 +132,7 @@ class Progress:
         self.restored = RangeSet()
         self.attempts = {}
         self.expired.remove(offset, BEYOND)
-        self._revive(offset, BEYOND)
+        self._remove_dead(offset, BEYOND)
 
     def _settle(self, ranges: list[Range], kind: Kind) -> None:
         for start, end in ranges:
@@ -138,7 +141,7 @@ class Progress:
             if kind is Kind.EXPIRED:
                 self.expired.add(start, end)
             elif kind is Kind.DEAD:
-                self._revive(start, end)
+                self._remove_dead(start, end)
                 self.dead.add(start, end)
             if end > self.start_offset:
                 self.settled.add(max(start, self.start_offset), end)
@@ -155,17 +158,17 @@ class Progress:
             for offset in range(start, end):
                 attempts.pop(offset, None)
         else:
-            for offset in [each for each in attempts if start <= each < end]:
+            for offset in [attempted for attempted in attempts if start <= attempted < end]:
                 del attempts[offset]
 
-    def _revive(self, start: int, end: int) -> None:
-        """These are dead letters no more, for one reason or another."""
+    def _remove_dead(self, start: int, end: int) -> None:
+        """Remove dead letters that are dead letters no longer."""
         self.dead.remove(start, end)
         self.copies.remove(start, end)
 
     def _restore(self, ranges: list[Range]) -> None:
         for start, end in ranges:
-            self._revive(start, end)
+            self._remove_dead(start, end)
             self.restored.add(start, end)
             if start < self.start_offset:
                 self.settled.add(min(end, self.start_offset), self.start_offset)

@@ -1,4 +1,4 @@
-"""`python -m conveyor.testing.simulation`: play one seed, many seeds, or a kept schedule; shrink what fails."""
+"""`python -m conveyor.testing.simulation`: plays one seed, many seeds or a stored schedule, and shrinks failures."""
 
 import argparse
 import logging
@@ -8,21 +8,21 @@ from pathlib import Path
 from rich.progress import track
 
 from conveyor.testing.simulation.shrink import shrink
-from conveyor.testing.simulation.story import Outcome, play
-from conveyor.testing.simulation.story_schedule import Schedule, decode_schedule, make_schedule
+from conveyor.testing.simulation.story import StoryOutcome, play
+from conveyor.testing.simulation.story_schedule import StorySchedule, decode_schedule, make_schedule
 
 
 def main() -> None:
-    """Exit code 0: every invariant held. 1: one did not; its schedule is printed or written."""
+    """Exit code 0: every invariant held. 1: one did not, and its schedule is printed or written."""
     parser = argparse.ArgumentParser(prog="conveyor.testing.simulation", description=__doc__)
     chosen = parser.add_mutually_exclusive_group(required=True)
-    chosen.add_argument("--seed", type=int, help="play this seed, and say what happened")
-    chosen.add_argument("--seeds", type=int, help="play so many seeds, from --first on")
-    chosen.add_argument("--schedule", type=Path, help="play a schedule that was kept as JSON")
-    parser.add_argument("--first", type=int, default=0, help="the first of --seeds (default: 0)")
+    chosen.add_argument("--seed", type=int, help="play this seed and print the outcome")
+    chosen.add_argument("--seeds", type=int, help="play this many seeds, from --first on")
+    chosen.add_argument("--schedule", type=Path, help="play a schedule stored as JSON")
+    parser.add_argument("--first", type=int, default=0, help="first seed of --seeds (default: 0)")
     parser.add_argument("--keep", type=Path, help="write the shrunk schedule of a failure to this file")
     options = parser.parse_args()
-    logging.getLogger("conveyor").setLevel(logging.CRITICAL)  # A crash a second is what a simulation is for.
+    logging.getLogger("conveyor").setLevel(logging.CRITICAL)  # Crashes are expected here, so their log lines are noise.
     if options.seeds is not None:
         failing = _play_all(range(options.first, options.first + options.seeds))
     else:
@@ -34,7 +34,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def _play_all(seeds: range) -> Schedule | None:
+def _play_all(seeds: range) -> StorySchedule | None:
     happened: dict[str, int] = {}
     for seed in track(seeds, description="seeds", disable=not sys.stderr.isatty()):
         schedule = make_schedule(seed)
@@ -49,7 +49,7 @@ def _play_all(seeds: range) -> Schedule | None:
     return None
 
 
-def _play_one(schedule: Schedule) -> Schedule | None:
+def _play_one(schedule: StorySchedule) -> StorySchedule | None:
     outcome = play(schedule)
     if outcome.failure is None:
         print(f"seed {schedule.seed}: every invariant held; {_counts(outcome.happened)}; digest {outcome.digest[:16]}")
@@ -58,20 +58,20 @@ def _play_one(schedule: Schedule) -> Schedule | None:
     return schedule
 
 
-def _explain(schedule: Schedule, keep: Path | None) -> None:
+def _explain(schedule: StorySchedule, keep: Path | None) -> None:
     expected = _kind(play(schedule))
     print("shrinking the schedule", file=sys.stderr)
     shortest = shrink(schedule, lambda shorter: _kind(play(shorter)) == expected)
-    print(f"{len(shortest.steps)} of {len(schedule.steps)} steps are enough:", file=sys.stderr)
+    print(f"{len(shortest.steps)} of {len(schedule.steps)} steps reproduce it:", file=sys.stderr)
     for step in shortest.steps:
         print(f"  {step.at_ms:>6} ms  {step.actor:<22} {step.action} {step.number}", file=sys.stderr)
     if keep is not None:
         keep.write_text(shortest.encode() + "\n")
-        print(f"kept as {keep}: play it with --schedule {keep}", file=sys.stderr)
+        print(f"written to {keep}: play it with --schedule {keep}", file=sys.stderr)
 
 
-def _kind(outcome: Outcome) -> str:
-    """What failed: a shorter schedule has to fail in the same way."""
+def _kind(outcome: StoryOutcome) -> str:
+    """Return the kind of failure. A shorter schedule has to fail in the same way."""
     return "" if outcome.failure is None else str(getattr(outcome.failure, "invariant", type(outcome.failure).__name__))
 
 

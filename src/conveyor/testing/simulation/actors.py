@@ -1,24 +1,27 @@
-"""The clients of a simulated broker. Each carries out its steps one after the other, and reports to the ledgers.
+"""The clients of a simulated broker. Each executes its steps in order, and reports to the ledgers.
 
-A client that gets no reply does what a careful program would: an idempotent producer sends the same batch again until
-it is acknowledged, everybody else goes on and counts the outcome as unknown.
+On a missing reply a client does what a careful program would. An idempotent producer resends the batch until it is
+acknowledged; all other clients continue and treat the outcome as unknown.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
-from conveyor.broker.broker_node import Broker
-from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
+from conveyor.broker.answers import answered
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait, Finished
 from conveyor.broker.produce.publish import ACKS_ALL, Published
-from conveyor.broker.queues.queues import Lease
+from conveyor.broker.queues.leases import Lease
+from conveyor.cluster.image import QUEUE_STATE, companion
 from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetToCommit
-from conveyor.groups.replies import Committed, FetchedOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.records.batch import iterate_batches
+from conveyor.kernel.ports import FileSlice
+from conveyor.log.batch_reading import batches_in
 from conveyor.records.compression import NONE, ZSTD
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.records.record import Header, Record, decode_records, encode_batch
+from conveyor.replication.roles import Leader
 from conveyor.testing.simulation.ledger import DelayLedger, InvariantBroken, LogLedger, OffsetLedger, Place, QueueLedger
 from conveyor.testing.simulation.simulated_broker import Disconnected, SimulatedBroker
 from conveyor.testing.simulation.story_schedule import Step
@@ -28,8 +31,6 @@ SUBSCRIPTION = "workers"
 GROUP = "readers"
 PARTITIONS = 2
 
-Reply = TypeVar("Reply")
-
 _PAUSE_S = 0.2
 _KEYS = 8
 _READ_BYTES = 1 << 16
@@ -37,7 +38,7 @@ _NO_REPLY = (Disconnected, RequestError)
 
 
 class Actor(Protocol):
-    """Carries out the steps that name it."""
+    """Executes the steps that name it."""
 
     async def carry_out(self, step: Step, broker: SimulatedBroker) -> None: ...
 
@@ -45,8 +46,10 @@ class Actor(Protocol):
 class Producer:
     """Sends batches of `<name>:<number>` values to both partitions of a topic in turn.
 
-    acks: ACKS_ALL or ACKS_LEADER. keyed: records have one of a few keys. An idempotent producer sends a batch until it
-    is acknowledged; `latest` is then the number of the last acknowledged value of each key.
+    acks: ACKS_ALL or ACKS_LEADER.
+    keyed: each record has one of a few keys.
+    An idempotent producer resends a batch until it is acknowledged; `latest` is then the last acknowledged number of
+    each key.
     """
 
     def __init__(
@@ -81,24 +84,24 @@ class Producer:
                 published = None
             if published is not None and published.error is None:
                 return self._acknowledged(partition, numbers, published.base_offset)
-            if not self._goes_on(published):
+            if not self._retries(published):
                 return
             await asyncio.sleep(_PAUSE_S)
 
-    def _goes_on(self, published: Published | None) -> bool:
+    def _retries(self, published: Published | None) -> bool:
         """Whether to send the batch again."""
         kind = None if published is None or published.error is None else published.error.kind
         if kind in (ErrorKind.OUT_OF_ORDER_SEQUENCE, ErrorKind.INVALID_PRODUCER_EPOCH):
             if self._acks == ACKS_ALL:
                 raise InvariantBroken("NoAcknowledgedLoss", f"{self._topic} does not know the sequence of {self._name}")
-            self._producer_id = -1  # A power cut took records that acks=1 did not promise: begin anew.
+            self._producer_id = -1  # A power cut lost records, which acks=1 permits: use a new producer id.
         return self._is_idempotent
 
     def _acknowledged(self, partition: int, numbers: Sequence[int], base_offset: int) -> None:
         if self._is_idempotent:
             self._sequences[partition] = self._sequences.get(partition, 0) + len(numbers)
         if self._acks == ACKS_ALL and not self._is_keyed:
-            self._ledger.acknowledge((self._topic, partition), base_offset, [self._value(each) for each in numbers])
+            self._ledger.acknowledge((self._topic, partition), base_offset, [self._value(number) for number in numbers])
         if self._is_keyed:
             self.latest |= {_key(partition, number): number for number in numbers}
 
@@ -129,7 +132,7 @@ class Producer:
 
 
 class Reader:
-    """Reads the partitions of the plain topic, from its own positions on; sometimes once more from the start."""
+    """Reads the partitions of the plain topic from its own positions, and sometimes again from the start."""
 
     def __init__(self, ledger: LogLedger) -> None:
         self._ledger = ledger
@@ -155,7 +158,7 @@ class Reader:
 
 
 class Committer:
-    """A consumer group that commits rising offsets, and asks for what it has committed."""
+    """A consumer group that commits rising offsets and fetches its committed offset."""
 
     def __init__(self, ledger: OffsetLedger) -> None:
         self._ledger = ledger
@@ -170,20 +173,18 @@ class Committer:
         command = CommitOffsets(group_id=GROUP, generation_id=-1, member_id="", offsets=(wanted,))
         self._ledger.attempt(offset)
         try:
-            reply = await broker.ask(lambda inside: _submit(inside, command))
+            reply = await broker.ask(lambda inside: inside.groups.ask(command))
         except _NO_REPLY:
             return
-        assert isinstance(reply, Committed)
         if reply.errors == (None,):
             self._ledger.confirm(offset)
 
     async def _fetch(self, broker: SimulatedBroker) -> None:
         command = FetchOffsets(group_id=GROUP, partitions=((LOG_TOPIC, 0),))
         try:
-            reply = await broker.ask(lambda inside: _submit(inside, command))
+            reply = await broker.ask(lambda inside: inside.groups.ask(command))
         except _NO_REPLY:
             return
-        assert isinstance(reply, FetchedOffsets)
         self._ledger.check(reply.offsets[0].offset)
 
 
@@ -199,19 +200,19 @@ class QueuePublisher:
         delay_ms = step.number % 20_000 if step.action == "produce_delayed" else 0
         now_ms = broker.clock.now_ms()
         headers = ((DELAY_MS, b"%d" % delay_ms),) if delay_ms else ()
-        batch = encode_batch([(now_ms, None, b"%d" % (self._count + each), headers) for each in range(size)])
+        batch = encode_batch([(now_ms, None, b"%d" % (self._count + index), headers) for index in range(size)])
         self._count += size
         try:
             published = (await publish(broker, QUEUE_TOPIC, [(partition, batch)], ACKS_ALL))[0]
         except Disconnected:
             return
         if published.error is None:
-            ids = [f"{partition}-{published.base_offset + each}" for each in range(size)]
+            ids = [f"{partition}-{published.base_offset + index}" for index in range(size)]
             self._ledger.published |= dict.fromkeys(ids, now_ms + delay_ms)
 
 
 class DelayPublisher:
-    """Publishes records to the topic with `delay.enable`; one that got no reply may come or not."""
+    """Publishes records to the topic with `delay.enable`. A record without a reply may appear or not."""
 
     def __init__(self, ledger: DelayLedger) -> None:
         self._ledger = ledger
@@ -219,7 +220,7 @@ class DelayPublisher:
 
     async def carry_out(self, step: Step, broker: SimulatedBroker) -> None:
         size, delay_ms, now_ms = 1 + step.number % 5, step.number % 20_000, broker.clock.now_ms()
-        values = [b"%d" % (self._count + each) for each in range(size)]
+        values = [b"%d" % (self._count + index) for index in range(size)]
         self._count += size
         self._ledger.due_ms |= dict.fromkeys(values, now_ms + delay_ms)
         headers = ((DELAY_MS, b"%d" % delay_ms),)
@@ -233,62 +234,58 @@ class DelayPublisher:
 
 
 class Worker:
-    """Leases messages of the subscription, and settles those that it holds: ack, nack, or extend."""
+    """Leases messages of the subscription, and settles its leases: ack, nack or extend."""
 
     def __init__(self, ledger: QueueLedger) -> None:
         self._ledger = ledger
-        self._held: list[Lease] = []
+        self._leases: list[Lease] = []
 
     async def carry_out(self, step: Step, broker: SimulatedBroker) -> None:
         await (self.lease(broker, step.number) if step.action == "lease" else self._settle(broker, step.number))
 
     async def lease(self, broker: SimulatedBroker, number: int) -> int:
-        """Lease up to a few messages; returns how many there were."""
+        """Lease a few messages; returns the number of leases."""
         visibility_ms, wait_ms = 1_000 + number % 20_000, number % 3_000
 
-        async def leased(inside: Broker) -> list[Lease]:
-            found = await inside.queues.lease(SUBSCRIPTION, 1 + number % 8, wait_ms, visibility_ms)
-            for lease in found:
-                clock = broker.clock
-                self._ledger.lease(
-                    lease.message.message_id, clock.latest_ms(), clock.steady_ms(), visibility_ms, broker.starts
-                )
-            return found
+        async def leased(inside: BrokerNode) -> list[Lease]:
+            leases = await inside.leases.lease(SUBSCRIPTION, 1 + number % 8, wait_ms, visibility_ms)
+            note_leases(self._ledger, broker, inside, leases, visibility_ms)
+            return leases
 
         try:
             leases = await broker.ask(leased)
         except _NO_REPLY:
             return 0
-        self._held += leases
+        self._leases += leases
         return len(leases)
 
     async def settle_all(self, broker: SimulatedBroker) -> None:
-        """Ack everything that is held."""
-        while self._held:
-            await self._ack(broker, len(self._held))
+        """Ack all current leases."""
+        while self._leases:
+            await self._ack(broker, len(self._leases))
 
     async def _settle(self, broker: SimulatedBroker, number: int) -> None:
         count = 1 + number % 4
         if number % 3:
             return await self._ack(broker, count)
-        chosen, self._held = self._held[:count], self._held[count:]
+        chosen, self._leases = self._leases[:count], self._leases[count:]
         for lease in chosen:
             self._ledger.release(lease.message.message_id)
         ack_ids = [lease.ack_id for lease in chosen]
         try:
-            await broker.ask(lambda inside: inside.queues.nack(SUBSCRIPTION, ack_ids, number % 5_000))
+            await broker.ask(lambda inside: inside.settlements.nack(SUBSCRIPTION, ack_ids, number % 5_000))
         except _NO_REPLY:
             return
 
     async def _ack(self, broker: SimulatedBroker, count: int) -> None:
-        chosen, self._held = self._held[:count], self._held[count:]
+        chosen, self._leases = self._leases[:count], self._leases[count:]
         if not chosen:
             return
         for lease in chosen:
             self._ledger.release(lease.message.message_id)
         ack_ids = [lease.ack_id for lease in chosen]
         try:
-            results = await broker.ask(lambda inside: inside.queues.ack(SUBSCRIPTION, ack_ids))
+            results = await broker.ask(lambda inside: inside.settlements.ack(SUBSCRIPTION, ack_ids))
         except _NO_REPLY:
             return
         for lease, error in zip(chosen, results, strict=True):
@@ -296,58 +293,62 @@ class Worker:
                 self._ledger.ack(lease.message.message_id)
 
 
+def note_leases(
+    ledger: QueueLedger, broker: SimulatedBroker, inside: BrokerNode, leases: Sequence[Lease], visibility_ms: int
+) -> None:
+    """Check leases that the broker gives, within the request."""
+    clock = broker.clock
+    for lease in leases:
+        message = lease.message
+        state = inside.partitions.get(companion(QUEUE_STATE, message.topic), message.partition)
+        messages = inside.partitions.get(message.topic, message.partition)
+        tenure = (state, messages), -1 if messages is None else messages.role.epoch
+        ledger.lease(message.message_id, clock.latest_ms(), clock.steady_ms(), visibility_ms, tenure)
+
+
 async def publish(
     broker: SimulatedBroker, topic: str, batches: Sequence[tuple[int, bytes]], acks: int
 ) -> Sequence[Published]:
     """Publish to partitions of a topic. Raises Disconnected."""
 
-    def request(inside: Broker) -> Awaitable[Sequence[Published]]:
-        done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-        inside.publisher.publish([(topic, *each) for each in batches], acks, _setter(done))
-        return done
+    return await broker.ask(lambda inside: append(broker, inside, topic, batches, acks))
 
-    return await broker.ask(request)
+
+async def append(
+    broker: SimulatedBroker, inside: BrokerNode, topic: str, batches: Sequence[tuple[int, bytes]], acks: int
+) -> Sequence[Published]:
+    """As `publish`, within a request."""
+    wanted, incarnation = [(topic, *each) for each in batches], broker.starts
+    found = inside.metadata.image.topics.get(topic)
+    partitions = [inside.partitions.get(topic, number) for number, _ in batches]
+    roles = [None if each is None else each.role for each in partitions]
+    results: Sequence[Published] = await answered(lambda finished: inside.publisher.publish(wanted, acks, finished))
+    for (number, _), role, published in zip(batches, roles, results, strict=True):
+        is_appended = published.error is None and published.base_offset >= 0  # Else it lies in an inbox.
+        if is_appended and found is not None and isinstance(role, Leader) and not role.is_read_only:
+            broker.epochs.acknowledge(found.topic_id, number, role.epoch, incarnation)
+    return results
 
 
 async def read(broker: SimulatedBroker, place: Place, start: int, *, wait_ms: int) -> tuple[list[Record], Fetched]:
-    """The records of a partition from an offset on, as many as one fetch brings. Raises Disconnected."""
+    """Read the records of a partition from an offset on, as many as one fetch returns. Raises Disconnected."""
 
-    async def request(inside: Broker) -> tuple[list[Record], Fetched]:
-        done: asyncio.Future[Sequence[Fetched]] = asyncio.get_running_loop().create_future()
-        position = FetchPosition(*place, start, _READ_BYTES)
-        inside.fetcher.fetch([position], FetchWait(wait_ms, 1, _READ_BYTES), _setter(done))
-        fetched = (await done)[0]
-        content = b"" if fetched.records is None else _stored(fetched)
-        return [record for record in _records(content) if record.offset >= start], fetched
+    async def request(inside: BrokerNode) -> tuple[list[Record], Fetched]:
+        position, wait = FetchPosition(*place, start, _READ_BYTES), FetchWait(wait_ms, 1, _READ_BYTES)
+
+        def fetch(finished: Finished) -> object:
+            return inside.fetcher.fetch([position], wait, finished)
+
+        (fetched,) = await answered(fetch)
+        stored = [] if fetched.records is None else _records(fetched.records)
+        return [record for record in stored if record.offset >= start], fetched
 
     return await broker.ask(request)
 
 
-def _stored(fetched: Fetched) -> bytes:
-    assert fetched.records is not None
-    return fetched.records.file.read(fetched.records.position, fetched.records.length)
-
-
-def _records(content: bytes) -> list[Record]:
-    return [
-        record
-        for position, header in iterate_batches(content)
-        if header.records_count
-        for record in decode_records(content[position : position + header.size])
-    ]
-
-
-async def _submit(inside: Broker, command: CommitOffsets | FetchOffsets) -> object:
-    reply: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    inside.groups.submit(command, _setter(reply))
-    found = await reply
-    if isinstance(found, RequestError):
-        raise found
-    return found
-
-
-def _setter(done: "asyncio.Future[Reply]") -> Callable[[Reply], None]:
-    return lambda value: None if done.done() else done.set_result(value)
+def _records(stored: FileSlice) -> list[Record]:
+    batches = batches_in(stored)
+    return [record for header, _, batch in batches if header.records_count for record in decode_records(batch)]
 
 
 def _key(partition: int, number: int) -> bytes:

@@ -1,10 +1,11 @@
-"""Who runs the simulated broker: starts it again after each fault, and asks for housekeeping."""
+"""The operator of the simulated broker: injects faults, restarts the broker after each, and requests housekeeping."""
 
 import asyncio
 import contextlib
 
 from conveyor.kernel.errors import RequestError
 from conveyor.testing.simulation.actors import LOG_TOPIC, PARTITIONS
+from conveyor.testing.simulation.flaky_store import StoreFault
 from conveyor.testing.simulation.ledger import LogLedger
 from conveyor.testing.simulation.simulated_broker import Disconnected, SimulatedBroker
 from conveyor.testing.simulation.story_schedule import Step
@@ -13,7 +14,7 @@ _TIMEOUT_MS = 1_000
 
 
 class Operator:
-    """Injects the faults of a schedule. `happened`: how often each of them was carried out."""
+    """Executes the faults of a schedule. `happened`: the number of executions of each action."""
 
     def __init__(self, ledger: LogLedger) -> None:
         self.happened: dict[str, int] = {}
@@ -31,10 +32,15 @@ class Operator:
             "cut_power_within": self._cut_power_within,
             "fail_syncs": self._fail_syncs,
             "fail_appends": self._fail_appends,
+            "fail_renames": self._fail_renames,
             "fill_disk": self._fill_disk,
             "step_clock": self._step_clock,
+            "fail_store_reads": self._fail_store_reads,
+            "fail_store_commits": self._fail_store_commits,
+            "lose_store_replies": self._lose_store_replies,
+            "fill_store": self._fill_store,
         }[step.action]
-        with contextlib.suppress(Disconnected, RequestError):  # The broker is down, or refuses: the story goes on.
+        with contextlib.suppress(Disconnected, RequestError):  # The broker may be down or refuse: the story continues.
             await action(broker, step.number)
 
     async def _retain(self, broker: SimulatedBroker, number: int) -> None:
@@ -62,7 +68,7 @@ class Operator:
         await broker.start()
 
     async def _cut_power_within(self, broker: SimulatedBroker, number: int) -> None:
-        """In the middle of what the broker does to its disk, after so many operations."""
+        """Cut the power in the middle of the broker's disk operations, after a number of them."""
         died = asyncio.Event()
         broker.cut_power_after(number % 200, died.set)
         try:
@@ -78,10 +84,14 @@ class Operator:
     async def _fail_appends(self, broker: SimulatedBroker, number: int) -> None:
         await self._fail(broker, "append", number)
 
-    async def _fail(self, broker: SimulatedBroker, operation: str, number: int) -> None:
-        """Partitions go offline; the disk heals, and the broker is started again."""
+    async def _fail_renames(self, broker: SimulatedBroker, number: int) -> None:
+        """Directories of deleted topics keep their names, for long enough that topics of these names are created."""
+        await self._fail(broker, "rename", number, longest_ms=20_000)
+
+    async def _fail(self, broker: SimulatedBroker, operation: str, number: int, longest_ms: int = 3_000) -> None:
+        """Take partitions offline by a disk fault, then heal the disk and restart the broker."""
         broker.disk.fail(operation)
-        await asyncio.sleep(number % 3_000 / 1_000)
+        await asyncio.sleep(number % longest_ms / 1_000)
         broker.disk.heal()
         broker.crash()
         await broker.start()
@@ -95,3 +105,30 @@ class Operator:
 
     async def _step_clock(self, broker: SimulatedBroker, number: int) -> None:
         broker.set_wall_clock(number % 7_200 * 1_000 - 3_600_000)
+
+    async def _fail_store_reads(self, broker: SimulatedBroker, number: int) -> None:
+        broker.store.fail(StoreFault.READ_FAILS)
+        await self._heal_store(broker, number)
+
+    async def _fail_store_commits(self, broker: SimulatedBroker, number: int) -> None:
+        broker.store.fail(StoreFault.COMMIT_FAILS)
+        await self._heal_store(broker, number)
+
+    async def _lose_store_replies(self, broker: SimulatedBroker, number: int) -> None:
+        """Sometimes what was written cannot be read back either."""
+        broker.store.fail(StoreFault.REPLY_LOST)
+        if number % 2:
+            broker.store.fail(StoreFault.READ_FAILS)
+        await self._heal_store(broker, number)
+
+    async def _fill_store(self, broker: SimulatedBroker, number: int) -> None:
+        broker.store.is_full = True
+        await self._heal_store(broker, number)
+
+    async def _heal_store(self, broker: SimulatedBroker, number: int) -> None:
+        """The broker goes on; every fourth time it crashes meanwhile, and starts while the fault goes on."""
+        heal = asyncio.get_running_loop().call_later(1 + number % 8_000 / 1_000, broker.store.heal)
+        if number % 4 == 0:
+            await asyncio.sleep(number % 1_000 / 1_000)
+            await self._crash(broker, number)
+        await asyncio.sleep(max(0.0, heal.when() - asyncio.get_running_loop().time()) + 0.001)

@@ -1,4 +1,4 @@
-"""A broker as a process that can be killed, on a machine whose power can be cut; and how its clients reach it."""
+"""A broker as a process that can be killed, on a machine whose power can be cut, and its clients' connection to it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,13 +8,16 @@ from random import Random
 from typing import TypeVar
 from uuid import UUID
 
-from conveyor.broker.broker_node import Broker, BrokerPorts
+from conveyor.broker.broker_node import BrokerNode, BrokerPorts
+from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.log.compaction.compaction_plan import CompactionPlan
 from conveyor.log.compaction.key_compaction import CompactionResult, compact
 from conveyor.settings.tree import from_sources
 from conveyor.testing.memory_disk import MemoryDisk
-from conveyor.testing.memory_store import MemoryStore
+from conveyor.testing.simulation.flaky_store import FlakyStore
+from conveyor.testing.simulation.image_ledger import EpochLedger, ImageLedger
+from conveyor.testing.simulation.ledger import InvariantBroken
 from conveyor.testing.simulation.simulated_clock import SimulatedClock
 from conveyor.testing.simulation.simulated_threads import SimulatedThreads
 from conveyor.testing.simulation.virtual_loop import Process, VirtualLoop
@@ -27,11 +30,11 @@ _START_RETRY_S = 1.0
 
 
 class Disconnected(Exception):  # noqa: N818 - named for what it is
-    """No reply came: whether the request was carried out is not known."""
+    """No reply came. The request may have been executed or not."""
 
 
 class SimulatedBroker:
-    """See the module's docstring. `bugs`: exceptions that nobody expected, each of which stops a real broker."""
+    """One broker; see the module's docstring. `bugs`: unexpected exceptions, each of which would stop a real broker."""
 
     def __init__(self, loop: VirtualLoop, seed: int, settings: dict[str, object]) -> None:
         self.clock = SimulatedClock(loop)
@@ -43,9 +46,13 @@ class SimulatedBroker:
         self._ids, self._threads, self._hops, self._power = (
             Random(f"{seed} {concern}") for concern in ("ids", "threads", "network", "power")
         )
-        self._store = MemoryStore()
+        self.store = FlakyStore(Random(f"{seed} store"))
+        self.epochs = EpochLedger()
+        self.watch: Callable[[ClusterImage, bool], None] | None = None
+        """Called with each image that the broker observes, and whether it is the first since a start."""
+        self._images = ImageLedger(self.store.nodes)
         self._process: Process | None = None
-        self._broker: Broker | None = None
+        self._broker: BrokerNode | None = None
         self._ready = asyncio.Event()
         self._context = copy_context()
 
@@ -54,7 +61,7 @@ class SimulatedBroker:
         return self._ready.is_set()
 
     async def start(self) -> None:
-        """Returns when the broker serves; tries again while the disk does not let it."""
+        """Start, and retry while disk faults prevent it. Returns once the broker serves."""
         has_started = await self._try_to_start()
         while not has_started:
             await asyncio.sleep(_START_RETRY_S)
@@ -66,15 +73,17 @@ class SimulatedBroker:
         context.run(self.clock.set_wall_clock, by_ms)
 
     def crash(self) -> None:
-        """SIGKILL: what was written stays, synced or not."""
+        """SIGKILL: all written data survives, synced or not."""
+        self.epochs.died(self.starts)
         self._die(self.disk.process_crash())
 
     def cut_power(self) -> None:
-        """What was synced stays, and by chance some of the rest."""
+        """Cut the power: synced data survives, and randomly some of the rest."""
+        self.epochs.died(self.starts)
         self._die(self.disk.power_cut(self._power))
 
     def cut_power_after(self, operations: int, died: Callable[[], None]) -> None:
-        """Cut the power in the middle of what the broker does to its disk, after so many operations."""
+        """Cut the power in the middle of the broker's disk operations, after a number of them."""
         disk = self.disk
 
         def cut() -> None:
@@ -85,14 +94,14 @@ class SimulatedBroker:
         disk.call_after(operations, cut)
 
     async def stop(self) -> None:
-        """A clean stop: the doors take no more requests, those that wait are answered, the logs are sealed."""
+        """Stop cleanly: accept no more requests, answer the pending ones, seal the logs."""
         self._ready.clear()
         assert self._broker is not None
         await self._in_process(_stopped, self._broker)
-        self.crash()
+        self._die(self.disk.process_crash())
 
-    async def ask(self, request: Callable[[Broker], Awaitable[Reply]]) -> Reply:
-        """Carry out a request inside the broker, a network hop away.
+    async def ask(self, request: Callable[[BrokerNode], Awaitable[Reply]]) -> Reply:
+        """Execute a request inside the broker, a network hop away.
 
         Raises RequestError as the broker does, and Disconnected if no reply comes.
         """
@@ -143,21 +152,31 @@ class SimulatedBroker:
         threads = SimulatedThreads(self._loop, self._threads)
         ports = BrokerPorts(
             disk=self.disk,
-            store=self._store,
+            store=self.store,
             clock=self.clock,
             threads=threads,
             new_id=lambda: UUID(int=self._ids.getrandbits(128), version=4),
             failed=self.bugs.append,
             compactor=_ExecutorCompactor(self.disk, threads),
         )
-        self._broker = Broker(self._settings, ports)
+        self._broker = BrokerNode(self._settings, ports)
+        self._broker.metadata.listen(self._observed)
         try:
             await self._broker.start("broker.example", 9092)
         except StorageFailure:
             return False
         return True
 
-    async def _in_process(self, work: Callable[[Broker], Awaitable[None]], broker: Broker) -> None:
+    def _observed(self, old: ClusterImage, new: ClusterImage) -> None:
+        """Check the image; what it breaks is raised by the story, not in the broker."""
+        try:
+            self._images.observe(new)
+            if self.watch is not None:
+                self.watch(new, not self.is_ready)
+        except InvariantBroken as broken:
+            self.bugs.append(broken)
+
+    async def _in_process(self, work: Callable[[BrokerNode], Awaitable[None]], broker: BrokerNode) -> None:
         assert self._process is not None
         done: asyncio.Future[None] = self._loop.create_future()
         self._process.at_death(lambda: _settle(done, None))
@@ -167,14 +186,14 @@ class SimulatedBroker:
 
 
 class _ExecutorCompactor:
-    """Compaction as a job of the simulated threads."""
+    """Runs compaction as a job of the simulated threads."""
 
     def __init__(self, disk: MemoryDisk, threads: Executor) -> None:
         self._disk = disk
         self._threads = threads
 
     async def compact(self, plan: CompactionPlan) -> CompactionResult:
-        """Raises StorageFailure."""
+        """Execute a plan. Raises StorageFailure."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, compact, self._disk, plan)
 
 
@@ -182,7 +201,7 @@ async def _awaited(work: Awaitable[Reply]) -> Reply:
     return await work
 
 
-async def _stopped(broker: Broker) -> None:
+async def _stopped(broker: BrokerNode) -> None:
     await broker.finish_requests()
     await broker.stop()
 
@@ -194,7 +213,7 @@ def _settle(future: "asyncio.Future[Reply]", value: Reply) -> None:
 
 def _fail(reply: "asyncio.Future[Reply]") -> None:
     if not reply.done():
-        reply.set_exception(Disconnected("the broker is gone"))
+        reply.set_exception(Disconnected("the broker has died"))
 
 
 def _succeeded(task: "asyncio.Task[bool]") -> bool:
@@ -205,7 +224,7 @@ def _deliver(task: "asyncio.Task[Reply]", reply: "asyncio.Future[Reply]") -> Non
     if reply.done():
         return
     if task.cancelled():
-        reply.set_exception(RequestError(ErrorKind.REQUEST_TIMED_OUT, "the broker gave the request up"))
+        reply.set_exception(RequestError(ErrorKind.REQUEST_TIMED_OUT, "the broker cancelled the request"))
     elif (error := task.exception()) is not None:
         reply.set_exception(error)
     else:

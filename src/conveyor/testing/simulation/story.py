@@ -1,20 +1,21 @@
-"""Playing a schedule: one story of a broker and its clients, and how it ends.
+"""Plays a schedule: one story of a broker and its clients, with its final checks.
 
-After the last step the disk is healed, the broker is started once more, and everything is read to its end: what was
-acknowledged is there, every delayed record has come, the queue is drained.
+After the last step the disk is healed, the broker is restarted, and everything is read to its end: acknowledged records
+exist, every delayed record has arrived, and the queue is drained.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import TypeVar
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.publish import ACKS_LEADER
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.subscription.policy import Start
+from conveyor.queues.subscription.policy import StartPosition
 from conveyor.testing.simulation.actors import (
     DELAY_TOPIC,
     LOG_TOPIC,
@@ -31,6 +32,7 @@ from conveyor.testing.simulation.actors import (
     Worker,
     read,
 )
+from conveyor.testing.simulation.image_ledger import unsettled
 from conveyor.testing.simulation.ledger import (
     DelayLedger,
     InvariantBroken,
@@ -42,8 +44,12 @@ from conveyor.testing.simulation.ledger import (
 )
 from conveyor.testing.simulation.operator import Operator
 from conveyor.testing.simulation.simulated_broker import Disconnected, SimulatedBroker
-from conveyor.testing.simulation.story_schedule import Schedule, Step
+from conveyor.testing.simulation.story_schedule import Step, StorySchedule
+from conveyor.testing.simulation.topic_actors import CHURNED, DELAYED, QUEUED, TopicAdmin, TopicUser
+from conveyor.testing.simulation.topic_ledger import TopicLedger
 from conveyor.testing.simulation.virtual_loop import VirtualLoop
+
+Reply = TypeVar("Reply")
 
 _SETTINGS: dict[str, object] = {
     "groups.offsets_partitions": 1,
@@ -56,37 +62,38 @@ _TOPICS: tuple[tuple[str, int, dict[str, str]], ...] = (
     (QUEUE_TOPIC, PARTITIONS, {}),
     (DELAY_TOPIC, 1, {"delay.enable": "true"}),
 )
+_SETTLES_WITHIN_S = 60.0
 _LONGEST_STORY_S = 4 * 3_600.0
 _LONGEST_DELAY_S = 2 * 3_600.0
 _RETRY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a story ended. failure: None if every invariant held. digest: of what was read at the end."""
+class StoryOutcome:
+    """The result of a story. failure: None if every invariant held. digest: of everything that was read at the end."""
 
     failure: BaseException | None
     happened: dict[str, int]
     digest: str
 
 
-def play(schedule: Schedule) -> Outcome:
-    """Play a schedule on a loop of its own."""
+def play(schedule: StorySchedule) -> StoryOutcome:
+    """Play a schedule on a new event loop."""
     loop = VirtualLoop()
     story = _Story(loop, schedule)
     loop.set_exception_handler(lambda _, context: story.note_bug(context))
     failure: BaseException | None = None
     try:
-        loop.run_until_complete(asyncio.wait_for(story.tell(), _LONGEST_STORY_S))
-    except Exception as error:  # noqa: BLE001 - whatever ends a story early is what the seed has found
+        loop.run_until_complete(asyncio.wait_for(story.run(), _LONGEST_STORY_S))
+    except Exception as error:  # noqa: BLE001 - any exception that ends a story early is its failure
         failure = error
     finally:
         loop.end()
-    return Outcome(failure, dict(story.operator.happened), story.digest.hexdigest())
+    return StoryOutcome(failure, dict(story.operator.happened), story.digest.hexdigest())
 
 
 class _Story:
-    def __init__(self, loop: VirtualLoop, schedule: Schedule) -> None:
+    def __init__(self, loop: VirtualLoop, schedule: StorySchedule) -> None:
         self.log, self.offsets, self.queue, self.delays = LogLedger(), OffsetLedger(), QueueLedger(), DelayLedger()
         self.operator = Operator(self.log)
         self.digest = sha256()
@@ -94,6 +101,9 @@ class _Story:
         self._broker = SimulatedBroker(loop, schedule.seed, _SETTINGS)
         self._table = Producer("table", TABLE_TOPIC, self.log, keyed=True)
         self._worker = Worker(self.queue)
+        self.topics = TopicLedger(CHURNED)
+        self._topic_user = TopicUser(self.topics)
+        self._broker.watch = lambda image, is_first: self.topics.observe(image, is_first=is_first)
         self._actors: dict[str, Actor] = {
             "producer-all": Producer("all", LOG_TOPIC, self.log),
             "producer-one": Producer("one", LOG_TOPIC, self.log, acks=ACKS_LEADER),
@@ -105,18 +115,20 @@ class _Story:
             "committer": Committer(self.offsets),
             "worker-1": self._worker,
             "worker-2": Worker(self.queue),
+            "topic-admin": TopicAdmin(self.topics),
+            "topic-user": self._topic_user,
             "operator": self.operator,
         }
 
     def note_bug(self, context: dict[str, object]) -> None:
-        """An exception that left a callback."""
+        """Record an exception that escaped from a callback."""
         error = context.get("exception")
         if isinstance(error, BaseException):
             self._broker.bugs.append(error)
 
-    async def tell(self) -> None:
+    async def run(self) -> None:
         await self._broker.start()
-        await self._until_it_succeeds(_prepare)
+        await self._repeat_until_success(_prepare)
         by_actor: dict[str, list[Step]] = {}
         for step in self._schedule.steps:
             by_actor.setdefault(step.actor, []).append(step)
@@ -139,11 +151,38 @@ class _Story:
 
     async def _check_the_end(self) -> None:
         self._broker.disk.heal()
+        self._broker.store.heal()
+        await self._check_settled()
         self._broker.crash()
         await self._broker.start()
+        await self._check_settled()
         await self._check_logs()
         await self._check_delays()
         await self._drain_queue()
+        await self._check_topics()
+
+    async def _check_settled(self) -> None:
+        deadline_s = asyncio.get_running_loop().time() + _SETTLES_WITHIN_S
+        while found := await self._repeat_until_success(_unsettled):
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise InvariantBroken("ReconcilerSettles", f"after {_SETTLES_WITHIN_S} s: {', '.join(found)}")
+            await asyncio.sleep(_RETRY_S)
+
+    async def _check_topics(self) -> None:
+        """After every delay."""
+        for name in CHURNED:
+            instance, found = self.topics.instance(name), await self._topic_user.read_all(self._broker, name)
+            self.digest.update(repr(found).encode())
+            if instance is not None and name == DELAYED and instance.topic_id in self.topics.delays:
+                ledger = self.topics.delays[instance.topic_id]
+                values = [value for values in found.values() for value in values if value in ledger.due_ms]
+                ledger.check(values, self._broker.clock.latest_ms())
+                ledger.check_all(values)
+        queued = self.topics.instance(QUEUED)
+        for subscription, topic_id in self.topics.subscriptions.items():
+            while queued is not None and queued.topic_id == topic_id:
+                if not await self._topic_user.drain(self._broker, subscription):
+                    break
 
     async def _check_logs(self) -> None:
         for number in range(PARTITIONS):
@@ -164,7 +203,7 @@ class _Story:
         self.delays.check_all(values)
 
     async def _drain_queue(self) -> None:
-        while await self._until_it_succeeds(_count_unsettled):
+        while await self._repeat_until_success(_count_unsettled):
             await self._worker.lease(self._broker, 7)
             await self._worker.settle_all(self._broker)
             await asyncio.sleep(_RETRY_S)
@@ -174,8 +213,8 @@ class _Story:
         return [(offset, value) for offset, _, value in await self._read_records(place)]
 
     async def _read_records(self, place: tuple[str, int]) -> list[tuple[int, bytes, bytes]]:
-        """Every record of a partition: offset, key, value."""
-        found: list[tuple[int, bytes, bytes]] = []
+        """Return every record of a partition: offset, key, value."""
+        found_records: list[tuple[int, bytes, bytes]] = []
         position = 0
         while True:
             try:
@@ -194,21 +233,21 @@ class _Story:
             if not records:
                 if position >= fetched.high_watermark:
                     break
-                position += 1  # Compaction has left nothing here.
+                position += 1  # Compaction has removed these offsets.
                 continue
-            found += [(record.offset, record.key or b"", record.value or b"") for record in records]
+            found_records += [(record.offset, record.key or b"", record.value or b"") for record in records]
             position = records[-1].offset + 1
         if place[0] == LOG_TOPIC:
             self.log.check_end(place, position)
-        self.digest.update(repr(found).encode())
-        return found
+        self.digest.update(repr(found_records).encode())
+        return found_records
 
-    async def _until_it_succeeds(self, request: object) -> int:
+    async def _repeat_until_success(self, request: Callable[[BrokerNode], Awaitable[Reply]]) -> Reply:
         while True:
             try:
-                return await self._broker.ask(request)  # type: ignore[arg-type]
+                return await self._broker.ask(request)
             except (Disconnected, RequestError) as error:
-                logging.getLogger(__name__).debug("asked again reason=%s", error)
+                logging.getLogger(__name__).debug("request repeated reason=%s", error)
                 await asyncio.sleep(_RETRY_S)
 
     def _raise_bugs(self) -> None:
@@ -216,13 +255,19 @@ class _Story:
             raise self._broker.bugs[0]
 
 
-async def _prepare(broker: Broker) -> int:
+async def _prepare(broker: BrokerNode) -> int:
     for name, partitions, config in _TOPICS:
         await broker.topics.ensure(TopicRequest(name=name, partitions=partitions, config=config))
-    if SUBSCRIPTION not in {each.name for each in broker.queues.all()}:
-        await broker.queues.create(QUEUE_TOPIC, SUBSCRIPTION, Start(kind="earliest"), {"max_deliveries": 0})
+    if SUBSCRIPTION not in {subscription.name for subscription in broker.subscriptions.all()}:
+        await broker.subscription_lifecycle.create(
+            QUEUE_TOPIC, SUBSCRIPTION, StartPosition(kind="earliest"), {"max_deliveries": 0}
+        )
     return 0
 
 
-async def _count_unsettled(broker: Broker) -> int:
-    return (await broker.queues.stats(SUBSCRIPTION)).unsettled
+async def _unsettled(broker: BrokerNode) -> list[str]:
+    return unsettled(broker)
+
+
+async def _count_unsettled(broker: BrokerNode) -> int:
+    return (await broker.subscription_statistics.stats(SUBSCRIPTION)).unsettled

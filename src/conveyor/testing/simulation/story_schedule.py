@@ -1,7 +1,7 @@
-"""A schedule: what happens in a simulation, as a list of steps made up front from a seed.
+"""A schedule: the steps of a simulation, computed in advance from a seed.
 
-A step names its time, the actor that carries it out, an action, and a number that the action may use: how many records,
-which partition, for how long. Leaving steps out leaves a schedule that can be played, which is what shrinking needs.
+A step has a time, an actor, an action, and a number that parameterises the action: how many records, which partition,
+how long. A schedule without some of its steps can be played as well, which shrinking needs.
 """
 
 import json
@@ -12,7 +12,8 @@ from random import Random
 STORY_MS = 60_000
 
 _STEPS = 120
-_FAULTS = 6
+_TOPIC_STEPS = 40
+_FAULTS = 8
 _ACTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "client": (
         ("producer-all", "produce"),
@@ -32,6 +33,23 @@ _ACTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ("worker-2", "lease"),
         ("worker-2", "settle"),
     ),
+    "topics": (
+        ("topic-admin", "create"),
+        ("topic-admin", "create"),
+        ("topic-admin", "recreate"),
+        ("topic-admin", "recreate"),
+        ("topic-admin", "grow"),
+        ("topic-admin", "configure"),
+        ("topic-admin", "delete"),
+        ("topic-admin", "subscribe"),
+        ("topic-admin", "add_schedule"),
+        ("topic-user", "produce"),
+        ("topic-user", "produce"),
+        ("topic-user", "produce"),
+        ("topic-user", "produce"),
+        ("topic-user", "read"),
+        ("topic-user", "work"),
+    ),
     "operator": (
         ("operator", "retain"),
         ("operator", "compact"),
@@ -44,8 +62,13 @@ _ACTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ("operator", "cut_power_within"),
         ("operator", "fail_syncs"),
         ("operator", "fail_appends"),
+        ("operator", "fail_renames"),
         ("operator", "fill_disk"),
         ("operator", "step_clock"),
+        ("operator", "fail_store_reads"),
+        ("operator", "fail_store_commits"),
+        ("operator", "lose_store_replies"),
+        ("operator", "fill_store"),
     ),
 }
 
@@ -61,35 +84,36 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """The seed decides what the steps leave open: delays, torn writes, ids."""
+class StorySchedule:
+    """The steps, and the seed for everything else that is random: delays, torn writes, ids."""
 
     seed: int
     steps: tuple[Step, ...]
 
-    def without(self, dropped: Sequence[Step]) -> "Schedule":
-        """The same story without some of its steps."""
-        gone = set(dropped)
-        return Schedule(self.seed, tuple(step for step in self.steps if step not in gone))
+    def without(self, dropped: Sequence[Step]) -> "StorySchedule":
+        """Return the schedule without some of its steps."""
+        removed = set(dropped)
+        return StorySchedule(self.seed, tuple(step for step in self.steps if step not in removed))
 
     def encode(self) -> str:
-        """As JSON, to be kept beside a test."""
+        """Return the schedule as JSON, to be stored beside a test."""
         return json.dumps({"seed": self.seed, "steps": [asdict(step) for step in self.steps]}, indent=1)
 
 
-def make_schedule(seed: int) -> Schedule:
-    """The schedule of a seed; the same on every machine."""
+def make_schedule(seed: int) -> StorySchedule:
+    """Return the schedule of a seed; the same on every machine."""
     chance = Random(f"{seed} schedule")
     steps = [_step(chance, "client") for _ in range(_STEPS)]
+    steps += [_step(chance, "topics") for _ in range(_TOPIC_STEPS)]
     steps += [_step(chance, "operator") for _ in range(chance.randint(0, 4))]
     steps += [_step(chance, "fault") for _ in range(chance.randint(0, _FAULTS))]
-    return Schedule(seed, tuple(sorted(steps)))
+    return StorySchedule(seed, tuple(sorted(steps)))
 
 
-def decode_schedule(content: str) -> Schedule:
-    """What `Schedule.encode` wrote."""
+def decode_schedule(content: str) -> StorySchedule:
+    """Decode the result of `StorySchedule.encode`."""
     document = json.loads(content)
-    return Schedule(document["seed"], tuple(Step(**step) for step in document["steps"]))
+    return StorySchedule(document["seed"], tuple(Step(**step) for step in document["steps"]))
 
 
 def _step(chance: Random, kind: str) -> Step:

@@ -1,7 +1,7 @@
-"""An event loop with virtual time, on which processes can be killed.
+"""An event loop with virtual time, whose processes can be killed.
 
-Time stands still while a callback runs, and jumps to the next timer when nothing is ready. A process is a context
-variable: every callback, timer and task that code of a process makes belongs to it, and after `kill` none of them runs.
+Time stands still while a callback runs, and jumps to the next timer when no callback is ready. A process is a context
+variable: every callback, timer and task created by a process's code belongs to it, and none of them runs after `kill`.
 """
 
 import asyncio
@@ -13,17 +13,17 @@ from typing import Any, Generic, TypeVarTuple, Unpack
 Arguments = TypeVarTuple("Arguments")
 
 _RESOLUTION_S = 1e-6
-"""Timers closer together than this are due at the same time, whatever floating point makes of their sum."""
+"""Timers that differ by less are due at the same time, despite floating-point rounding."""
 
 PROCESS: ContextVar["Process | None"] = ContextVar("process", default=None)
 
 
 class Stalled(Exception):  # noqa: N818 - named for what it is
-    """Nothing is ready and no timer is set: somebody waits for an event that cannot happen."""
+    """No callback is ready and no timer is set: a task waits for an event that cannot happen."""
 
 
 class Process:
-    """What is killed together. `context` is the context to run its code in."""
+    """A group of callbacks that is killed together. Its code must run in `context`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,14 +33,14 @@ class Process:
         self._at_death: list[Callable[[], None]] = []
 
     def kill(self) -> None:
-        """From now on none of its callbacks runs. Calls what `at_death` was given, in order."""
+        """Prevent all its callbacks from running. Calls the `at_death` callbacks in order."""
         self.is_alive = False
         callbacks, self._at_death = self._at_death, []
         for callback in callbacks:
             callback()
 
     def at_death(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back when the process is killed. Returns what forgets the callback."""
+        """Call back when the process is killed. Returns a function that removes the callback."""
         self._at_death.append(callback)
 
         def forget() -> None:
@@ -51,7 +51,7 @@ class Process:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """See the module's docstring. Has no sockets, no signals and no threads."""
+    """The loop; see the module's docstring. It has no sockets, signals or threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now_s
 
     def select(self, timeout_s: float | None) -> list[Any]:
-        """Called by the loop when nothing is ready: moves time to the next timer. Raises Stalled."""
+        """Called by the loop when no callback is ready: advances time to the next timer. Raises Stalled."""
         if timeout_s is None:
             raise Stalled("no callback is ready and no timer is set")
         self._now_s += max(0.0, timeout_s)
@@ -74,6 +74,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[Unpack[Arguments]], object], *args: *Arguments, context: Context | None = None
     ) -> asyncio.Handle:
+        if self.is_closed():  # By a `finally` block of a killed process's task, when the task is collected.
+            return asyncio.Handle(callback, args, self)
         return super().call_soon(_Guarded(_owner(context), callback), *args, context=context)
 
     def call_at(
@@ -91,7 +93,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def end(self) -> None:
-        """Close the loop. Tasks of killed processes are abandoned without a word: they were killed."""
+        """Close the loop. Tasks of killed processes are abandoned without a warning."""
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             work = task.get_coro()
@@ -103,7 +105,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, loop: asyncio.AbstractEventLoop, work: Any, context: Context | None = None
     ) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
-        self._tasks.append(task)  # Kept: a collected task would run its `finally` blocks after its process was killed.
+        self._tasks.append(task)  # Otherwise garbage collection would run `finally` blocks of killed processes.
         return task
 
     def _process_events(self, events: list[Any]) -> None:

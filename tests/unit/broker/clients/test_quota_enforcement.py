@@ -1,10 +1,11 @@
 """Rates over windows, the quotas that a broker keeps, and how long a client is throttled."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients import quota_enforcement as module
 from conveyor.broker.clients.quota_enforcement import Quotas, Rate
 from conveyor.cluster.quotas import (
@@ -19,11 +20,10 @@ from conveyor.cluster.quotas import (
     QuotaChange,
     QuotaEntity,
     checked_entity,
-    entity_path,
 )
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import RequestError
 from conveyor.settings.tree import ClientSettings
-from tests.unit.broker.parts import NOW_MS, Storage, running_parts
+from tests.unit.broker.parts import NOW_MS, THIS_BROKER, Storage, running_parts, stored_image, unloaded_metadata
 
 APP: QuotaEntity = ((CLIENT_ID, "app"),)
 EVERYBODY: QuotaEntity = ((CLIENT_ID, None),)
@@ -73,8 +73,12 @@ def changes(**values: float | None) -> list[QuotaChange]:
     return [QuotaChange(key=key, value=value) for key, value in values.items()]
 
 
-def stored(storage: Storage) -> Quotas:
-    return Quotas(storage.store, storage.clock, ClientSettings())
+async def stored(storage: Storage) -> Quotas:
+    """The quotas of a broker that starts on this storage."""
+    metadata = unloaded_metadata(storage.store)
+    quotas = Quotas(metadata, storage.clock, ClientSettings())
+    await metadata.load(THIS_BROKER)
+    return quotas
 
 
 def limited(quotas: Quotas, key: str, client_id: str = "app") -> Limit:
@@ -86,8 +90,7 @@ def limited(quotas: Quotas, key: str, client_id: str = "app") -> Limit:
 @pytest.fixture
 async def quotas(storage: Storage) -> Quotas:
     """Quotas of 100 a second for everybody, of each kind."""
-    made = stored(storage)
-    await made.load()
+    made = await stored(storage)
     assert not made.in_force
     rates = dict.fromkeys((PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE), 100.0)
     await made.alter(EVERYBODY, changes(**rates))
@@ -96,8 +99,7 @@ async def quotas(storage: Storage) -> Quotas:
 
 async def test_quotas_are_kept(storage: Storage, quotas: Quotas) -> None:
     await quotas.alter(APP, changes(producer_byte_rate=5))
-    again = stored(storage)
-    await again.load()
+    again = await stored(storage)
     assert again.in_force
     assert again.quotas == quotas.quotas
     assert limited(again, PRODUCER_BYTE_RATE).per_second == 5
@@ -109,7 +111,7 @@ async def test_quotas_that_are_only_checked_stay_as_they_are(storage: Storage, q
     with pytest.raises(RequestError):
         await quotas.alter(APP, changes(producer_byte_rate=-5), check_only=True)
     assert quotas.quotas == before
-    assert await storage.store.get(entity_path(APP)) is None
+    assert APP not in (await stored_image(storage)).quotas
 
 
 async def test_removing_the_last_value_removes_the_entity(storage: Storage, quotas: Quotas) -> None:
@@ -117,31 +119,29 @@ async def test_removing_the_last_value_removes_the_entity(storage: Storage, quot
     await quotas.alter(APP, changes(producer_byte_rate=None))
     await quotas.alter(EVERYBODY, changes(producer_byte_rate=None, consumer_byte_rate=None, request_percentage=None))
     assert not quotas.in_force
-    assert await storage.store.tree("/quotas") == {}
+    assert (await stored_image(storage)).quotas == {}
 
 
 async def test_a_change_by_another_broker_is_not_overwritten(storage: Storage, quotas: Quotas) -> None:
-    other = stored(storage)
-    await other.load()
+    other = await stored(storage)
     await other.alter(APP, changes(producer_byte_rate=5))
     await quotas.alter(APP, changes(consumer_byte_rate=6))
     assert quotas.quotas.entities[APP] == {PRODUCER_BYTE_RATE: 5, CONSUMER_BYTE_RATE: 6}
 
 
-async def test_a_change_that_comes_in_between_is_told(
-    storage: Storage, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    get = storage.store.get
+async def test_a_change_that_comes_in_between_is_decided_on_again(storage: Storage, quotas: Quotas) -> None:
+    other = await stored(storage)
+    await asyncio.gather(
+        quotas.alter(APP, changes(producer_byte_rate=5)), other.alter(APP, changes(consumer_byte_rate=6))
+    )
+    await quotas.alter(EVERYBODY, changes(producer_byte_rate=7))
+    assert quotas.quotas.entities[APP] == {PRODUCER_BYTE_RATE: 5, CONSUMER_BYTE_RATE: 6}
 
-    async def get_and_change(path: str) -> object:
-        node = await get(path)
-        await storage.store.put(path, b"{}")
-        return node
 
-    monkeypatch.setattr(storage.store, "get", get_and_change)
-    with pytest.raises(RequestError) as caught:
-        await quotas.alter(APP, changes(producer_byte_rate=5))
-    assert caught.value.kind is ErrorKind.CLUSTER_CHANGED
+@pytest.mark.parametrize("name", ["a/b", "a=b,user", "ä ö", "..", "%2F", '"]}, {"', "\x00"])
+async def test_quotas_are_kept_for_any_name(storage: Storage, quotas: Quotas, name: str) -> None:
+    await quotas.alter(checked_entity([(CLIENT_ID, name), (USER, None)]), changes(producer_byte_rate=0.5e9))
+    assert (await stored(storage)).quotas == quotas.quotas
 
 
 async def test_clients_do_not_share_the_rate_of_the_default(quotas: Quotas) -> None:
@@ -185,7 +185,7 @@ async def test_rates_are_not_more_than_there_is_room_for(quotas: Quotas, monkeyp
 
 
 async def test_connections_from_an_address_are_counted_while_they_are_admitted(storage: Storage) -> None:
-    quotas = stored(storage)
+    quotas = await stored(storage)
     assert quotas.admits_connection("10.0.0.1")
     await quotas.alter(checked_entity([(IP, "10.0.0.1")]), changes(connection_creation_rate=1))
     admitted = [quotas.admits_connection("10.0.0.1") for _ in range(12)]
@@ -245,5 +245,5 @@ async def test_a_broker_starts_with_the_quotas_it_had(storage: Storage) -> None:
         assert in_window(broker) == 10
 
 
-def in_window(broker: Broker) -> int:
+def in_window(broker: BrokerNode) -> int:
     return broker.quotas.window_amount(limited(broker.quotas, PRODUCER_BYTE_RATE))

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.fetch.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, NEWEST_TIMESTAMP, find_offset
 from conveyor.broker.produce.publish import ACKS_ALL
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -14,7 +14,7 @@ TIMES = (1000, 3000, 2000)
 
 
 @pytest.fixture
-async def filled(broker: Broker) -> Broker:
+async def filled(broker: BrokerNode) -> BrokerNode:
     """Three records, one batch each, the newest in the middle."""
     for time_ms in TIMES:
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -36,11 +36,11 @@ async def filled(broker: Broker) -> Broker:
         (3001, (-1, -1, 0)),
     ],
 )
-async def test_an_offset_is_found(filled: Broker, asked: int, found: tuple[int, int, int]) -> None:
+async def test_an_offset_is_found(filled: BrokerNode, asked: int, found: tuple[int, int, int]) -> None:
     assert find_offset(filled.partitions, "t", 0, asked, -1) == found
 
 
-async def test_an_empty_partition_has_no_offset_at_any_time(broker: Broker) -> None:
+async def test_an_empty_partition_has_no_offset_at_any_time(broker: BrokerNode) -> None:
     assert find_offset(broker.partitions, "t", 1, NEWEST_TIMESTAMP, -1) == (-1, -1, 0)
     assert find_offset(broker.partitions, "t", 1, LATEST, 0) == (0, -1, 0)
 
@@ -54,7 +54,7 @@ async def test_an_empty_partition_has_no_offset_at_any_time(broker: Broker) -> N
     ],
 )
 async def test_what_cannot_be_found_is_refused(
-    broker: Broker, topic: str, asked: int, epoch: int, kind: ErrorKind
+    broker: BrokerNode, topic: str, asked: int, epoch: int, kind: ErrorKind
 ) -> None:
     with pytest.raises(RequestError) as refused:
         find_offset(broker.partitions, topic, 0, asked, epoch)

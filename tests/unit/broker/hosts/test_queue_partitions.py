@@ -4,27 +4,27 @@ import asyncio
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
-from conveyor.broker.produce.message_publisher import OutgoingMessage
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.queues.subscription.policy import Start
+from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
-from tests.unit.broker.parts import Storage, running_parts
+from tests.unit.broker.parts import Storage, running_parts, stored_image
 
-EARLIEST = Start(kind="earliest")
-
-
-async def publish(broker: Broker, partition: int) -> None:
-    await broker.messages.publish("t", [OutgoingMessage(b"payload", partition=partition)])
+EARLIEST = StartPosition(kind="earliest")
 
 
-async def leased(broker: Broker, wait_ms: int = 0) -> list[str]:
-    return [each.message.message_id for each in await broker.queues.lease("s", 10, wait_ms, None)]
+async def publish(broker: BrokerNode, partition: int) -> None:
+    await broker.message_publisher.publish("t", [OutgoingMessage(b"payload", partition=partition)])
 
 
-async def test_who_waits_is_given_messages_of_a_partition_that_was_added_meanwhile(broker: Broker) -> None:
-    await broker.queues.create("t", "s", EARLIEST, {})
+async def leased(broker: BrokerNode, wait_ms: int = 0) -> list[str]:
+    return [each.message.message_id for each in await broker.leases.lease("s", 10, wait_ms, None)]
+
+
+async def test_who_waits_is_given_messages_of_a_partition_that_was_added_meanwhile(broker: BrokerNode) -> None:
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     waiting = asyncio.ensure_future(leased(broker, wait_ms=20_000))
     await asyncio.sleep(0)
     await broker.topics.add_partitions("t", 3, None)
@@ -32,115 +32,120 @@ async def test_who_waits_is_given_messages_of_a_partition_that_was_added_meanwhi
     assert await waiting == ["2-0"]
 
 
-async def test_topic_without_subscriptions_has_no_queues_loaded(broker: Broker) -> None:
-    await broker.queues.create("t", "s", EARLIEST, {})
-    await broker.queues.create("t", "other", EARLIEST, {})
+async def test_topic_without_subscriptions_has_no_queues_loaded(broker: BrokerNode) -> None:
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    await broker.subscription_lifecycle.create("t", "other", EARLIEST, {})
     await publish(broker, 0)
-    await broker.queues.delete("other")
+    await broker.subscription_lifecycle.delete("other")
     assert broker.partitions.find("t", 0).queue is not None
-    await broker.queues.delete("s")
+    await broker.subscription_lifecycle.delete("s")
     assert broker.partitions.find("t", 0).queue is None
-    await broker.queues.create("t", "s", EARLIEST, {})
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     assert await leased(broker) == ["0-0"]
 
 
-async def test_subscription_made_while_the_last_is_deleted_has_its_queues(broker: Broker) -> None:
-    await broker.queues.create("t", "last", EARLIEST, {})
+async def test_subscription_made_while_the_last_is_deleted_has_its_queues(broker: BrokerNode) -> None:
+    await broker.subscription_lifecycle.create("t", "last", EARLIEST, {})
     await publish(broker, 1)
-    await asyncio.gather(broker.queues.create("t", "s", EARLIEST, {}), broker.queues.delete("last"))
+    await asyncio.gather(
+        broker.subscription_lifecycle.create("t", "s", EARLIEST, {}), broker.subscription_lifecycle.delete("last")
+    )
     assert await leased(broker) == ["1-0"]
 
 
-async def test_rates_are_there_when_they_are_first_asked_for(broker: Broker, storage: Storage) -> None:
-    await broker.queues.create("t", "s", EARLIEST, {})
+async def test_rates_are_there_when_they_are_first_asked_for(broker: BrokerNode, storage: Storage) -> None:
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     for _ in range(4):
         await publish(broker, 0)
-    assert await broker.queues.ack("s", await leased(broker)) == [None] * 4
+    assert await broker.settlements.ack("s", await leased(broker)) == [None] * 4
     storage.clock.advance(seconds=20)
-    assert (await broker.queues.stats("s")).ack_rate == 0.2
+    assert (await broker.subscription_statistics.stats("s")).ack_rate == 0.2
     storage.clock.advance(seconds=100)
-    assert (await broker.queues.stats("s")).ack_rate == 0
+    assert (await broker.subscription_statistics.stats("s")).ack_rate == 0
 
 
-async def test_queues_and_inboxes_share_the_cache_as_long_as_they_are_there(broker: Broker) -> None:
+async def test_queues_and_inboxes_share_the_cache_as_long_as_they_are_there(broker: BrokerNode) -> None:
     limit_bytes = broker.settings.broker.queue_cache_bytes
-    await broker.queues.create("t", "s", EARLIEST, {})
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     assert broker.queue_cache.bytes == limit_bytes // 2
     await broker.topics.create(TopicRequest(name="d", config={"delay.enable": "true"}))
-    await broker.messages.publish("d", [OutgoingMessage(b"waits", headers=((DELAY_MS, b"1000"),))])
-    assert await broker.messages.get("d", "0-i0")
+    await broker.message_publisher.publish("d", [OutgoingMessage(b"waits", headers=((DELAY_MS, b"1000"),))])
+    assert await broker.message_inspection.get("d", "0-i0")
     assert broker.queue_cache.bytes == limit_bytes // 3
-    await broker.queues.delete("s")
+    await broker.subscription_lifecycle.delete("s")
     await broker.topics.delete("d")
     assert broker.queue_cache.bytes == limit_bytes
 
 
-async def test_queues_are_loaded_all_or_none(broker: Broker, storage: Storage) -> None:
+async def test_queues_are_loaded_all_or_none(broker: BrokerNode, storage: Storage) -> None:
     """A partition that cannot be loaded leaves none of the others loaded by halves."""
     await broker.topics.create(TopicRequest(name="four", partitions=4))
     broker.partitions.find("four", 2).go_offline(StorageFailure("the disk is gone"))
     with pytest.raises(RequestError, match="four-2 is offline: the disk is gone"):
-        await broker.queues.create("four", "s", EARLIEST, {})
+        await broker.subscription_lifecycle.create("four", "s", EARLIEST, {})
     assert all(broker.partitions.find("four", number).queue is None for number in range(4))
 
 
-async def test_queues_of_a_topic_that_is_deleted_while_they_are_loaded_leave_nothing(broker: Broker) -> None:
-    loading = asyncio.ensure_future(broker.queues.create("t", "s", EARLIEST, {}))
+async def test_queues_of_a_topic_that_is_deleted_while_they_are_loaded_leave_nothing(broker: BrokerNode) -> None:
+    loading = asyncio.ensure_future(broker.subscription_lifecycle.create("t", "s", EARLIEST, {}))
     await asyncio.sleep(0)
     await broker.topics.delete("t")
     with pytest.raises(RequestError) as refused:
         await loading
     assert refused.value.kind is ErrorKind.UNKNOWN_TOPIC
-    assert [name for name in broker.topics.image.topics if name.startswith("__")] == []
+    assert [name for name in broker.metadata.image.topics if name.startswith("__")] == []
 
 
 @pytest.mark.parametrize("turns", range(1, 12))
-async def test_a_topic_that_is_made_anew_while_its_queues_are_loaded_has_its_own(broker: Broker, turns: int) -> None:
+async def test_a_topic_that_is_made_anew_while_its_queues_are_loaded_has_its_own(
+    broker: BrokerNode, turns: int
+) -> None:
     """Whatever the moment."""
-    loading = asyncio.ensure_future(broker.queues.create("t", "s", EARLIEST, {}))
+    loading = asyncio.ensure_future(broker.subscription_lifecycle.create("t", "s", EARLIEST, {}))
     for _ in range(turns):
         await asyncio.sleep(0)
     await broker.topics.delete("t")
     await broker.topics.create(TopicRequest(name="t", partitions=1))
     await asyncio.gather(loading, return_exceptions=True)
-    assert "__queue_state.t" not in broker.topics.image.topics or len(broker.queues.all("t")) <= 1
-    if not broker.queues.all("t"):
-        await broker.queues.create("t", "s", EARLIEST, {})
+    assert "__queue_state.t" not in broker.metadata.image.topics or len(broker.subscriptions.all("t")) <= 1
+    if not broker.subscriptions.all("t"):
+        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     await publish(broker, 0)
     assert await leased(broker) == ["0-0"]
 
 
-async def test_a_companion_without_its_topic_is_removed_at_the_next_start(storage: Storage) -> None:
-    """The broker has ended between the two."""
+async def test_a_companion_goes_with_its_topic(storage: Storage) -> None:
+    """In one change: the broker may end right after it."""
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
-        await broker.queues.create("t", "s", EARLIEST, {})
+        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
         await publish(broker, 0)
-    await storage.store.delete("/topics/t")
+        await broker.topics.delete("t")
+        assert dict((await stored_image(storage)).topics) == {}
     async with running_parts(storage=storage) as broker:
-        assert dict(broker.topics.image.topics) == {}
+        assert dict(broker.metadata.image.topics) == {}
         await broker.topics.create(TopicRequest(name="t"))
-        await broker.queues.create("t", "s", EARLIEST, {})
+        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
         await publish(broker, 0)
         assert await leased(broker) == ["0-0"]
 
 
-async def test_a_cancelled_message_stays_cancelled_though_its_queue_is_loaded_again(broker: Broker) -> None:
-    await broker.queues.create("t", "last", EARLIEST, {})
+async def test_a_cancelled_message_stays_cancelled_though_its_queue_is_loaded_again(broker: BrokerNode) -> None:
+    await broker.subscription_lifecycle.create("t", "last", EARLIEST, {})
     delayed = OutgoingMessage(b"payload", partition=0, headers=(("conveyor-delay-ms", b"60000"),))
-    await broker.messages.publish("t", [delayed])
-    await broker.queues.cancel("t", "0-0")
-    await broker.queues.delete("last")
-    await broker.queues.create("t", "s", EARLIEST, {})
-    assert (await broker.queues.stats("s")).unsettled == 0
+    await broker.message_publisher.publish("t", [delayed])
+    await broker.delayed_messages.cancel("t", "0-0")
+    await broker.subscription_lifecycle.delete("last")
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    assert (await broker.subscription_statistics.stats("s")).unsettled == 0
 
 
-async def test_unloaded_queues_are_told_while_their_topic_is_deleted(broker: Broker) -> None:
+async def test_unloaded_queues_are_told_while_their_topic_is_deleted(broker: BrokerNode) -> None:
     """Whatever the moment: /readyz asks."""
-    await broker.queues.create("t", "s", EARLIEST, {})
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     deleting = asyncio.ensure_future(broker.topics.delete("t"))
     while not deleting.done():
-        assert broker.queues.unloaded().keys() <= {"t"}
+        assert broker.queue_partitions.unloaded().keys() <= {"t"}
         await asyncio.sleep(0)
     await deleting
-    assert broker.queues.unloaded() == {}
+    assert broker.queue_partitions.unloaded() == {}

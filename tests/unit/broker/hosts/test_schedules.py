@@ -2,32 +2,32 @@
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
-from conveyor.broker.broker_node import Broker
-from conveyor.broker.hosts.schedules import Schedule
-from conveyor.cluster.image import SCHEDULES_PATH, topic_path
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.cluster.changes import SchedulePut, TopicRemoved, topic_put
+from conveyor.cluster.metadata_log import HEAD_PATH
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.subscription.policy import Start
+from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import DEDUP_ID
-from tests.unit.broker.parts import NOW_MS, Storage, running_parts
+from conveyor.schedules.definition import Schedule
+from tests.unit.broker.parts import NOW_MS, Storage, propose, rewrite, running_parts, stored_image
 
 MINUTE_MS = 60_000
 FIRST_MS = NOW_MS - NOW_MS % MINUTE_MS + MINUTE_MS
-PATH = f"{SCHEDULES_PATH}/s"
 SCHEDULE = Schedule(name="s", topic="t", cron="* * * * *", payload=b"go", headers=(("a", b"b"),))
 
 
-async def published(broker: Broker) -> list[Message]:
-    return await broker.messages.browse("t", None, Start(kind="earliest"), 100)
+async def published(broker: BrokerNode) -> list[Message]:
+    return await broker.message_browser.browse("t", None, StartPosition(kind="earliest"), 100)
 
 
-async def fired(broker: Broker, count: int) -> list[Message]:
+async def fired(broker: BrokerNode, count: int) -> list[Message]:
     """The messages of the topic, once there are so many."""
     while True:
         changed = asyncio.Event()
@@ -39,13 +39,14 @@ async def fired(broker: Broker, count: int) -> list[Message]:
 
 
 async def written_down(storage: Storage, fired_ms: int) -> None:
-    """Wait until the schedule's node says that a firing is done."""
-    changed = asyncio.Event()
-    end_watch = storage.store.watch(PATH, lambda _: changed.set())
-    while (node := await storage.store.get(PATH)) is None or b'"fired_ms":%d}' % fired_ms not in node.value:
+    """Wait until the schedule in the store says that a firing is done."""
+    while True:
+        changed = asyncio.Event()
+        await storage.store.get(HEAD_PATH, changed.set)
+        stored = (await stored_image(storage)).schedules["s"]
+        if f'"fired_ms":{fired_ms}}}' in stored.document:
+            return
         await changed.wait()
-        changed.clear()
-    end_watch()
 
 
 async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
@@ -73,12 +74,12 @@ def advance_to(storage: Storage, when_ms: int) -> None:
 
 
 @pytest.fixture
-async def scheduled(broker: Broker) -> Broker:
+async def scheduled(broker: BrokerNode) -> BrokerNode:
     await broker.schedules.add(SCHEDULE)
     return broker
 
 
-async def test_schedule_fires_when_it_is_due_and_not_before(scheduled: Broker, storage: Storage) -> None:
+async def test_schedule_fires_when_it_is_due_and_not_before(scheduled: BrokerNode, storage: Storage) -> None:
     advance_to(storage, FIRST_MS - 1)
     assert await published(scheduled) == []
     advance_to(storage, FIRST_MS)
@@ -105,12 +106,12 @@ async def test_firing_that_was_not_written_down_is_not_repeated(storage: Storage
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t", partitions=2))
         await broker.schedules.add(SCHEDULE)
-        before = await storage.store.get(PATH)
-        assert before is not None
+        before = broker.metadata.image.schedules["s"]
         advance_to(storage, FIRST_MS)
         await fired(broker, 1)
         await written_down(storage, FIRST_MS)
-    await storage.store.put(PATH, before.value)
+    restored = SchedulePut(name="s", topic_id=before.topic_id, document=before.document)
+    await rewrite(storage, lambda _: [restored])
     storage.clock.advance(ms=MINUTE_MS // 2)
     async with running_parts(storage=storage) as broker:
         storage.clock.advance()
@@ -137,36 +138,26 @@ async def test_schedule_ends_with_its_topic(storage: Storage) -> None:
         await broker.schedules.add(replace(SCHEDULE, name="stays", topic="other"))
         await broker.topics.delete("t")
         assert [each.name for each in broker.schedules.list()] == ["stays"]
-    assert await storage.store.children(SCHEDULES_PATH) == ["stays"]
-
-
-async def test_schedule_whose_topic_went_before_a_crash_is_removed(storage: Storage) -> None:
-    async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1))
-        await broker.schedules.add(SCHEDULE)
-    await storage.store.delete(topic_path("t"))
-    async with running_parts(storage=storage) as broker:
-        assert broker.schedules.list() == []
-    assert await storage.store.get(PATH) is None
+    assert list((await stored_image(storage)).schedules) == ["stays"]
 
 
 async def test_firing_never_makes_a_topic(
-    scheduled: Broker, storage: Storage, caplog: pytest.LogCaptureFixture
+    scheduled: BrokerNode, storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    there = scheduled.topics.image
-    scheduled.topics.image = there.without_topic("t")
+    """Between the change of the metadata and the end of its schedules, a topic may be gone already."""
+    topic = scheduled.metadata.image.topics["t"]
+    await propose(scheduled, TopicRemoved(name="t"))
     advance_to(storage, FIRST_MS)
-    await written_down(storage, FIRST_MS)
-    assert "topic 't' is not there: left out" in caplog.text
+    await logged(caplog, "topic 't' is not there: left out")
     storage.clock.advance(ms=MINUTE_MS // 2)
-    assert "t" not in scheduled.topics.image.topics
+    assert "t" not in scheduled.metadata.image.topics
     assert caplog.text.count("left out") == 1
-    scheduled.topics.image = there
+    await propose(scheduled, topic_put(topic))
     advance_to(storage, FIRST_MS + MINUTE_MS)
     assert due_times(await fired(scheduled, 1)) == [FIRST_MS + MINUTE_MS]
 
 
-async def test_schedule_is_paused_and_goes_on_later(scheduled: Broker, storage: Storage) -> None:
+async def test_schedule_is_paused_and_goes_on_later(scheduled: BrokerNode, storage: Storage) -> None:
     paused = await scheduled.schedules.change("s", {"paused": True})
     assert paused == replace(SCHEDULE, paused=True)
     advance_to(storage, FIRST_MS + MINUTE_MS)
@@ -195,12 +186,12 @@ async def test_firing_that_failed_is_made_good_by_a_change(storage: Storage, cap
         assert due_times(await fired(broker, 1)) == [FIRST_MS]
 
 
-async def test_change_of_times_does_not_look_back(scheduled: Broker, storage: Storage) -> None:
+async def test_change_of_times_does_not_look_back(scheduled: BrokerNode, storage: Storage) -> None:
     """The new expression fell due a minute ago."""
     await scheduled.schedules.change("s", {"cron": "0 0 1 1 *"})
     storage.clock.advance(ms=10 * MINUTE_MS)
     await scheduled.schedules.change("s", {"cron": SCHEDULE.cron})
-    due_ms = scheduled.schedules.next_ms(SCHEDULE, storage.clock.now_ms())
+    due_ms = SCHEDULE.next_ms(storage.clock.now_ms())
     assert due_ms is not None
     advance_to(storage, due_ms)
     assert due_times(await fired(scheduled, 1)) == [due_ms]
@@ -214,17 +205,17 @@ async def test_change_of_times_does_not_look_back(scheduled: Broker, storage: St
         ({"headers": ((DEDUP_ID, b"1"),)}, ErrorKind.INVALID_SCHEDULE),
     ],
 )
-async def test_bad_change_is_refused(scheduled: Broker, changes: dict[str, object], kind: ErrorKind) -> None:
+async def test_bad_change_is_refused(scheduled: BrokerNode, changes: dict[str, object], kind: ErrorKind) -> None:
     with pytest.raises(RequestError) as refused:
         await scheduled.schedules.change("s", changes)
     assert refused.value.kind is kind
     assert scheduled.schedules.list() == [SCHEDULE]
 
 
-async def test_paused_schedule_never_fires(broker: Broker, storage: Storage) -> None:
+async def test_paused_schedule_never_fires(broker: BrokerNode, storage: Storage) -> None:
     paused = Schedule(name="s", topic="t", cron="* * * * *", paused=True)
     await broker.schedules.add(paused)
-    assert broker.schedules.next_ms(paused, NOW_MS) is None
+    assert paused.next_ms(NOW_MS) is None
     storage.clock.advance(ms=10 * MINUTE_MS)
     assert await published(broker) == []
 
@@ -240,8 +231,8 @@ async def test_removed_schedule_never_fires_and_is_gone_after_a_restart(storage:
         assert broker.schedules.list() == []
 
 
-async def test_next_firing_is_told(broker: Broker) -> None:
-    assert broker.schedules.next_ms(SCHEDULE, NOW_MS) == FIRST_MS
+async def test_next_firing_is_told(broker: BrokerNode) -> None:
+    assert SCHEDULE.next_ms(NOW_MS) == FIRST_MS
 
 
 @pytest.mark.parametrize(
@@ -258,20 +249,20 @@ async def test_next_firing_is_told(broker: Broker) -> None:
         (Schedule(name="s", topic="nothing", cron="* * * * *"), ErrorKind.UNKNOWN_TOPIC),
     ],
 )
-async def test_bad_schedule_is_refused(broker: Broker, schedule: Schedule, kind: ErrorKind) -> None:
+async def test_bad_schedule_is_refused(broker: BrokerNode, schedule: Schedule, kind: ErrorKind) -> None:
     with pytest.raises(RequestError) as refused:
         await broker.schedules.add(schedule)
     assert refused.value.kind is kind
     assert broker.schedules.list() == []
 
 
-async def test_name_is_taken_once(scheduled: Broker) -> None:
+async def test_name_is_taken_once(scheduled: BrokerNode) -> None:
     with pytest.raises(RequestError, match="remove it first") as refused:
         await scheduled.schedules.add(SCHEDULE)
     assert refused.value.kind is ErrorKind.SCHEDULE_ALREADY_EXISTS
 
 
-async def test_unknown_schedule_is_neither_shown_nor_changed_nor_removed(scheduled: Broker) -> None:
+async def test_unknown_schedule_is_neither_shown_nor_changed_nor_removed(scheduled: BrokerNode) -> None:
     with pytest.raises(RequestError, match="there is no schedule 'x'; there are: s") as refused:
         await scheduled.schedules.remove("x")
     assert refused.value.kind is ErrorKind.UNKNOWN_SCHEDULE

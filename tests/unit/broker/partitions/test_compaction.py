@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from conveyor.adapters.compactor import ThreadCompactor
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.partitions.compaction import Compaction, Compactor
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import StorageFailure
@@ -14,6 +14,7 @@ from conveyor.log.compaction.compaction_plan import CompactionPlan
 from conveyor.log.compaction.key_compaction import CLEANED, CompactionResult
 from conveyor.log.segments.segment import Segment
 from conveyor.records import compression
+from conveyor.records.checked_batch import own_batch
 from tests.unit.broker.parts import Storage, publish
 from tests.unit.log.compaction.test_key_compaction import poisoned
 
@@ -38,7 +39,7 @@ class KilledCompactor:
 
 
 @pytest.fixture
-async def compacted(broker: Broker) -> Broker:
+async def compacted(broker: BrokerNode) -> BrokerNode:
     """The topic `c` has one partition, with a few segments of one key. The broker does not compact it by itself."""
     broker.compaction.stop()
     await broker.topics.create(TopicRequest(name="c", config=COMPACTED))
@@ -48,7 +49,9 @@ async def compacted(broker: Broker) -> Broker:
     return broker
 
 
-def compaction_of(broker: Broker, storage: Storage, compactor: Compactor, threads: ThreadPoolExecutor) -> Compaction:
+def compaction_of(
+    broker: BrokerNode, storage: Storage, compactor: Compactor, threads: ThreadPoolExecutor
+) -> Compaction:
     return Compaction(
         partitions=broker.partitions,
         room=broker.room,
@@ -61,7 +64,7 @@ def compaction_of(broker: Broker, storage: Storage, compactor: Compactor, thread
 
 
 async def test_compaction_whose_process_was_killed_is_tried_again_after_growing_pauses(
-    compacted: Broker, storage: Storage
+    compacted: BrokerNode, storage: Storage
 ) -> None:
     compactor = KilledCompactor(storage, times=2)
     log = compacted.partitions.find("c", 0).log
@@ -78,7 +81,7 @@ async def test_compaction_whose_process_was_killed_is_tried_again_after_growing_
     assert log.size_bytes < size_before
 
 
-async def test_pauses_between_attempts_are_an_hour_at_most(compacted: Broker, storage: Storage) -> None:
+async def test_pauses_between_attempts_are_an_hour_at_most(compacted: BrokerNode, storage: Storage) -> None:
     compactor = KilledCompactor(storage, times=20)
     with ThreadPoolExecutor(1) as threads:
         compaction = compaction_of(compacted, storage, compactor, threads)
@@ -89,12 +92,12 @@ async def test_pauses_between_attempts_are_an_hour_at_most(compacted: Broker, st
 
 
 async def test_batch_that_cannot_be_read_is_kept_and_counted_and_the_broker_goes_on(
-    storage: Storage, broker: Broker, caplog: pytest.LogCaptureFixture
+    storage: Storage, broker: BrokerNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its topic was a plain one when it came: the broker does not look inside what it stores."""
     await broker.topics.create(TopicRequest(name="c", config=COMPACTED | {"cleanup.policy": "delete"}))
     partition = broker.partitions.find("c", 0)
-    partition.append(poisoned(compression.ZSTD), storage.clock.now_ms())
+    partition.append(own_batch(poisoned(compression.ZSTD)), storage.clock.now_ms())
     for _ in range(40):
         await publish(broker, ("c", 0))
     await broker.flusher.drain()
@@ -119,14 +122,14 @@ class FullDiskCompactor:
         raise StorageFailure(f"compaction of {plan.directory}: No space left on device")
 
 
-async def test_a_compaction_that_fails_leaves_nothing_on_the_disk(compacted: Broker, storage: Storage) -> None:
+async def test_a_compaction_that_fails_leaves_nothing_on_the_disk(compacted: BrokerNode, storage: Storage) -> None:
     before = storage.disk.list("logs/c-0")
     with ThreadPoolExecutor(1) as threads:
         await compaction_of(compacted, storage, FullDiskCompactor(storage), threads).compact_all()
     assert storage.disk.list("logs/c-0") == before
 
 
-async def test_a_compaction_waits_for_room_while_the_disk_is_low(compacted: Broker, storage: Storage) -> None:
+async def test_a_compaction_waits_for_room_while_the_disk_is_low(compacted: BrokerNode, storage: Storage) -> None:
     compactor = KilledCompactor(storage, times=0)
     compacted.room.is_low, compacted.room.usable_bytes = True, 1000
     with ThreadPoolExecutor(1) as threads:

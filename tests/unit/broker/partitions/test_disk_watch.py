@@ -5,19 +5,19 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
-from conveyor.broker.produce.message_publisher import OutgoingMessage, PublishedMessage
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.groups.coordinator_partition import partition_for_group
 from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetToCommit
 from conveyor.groups.replies import FetchedOffsets
 from conveyor.kernel.errors import DiskFull, ErrorKind, OutOfFiles, RequestError, StorageFailure
-from conveyor.queues.subscription.policy import Start
+from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
 from tests.unit.broker.parts import LosesAll, Storage, publish, running_parts
 
-EARLIEST = Start(kind="earliest")
+EARLIEST = StartPosition(kind="earliest")
 SIZE_BYTES = 4 << 20
 
 
@@ -28,7 +28,7 @@ def small(storage: Storage) -> Storage:
 
 
 @pytest.fixture
-async def broker(small: Storage) -> AsyncIterator[Broker]:
+async def broker(small: Storage) -> AsyncIterator[BrokerNode]:
     """A broker on a small disk, with one topic, `t`, of one partition."""
     async with running_parts(storage=small) as running:
         await running.topics.create(TopicRequest(name="t"))
@@ -51,16 +51,18 @@ async def until(storage: Storage, seen: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-def is_online(broker: Broker, topic: str = "t") -> Callable[[], bool]:
+def is_online(broker: BrokerNode, topic: str = "t") -> Callable[[], bool]:
     return lambda: broker.partitions.offline_reason(topic, 0) is None
 
 
-async def refused(broker: Broker, topic: str = "t") -> ErrorKind | None:
+async def refused(broker: BrokerNode, topic: str = "t") -> ErrorKind | None:
     [result] = await publish(broker, (topic, 0))
     return None if result.error is None else result.error.kind
 
 
-async def test_a_partition_that_met_a_full_disk_comes_back_without_a_restart(broker: Broker, small: Storage) -> None:
+async def test_a_partition_that_met_a_full_disk_comes_back_without_a_restart(
+    broker: BrokerNode, small: Storage
+) -> None:
     assert await refused(broker) is None
     fill(small)
     assert await refused(broker) is ErrorKind.PARTITION_OFFLINE
@@ -75,7 +77,7 @@ async def test_a_partition_that_met_a_full_disk_comes_back_without_a_restart(bro
     assert broker.partitions.find("t", 0).high_watermark == 2
 
 
-async def test_everybody_who_waited_is_answered_before(broker: Broker, small: Storage) -> None:
+async def test_everybody_who_waited_is_answered_before(broker: BrokerNode, small: Storage) -> None:
     fill(small)
     partition = broker.partitions.find("t", 0)
     results = await asyncio.gather(*(publish(broker, ("t", 0)) for _ in range(5)))
@@ -84,7 +86,7 @@ async def test_everybody_who_waited_is_answered_before(broker: Broker, small: St
     assert broker.partitions.find("t", 0) is not partition
 
 
-async def test_a_failed_sync_takes_a_restart_though_the_disk_was_full_too(broker: Broker, small: Storage) -> None:
+async def test_a_failed_sync_takes_a_restart_though_the_disk_was_full_too(broker: BrokerNode, small: Storage) -> None:
     """What was to be made durable may be lost, and can still be read."""
     await publish(broker, ("t", 0))
     partition = broker.partitions.find("t", 0)
@@ -101,12 +103,12 @@ async def test_a_failed_sync_takes_a_restart_though_the_disk_was_full_too(broker
 
 
 @pytest.mark.parametrize("failure", [DiskFull("no room"), OutOfFiles("too many open files")])
-async def test_what_may_pass_is_tried_again(broker: Broker, small: Storage, failure: StorageFailure) -> None:
+async def test_what_may_pass_is_tried_again(broker: BrokerNode, small: Storage, failure: StorageFailure) -> None:
     broker.partitions.find("t", 0).go_offline(failure)
     await until(small, is_online(broker))
 
 
-async def test_what_does_not_pass_is_not(broker: Broker, small: Storage) -> None:
+async def test_what_does_not_pass_is_not(broker: BrokerNode, small: Storage) -> None:
     broker.partitions.find("t", 0).go_offline(StorageFailure("the disk is gone"))
     for _ in range(100):
         small.clock.advance(seconds=1)
@@ -114,7 +116,7 @@ async def test_what_does_not_pass_is_not(broker: Broker, small: Storage) -> None
     assert not is_online(broker)()
 
 
-async def test_a_partition_is_not_opened_while_a_job_works_on_its_files(broker: Broker, small: Storage) -> None:
+async def test_a_partition_is_not_opened_while_a_job_works_on_its_files(broker: BrokerNode, small: Storage) -> None:
     partition = broker.partitions.find("t", 0)
     with partition.job():
         partition.go_offline(DiskFull("no room"))
@@ -122,7 +124,7 @@ async def test_a_partition_is_not_opened_while_a_job_works_on_its_files(broker: 
     assert broker.partitions.returning() == [partition.identity]
 
 
-async def test_a_trim_of_a_log_that_was_opened_again_is_not_carried_out(broker: Broker, small: Storage) -> None:
+async def test_a_trim_of_a_log_that_was_opened_again_is_not_carried_out(broker: BrokerNode, small: Storage) -> None:
     """What it would remove is the new log's."""
     await broker.topics.change_config("t", [ConfigChange(name="segment.bytes", operation=Operation.SET, value="1024")])
     await publish(broker, *[("t", 0)] * 40)
@@ -156,7 +158,7 @@ async def test_retention_makes_room_when_the_disk_is_low(small: Storage) -> None
     async with running_parts(settings, small) as broker:
         await broker.topics.create(TopicRequest(name="t"))
         for _ in range(100):
-            await broker.messages.publish("t", [OutgoingMessage(bytes(1000))])
+            await broker.message_publisher.publish("t", [OutgoingMessage(bytes(1000))])
         log = broker.partitions.find("t", 0).log
         size_before = log.size_bytes
         fill(small, but_bytes=1000)
@@ -164,7 +166,7 @@ async def test_retention_makes_room_when_the_disk_is_low(small: Storage) -> None
         assert broker.partitions.find("t", 0).log.size_bytes < size_before // 2
 
 
-async def test_a_log_is_trimmed_with_no_room_for_its_new_start_offset(broker: Broker, small: Storage) -> None:
+async def test_a_log_is_trimmed_with_no_room_for_its_new_start_offset(broker: BrokerNode, small: Storage) -> None:
     await broker.topics.change_config("t", [ConfigChange(name="segment.bytes", operation=Operation.SET, value="1024")])
     await publish(broker, *[("t", 0)] * 40)
     await broker.flusher.drain()
@@ -174,7 +176,7 @@ async def test_a_log_is_trimmed_with_no_room_for_its_new_start_offset(broker: Br
     assert small.disk.read("logs/t-0/log-start-offset") == b"39\n"
 
 
-async def test_groups_go_on_from_what_they_had_committed(broker: Broker, small: Storage) -> None:
+async def test_groups_go_on_from_what_they_had_committed(broker: BrokerNode, small: Storage) -> None:
     await commit(broker, 5)
     number = partition_for_group("g", broker.settings.groups.offsets_partitions)
     broker.partitions.find("__consumer_offsets", number).go_offline(DiskFull("no room"))
@@ -184,55 +186,55 @@ async def test_groups_go_on_from_what_they_had_committed(broker: Broker, small: 
     assert await committed(broker) == 6
 
 
-async def test_leases_hold_though_the_messages_were_offline(broker: Broker, small: Storage) -> None:
-    await broker.queues.create("t", "s", EARLIEST, {})
+async def test_leases_hold_though_the_messages_were_offline(broker: BrokerNode, small: Storage) -> None:
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     await publish(broker, ("t", 0), ("t", 0), ("t", 0))
-    leases = await broker.queues.lease("s", 2, 0, None)
+    leases = await broker.leases.lease("s", 2, 0, None)
     broker.partitions.find("t", 0).go_offline(OutOfFiles("no room"))
-    assert await broker.queues.ack("s", [leases[0].ack_id]) == [None]
+    assert await broker.settlements.ack("s", [leases[0].ack_id]) == [None]
     with pytest.raises(RequestError, match="t-0 is offline: no room"):
-        await broker.queues.lease("s", 1, 0, None)
+        await broker.leases.lease("s", 1, 0, None)
     await until(small, is_online(broker))
-    assert await broker.queues.ack("s", [leases[1].ack_id]) == [None]
-    assert [each.message.offset for each in await broker.queues.lease("s", 10, 0, None)] == [2]
+    assert await broker.settlements.ack("s", [leases[1].ack_id]) == [None]
+    assert [each.message.offset for each in await broker.leases.lease("s", 10, 0, None)] == [2]
     await publish(broker, ("t", 0))
-    assert [each.message.offset for each in await broker.queues.lease("s", 10, 1000, None)] == [3]
+    assert [each.message.offset for each in await broker.leases.lease("s", 10, 1000, None)] == [3]
 
 
-async def test_a_queue_is_loaded_again_when_its_state_was_offline(broker: Broker, small: Storage) -> None:
-    await broker.queues.create("t", "s", EARLIEST, {})
+async def test_a_queue_is_loaded_again_when_its_state_was_offline(broker: BrokerNode, small: Storage) -> None:
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     await publish(broker, ("t", 0), ("t", 0))
-    [done, _] = await broker.queues.lease("s", 2, 0, None)
-    assert await broker.queues.ack("s", [done.ack_id]) == [None]
+    [done, _] = await broker.leases.lease("s", 2, 0, None)
+    assert await broker.settlements.ack("s", [done.ack_id]) == [None]
     before = broker.partitions.find("t", 0).queue
     broker.partitions.find("__queue_state.t", 0).go_offline(DiskFull("no room"))
     with pytest.raises(RequestError, match=r"__queue_state\.t-0 is offline: no room"):
-        await broker.queues.lease("s", 1, 0, None)
+        await broker.leases.lease("s", 1, 0, None)
     await until(small, lambda: broker.partitions.find("t", 0).queue not in (None, before))
-    await broker.queues.change("s", {"max_deliveries": 7})
-    assert [each.message.offset for each in await broker.queues.lease("s", 10, 0, None)] == [1]
+    await broker.subscription_lifecycle.change("s", {"max_deliveries": 7})
+    assert [each.message.offset for each in await broker.leases.lease("s", 10, 0, None)] == [1]
 
 
 @pytest.mark.parametrize("side", ["t", "__inbox.t"])
 async def test_what_waits_in_an_inbox_is_forwarded_when_both_sides_are_back(
-    broker: Broker, small: Storage, side: str
+    broker: BrokerNode, small: Storage, side: str
 ) -> None:
     await broker.topics.change_config("t", [ConfigChange(name="delay.enable", operation=Operation.SET, value="true")])
-    [sent] = await broker.messages.publish("t", [OutgoingMessage(b"later", headers=((DELAY_MS, b"60000"),))])
+    [sent] = await broker.message_publisher.publish("t", [OutgoingMessage(b"later", headers=((DELAY_MS, b"60000"),))])
     assert isinstance(sent, PublishedMessage)
     broker.partitions.find(side, 0).go_offline(DiskFull("no room"))
     await until(small, lambda: not broker.partitions.offline())
     await until(small, lambda: broker.partitions.find("t", 0).high_watermark == 1)
 
 
-async def test_nothing_is_forwarded_while_the_disk_is_low(broker: Broker, small: Storage) -> None:
+async def test_nothing_is_forwarded_while_the_disk_is_low(broker: BrokerNode, small: Storage) -> None:
     await broker.topics.change_config("t", [ConfigChange(name="delay.enable", operation=Operation.SET, value="true")])
-    await broker.messages.publish("t", [OutgoingMessage(b"later", headers=((DELAY_MS, b"1000"),))])
+    await broker.message_publisher.publish("t", [OutgoingMessage(b"later", headers=((DELAY_MS, b"90000"),))])
     fill(small, but_bytes=100_000)
     await until(small, lambda: broker.room.is_low)
     for _ in range(100):
         small.clock.advance(seconds=1)
-        await broker.turn.end()
+        await broker.loop_tick.end()
     assert broker.partitions.find("t", 0).log.log_end_offset == 0
     free(small)
     await until(small, lambda: broker.partitions.find("t", 0).high_watermark == 1)
@@ -256,12 +258,28 @@ async def test_a_leader_epoch_that_cannot_be_stored_is_raised_when_there_is_room
         await until(after, lambda: not broker.room.is_low)
         assert await refused(broker) is ErrorKind.DISK_FULL
         after.store.is_full = False
-        await until(after, lambda: not partition.is_read_only)
-        assert (partition.leader_epoch, broker.topics.image.topics["t"].partitions[0].leader_epoch) == (1, 1)
+        await until(after, lambda: partition.leader_epoch == 1)
+        assert (partition.leader_epoch, broker.metadata.image.topics["t"].partitions[0].leader_epoch) == (1, 1)
         assert await refused(broker) is None
 
 
-async def test_metadata_that_finds_no_room_says_so_and_may_be_tried_again(broker: Broker, small: Storage) -> None:
+async def test_a_clean_stop_does_not_forget_a_leader_epoch_that_could_not_be_stored(small: Storage) -> None:
+    async with running_parts(storage=small) as broker:
+        await broker.topics.create(TopicRequest(name="t"))
+        await publish(broker, ("t", 0))
+        crashed = small.disk.power_cut(LosesAll())
+    after = Storage()
+    after.disk, after.store = crashed, small.store
+    after.store.is_full = True
+    async with running_parts(storage=after) as broker:
+        assert await refused(broker) is ErrorKind.DISK_FULL
+    after.store.is_full = False
+    async with running_parts(storage=after) as broker:
+        assert broker.partitions.find("t", 0).leader_epoch == 1
+        assert await refused(broker) is None
+
+
+async def test_metadata_that_finds_no_room_says_so_and_may_be_tried_again(broker: BrokerNode, small: Storage) -> None:
     small.store.is_full = True
     with pytest.raises(RequestError) as error:
         await broker.topics.create(TopicRequest(name="other"))
@@ -271,7 +289,7 @@ async def test_metadata_that_finds_no_room_says_so_and_may_be_tried_again(broker
     assert error.value.kind is ErrorKind.COORDINATOR_NOT_AVAILABLE
 
 
-async def answer(broker: Broker, command: CommitOffsets | FetchOffsets) -> object:
+async def answer(broker: BrokerNode, command: CommitOffsets | FetchOffsets) -> object:
     """What the coordinator replies, once it is there."""
     while True:
         answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -281,12 +299,12 @@ async def answer(broker: Broker, command: CommitOffsets | FetchOffsets) -> objec
             return reply
 
 
-async def commit(broker: Broker, offset: int) -> None:
+async def commit(broker: BrokerNode, offset: int) -> None:
     place = OffsetToCommit(topic="t", partition=0, offset=offset, leader_epoch=-1, metadata="")
     await answer(broker, CommitOffsets(group_id="g", generation_id=-1, member_id="", offsets=(place,)))
 
 
-async def committed(broker: Broker) -> int:
+async def committed(broker: BrokerNode) -> int:
     reply = await answer(broker, FetchOffsets(group_id="g", partitions=(("t", 0),)))
     assert isinstance(reply, FetchedOffsets)
     return reply.offsets[0].offset
@@ -297,7 +315,7 @@ async def test_what_was_paused_for_a_moment_goes_on(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t", config={"delay.enable": "true"}))
         await broker.topics.create(TopicRequest(name="other"))
-        await broker.messages.publish("t", [OutgoingMessage(b"later", headers=((DELAY_MS, b"10"),))])
+        await broker.message_publisher.publish("t", [OutgoingMessage(b"later", headers=((DELAY_MS, b"10"),))])
         broker.partitions.find("other", 0).go_offline(DiskFull("no room"))
         storage.clock.advance(ms=20)
         assert broker.room.is_low

@@ -10,6 +10,7 @@ import pytest
 from conveyor.broker.partitions.flusher import Flusher
 from conveyor.kernel.errors import RequestError, StorageFailure
 from conveyor.kernel.ports import File
+from conveyor.records.checked_batch import own_batch
 from conveyor.replication.partition import Partition
 from tests.unit.broker.parts import BATCH, NOW_MS
 from tests.unit.replication.parts import Owner
@@ -58,7 +59,7 @@ async def turns(count: int = 5) -> None:
 
 def with_something_to_flush() -> Partition:
     partition = Owner().partition
-    partition.append(BATCH, NOW_MS)
+    partition.append(own_batch(BATCH), NOW_MS)
     partition.write()
     return partition
 
@@ -89,7 +90,7 @@ def with_a_plain_flush() -> Partition:
     assert job is not None
     job.run()
     partition.complete_flush(job, None)
-    partition.append(BATCH, NOW_MS)
+    partition.append(own_batch(BATCH), NOW_MS)
     partition.write()
     return partition
 
@@ -119,7 +120,7 @@ async def test_what_is_wanted_during_a_sync_is_one_flush_after_it() -> None:
     flusher.want(partition)
     await turns()
     for _ in range(3):
-        partition.append(BATCH, NOW_MS)
+        partition.append(own_batch(BATCH), NOW_MS)
         partition.write()
         flusher.want(partition)
         await turns()

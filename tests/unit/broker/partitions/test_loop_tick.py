@@ -1,11 +1,12 @@
-"""The end of a turn: everything is written and answered, whatever one write or output does."""
+"""The end of a tick: everything is written and answered, whatever one write or output does."""
 
 import asyncio
 from collections.abc import Callable
 
 import pytest
 
-from conveyor.broker.partitions.loop_tick import Turn
+from conveyor.broker.partitions.loop_tick import LoopTick
+from conveyor.records.checked_batch import own_batch
 from conveyor.replication.partition import Partition
 from tests.unit.broker.parts import BATCH, NOW_MS
 from tests.unit.replication.parts import Owner
@@ -17,9 +18,9 @@ class Loop:
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
         self.bugs: list[BaseException] = []
-        self.turn = Turn(self.soon.append, self.bugs.append)
+        self.loop_tick = LoopTick(self.soon.append, self.bugs.append)
 
-    def run_turn(self) -> None:
+    def run_tick(self) -> None:
         soon, self.soon[:] = list(self.soon), []
         for callback in soon:
             callback()
@@ -37,7 +38,7 @@ def raising(*_: object) -> None:
 def partition_with_batch() -> tuple[Partition, list[object]]:
     """A partition, and what the waiter for its batch is told."""
     partition, told = Owner().partition, list[object]()
-    partition.append(BATCH, NOW_MS)
+    partition.append(own_batch(BATCH), NOW_MS)
     partition.when_written(1, told.append)
     return partition, told
 
@@ -46,10 +47,10 @@ def test_a_bug_in_one_write_loses_no_other_write_and_no_answer(loop: Loop, monke
     (broken, _), (sound, told) = partition_with_batch(), partition_with_batch()
     monkeypatch.setattr(broken, "write", raising)
     answered: list[str] = []
-    loop.turn.add_output(lambda: answered.append("answer"))
-    loop.turn.add_write(broken)
-    loop.turn.add_write(sound)
-    loop.run_turn()
+    loop.loop_tick.add_output(lambda: answered.append("answer"))
+    loop.loop_tick.add_write(broken)
+    loop.loop_tick.add_write(sound)
+    loop.run_tick()
     assert (told, answered, [str(bug) for bug in loop.bugs]) == ([None], ["answer"], ["a bug"])
 
 
@@ -57,32 +58,32 @@ def test_a_bug_in_one_waiter_loses_no_other_partition_its_waiters(loop: Loop) ->
     (broken, _), (sound, told) = partition_with_batch(), partition_with_batch()
     broken.when_written(1, raising)
     for partition in (broken, sound):
-        loop.turn.add_write(partition)
-    loop.run_turn()
+        loop.loop_tick.add_write(partition)
+    loop.run_tick()
     assert (told, len(loop.bugs)) == ([None], 1)
 
 
 def test_a_bug_in_one_output_loses_no_other_output(loop: Loop) -> None:
     answered: list[str] = []
-    loop.turn.add_output(raising)
-    loop.turn.add_output(lambda: answered.append("answer"))
-    loop.run_turn()
+    loop.loop_tick.add_output(raising)
+    loop.loop_tick.add_output(lambda: answered.append("answer"))
+    loop.run_tick()
     assert (answered, len(loop.bugs)) == (["answer"], 1)
 
 
 def test_turns_go_on_after_a_bug(loop: Loop) -> None:
-    loop.turn.add_output(raising)
-    loop.run_turn()
+    loop.loop_tick.add_output(raising)
+    loop.run_tick()
     sound, told = partition_with_batch()
-    loop.turn.add_write(sound)
-    loop.run_turn()
+    loop.loop_tick.add_write(sound)
+    loop.run_tick()
     assert told == [None]
 
 
 async def test_a_task_that_is_cancelled_while_it_waits_for_the_end_is_no_bug(loop: Loop) -> None:
-    waiting = asyncio.ensure_future(loop.turn.end())
+    waiting = asyncio.ensure_future(loop.loop_tick.end())
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
-    loop.run_turn()
+    loop.run_tick()
     assert loop.bugs == []

@@ -5,18 +5,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.partitions.own_writes import COMMIT_TIMEOUT_MS, is_behind, wait_for_commit, wait_for_commits
 from conveyor.broker.partitions.retention import HIGH_WATERMARK
 from conveyor.broker.produce.publish import ACKS_LEADER
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.subscription.policy import Start
+from conveyor.queues.subscription.policy import StartPosition
 from conveyor.replication.partition import Partition
 from tests.unit.broker.held_disk import HeldDisk
 from tests.unit.broker.parts import Storage, publish, running_parts
 
-EARLIEST = Start(kind="earliest")
+EARLIEST = StartPosition(kind="earliest")
 
 
 @pytest.fixture
@@ -32,17 +32,17 @@ def storage(disk: HeldDisk) -> Storage:
 
 
 @pytest.fixture
-async def broker(storage: Storage, disk: HeldDisk) -> AsyncIterator[Broker]:
+async def broker(storage: Storage, disk: HeldDisk) -> AsyncIterator[BrokerNode]:
     """A broker with a topic `t` of one partition, which has a subscription `q`."""
     async with running_parts(storage=storage) as running:
         await running.topics.create(TopicRequest(name="t"))
-        await running.queues.create("t", "q", EARLIEST, {})
+        await running.subscription_lifecycle.create("t", "q", EARLIEST, {})
         yield running
         disk.release()
 
 
 @pytest.fixture
-async def behind(broker: Broker, disk: HeldDisk) -> Partition:
+async def behind(broker: BrokerNode, disk: HeldDisk) -> Partition:
     """Three records are acknowledged, and none is committed."""
     disk.hold_syncs()
     await publish(broker, ("t", 0), ("t", 0), ("t", 0), acks=ACKS_LEADER)
@@ -56,46 +56,46 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-async def peeked(broker: Broker) -> int:
-    return len(await broker.queues.peek("q", 10))
+async def peeked(broker: BrokerNode) -> int:
+    return len(await broker.message_inspection.peek("q", 10))
 
 
-async def unsettled(broker: Broker) -> int:
-    return (await broker.queues.stats("q")).unsettled
+async def unsettled(broker: BrokerNode) -> int:
+    return (await broker.subscription_statistics.stats("q")).unsettled
 
 
-async def browsed(broker: Broker) -> int:
-    return len(await broker.messages.browse("t", None, EARLIEST, 10))
+async def browsed(broker: BrokerNode) -> int:
+    return len(await broker.message_browser.browse("t", None, EARLIEST, 10))
 
 
-async def got(broker: Broker) -> int:
-    return (await broker.messages.get("t", "0-2")).offset + 1
+async def got(broker: BrokerNode) -> int:
+    return (await broker.message_inspection.get("t", "0-2")).offset + 1
 
 
-async def read_all(broker: Broker) -> int:
-    return len([each async for each in broker.messages.read_all("t", 0, 10)])
+async def read_all(broker: BrokerNode) -> int:
+    return len([each async for each in broker.message_browser.read_all("t", 0, 10)])
 
 
-async def purged(broker: Broker) -> int:
-    return await broker.queues.purge("q")
+async def purged(broker: BrokerNode) -> int:
+    return await broker.subscription_lifecycle.purge("q")
 
 
-async def deleted(broker: Broker) -> int:
+async def deleted(broker: BrokerNode) -> int:
     return await broker.retention.delete_records("t", 0, 3, 1000)
 
 
-async def deleted_to_the_end(broker: Broker) -> int:
+async def deleted_to_the_end(broker: BrokerNode) -> int:
     return await broker.retention.delete_records("t", 0, HIGH_WATERMARK, 1000)
 
 
-async def sought(broker: Broker) -> int:
-    await broker.queues.seek("q", {0: 3})
+async def sought(broker: BrokerNode) -> int:
+    await broker.subscription_lifecycle.seek("q", {0: 3})
     return 3 + await unsettled(broker)
 
 
-async def begun_at_the_end(broker: Broker) -> int:
-    await broker.queues.create("t", "late", Start(kind="latest"), {})
-    return 3 + (await broker.queues.stats("late")).unsettled
+async def begun_at_the_end(broker: BrokerNode) -> int:
+    await broker.subscription_lifecycle.create("t", "late", StartPosition(kind="latest"), {})
+    return 3 + (await broker.subscription_statistics.stats("late")).unsettled
 
 
 READERS = [
@@ -105,19 +105,19 @@ READERS = [
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda each: each.__name__)
 async def test_reader_waits_for_what_was_acknowledged(
-    broker: Broker, disk: HeldDisk, behind: Partition, reader: Callable[[Broker], Awaitable[int]]
+    broker: BrokerNode, disk: HeldDisk, behind: Partition, reader: Callable[[BrokerNode], Awaitable[int]]
 ) -> None:
     reading = asyncio.ensure_future(reader(broker))
     for _ in range(20):
-        await broker.turn.end()
+        await broker.loop_tick.end()
     assert not reading.done()
     disk.release()
     assert await reading == 3
 
 
-async def test_wait_ends_with_the_time(broker: Broker, storage: Storage, behind: Partition) -> None:
+async def test_wait_ends_with_the_time(broker: BrokerNode, storage: Storage, behind: Partition) -> None:
     waiting = asyncio.ensure_future(wait_for_commits([behind], broker.clock))
-    await broker.turn.end()
+    await broker.loop_tick.end()
     storage.clock.advance(seconds=COMMIT_TIMEOUT_MS / 1000)
     with pytest.raises(RequestError) as late:
         await waiting
@@ -128,10 +128,10 @@ async def test_wait_ends_with_the_time(broker: Broker, storage: Storage, behind:
 
 @pytest.mark.parametrize("by_seconds", [3600, -3600])
 async def test_wait_is_as_long_as_before_when_the_wall_clock_is_set(
-    broker: Broker, storage: Storage, disk: HeldDisk, behind: Partition, by_seconds: int
+    broker: BrokerNode, storage: Storage, disk: HeldDisk, behind: Partition, by_seconds: int
 ) -> None:
     waiting = asyncio.ensure_future(wait_for_commits([behind], broker.clock))
-    await broker.turn.end()
+    await broker.loop_tick.end()
     storage.clock.set_wall_clock(by_seconds=by_seconds)
     storage.clock.advance(seconds=COMMIT_TIMEOUT_MS / 1000 - 1)
     await turns()
@@ -146,21 +146,21 @@ async def test_wait_is_as_long_as_before_when_the_wall_clock_is_set(
     assert not is_late
 
 
-async def test_wait_ends_with_the_partition(broker: Broker, behind: Partition) -> None:
+async def test_wait_ends_with_the_partition(broker: BrokerNode, behind: Partition) -> None:
     waiting = asyncio.ensure_future(wait_for_commits([behind], broker.clock))
-    await broker.turn.end()
+    await broker.loop_tick.end()
     behind.end("its topic was deleted")
     with pytest.raises(RequestError, match="its topic was deleted"):
         await waiting
 
 
-async def test_nothing_waits_for_what_nobody_was_promised(broker: Broker, disk: HeldDisk) -> None:
+async def test_nothing_waits_for_what_nobody_was_promised(broker: BrokerNode, disk: HeldDisk) -> None:
     """acks=all is answered later, and acks=0 never: their records may be missing from a reader's answer."""
     disk.hold_syncs()
     await publish(broker, ("t", 0), acks=0)
     publishing = asyncio.ensure_future(publish(broker, ("t", 0)))
-    await broker.turn.end()
-    await broker.turn.end()
+    await broker.loop_tick.end()
+    await broker.loop_tick.end()
     assert broker.partitions.find("t", 0).log.written_offset == 2
     assert await unsettled(broker) == 0
     disk.release()
@@ -168,7 +168,7 @@ async def test_nothing_waits_for_what_nobody_was_promised(broker: Broker, disk: 
 
 
 async def test_records_that_are_not_committed_are_no_reason_to_refuse_a_reader(
-    broker: Broker, disk: HeldDisk, behind: Partition
+    broker: BrokerNode, disk: HeldDisk, behind: Partition
 ) -> None:
     assert behind.read(3, 1 << 20, at_least_one=True) is None
     with pytest.raises(RequestError, match="offset 4 is outside"):

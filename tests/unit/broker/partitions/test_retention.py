@@ -2,7 +2,7 @@
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -11,7 +11,7 @@ from tests.unit.broker.parts import Storage, publish, running_parts
 SHORT = ConfigChange(name="retention.ms", operation=Operation.SET, value="1000")
 
 
-async def test_retention_deletes_what_is_too_old(broker: Broker, storage: Storage) -> None:
+async def test_retention_deletes_what_is_too_old(broker: BrokerNode, storage: Storage) -> None:
     await publish(broker, ("t", 0), ("t", 0))
     await broker.topics.change_config("t", [SHORT])
     storage.clock.advance(seconds=2)
@@ -30,7 +30,7 @@ async def test_retention_looks_partitions_over_every_now_and_then(storage: Stora
         log = broker.partitions.find("t", 0).log
         while log.log_start_offset == 0:
             storage.clock.advance(seconds=1)
-            await broker.turn.end()
+            await broker.loop_tick.end()
             await broker.flusher.drain()
 
 
@@ -52,14 +52,14 @@ async def test_deleted_records_stay_deleted_after_a_restart(storage: Storage) ->
         ("__consumer_offsets", 0, ErrorKind.INVALID_TOPIC),
     ],
 )
-async def test_delete_records_refuses(broker: Broker, topic: str, offset: int, kind: ErrorKind) -> None:
+async def test_delete_records_refuses(broker: BrokerNode, topic: str, offset: int, kind: ErrorKind) -> None:
     with pytest.raises(RequestError) as refused:
         await broker.retention.delete_records(topic, 0, offset, 1000)
     assert refused.value.kind is kind
 
 
 async def test_delete_records_that_cannot_be_made_durable_takes_the_partition_offline(
-    broker: Broker, storage: Storage
+    broker: BrokerNode, storage: Storage
 ) -> None:
     await publish(broker, ("t", 0))
     storage.disk.fail("write_atomic")

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
-from conveyor.broker.produce.message_publisher import OutgoingMessage, PublishedMessage
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
 from conveyor.broker.produce.publish import ACKS_ALL, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.subscription.policy import Start
+from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DEDUP_ID, DELAY_MS
 from conveyor.records.record import encode_batch
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
@@ -22,13 +22,13 @@ def message(dedup_id: bytes, value: bytes = b"v") -> OutgoingMessage:
     return OutgoingMessage(value=value, headers=((DEDUP_ID, dedup_id),), partition=0)
 
 
-async def put(broker: Broker, *messages: OutgoingMessage, topic: str = "t") -> list[tuple[int, bool]]:
+async def put(broker: BrokerNode, *messages: OutgoingMessage, topic: str = "t") -> list[tuple[int, bool]]:
     """(offset, duplicate) of each."""
-    results = await broker.messages.publish(topic, messages)
+    results = await broker.message_publisher.publish(topic, messages)
     return [(each.offset, each.duplicate) for each in results if isinstance(each, PublishedMessage)]
 
 
-async def produce(broker: Broker, topic: str, *ids: bytes, now_ms: int = NOW_MS, **producer: int) -> Published:
+async def produce(broker: BrokerNode, topic: str, *ids: bytes, now_ms: int = NOW_MS, **producer: int) -> Published:
     """As a Kafka client does."""
     batch = encode_batch([(now_ms, None, b"v", ((DEDUP_ID, each),)) for each in ids], **producer)
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
@@ -36,17 +36,17 @@ async def produce(broker: Broker, topic: str, *ids: bytes, now_ms: int = NOW_MS,
     return (await done)[0]
 
 
-async def offsets(broker: Broker, topic: str) -> list[int]:
-    return [each.offset for each in await broker.messages.browse(topic, 0, Start(kind="earliest"), 100)]
+async def offsets(broker: BrokerNode, topic: str) -> list[int]:
+    return [each.offset for each in await broker.message_browser.browse(topic, 0, StartPosition(kind="earliest"), 100)]
 
 
-async def test_second_message_of_an_id_is_answered_with_the_first(broker: Broker) -> None:
+async def test_second_message_of_an_id_is_answered_with_the_first(broker: BrokerNode) -> None:
     assert await put(broker, message(b"a"), message(b"b")) == [(0, False), (1, False)]
     assert await put(broker, message(b"b"), message(b"a")) == [(1, True), (0, True)]
     assert await offsets(broker, "t") == [0, 1]
 
 
-async def test_known_and_new_messages_may_come_together(broker: Broker) -> None:
+async def test_known_and_new_messages_may_come_together(broker: BrokerNode) -> None:
     await put(broker, message(b"a"))
     results = await put(broker, message(b"b"), message(b"a"), message(b"c"), message(b"b"))
     assert results == [(1, False), (0, True), (3, False), (1, True)]
@@ -54,30 +54,30 @@ async def test_known_and_new_messages_may_come_together(broker: Broker) -> None:
     assert await put(broker, message(b"d")) == [(5, False)]
 
 
-async def test_message_that_was_left_out_is_not_found(broker: Broker) -> None:
+async def test_message_that_was_left_out_is_not_found(broker: BrokerNode) -> None:
     await put(broker, message(b"a"), message(b"a"), message(b"b"))
     with pytest.raises(RequestError, match="left out as a duplicate") as refused:
-        await broker.messages.get("t", "0-1")
+        await broker.message_inspection.get("t", "0-1")
     assert refused.value.kind is ErrorKind.UNKNOWN_MESSAGE
 
 
-async def test_id_outlives_a_message_that_was_cancelled(broker: Broker) -> None:
+async def test_id_outlives_a_message_that_was_cancelled(broker: BrokerNode) -> None:
     delayed = OutgoingMessage(value=b"v", headers=((DELAY_MS, b"1h"), (DEDUP_ID, b"a")), partition=0)
     assert await put(broker, delayed) == [(0, False)]
-    await broker.queues.cancel("t", "0-0")
+    await broker.delayed_messages.cancel("t", "0-0")
     assert await put(broker, message(b"a")) == [(0, True)]
 
 
-async def test_readers_go_on_over_batches_of_which_nothing_was_left(broker: Broker) -> None:
+async def test_readers_go_on_over_batches_of_which_nothing_was_left(broker: BrokerNode) -> None:
     await broker.topics.create(ONCE)
     for number in range(4):
         await produce(broker, "once", b"a", producer_id=7, producer_epoch=0, base_sequence=number)
     await produce(broker, "once", b"b")
-    assert [each.offset for each in await broker.messages.browse("once", 0, 1, 1)] == [4]
-    assert [each.offset async for each in broker.messages.read_all("once", 0, 1)] == [0, 4]
+    assert [each.offset for each in await broker.message_browser.browse("once", 0, 1, 1)] == [4]
+    assert [each.offset async for each in broker.message_browser.read_all("once", 0, 1)] == [0, 4]
 
 
-async def test_same_id_published_at_the_same_time_is_there_once(broker: Broker) -> None:
+async def test_same_id_published_at_the_same_time_is_there_once(broker: BrokerNode) -> None:
     results = await asyncio.gather(*(put(broker, message(b"a")) for _ in range(5)))
     assert sorted(each for (each,) in results) == [(0, False), *[(0, True)] * 4]
     assert await offsets(broker, "t") == [0]
@@ -114,14 +114,14 @@ async def test_ids_are_read_back_over_segments(storage: Storage) -> None:
         assert results == [(number, True) for number in range(30)]
 
 
-async def test_record_of_a_kafka_client_is_known_to_other_doors(broker: Broker) -> None:
+async def test_record_of_a_kafka_client_is_known_to_other_doors(broker: BrokerNode) -> None:
     await produce(broker, "t", b"a")
     assert await put(broker, message(b"a")) == [(0, True)]
     await produce(broker, "t", b"b")
     assert await put(broker, message(b"b")) == [(1, True)]
 
 
-async def test_kafka_client_is_taken_at_its_word_unless_the_topic_says_otherwise(broker: Broker) -> None:
+async def test_kafka_client_is_taken_at_its_word_unless_the_topic_says_otherwise(broker: BrokerNode) -> None:
     await put(broker, message(b"a"))
     result = await produce(broker, "t", b"a")
     assert (result.base_offset, result.duplicates) == (1, {})
@@ -129,12 +129,12 @@ async def test_kafka_client_is_taken_at_its_word_unless_the_topic_says_otherwise
 
 
 @pytest.fixture
-async def once(broker: Broker) -> Broker:
+async def once(broker: BrokerNode) -> BrokerNode:
     await broker.topics.create(ONCE)
     return broker
 
 
-async def test_topic_may_leave_out_duplicates_of_kafka_clients(once: Broker) -> None:
+async def test_topic_may_leave_out_duplicates_of_kafka_clients(once: BrokerNode) -> None:
     await produce(once, "once", b"a", b"b")
     mixed = await produce(once, "once", b"b", b"c")
     assert (mixed.base_offset, mixed.duplicates) == (2, {0: 1})
@@ -143,7 +143,7 @@ async def test_topic_may_leave_out_duplicates_of_kafka_clients(once: Broker) -> 
     assert await offsets(once, "once") == [0, 1, 3]
 
 
-async def test_idempotent_producer_goes_on_after_duplicates(once: Broker) -> None:
+async def test_idempotent_producer_goes_on_after_duplicates(once: BrokerNode) -> None:
     producer = {"producer_id": 7, "producer_epoch": 0}
     await produce(once, "once", b"a", b"b", base_sequence=0, **producer)
     empty = await produce(once, "once", b"b", b"a", base_sequence=2, **producer)
@@ -153,7 +153,7 @@ async def test_idempotent_producer_goes_on_after_duplicates(once: Broker) -> Non
     assert await offsets(once, "once") == [0, 1, 4]
 
 
-async def test_retry_of_an_idempotent_producer_is_answered_with_the_first_try(once: Broker) -> None:
+async def test_retry_of_an_idempotent_producer_is_answered_with_the_first_try(once: BrokerNode) -> None:
     for _ in range(2):
         result = await produce(once, "once", b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0)
         assert (result.error, result.base_offset) == (None, 0)
@@ -172,7 +172,7 @@ async def test_gaps_are_kept_over_a_restart(storage: Storage) -> None:
         assert (result.error, result.base_offset) == (None, 6)
 
 
-async def test_damaged_batch_is_refused_as_ever(once: Broker) -> None:
+async def test_damaged_batch_is_refused_as_ever(once: BrokerNode) -> None:
     batch = bytearray(encode_batch([(NOW_MS, None, b"v", ((DEDUP_ID, b"a"),))]))
     batch[-1] ^= 1
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
@@ -188,7 +188,7 @@ async def test_ids_that_cannot_be_read_back_fail_the_publish_only(storage: Stora
         await put(broker, message(b"a"))
     async with running_parts(storage=storage) as broker:
         storage.disk.fail("read")
-        (result,) = await broker.messages.publish("t", [message(b"a")])
+        (result,) = await broker.message_publisher.publish("t", [message(b"a")])
         assert isinstance(result, RequestError)
         assert result.kind is ErrorKind.PARTITION_OFFLINE
 

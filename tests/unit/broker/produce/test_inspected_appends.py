@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from conveyor.broker.broker_node import Broker
-from conveyor.broker.produce.message_publisher import OutgoingMessage
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.produce.publish import ACKS_ALL, ACKS_LEADER, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.records import compression
-from conveyor.records.batch import MAX_RECORDS
+from conveyor.records.checked_batch import MAX_RECORDS
 from conveyor.records.message_attributes import DEDUP_ID, DELAY_MS
 from conveyor.records.record import Header, encode_batch
 from conveyor.records.record_checks import MAX_RECORD_ERRORS, RefusedRecords
@@ -30,19 +30,19 @@ CODECS = pytest.mark.parametrize("codec", range(1, 5), ids=compression.NAMES[1:]
 KNOWN: tuple[Header, ...] = ((DEDUP_ID, b"known"),)
 
 
-async def create(broker: Broker, name: str, config: Mapping[str, str] | None = None) -> None:
+async def create(broker: BrokerNode, name: str, config: Mapping[str, str] | None = None) -> None:
     await broker.topics.create(
         TopicRequest(name=name, partitions=1, config=LOOKING[name] if config is None else config)
     )
 
 
-def begin(broker: Broker, topic: str, batch: bytes, acks: int = ACKS_ALL) -> "asyncio.Future[Published]":
+def begin(broker: BrokerNode, topic: str, batch: bytes, acks: int = ACKS_ALL) -> "asyncio.Future[Published]":
     done: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
     broker.publisher.publish([(topic, 0, batch)], acks, lambda results: done.set_result(results[0]))
     return done
 
 
-async def refusal(broker: Broker, topic: str, batch: bytes) -> RequestError:
+async def refusal(broker: BrokerNode, topic: str, batch: bytes) -> RequestError:
     error = (await begin(broker, topic, batch)).error
     assert error is not None
     return error
@@ -53,7 +53,7 @@ def sound(*values: bytes, codec: int = compression.NONE, headers: Sequence[Heade
 
 
 @pytest.mark.parametrize("topic", LOOKING)
-async def test_batches_that_lie_are_refused_and_the_next_goes_on(broker: Broker, topic: str) -> None:
+async def test_batches_that_lie_are_refused_and_the_next_goes_on(broker: BrokerNode, topic: str) -> None:
     await create(broker, topic)
     await begin(broker, topic, sound(b"first", headers=KNOWN))
     looks_for_names = topic in ("once", "delayed", "both")
@@ -68,7 +68,7 @@ async def test_batches_that_lie_are_refused_and_the_next_goes_on(broker: Broker,
     assert not broker.partitions.offline()
 
 
-async def test_known_ids_in_a_batch_whose_offset_deltas_repeat_stop_nothing(broker: Broker) -> None:
+async def test_known_ids_in_a_batch_whose_offset_deltas_repeat_stop_nothing(broker: BrokerNode) -> None:
     await create(broker, "once")
     await begin(broker, "once", sound(b"v", headers=KNOWN))
     assert (await refusal(broker, "once", LIES["deltas 1 and 1"])).kind is ErrorKind.INVALID_RECORD
@@ -83,34 +83,34 @@ async def test_ids_are_read_back_over_batches_that_lie(storage: Storage) -> None
         place = (await begin(broker, "plain", sound(b"v", headers=((DEDUP_ID, b"mine"),)))).base_offset
     async with running_parts(storage=storage) as broker:
         message = OutgoingMessage(b"again", headers=((DEDUP_ID, b"mine"),))
-        (published,) = await broker.messages.publish("plain", [message])
+        (published,) = await broker.message_publisher.publish("plain", [message])
         assert not isinstance(published, RequestError)
         assert (published.offset, published.duplicate) == (place, True)
 
 
-async def test_batches_keep_their_order_behind_one_that_takes_long(broker: Broker) -> None:
+async def test_batches_keep_their_order_behind_one_that_takes_long(broker: BrokerNode) -> None:
     await create(broker, "compacted")
     await create(broker, "other", LOOKING["compacted"])
     large = many_records(20_000, compression.ZSTD)
     answers = [begin(broker, "compacted", each) for each in (large, sound(b"a"), large, sound(b"b"))]
     beside = begin(broker, "other", sound(b"c"), ACKS_LEADER)
-    await broker.turn.end()
+    await broker.loop_tick.end()
     assert beside.done(), "a small batch of another partition waits for nothing"
     assert [(await each).base_offset for each in answers] == [0, 20_000, 20_001, 40_001]
 
 
 @CODECS
-async def test_large_batch_is_deduplicated(broker: Broker, codec: int) -> None:
+async def test_large_batch_is_deduplicated(broker: BrokerNode, codec: int) -> None:
     await create(broker, "once")
     await begin(broker, "once", sound(b"v", headers=KNOWN))
     content = raw_record(0, value=bytes(3 << 20)) + raw_record(1, headers=[(b"conveyor-dedup-id", b"known")])
     answer = await begin(broker, "once", sealed(content, 2, codec=codec))
     assert (answer.base_offset, answer.duplicates) == (1, {1: 0})
-    messages = await broker.messages.browse("once", 0, 0, 9)
+    messages = await broker.message_browser.browse("once", 0, 0, 9)
     assert [(each.offset, len(each.value or b"")) for each in messages] == [(0, 1), (1, 3 << 20)]
 
 
-async def test_retry_of_a_large_batch_is_answered_with_the_first_try(broker: Broker) -> None:
+async def test_retry_of_a_large_batch_is_answered_with_the_first_try(broker: BrokerNode) -> None:
     await create(broker, "compacted")
     batch = encode_batch(
         [(NOW_MS, b"k", b"", ())] * 5_000, codec=compression.LZ4, producer_id=7, producer_epoch=0, base_sequence=0
@@ -128,7 +128,7 @@ async def test_what_is_under_way_is_appended_before_the_broker_stops(storage: St
 
 @CODECS
 @pytest.mark.parametrize("topic", LOOKING)
-async def test_bomb_is_refused_or_taken_as_it_is(broker: Broker, topic: str, codec: int) -> None:
+async def test_bomb_is_refused_or_taken_as_it_is(broker: BrokerNode, topic: str, codec: int) -> None:
     await create(broker, topic)
     batch = bomb(codec, 24 << 20)
     if len(batch) > 1 << 20:
@@ -156,18 +156,18 @@ LARGE = raw_record(0, value=bytes(9 << 20), headers=[DELAY])
     ids=["records", "delayed records", "delayed bytes", "stamped bytes", "ids"],
 )
 async def test_batch_that_is_too_large_is_refused_so_that_its_producer_divides_it(
-    broker: Broker, config: Mapping[str, str], batch: bytes
+    broker: BrokerNode, config: Mapping[str, str], batch: bytes
 ) -> None:
     await create(broker, "small", config)
     assert (await refusal(broker, "small", batch)).kind is ErrorKind.MESSAGE_TOO_LARGE
 
 
-async def test_delayed_record_that_is_large_by_itself_is_taken(broker: Broker) -> None:
+async def test_delayed_record_that_is_large_by_itself_is_taken(broker: BrokerNode) -> None:
     await create(broker, "delayed")
     assert (await begin(broker, "delayed", sealed(LARGE, 1, codec=compression.ZSTD))).error is None
 
 
-async def test_each_record_that_a_topic_does_not_take_is_named(broker: Broker) -> None:
+async def test_each_record_that_a_topic_does_not_take_is_named(broker: BrokerNode) -> None:
     await create(broker, "compacted", {"cleanup.policy": "compact", "message.timestamp.before.max.ms": "1000"})
     await begin(broker, "compacted", sound(b"first"))
     partition = broker.partitions.find("compacted", 0)
@@ -185,7 +185,7 @@ async def test_each_record_that_a_topic_does_not_take_is_named(broker: Broker) -
 
 
 @pytest.mark.parametrize("count", [1, 5_000], ids=["small", "large"])
-async def test_records_from_the_future_are_named_on_a_plain_topic(broker: Broker, count: int) -> None:
+async def test_records_from_the_future_are_named_on_a_plain_topic(broker: BrokerNode, count: int) -> None:
     later_ms = NOW_MS + 3_600_001
     records = [(NOW_MS, None, b"", ())] * count + [(later_ms, None, b"", ())]
     error = await refusal(broker, "t", encode_batch(records, codec=compression.GZIP))
@@ -195,7 +195,7 @@ async def test_records_from_the_future_are_named_on_a_plain_topic(broker: Broker
     assert (await refusal(broker, "t", lying)).kind is ErrorKind.INVALID_TIMESTAMP
 
 
-async def test_no_more_records_are_named_than_an_answer_may_hold(broker: Broker) -> None:
+async def test_no_more_records_are_named_than_an_answer_may_hold(broker: BrokerNode) -> None:
     await create(broker, "compacted")
     records = [(NOW_MS, None, b"", ())] * (MAX_RECORD_ERRORS + 5)
     error = await refusal(broker, "compacted", encode_batch(records, codec=compression.ZSTD))
@@ -204,16 +204,20 @@ async def test_no_more_records_are_named_than_an_answer_may_hold(broker: Broker)
     assert f"{MAX_RECORD_ERRORS + 5} of" in error.message
 
 
-async def test_message_that_is_refused_says_why_and_the_others_of_its_batch_that_they_are_sound(broker: Broker) -> None:
+async def test_message_that_is_refused_says_why_and_the_others_of_its_batch_that_they_are_sound(
+    broker: BrokerNode,
+) -> None:
     await create(broker, "compacted")
-    results = await broker.messages.publish("compacted", [OutgoingMessage(b"v", key=b"k"), OutgoingMessage(b"v")])
+    results = await broker.message_publisher.publish(
+        "compacted", [OutgoingMessage(b"v", key=b"k"), OutgoingMessage(b"v")]
+    )
     reasons = [each.message for each in results if isinstance(each, RequestError)]
     assert ["another message" in reasons[0], "without a key" in reasons[1]] == [True, True]
 
 
-async def test_readers_pass_over_stored_batches_that_lie(broker: Broker) -> None:
+async def test_readers_pass_over_stored_batches_that_lie(broker: BrokerNode) -> None:
     for number, lie in enumerate(LIES.values()):
         await begin(broker, "t", lie)
         await begin(broker, "t", sound(b"%d" % number))
-    values = [each.value async for each in broker.messages.read_all("t", 0, 100)]
+    values = [each.value async for each in broker.message_browser.read_all("t", 0, 100)]
     assert values == [b"%d" % number for number in range(len(LIES))]

@@ -10,6 +10,7 @@ from conveyor.broker.topics.topic_page import Cursor, TopicPage, topic_page
 from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
+from tests.unit.cluster.images import EMPTY, with_topics
 
 NODE = NodeId(1)
 PARTITION = PartitionImage(leader=NODE, leader_epoch=LeaderEpoch(0), replicas=(NODE,), isr=(NODE,))
@@ -19,7 +20,7 @@ def image_of(**sizes: int) -> ClusterImage:
     topics = [
         TopicImage(name=name, topic_id=TopicId(uuid4()), partitions=(PARTITION,) * size) for name, size in sizes.items()
     ]
-    return ClusterImage(cluster_id="c", controller_id=NODE).with_topics(*topics)
+    return with_topics(EMPTY, *topics)
 
 
 def parts(page: TopicPage) -> list[tuple[str, int]]:

@@ -7,27 +7,26 @@ from uuid import uuid4
 
 import pytest
 
-from conveyor.broker.broker_node import CLUSTER_ID_PATH, Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.fetch.list_offsets import LATEST, find_epoch_end, find_offset
 from conveyor.broker.topics.configs import topic_configs
-from conveyor.cluster.image import QUEUE_STATE, TopicImage, encode_topic, topic_path
+from conveyor.cluster.changes import topic_put
+from conveyor.cluster.image import QUEUE_STATE, TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError, StartupError
 from conveyor.kernel.ids import TopicId
-from conveyor.kernel.ports import ABSENT
 from tests.unit.broker.parts import LosesAll, LosesNothing, Storage, publish, running_parts
 
 
-async def test_a_new_topic_is_served_and_stored(broker: Broker, storage: Storage) -> None:
+async def test_a_new_topic_is_served(broker: BrokerNode) -> None:
     topic = await broker.topics.create(TopicRequest(name="new", partitions=3))
-    assert broker.topics.image.topics["new"] == topic
+    assert broker.metadata.image.topics["new"] == topic
     assert [broker.partitions.find("new", number).high_watermark for number in range(3)] == [0, 0, 0]
-    assert await storage.store.children("/topics") == ["new", "t"]
 
 
-async def test_a_check_makes_nothing(broker: Broker, storage: Storage) -> None:
+async def test_a_check_makes_nothing(broker: BrokerNode) -> None:
     assert len(broker.topics.check(TopicRequest(name="new")).partitions) == 1
-    assert await storage.store.children("/topics") == ["t"]
+    assert list(broker.metadata.image.topics) == ["t"]
 
 
 async def test_topics_come_back_after_a_restart(storage: Storage) -> None:
@@ -35,8 +34,8 @@ async def test_topics_come_back_after_a_restart(storage: Storage) -> None:
         made = await first.topics.create(TopicRequest(name="kept", partitions=2, config={"segment.bytes": "4096"}))
         await publish(first, ("kept", 1))
     async with running_parts(storage=storage) as second:
-        assert second.topics.image.topics["kept"] == made
-        assert second.topics.image.cluster_id == first.topics.image.cluster_id
+        assert second.metadata.image.topics["kept"] == made
+        assert second.metadata.image.cluster_id == first.metadata.image.cluster_id
         assert second.partitions.find("kept", 1).high_watermark == 1
 
 
@@ -56,7 +55,7 @@ async def test_partition_that_was_not_stopped_cleanly_begins_a_new_epoch(storage
         async with running_parts(storage=storage) as broker:
             partition = broker.partitions.find("t", 0)
             assert partition.leader_epoch == epoch
-            assert broker.topics.image.topics["t"].partitions[0].leader_epoch == epoch
+            assert broker.metadata.image.topics["t"].partitions[0].leader_epoch == epoch
             assert find_epoch_end(broker.partitions, "t", 0, 0, -1) == (0, 1)
             await publish(broker, ("t", 0))
             assert find_epoch_end(broker.partitions, "t", 0, 0, -1) == (0, 1)
@@ -88,38 +87,30 @@ async def test_topics_whose_names_collide_are_loaded(storage: Storage) -> None:
         made = await first.topics.create(TopicRequest(name="col.a"))
         with pytest.raises(RequestError, match=r"collides with existing topic 'col\.a'"):
             await first.topics.create(TopicRequest(name="col_a"))
-    await storage.store.put(topic_path("col_a"), encode_topic(replace(made, topic_id=TopicId(uuid4()))), ABSENT)
+        again = replace(made, name="col_a", topic_id=TopicId(uuid4()))
+        await first.metadata.propose(lambda _: [topic_put(again)])
     async with running_parts(storage=storage) as second:
-        assert sorted(second.topics.image.topics) == ["col.a", "col_a"]
+        assert sorted(second.metadata.image.topics) == ["col.a", "col_a"]
         for name in ("col.a", "col_a"):
             await second.topics.ensure_companion(QUEUE_STATE, name)
 
 
-async def test_a_cluster_keeps_the_id_that_it_has(storage: Storage) -> None:
-    earlier = uuid4().hex
-    await storage.store.put(CLUSTER_ID_PATH, earlier.encode(), ABSENT)
-    async with running_parts(storage=storage) as broker:
-        assert broker.topics.image.cluster_id == earlier
-    async with running_parts() as new:
-        assert len(new.topics.image.cluster_id) == 22
-
-
-async def test_a_deleted_topic_leaves_nothing(broker: Broker, storage: Storage) -> None:
+async def test_a_deleted_topic_leaves_nothing(broker: BrokerNode, storage: Storage) -> None:
     await publish(broker, ("t", 0))
     await broker.topics.delete("t")
     assert storage.disk.list("logs") == []
-    assert await storage.store.children("/topics") == []
+    assert dict(broker.metadata.image.topics) == {}
     assert len(broker.partitions) == 0
 
 
-async def test_a_topic_can_be_made_again_after_its_deletion(broker: Broker) -> None:
+async def test_a_topic_can_be_made_again_after_its_deletion(broker: BrokerNode) -> None:
     await publish(broker, ("t", 0))
     await broker.topics.delete("t")
     await broker.topics.create(TopicRequest(name="t"))
     assert broker.partitions.find("t", 0).high_watermark == 0
 
 
-async def test_kafkas_settings_without_effect_are_stored_and_described(broker: Broker) -> None:
+async def test_kafkas_settings_without_effect_are_stored_and_described(broker: BrokerNode) -> None:
     given = {"unclean.leader.election.enable": "true", "flush.messages": "1", "compression.zstd.level": "7"}
     topic = await broker.topics.create(TopicRequest(name="from-kafka", config=given))
     described = {each.name: each.value for each in topic_configs(topic, broker.dynamic_settings.layers)}
@@ -128,26 +119,26 @@ async def test_kafkas_settings_without_effect_are_stored_and_described(broker: B
     assert described["preallocate"] == "false"
 
 
-async def test_what_is_not_there_cannot_be_deleted(broker: Broker) -> None:
+async def test_what_is_not_there_cannot_be_deleted(broker: BrokerNode) -> None:
     with pytest.raises(RequestError) as refused:
         await broker.topics.delete("nothing")
     assert refused.value.kind is ErrorKind.UNKNOWN_TOPIC
 
 
-async def test_the_brokers_own_topic_cannot_be_deleted(broker: Broker) -> None:
+async def test_the_brokers_own_topic_cannot_be_deleted(broker: BrokerNode) -> None:
     await broker.topics.ensure_offsets_topic()
     with pytest.raises(RequestError) as refused:
         await broker.topics.delete("__consumer_offsets")
     assert refused.value.kind is ErrorKind.INVALID_TOPIC
 
 
-async def test_many_who_need_a_topic_at_once_get_the_same(broker: Broker) -> None:
+async def test_many_who_need_a_topic_at_once_get_the_same(broker: BrokerNode) -> None:
     found = await asyncio.gather(*(broker.topics.ensure(TopicRequest(name="wanted")) for _ in range(5)))
     assert len({each.topic_id for each in found}) == 1
 
 
 @pytest.mark.parametrize("first", ["create", "ensure"])
-async def test_who_needs_a_topic_that_is_being_made_waits_for_it(broker: Broker, first: str) -> None:
+async def test_who_needs_a_topic_that_is_being_made_waits_for_it(broker: BrokerNode, first: str) -> None:
     topics, request = broker.topics, TopicRequest(name="wanted")
     if first == "create":
         made, ensured = await asyncio.gather(topics.create(request), topics.ensure(request))
@@ -179,7 +170,18 @@ async def test_a_partition_that_cannot_be_opened_is_offline_and_the_others_serve
         await publish(first, ("t", 0))
     storage.disk.fail("read")
     async with running_parts(storage=storage) as second:
-        assert second.topics.image.topics["t"].name == "t"
+        assert second.metadata.image.topics["t"].name == "t"
         assert "read failed" in str(second.partitions.offline_reason("t", 0))
         with pytest.raises(RequestError, match="offline"):
             second.partitions.find("t", 0)
+
+
+async def test_broker_whose_number_was_changed_does_not_start(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t"))
+    with pytest.raises(StartupError, match=r"belongs to broker 1: start with --node-id 1, or choose another"):
+        async with running_parts({"broker.node_id": 2}, storage):
+            pass
+    async with running_parts(storage=storage) as broker:
+        assert list(broker.metadata.image.brokers) == [1]
+        assert broker.partitions.offline() == {}

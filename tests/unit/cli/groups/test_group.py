@@ -38,7 +38,7 @@ def offsets(run: Run) -> list[int]:
 
 
 def test_groups_are_listed(run_on_broker: Run) -> None:
-    assert run_on_broker("group", "list").out == "no groups yet: 'conveyor consume TOPIC --group NAME' makes one\n"
+    assert run_on_broker("group", "list").out == "no groups yet: 'conveyor consume TOPIC --group NAME' creates one\n"
     run_on_broker("produce", "t", given=b"0\n")
     for group in ("b", "a"):
         run_on_broker("consume", "t", "--group", group, "--exit")
@@ -86,7 +86,7 @@ def test_reset_is_only_shown_until_it_is_executed(run_with_group: Run) -> None:
         "t              1    0    0       0",
     ]
     assert shown.out.splitlines() == table
-    assert shown.error == "nothing is changed yet: say --execute to do it\n"
+    assert shown.error == "nothing is changed yet: add --execute to move the offsets\n"
     assert offsets(run_with_group) == [2, 0]
     done = run_with_group("group", "reset", "g", "--to", "earliest", "--execute")
     assert (done.out, done.error) == (shown.out, "group g: moved 2 partitions\n")
@@ -115,7 +115,7 @@ def test_group_goes_on_where_it_is_told_to(run_with_group: Run, options: list[st
 def test_new_group_is_made_where_a_topic_is_named(run_on_broker: Run) -> None:
     run_on_broker("produce", "t", given=b"0\n1\n")
     made = run_on_broker("group", "reset", "g", "--to", "1", "--topic", "t", "--execute")
-    assert made.error.splitlines() == ["group g is not there yet: this makes it", "group g: moved 1 partition"]
+    assert made.error.splitlines() == ["group g does not exist yet: --execute creates it", "group g: moved 1 partition"]
     assert run_on_broker("consume", "t", "--group", "g", "--exit").out == "1\n"
 
 
@@ -128,13 +128,13 @@ REFUSED = {
     "describe x": "unknown group 'x': see 'conveyor group list'",
     "delete x": "unknown group 'x': see 'conveyor group list'",
     "reset x --to 0": "unknown group 'x': see 'conveyor group list'",
-    "reset g": "say where the group is to go on: give either --to or --shift-by",
+    "reset g": "the new position is missing or given twice: give either --to or --shift-by",
     "reset g --to 0 --shift-by 1": "give either --to or --shift-by",
-    "reset g --to monday": "--to monday: it is earliest, latest, an offset, a time such as",
+    "reset g --to monday": "--to monday: expected earliest, latest, an offset, a time such as",
     "reset g --to 0 --topic x": "unknown topic 'x': see 'conveyor topic list'",
     "reset g --to 0 --topic t:2": "topic 't' has no partition 2: it has 2 partitions",
-    "reset g --to 0 --topic t:": "--topic t:: it takes TOPIC or TOPIC:PARTITION,...",
-    "reset g --shift-by 1 --topic u": "has committed nothing in partition 0 of 'u'",
+    "reset g --to 0 --topic t:": "--topic t:: expected TOPIC or TOPIC:PARTITION,...",
+    "reset g --shift-by 1 --topic u": "has no committed offset in partition 0 of 'u'",
 }
 
 

@@ -52,7 +52,7 @@ def test_dead_letters_are_shown_with_their_reason(run_with_dead: Run) -> None:
     assert keys(run_with_dead, "--max", "2") == ["a", "b"]
     assert keys(run_with_dead, "--filter", "key == 'b'") == ["b"]
     nothing = run_with_dead("dlq", "peek", "q", "--filter", "key == 'x'").out
-    assert nothing == "no dead letters of q for which the filter is true\n"
+    assert nothing == "no dead letters of q that match the filter\n"
 
 
 def test_dead_letters_are_redriven(run_with_dead: Run) -> None:
@@ -89,7 +89,7 @@ def test_dead_letter_that_dies_again_can_be_redriven_again(run_with_dead: Run) -
 
 def test_drop_asks_first(run_with_dead: Run) -> None:
     refused = run_with_dead("dlq", "drop", "q", given=b"n\n")
-    assert refused.error.startswith("Give up 3 dead letters of q? [y/N]: ")
+    assert refused.error.startswith("Drop 3 dead letters of q? [y/N]: ")
     assert (refused.exit_code, keys(run_with_dead)) == (1, ["a", "b", "c"])
     dropped = run_with_dead("dlq", "drop", "q", "--filter", "key == 'a'", "--yes")
     assert (dropped.out, keys(run_with_dead)) == ("dropped 1 dead letter of q\n", ["b", "c"])
@@ -120,7 +120,7 @@ def test_letter_that_is_shown_is_the_one_that_is_dropped(run_with_dead: Run) -> 
 
 def test_letters_whose_copies_are_gone_are_told_and_redriven(run_with_dead: Run) -> None:
     run_with_dead("topic", "delete", "t.dlq")
-    told = "3 dead letters of q without a copy in the dead-letter topic to look at: "
+    told = "3 dead letters of q without a copy in the dead-letter topic to show: "
     told += "'conveyor dlq redrive q' still delivers the originals\n"
     assert run_with_dead("dlq", "peek", "q") == (0, "", told)
     assert run_with_dead("dlq", "peek", "q", "--json") == (0, "[]\n", told)
@@ -133,7 +133,7 @@ REFUSED = {
     "redrive x": "subscription 'x' is not there: see 'conveyor queue list'",
     "drop x --yes": "subscription 'x' is not there: see 'conveyor queue list'",
     "redrive x --message-id 0-0": "subscription 'x' is not there: see 'conveyor queue list'",
-    "redrive q --filter 1": "the filter gives a value of type int",
+    "redrive q --filter 1": "the filter returns a value of type int",
 }
 
 

@@ -14,7 +14,7 @@ def run_with_queue(run_on_broker: Run) -> Run:
     run_on_broker("topic", "create", "t")
     assert run_on_broker("produce", "t", "-k", "k", "-H", "h=1", given=b"a\nb\nc\n").exit_code == 0
     made = run_on_broker("queue", "create", "t", "q", "--start", "earliest")
-    assert made == (0, "created subscription q on topic t: it begins with what the topic holds\n", "")
+    assert made == (0, "created subscription q on topic t: it starts with the oldest message\n", "")
     return run_on_broker
 
 
@@ -30,7 +30,7 @@ def described(run: Run) -> dict[str, Any]:
 
 def test_queues_are_listed(run_on_broker: Run) -> None:
     first = run_on_broker("queue", "list")
-    assert first.out == "no subscriptions yet: make one with 'conveyor queue create TOPIC NAME'\n"
+    assert first.out == "no subscriptions yet: create one with 'conveyor queue create TOPIC NAME'\n"
     for topic in ("t", "u"):
         run_on_broker("topic", "create", topic)
         run_on_broker("queue", "create", topic, f"q-{topic}", *(["--paused"] if topic == "u" else []))
@@ -86,14 +86,12 @@ def test_help_of_create_tells_the_defaults(run_on_broker: Run) -> None:
 def test_queue_is_described(run_with_queue: Run) -> None:
     pulled(run_with_queue)
     lines = run_with_queue("queue", "describe", "q").out.splitlines()
-    assert lines[0] == "subscription q on topic t, begun at earliest"
+    assert lines[0] == "subscription q on topic t, started at earliest"
     words = {tuple(line.split()[:3]) for line in lines}
     assert {("depth", "2", "can"), ("dead", "letter", "topic"), ("visibility", "timeout", "30s")} <= words
     assert "retry               after 1s, then times 2, 1m at most" in lines
     run_with_queue("queue", "pause", "q")
-    assert (
-        run_with_queue("queue", "describe", "q").out.splitlines()[0].endswith("'conveyor queue resume' lets it go on")
-    )
+    assert run_with_queue("queue", "describe", "q").out.splitlines()[0].endswith("'conveyor queue resume' resumes it")
 
 
 def test_pulled_message_shows_what_is_known_of_it(run_with_queue: Run) -> None:
@@ -102,12 +100,12 @@ def test_pulled_message_shows_what_is_known_of_it(run_with_queue: Run) -> None:
     assert lines[0] == "message  0-0  delivery 1"
     assert lines[1].startswith("ack_id   ")
     assert lines[2:] == ["key      k", "header   h=1", "payload  a", ""]
-    assert ended.error == "pulled 1 message; 'conveyor queue ack q ID' acknowledges\n"
+    assert ended.error == "pulled 1 message; acknowledge with 'conveyor queue ack q ID'\n"
 
 
 def test_pull_acknowledges_what_it_has_printed(run_with_queue: Run) -> None:
     ended = run_with_queue("queue", "pull", "q", "--max", "9", "--ack", "--format", "payload")
-    assert ended == (0, "a\nb\nc\n", "pulled 3 messages, and acknowledged that\n")
+    assert ended == (0, "a\nb\nc\n", "pulled and acknowledged 3 messages\n")
     assert described(run_with_queue)["unsettled"] == 0
 
 
@@ -177,7 +175,7 @@ def test_peek_says_which_payloads_are_no_text(run_with_queue: Run) -> None:
 
 def test_message_that_is_given_back_comes_again(run_with_queue: Run) -> None:
     pulled(run_with_queue, "--max", "3")
-    assert run_with_queue("queue", "nack", "q", "0-1", "--delay", "0s").out == "gave 1 message back\n"
+    assert run_with_queue("queue", "nack", "q", "0-1", "--delay", "0s").out == "returned 1 message\n"
     [again] = pulled(run_with_queue)
     assert (again["message_id"], again["delivery_count"]) == ("0-1", 2)
     run_with_queue("queue", "nack", "q", "0-1", "--delay", "1h")
@@ -199,9 +197,9 @@ def test_purge_asks_first(run_with_queue: Run) -> None:
         refused = run_with_queue("queue", "purge", "q", given=answer)
         assert (refused.exit_code, refused.out) == (1, "")
         assert refused.error.startswith("Settle 3 messages of q unread? [y/N]: ")
-        assert refused.error.endswith("conveyor: nothing is changed: answer yes, or say --yes\n")
+        assert refused.error.endswith("conveyor: nothing is changed: answer yes, or add --yes\n")
     assert run_with_queue("queue", "purge", "q", given=b"y\n").out == "purged 3 messages of q\n"
-    assert run_with_queue("queue", "peek", "q").out == "no messages: everything is settled\n"
+    assert run_with_queue("queue", "peek", "q").out == "no messages: all are settled\n"
     assert run_with_queue("queue", "purge", "q", "--yes", "--json") == (0, '{"purged": 0}\n', "")
 
 
@@ -236,19 +234,19 @@ def test_queue_is_deleted(run_with_queue: Run) -> None:
 REFUSED = {
     "create t q": "subscription 'q' exists already",
     "create x y": "topic 'x' is not there: see 'conveyor topic list'",
-    "create t y --start 17": "--start 17: it is earliest, latest, a time such as",
-    "create t y --ordering size": "--ordering size: it is none or key",
-    "create t y --visibility 30": "--visibility: '30' is no duration",
+    "create t y --start 17": "--start 17: expected earliest, latest, a time such as",
+    "create t y --ordering size": "--ordering size: expected none or key",
+    "create t y --visibility 30": "--visibility: '30' is not a duration",
     "create t y --retry-base 2m": "retry.cap_ms (60000) is below retry.base_ms (120000)",
     "describe x": "subscription 'x' is not there: see 'conveyor queue list'",
     "delete x": "subscription 'x' is not there: see 'conveyor queue list'",
     "describe a/b?c": "subscription 'a/b?c' is not there",
     "list --topic x": "topic 'x' is not there",
-    "pull q --format xml": "--format xml: it is text, json or payload",
+    "pull q --format xml": "--format xml: expected text, json or payload",
     "pull q --visibility 13h": "at most 12h",
-    "nack q 0-0 --delay soon": "--delay: 'soon' is no duration",
-    "seek q --to 17": "--to 17: it is earliest, latest, PARTITION=OFFSET, a time",
-    "seek q --to 0=1 --to earliest": "--to: say one place for all partitions",
+    "nack q 0-0 --delay soon": "--delay: 'soon' is not a duration",
+    "seek q --to 17": "--to 17: expected earliest, latest, PARTITION=OFFSET, a time",
+    "seek q --to 0=1 --to earliest": "--to: give one position for all partitions",
     "seek q --to 0=99": "partition 0 has offsets 0 to 3, not 99",
     "purge x --yes": "subscription 'x' is not there",
 }
@@ -266,5 +264,5 @@ def test_what_cannot_be_done_is_told_in_one_line(run_with_queue: Run) -> None:
 def test_wrong_filter_is_pointed_at(run_on_broker: Run) -> None:
     run_on_broker("topic", "create", "t")
     lines = run_on_broker("queue", "create", "t", "q", "--filter", "key = 'k'").error.splitlines()
-    assert lines[0].startswith("conveyor: the filter is wrong at line 1, column 5: ")
+    assert lines[0].startswith("conveyor: the filter has an error at line 1, column 5: ")
     assert lines[1:] == ["  key = 'k'", "      ^"]

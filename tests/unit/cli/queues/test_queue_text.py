@@ -68,11 +68,11 @@ def test_message_without_a_payload_is_empty() -> None:
 def test_choice_is_spelled_with_dashes_or_underscores() -> None:
     choices = ("at_least_once", "at_most_once", "exactly_once")
     assert {one_of("--d", each, choices) for each in ("at-most-once", "at_most_once")} == {"at_most_once"}
-    with pytest.raises(ClientError, match="--d often: it is at-least-once, at-most-once or exactly-once"):
+    with pytest.raises(ClientError, match="--d often: expected at-least-once, at-most-once or exactly-once"):
         one_of("--d", "often", choices)
 
 
 def test_duration_needs_a_unit() -> None:
     assert [duration_ms("--d", each) for each in ("1200ms", "5s", "10m", "2h")] == [1200, 5000, 600_000, 7_200_000]
-    with pytest.raises(ClientError, match="--d: '5' is no duration"):
+    with pytest.raises(ClientError, match="--d: '5' is not a duration"):
         duration_ms("--d", "5")

@@ -17,7 +17,7 @@ def run_with_topic(run_on_broker: Run) -> Run:
 
 
 def test_schedules_are_added_listed_and_removed(run_with_topic: Run) -> None:
-    assert run_with_topic("schedule", "list").out == "no schedules yet: make one with 'conveyor schedule add'\n"
+    assert run_with_topic("schedule", "list").out == "no schedules yet: create one with 'conveyor schedule add'\n"
     options = ["--time-zone", "Asia/Kolkata", "--payload", "hello", "--key", "k"]
     added = run_with_topic("schedule", "add", "new-year", *YEARLY, *options)
     due = added.out.removeprefix("added schedule new-year: next at ").strip()
@@ -51,7 +51,7 @@ def test_payload_comes_from_a_file(run_with_topic: Run, tmp_path: Path, content:
 REFUSED = {
     "add s --topic t --cron hourly": "cron expression 'hourly' is not valid",
     "add s --topic t --cron x --payload @/nowhere/file": "/nowhere/file: No such file or directory",
-    "add s --topic t --cron x --header colour": "--header colour: it takes NAME=VALUE",
+    "add s --topic t --cron x --header colour": "--header colour: expected NAME=VALUE",
     "remove s": "there is no schedule 's'",
 }
 

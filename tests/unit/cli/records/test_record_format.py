@@ -94,5 +94,5 @@ def test_json_leaves_the_key_out_where_told() -> None:
 
 
 def test_unknown_format_is_refused() -> None:
-    with pytest.raises(ClientError, match="--format xml: it is text, json, hex or headers"):
+    with pytest.raises(ClientError, match="--format xml: expected text, json, hex or headers"):
         record_writer("xml", None)

@@ -7,7 +7,7 @@ from conveyor.cli.terminal.position import (
     EARLIEST,
     LAST_OFFSET,
     LATEST,
-    Position,
+    LogPosition,
     PositionKind,
     iso_time,
     parse_position,
@@ -16,8 +16,8 @@ from conveyor.cli.terminal.position import (
 NOW_MS = 1_000_000_000_000
 
 
-def at(time_ms: int) -> Position:
-    return Position(kind=PositionKind.TIME, value=time_ms)
+def at(time_ms: int) -> LogPosition:
+    return LogPosition(kind=PositionKind.TIME, value=time_ms)
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,9 @@ def at(time_ms: int) -> Position:
     [
         ("earliest", EARLIEST),
         ("latest", LATEST),
-        ("0", Position(kind=PositionKind.OFFSET)),
-        ("20261121", Position(kind=PositionKind.OFFSET, value=20261121)),
-        (str(LAST_OFFSET), Position(kind=PositionKind.OFFSET, value=LAST_OFFSET)),
+        ("0", LogPosition(kind=PositionKind.OFFSET)),
+        ("20261121", LogPosition(kind=PositionKind.OFFSET, value=20261121)),
+        (str(LAST_OFFSET), LogPosition(kind=PositionKind.OFFSET, value=LAST_OFFSET)),
         ("-0s", at(NOW_MS)),
         ("-250ms", at(NOW_MS - 250)),
         ("-15m", at(NOW_MS - 15 * 60_000)),
@@ -40,7 +40,7 @@ def at(time_ms: int) -> Position:
         ("1950-01-01T00:00Z", at(0)),
     ],
 )
-def test_position_is_what_the_text_says(text: str, meant: Position) -> None:
+def test_position_is_what_the_text_says(text: str, meant: LogPosition) -> None:
     assert parse_position("--from", text, NOW_MS) == meant
 
 

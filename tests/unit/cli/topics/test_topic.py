@@ -8,7 +8,7 @@ from tests.unit.cli.commands import Run
 
 
 def test_topics_are_created_listed_and_deleted(run_on_broker: Run) -> None:
-    assert run_on_broker("topic", "list").out == "no topics yet: make one with 'conveyor topic create NAME'\n"
+    assert run_on_broker("topic", "list").out == "no topics yet: create one with 'conveyor topic create NAME'\n"
     assert run_on_broker("topic", "create", "b", "-p", "3").out == "created topic b with 3 partitions\n"
     assert run_on_broker("topic", "create", "a").out == "created topic a with 1 partition\n"
     rows = [line.split() for line in run_on_broker("topic", "list").out.splitlines()]
@@ -34,7 +34,7 @@ def test_a_topic_is_described(run_on_broker: Run) -> None:
     table = run_on_broker("topic", "describe", "t").out.splitlines()
     assert table[0].split() == "partition leader replicas isr log start log end records".split()
     assert table[2].split() == ["1", "1", "1", "1", "0", "2", "2"]
-    assert table[-1] == "every setting has its default: --all-config shows them"
+    assert table[-1] == "every setting has its default value: --all-config lists them"
 
 
 def test_settings_that_differ_are_described(run_on_broker: Run) -> None:
@@ -106,11 +106,11 @@ def test_stats_count_the_records(run_on_broker: Run) -> None:
         (["create", "new", "-p", "0"], ""),
         (["create", "new", "-c", "segment.bytes=1"], "setting 'segment.bytes' is 1: it must be at least 1024 bytes"),
         (["create", "new", "-c", "nothing=1"], "unknown topic setting 'nothing': known are "),
-        (["create", "new", "-c", "nothing"], "--config nothing: it takes NAME=VALUE"),
+        (["create", "new", "-c", "nothing"], "--config nothing: expected NAME=VALUE"),
         (["describe", "nothing"], "unknown topic 'nothing': see 'conveyor topic list'"),
         (["alter", "nothing", "-p", "2"], "unknown topic 'nothing': see 'conveyor topic list'"),
         (["alter", "t"], "nothing to alter: give --partitions, --config or --unset"),
-        (["alter", "t", "-c", "retention.ms"], "--config retention.ms: it takes NAME=VALUE"),
+        (["alter", "t", "-c", "retention.ms"], "--config retention.ms: expected NAME=VALUE"),
         (["alter", "t", "-c", "a=1", "--unset", "a"], "--config and --unset both name 'a'"),
         (["alter", "t", "--unset", "nothing"], "unknown topic setting 'nothing'"),
         (["alter", "t", "-p", "1"], "topic 't' has 1 partition"),

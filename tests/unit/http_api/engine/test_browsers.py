@@ -19,7 +19,7 @@ def test_page_of_its_own_and_what_is_no_browser_are_served(headers: dict[str, st
 @pytest.mark.parametrize("origin", ["https://example.org", "null", "http://127.0.0.1:8081", ""])
 def test_page_of_another_site_is_refused(origin: str) -> None:
     assert refusal(HERE | {"Origin": origin}, is_open=True) == (
-        f"a page from {origin} may not ask this broker, as it asks for no tokens: see --token-file"
+        f"pages from {origin} may not use this broker, because it has no tokens: see --token-file"
     )
 
 

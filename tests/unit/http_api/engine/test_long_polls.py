@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from conveyor.http_api.engine.long_polls import Polls
+from conveyor.http_api.engine.long_polls import LongPolls
 
 NOTHING: list[int] = []
 
@@ -29,12 +29,12 @@ async def test_poll_answers_with_what_its_work_returns() -> None:
     async def work() -> list[int]:
         return [1]
 
-    assert await Polls().wait(work, NOTHING) == [1]
+    assert await LongPolls().wait(work, NOTHING) == [1]
 
 
 async def test_poll_that_is_cancelled_cancels_its_work() -> None:
     work = Waiting()
-    poll = asyncio.ensure_future(Polls().wait(work, NOTHING))
+    poll = asyncio.ensure_future(LongPolls().wait(work, NOTHING))
     await work.begun.wait()
     poll.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -43,7 +43,7 @@ async def test_poll_that_is_cancelled_cancels_its_work() -> None:
 
 
 async def test_poll_is_answered_when_the_broker_stops() -> None:
-    work, polls = Waiting(), Polls()
+    work, polls = Waiting(), LongPolls()
     poll = asyncio.ensure_future(polls.wait(work, [7]))
     await work.begun.wait()
     await polls.stop()
@@ -52,7 +52,7 @@ async def test_poll_is_answered_when_the_broker_stops() -> None:
 
 
 async def test_poll_after_the_stop_does_not_wait() -> None:
-    work, polls = Waiting(), Polls()
+    work, polls = Waiting(), LongPolls()
     await polls.stop()
     assert await polls.wait(work, NOTHING) == []
     assert not work.begun.is_set()

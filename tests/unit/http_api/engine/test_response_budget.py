@@ -2,13 +2,13 @@
 
 import socket
 
-from conveyor.http_api.engine.response_budget import Answers
+from conveyor.http_api.engine.response_budget import ResponseBudget
 from conveyor.testing import Broker
 from tests.clients.rest_client import Rest
 
 
 def test_nothing_is_full_at_the_beginning() -> None:
-    assert not Answers().is_full
+    assert not ResponseBudget().is_full
 
 
 def test_large_answers_are_whole() -> None:

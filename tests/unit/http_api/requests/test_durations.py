@@ -20,7 +20,7 @@ def test_duration_is_a_number_with_its_unit(text: str, duration_ms: int) -> None
     "value", ["5", "", "s", "-5s", "1.5s", "5 s", "5d", "5S", "12345678901s", "\u0665s", 5, None, True]
 )
 def test_duration_that_is_none_is_refused_with_an_example(value: object) -> None:
-    with pytest.raises(ValueError, match="is no duration: write a whole number and its unit, as in 1200ms, 5s"):
+    with pytest.raises(ValueError, match="is not a duration: write a whole number and a unit, as in 1200ms, 5s"):
         Duration.parse(value)
 
 

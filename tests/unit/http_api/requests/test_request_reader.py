@@ -47,7 +47,7 @@ def test_query_is_read_by_type() -> None:
         ([("limit", "many")], "^query parameter 'limit': Expected `int`, got `str`$"),
         ([("limit", "0")], "^query parameter 'limit': Expected `int` >= 1$"),
         ([("partition", "null")], "^query parameter 'partition' is null: leave it out instead$"),
-        ([("wait", "5")], "^query parameter 'wait': '5' is no duration: write [^$]*$"),
+        ([("wait", "5")], "^query parameter 'wait': '5' is not a duration: write [^$]*$"),
     ],
 )
 def test_query_that_is_wrong_is_told_where(parameters: list[tuple[str, str]], reason: str) -> None:
@@ -92,7 +92,7 @@ def test_body_of_json_is_read_by_type() -> None:
         (b"[]", "^in the request's body: Expected `object`, got `array`$"),
         (b'{"limit": "3"}', r"^in the request's body: Expected `int`, got `str` - at `\$\.limit`$"),
         (b'{"limit": -3}', r"^in the request's body: Expected `int` >= 1 - at `\$\.limit`$"),
-        (b'{"wait": 5}', r"^in the request's body: 5 is no duration: write .* - at `\$\.wait`$"),
+        (b'{"wait": 5}', r"^in the request's body: 5 is not a duration: write .* - at `\$\.wait`$"),
         (
             b'{"colour": 1}',
             "^in the request's body: Object contains unknown field `colour`: known are from, limit, .*, header$",

@@ -39,8 +39,8 @@ def test_everybody_is_admitted_where_there_are_no_tokens() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("# none\n", "holds no token: write one a line"),
-        ("two words\n", "a token has no spaces"),
+        ("# none\n", "holds no token: write one per line"),
+        ("two words\n", "a token consists of printable ASCII"),
         ("pässword\n", "ASCII"),
     ],
 )

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from multidict import CIMultiDict
 
-from conveyor.broker.produce.message_publisher import OutgoingMessage, PublishedMessage
-from conveyor.http_api.engine.endpoint import Call
+from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
+from conveyor.http_api.engine.endpoint import HttpCall
 from conveyor.http_api.requests.body_parts import PART_BYTES
 from conveyor.http_api.requests.durations import Duration
-from conveyor.http_api.requests.start_position import Moment
-from conveyor.http_api.rest.publish_endpoints import Attributes, PublishQuery, publish_message, read_batch
+from conveyor.http_api.requests.start_position import Timestamp
+from conveyor.http_api.rest.publish_endpoints import PublishAttributes, PublishQuery, publish_message, read_batch
 from conveyor.kernel.errors import RequestError
 
 
@@ -32,8 +32,8 @@ class Written:
 
 async def publish(query: PublishQuery, *headers: tuple[str, str]) -> OutgoingMessage:
     written = Written()
-    door: Any = SimpleNamespace(broker=SimpleNamespace(messages=written))
-    receipt = await publish_message(Call(door, {"topic": "t"}, CIMultiDict(headers), query, b"x"))
+    door: Any = SimpleNamespace(broker=SimpleNamespace(message_publisher=written))
+    receipt = await publish_message(HttpCall(door, {"topic": "t"}, CIMultiDict(headers), query, b"x"))
     assert receipt.message_id == "0-0"
     return written.taken[0]
 
@@ -46,7 +46,7 @@ async def test_everything_that_is_asked_for_becomes_a_header() -> None:
     query = PublishQuery(
         key="k",
         delay=Duration(5000),
-        deliver_at=Moment(17),
+        deliver_at=Timestamp(17),
         priority=0,
         tag="t",
         ttl=Duration(0),
@@ -94,7 +94,7 @@ async def test_header_that_would_have_no_effect_is_refused() -> None:
 
 
 def test_query_and_batch_know_the_same_attributes() -> None:
-    assert set(Attributes.__struct_fields__) <= set(PublishQuery.__struct_fields__)
+    assert set(PublishAttributes.__struct_fields__) <= set(PublishQuery.__struct_fields__)
 
 
 async def test_large_batch_is_decoded_in_many_turns_and_no_further_than_it_may_be_long() -> None:

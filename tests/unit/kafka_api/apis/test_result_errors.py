@@ -7,7 +7,6 @@ from conveyor.kafka_api.apis.result_errors import NONE, code, code_by_id
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 
 OTHER_NAMES = {
-    ErrorKind.CLUSTER_CHANGED: "not_controller",
     ErrorKind.CORRUPT_BATCH: "corrupt_message",
     ErrorKind.COORDINATOR_LOADING: "coordinator_load_in_progress",
     ErrorKind.FETCH_SESSION_NOT_FOUND: "fetch_session_id_not_found",

@@ -5,8 +5,8 @@ from struct import pack
 
 import pytest
 
-from conveyor.kafka_api.registry import APIS
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.wire.call import KafkaCall
+from conveyor.kafka_api.wire.versions import SERVED_APIS
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.records.record import encode_batch
 from tests.unit.broker.parts import BATCH, Storage
@@ -75,7 +75,7 @@ async def test_request_that_waited_leaves_nothing_to_the_collector(client: Memor
         assert [await client.next_id() for _ in range(3)] == [1, 2, 3]
         storage.clock.advance(seconds=61)
         gc.collect()
-        assert not [each for each in gc.garbage if isinstance(each, Call)]
+        assert not [each for each in gc.garbage if isinstance(each, KafkaCall)]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
@@ -149,7 +149,7 @@ async def test_produce_is_advertised_from_0_on(client: MemoryClient) -> None:
     """Else librdkafka before 2.9 compresses nothing."""
     answer = await client.ask(API_VERSIONS, 3, **SOFTWARE)
     assert {each.api_key: each.min_version for each in answer.api_keys} == {
-        key: 0 if key == PRODUCE else api.min_version for key, api in APIS.items()
+        key: 0 if key == PRODUCE else api.min_version for key, api in SERVED_APIS.items()
     }
 
 

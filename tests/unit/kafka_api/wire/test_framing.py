@@ -50,7 +50,7 @@ def test_an_unfinished_frame_waits() -> None:
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 0, 7, LIMIT + 1, 2**31 - 1])
 def test_a_length_that_no_request_has_is_a_violation(length: int) -> None:
-    with pytest.raises(ProtocolViolation, match=f"{length} bytes: from 8 to {LIMIT}"):
+    with pytest.raises(ProtocolViolation, match=f"{length} bytes: the limits are 8 and {LIMIT}"):
         FrameDecoder(LIMIT).feed(length.to_bytes(4, "big", signed=True))
 
 

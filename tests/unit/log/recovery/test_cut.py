@@ -31,7 +31,8 @@ def test_batches_after_a_flipped_bit_are_kept(caplog: pytest.LogCaptureFixture) 
     assert kept == damaged[size:]
     assert [header.base_offset for _, header in iterate_batches(kept)] == [1, 2]
     assert (
-        f"offset=1 bytes={2 * size}: what followed is no whole batch, and is kept as {CUT}/{1:020d}.log" in caplog.text
+        f"offset=1 bytes={2 * size}: the end of the log was damaged or incomplete, and is kept as {CUT}/{1:020d}.log"
+        in caplog.text
     )
 
 

@@ -11,6 +11,7 @@ from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.segments.lookup import find_time
 from conveyor.records.batch import batch_is_intact
+from conveyor.records.checked_batch import own_batch
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import (
@@ -56,7 +57,7 @@ def test_open_of_nothing_is_an_empty_log() -> None:
 def test_killed_log_keeps_what_was_written_and_goes_on() -> None:
     disk = MemoryDisk()
     log = filled(disk, 5)
-    log.append(idempotent_batch(5, b"x"), 0, NOW_MS)
+    log.append(own_batch(idempotent_batch(5, b"x")), 0, NOW_MS)
     probe = LogProbe()
     reopened = open_topic_log(disk, PAIR, probe)
     assert values(reopened) == numbers(5)
@@ -188,7 +189,7 @@ def test_missing_flushed_segment_is_a_failure() -> None:
     disk = MemoryDisk()
     flush(filled(disk, 6))
     disk.remove(segment_file(2))
-    with pytest.raises(StorageFailure, match=rf"{2:020d}\.log is not there"):
+    with pytest.raises(StorageFailure, match=rf"{2:020d}\.log is missing"):
         open_topic_log(disk, PAIR)
 
 
@@ -215,7 +216,7 @@ def test_missing_start_of_a_flushed_log_is_a_failure() -> None:
     disk = MemoryDisk()
     flush(filled(disk, 6))
     disk.remove(segment_file(0))
-    with pytest.raises(StorageFailure, match=rf"{0:020d}\.log is not there"):
+    with pytest.raises(StorageFailure, match=rf"{0:020d}\.log is missing"):
         open_topic_log(disk, PAIR)
     assert disk.exists(segment_file(2))
 
@@ -330,7 +331,7 @@ def test_log_whose_segment_files_are_all_gone_is_a_failure() -> None:
     disk = MemoryDisk()
     flush(filled(disk, 1))
     disk.remove(segment_file(0))
-    with pytest.raises(StorageFailure, match="gone"):
+    with pytest.raises(StorageFailure, match="missing"):
         open_topic_log(disk, PAIR)
 
 
@@ -339,7 +340,7 @@ def test_newest_segment_file_that_is_gone_after_a_kill_is_a_failure() -> None:
     disk = MemoryDisk()
     flush(filled(disk, 5))
     disk.remove(segment_file(4))
-    with pytest.raises(StorageFailure, match=rf"a segment followed .*{2:020d}\.log, at offset 4, and is not there"):
+    with pytest.raises(StorageFailure, match=rf"a segment followed .*{2:020d}\.log, at offset 4, and is missing"):
         open_topic_log(disk, PAIR)
 
 
@@ -351,7 +352,7 @@ def test_files_with_other_names_are_told_and_let_be(caplog: pytest.LogCaptureFix
     assert values(open_topic_log(disk, PAIR)) == numbers(3)
     told = [message for message in caplog.messages if "file ignored" in message]
     assert [
-        f"{DIRECTORY}/{name}: a segment is named by its base offset" in each
+        f"{DIRECTORY}/{name}: the name of a segment is its base offset" in each
         for name, each in zip(("2.log", "copy.log"), told, strict=True)
     ] == [True, True]
     assert disk.read(f"{DIRECTORY}/copy.log") == b"another's"

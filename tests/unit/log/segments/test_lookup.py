@@ -6,6 +6,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.log.log import Log
 from conveyor.log.segments.lookup import find_newest, find_time, headers, segment_for
 from conveyor.records.batch import read_header
+from conveyor.records.checked_batch import own_batch
 from conveyor.records.compression import ZSTD
 from conveyor.records.record import encode_batch
 from conveyor.settings.tree import TopicSettings
@@ -84,7 +85,7 @@ def test_read_outside_the_log_is_refused(pairs: Log, offset: int) -> None:
 
 def test_read_does_not_see_what_is_not_written() -> None:
     log = log_of_pairs(index_interval_bytes=0)
-    log.append(batch(b"c"), 0, NOW_MS)
+    log.append(own_batch(batch(b"c")), 0, NOW_MS)
     assert log.read(2 * COUNT, 100, log.log_end_offset, at_least_one=True) is None
     assert contents(log, 2 * COUNT - 2) == [(2 * COUNT - 2, b"a"), (2 * COUNT - 1, b"b")]
 

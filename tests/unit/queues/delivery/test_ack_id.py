@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conveyor.queues.delivery.ack_id import LeaseName, decode_ack_id, encode_ack_id
+from conveyor.queues.delivery.ack_id import LeaseId, decode_ack_id, encode_ack_id
 
 MINE = UUID(int=7 << 96)
 OTHER = UUID(int=8 << 96)
-NAME = LeaseName(3, 1 << 40, 12, 99)
+NAME = LeaseId(3, 1 << 40, 12, 99)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1))
 def test_ack_id_names_the_lease_again(partition: int, offset: int, incarnation: int, number: int) -> None:
-    name = LeaseName(partition, offset, incarnation, number)
+    name = LeaseId(partition, offset, incarnation, number)
     assert decode_ack_id(MINE, encode_ack_id(MINE, name)) == name
 
 

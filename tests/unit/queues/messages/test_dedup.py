@@ -1,9 +1,14 @@
 """Which records of a batch are known already, and what is left of it."""
 
+from collections.abc import Iterator
+
+from conveyor.kernel.ports import FileSlice
+from conveyor.log.batch_reading import StoredBatch, batches_in
 from conveyor.queues.messages.dedup import DedupIndex, Deduplicated, KnownId, deduplicate, ids_of_log
 from conveyor.records import compression
 from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import Header, decode_records, encode_batch, seal_batch, unpacked_records
+from conveyor.testing import MemoryDisk
 
 NOW_MS = 1_700_000_000_000
 WINDOW_MS = 1000
@@ -105,9 +110,15 @@ def test_index_forgets_what_is_over_and_what_is_too_much() -> None:
     assert len(index) == 1
 
 
+def stored(content: bytes) -> Iterator[StoredBatch]:
+    file = MemoryDisk().open("log", create=True)
+    file.append([content])
+    return batches_in(FileSlice(file, 0, len(content)))
+
+
 def test_ids_are_read_back_from_a_log() -> None:
     old, new = batch(b"old", timestamp_ms=NOW_MS - 10), batch(b"a", None, b"b", codec=compression.GZIP)
-    known, next_offset = ids_of_log(old + new, NOW_MS)
+    known, next_offset = ids_of_log(stored(old + new), NOW_MS)
     assert [(each.offset, each.timestamp_ms) for each in known] == [(0, NOW_MS), (2, NOW_MS)]
     assert next_offset == 3
 
@@ -115,4 +126,4 @@ def test_ids_are_read_back_from_a_log() -> None:
 def test_batch_that_cannot_be_unpacked_has_no_ids() -> None:
     garbage = bytearray(batch(b"a", codec=compression.GZIP))
     garbage[61:] = bytes(len(garbage) - 61)
-    assert ids_of_log(bytes(garbage), 0) == ([], 1)
+    assert ids_of_log(stored(bytes(garbage)), 0) == ([], 1)

@@ -9,6 +9,7 @@ from conveyor.log.record_source import MessageSource
 from conveyor.queues.messages.scan import BatchScan, Scanned
 from conveyor.records import compression
 from conveyor.records.batch import CONTROL, read_header
+from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import Header, decode_records, encode_batch, rebuild_batch
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, open_topic_log
@@ -19,7 +20,7 @@ CODECS = [compression.NONE, compression.GZIP]
 
 def scan(content: bytes, attributes: int = 0) -> BatchScan:
     log = open_topic_log(MemoryDisk())
-    log.append(content, 0, NOW_MS, is_checked=True)
+    log.append(own_batch(content), 0, NOW_MS)
     log.write()
     source = MessageSource("t", 0, log)
     found, place, stored = next(source.batches(0, log.written_offset, 1 << 20))

@@ -7,8 +7,8 @@ import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.policy import (
-    Retry,
-    Start,
+    RetryPolicy,
+    StartPosition,
     Subscription,
     check_name,
     decode_subscription,
@@ -28,11 +28,11 @@ def test_empty_document_is_the_default() -> None:
 
 def test_fields_that_are_not_given_stay() -> None:
     changed = policy_from_document("t", {"paused": True, "retry": {"factor": 3}}, replace(BASE, max_deliveries=9))
-    assert (changed.paused, changed.max_deliveries, changed.retry) == (True, 9, Retry(factor=3.0))
+    assert (changed.paused, changed.max_deliveries, changed.retry) == (True, 9, RetryPolicy(factor=3.0))
 
 
 def test_document_of_a_policy_makes_it_again() -> None:
-    policy = replace(BASE, filter="size > 1", ordering="key", retry=Retry(base_ms=0, factor=1.5, cap_ms=10))
+    policy = replace(BASE, filter="size > 1", ordering="key", retry=RetryPolicy(base_ms=0, factor=1.5, cap_ms=10))
     assert policy_from_document("t", policy_document(policy), BASE) == policy
 
 
@@ -92,8 +92,8 @@ def test_subscription_is_stored_and_read_again() -> None:
         name="s",
         topic="t",
         topic_id=UUID(int=2),
-        start=Start(kind="timestamp", timestamp_ms=5),
+        start=StartPosition(kind="timestamp", timestamp_ms=5),
         partition_count=3,
-        policy=replace(BASE, retry=Retry(base_ms=5)),
+        policy=replace(BASE, retry=RetryPolicy(base_ms=5)),
     )
     assert decode_subscription(encode_subscription(subscription)) == subscription

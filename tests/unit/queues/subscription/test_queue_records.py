@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conveyor.kernel.state_machine import LogRecord
-from conveyor.queues.subscription import queue_records as records
+from conveyor.queues.subscription import queue_records
 from conveyor.queues.subscription.queue_records import PARTITION_KEY, Attempt, Kind
 
 MINE = UUID(int=7 << 96)
@@ -23,39 +23,44 @@ def value_of(record: LogRecord, kind: Kind) -> bytes:
 
 @given(NUMBERS)
 def test_started_holds_an_offset(offset: int) -> None:
-    record = records.started(MINE, offset)
+    record = queue_records.started(MINE, offset)
     assert record.key == MINE.bytes
-    assert records.read_offset(value_of(record, Kind.STARTED)) == offset
+    assert queue_records.read_offset(value_of(record, Kind.STARTED)) == offset
 
 
 @given(RANGES)
 def test_ranges_are_read_again(ranges: list[tuple[int, int]]) -> None:
-    record = records.ranges_record(MINE.bytes, Kind.SETTLED, ranges)
-    assert records.read_ranges(value_of(record, Kind.SETTLED)) == ranges
+    record = queue_records.ranges_record(MINE.bytes, Kind.SETTLED, ranges)
+    assert queue_records.read_ranges(value_of(record, Kind.SETTLED)) == ranges
 
 
 @given(st.lists(st.tuples(NUMBERS, ATTEMPTS), min_size=1, max_size=5))
 def test_attempts_are_read_again(attempts: list[tuple[int, Attempt]]) -> None:
-    assert records.read_attempts(value_of(records.failed(MINE, attempts), Kind.FAILED)) == attempts
+    assert queue_records.read_attempts(value_of(queue_records.failed(MINE, attempts), Kind.FAILED)) == attempts
 
 
 @given(NUMBERS, st.text(max_size=20))
-def test_doomed_keeps_its_reason(offset: int, reason: str) -> None:
+def test_dead_lettering_keeps_its_reason(offset: int, reason: str) -> None:
     attempt = Attempt(3, 10, 20, 30, reason)
-    assert records.read_doomed(value_of(records.doomed(MINE, offset, attempt), Kind.DOOMED)) == (offset, attempt)
+    assert queue_records.read_dead_lettering(
+        value_of(queue_records.dead_lettering(MINE, offset, attempt), Kind.DEAD_LETTERING)
+    ) == (
+        offset,
+        attempt,
+    )
 
 
 def test_many_ranges_take_several_records() -> None:
     ranges = [(each, each + 1) for each in range(0, 240_000, 2)]
-    written = records.ranges_records(PARTITION_KEY, Kind.CANCELLED, ranges)
+    written = queue_records.ranges_records(PARTITION_KEY, Kind.CANCELLED, ranges)
     assert len(written) == 3
-    assert [each for record in written for each in records.read_ranges(record.value or b"")] == ranges
+    assert [each for record in written for each in queue_records.read_ranges(record.value or b"")] == ranges
 
 
 def test_no_ranges_take_no_record() -> None:
-    assert records.ranges_records(PARTITION_KEY, Kind.CANCELLED, []) == []
+    assert queue_records.ranges_records(PARTITION_KEY, Kind.CANCELLED, []) == []
 
 
 def test_marks_hold_nothing() -> None:
-    assert records.reset().value == bytes((Kind.RESET,))
-    assert records.forgotten(MINE).value == bytes((Kind.FORGOTTEN,))
+    assert queue_records.reset().value == bytes((Kind.RESET,))
+    assert queue_records.forgotten(MINE).value == bytes((Kind.FORGOTTEN,))

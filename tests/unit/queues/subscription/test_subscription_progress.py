@@ -4,18 +4,18 @@ from uuid import UUID
 
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.queues.messages.dead_copies import CopiedRange, CopyLog
-from conveyor.queues.subscription import queue_records as records
+from conveyor.queues.subscription import queue_records
 from conveyor.queues.subscription.queue_records import Attempt, Kind
 from conveyor.queues.subscription.subscription_progress import Progress
 
 MINE = UUID(int=7 << 96)
 FAILED = Attempt(2, 10, 20, 30)
-DOOMED = Attempt(5, 10, 20, 20, "delivered 5 times")
+DEAD_LETTERING = Attempt(5, 10, 20, 20, "delivered 5 times")
 
 
 def begun(offset: int = 0) -> Progress:
     progress = Progress()
-    apply(progress, records.started(MINE, offset))
+    apply(progress, queue_records.started(MINE, offset))
     return progress
 
 
@@ -26,7 +26,7 @@ def apply(progress: Progress, *written: LogRecord) -> None:
 
 
 def ranges(kind: Kind, *found: tuple[int, int]) -> LogRecord:
-    return records.ranges_record(MINE.bytes, kind, found)
+    return queue_records.ranges_record(MINE.bytes, kind, found)
 
 
 def copied(start: int, end: int, copy_offset: int, partition: int = 0) -> CopiedRange:
@@ -63,8 +63,12 @@ def test_what_is_settled_beyond_the_end_does_not_count() -> None:
 
 def test_settling_forgets_attempts() -> None:
     progress = begun()
-    apply(progress, records.failed(MINE, [(1, FAILED), (2, FAILED)]), records.doomed(MINE, 3, DOOMED))
-    assert progress.attempts == {1: FAILED, 2: FAILED, 3: DOOMED}
+    apply(
+        progress,
+        queue_records.failed(MINE, [(1, FAILED), (2, FAILED)]),
+        queue_records.dead_lettering(MINE, 3, DEAD_LETTERING),
+    )
+    assert progress.attempts == {1: FAILED, 2: FAILED, 3: DEAD_LETTERING}
     apply(progress, ranges(Kind.SETTLED, (1, 2)), ranges(Kind.DEAD, (3, 4)))
     assert progress.attempts == {2: FAILED}
     apply(progress, ranges(Kind.SETTLED, (0, 1_000_000)))
@@ -73,7 +77,12 @@ def test_settling_forgets_attempts() -> None:
 
 def test_restored_message_is_unsettled_again_and_starts_anew() -> None:
     progress = begun()
-    apply(progress, records.doomed(MINE, 3, DOOMED), ranges(Kind.DEAD, (3, 4)), ranges(Kind.RESTORED, (3, 4)))
+    apply(
+        progress,
+        queue_records.dead_lettering(MINE, 3, DEAD_LETTERING),
+        ranges(Kind.DEAD, (3, 4)),
+        ranges(Kind.RESTORED, (3, 4)),
+    )
     assert not progress.is_settled(3)
     assert (list(progress.dead), list(progress.restored), progress.attempts) == ([], [(3, 4)], {})
     apply(progress, ranges(Kind.SETTLED, (3, 4)))
@@ -100,11 +109,11 @@ def test_dropped_dead_letters_stay_settled() -> None:
 
 def test_copies_are_known_as_long_as_their_originals_are_dead_letters() -> None:
     progress = begun()
-    apply(progress, *records.copied_records(MINE, [copied(0, 10, 100), copied(20, 30, 200)]))
+    apply(progress, *queue_records.copied_records(MINE, [copied(0, 10, 100), copied(20, 30, 200)]))
     assert list(progress.dead) == [(0, 10), (20, 30)]
-    apply(progress, ranges(Kind.RESTORED, (0, 3)), ranges(Kind.DROPPED, (5, 6)), records.started(MINE, 25))
+    apply(progress, ranges(Kind.RESTORED, (0, 3)), ranges(Kind.DROPPED, (5, 6)), queue_records.started(MINE, 25))
     assert list(progress.copies.ranges()) == [copied(3, 5, 103), copied(6, 10, 106), copied(20, 25, 200)]
-    apply(progress, *records.copied_records(MINE, [copied(4, 5, 300)]))
+    apply(progress, *queue_records.copied_records(MINE, [copied(4, 5, 300)]))
     assert list(progress.copies.ranges()) == [copied(3, 4, 103), copied(4, 5, 300), *list(progress.copies.ranges())[2:]]
     apply(progress, ranges(Kind.DEAD, (6, 30)))
     assert list(progress.copies.ranges()) == [copied(3, 4, 103), copied(4, 5, 300)]
@@ -115,9 +124,12 @@ def test_copies_are_known_as_long_as_their_originals_are_dead_letters() -> None:
 def test_starting_again_makes_what_is_above_new() -> None:
     progress = begun()
     apply(
-        progress, ranges(Kind.DEAD, (1, 2), (6, 7)), ranges(Kind.SETTLED, (8, 9)), records.failed(MINE, [(7, FAILED)])
+        progress,
+        ranges(Kind.DEAD, (1, 2), (6, 7)),
+        ranges(Kind.SETTLED, (8, 9)),
+        queue_records.failed(MINE, [(7, FAILED)]),
     )
-    apply(progress, records.started(MINE, 5))
+    apply(progress, queue_records.started(MINE, 5))
     assert state(progress) == (5, [], [], [(1, 2)], [], {}, [])
 
 
@@ -136,9 +148,9 @@ def test_records_make_the_same_state() -> None:
         ranges(Kind.EXPIRED, (9, 10)),
         ranges(Kind.SETTLED, (11, 20)),
         ranges(Kind.RESTORED, (4, 5)),
-        records.failed(MINE, [(21, FAILED)]),
-        records.doomed(MINE, 22, DOOMED),
-        *records.copied_records(MINE, [copied(30, 40, 7), copied(50, 51, 3, partition=4)]),
+        queue_records.failed(MINE, [(21, FAILED)]),
+        queue_records.dead_lettering(MINE, 22, DEAD_LETTERING),
+        *queue_records.copied_records(MINE, [copied(30, 40, 7), copied(50, 51, 3, partition=4)]),
     )
     again = Progress()
     apply(again, *progress.records(MINE))

@@ -1,8 +1,8 @@
 """CreateAcls (key 30): each ACL is refused, as Kafka without an authorizer does. v2 flexible · v3 user types."""
 
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 
 
-def handle(call: Call) -> None:
-    call.answer({"results": [errors.fields(errors.security_disabled()) for _ in call.request.creations]})
+def handle(call: KafkaCall) -> None:
+    call.answer({"results": [result_errors.fields(result_errors.security_disabled()) for _ in call.request.creations]})

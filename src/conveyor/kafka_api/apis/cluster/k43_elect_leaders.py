@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from conveyor.broker.partitions.leader_election import ElectionKind, elect_leader
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     number = getattr(call.request, "election_type", ElectionKind.PREFERRED.value)
     asked = call.request.topic_partitions
     if number not in {kind.value for kind in ElectionKind}:
@@ -21,17 +21,17 @@ def handle(call: Call) -> None:
     if asked is None:
         results = [
             _topic(call, topic.name, range(len(topic.partitions)), kind, only_needed=True)
-            for topic in call.broker.topics.image.topics.values()
+            for topic in call.broker.metadata.image.topics.values()
         ]
     else:
         results = [_topic(call, each.topic, each.partitions, kind) for each in asked]
-    call.answer({"error_code": errors.NONE, "replica_election_results": results})
+    call.answer({"error_code": result_errors.NONE, "replica_election_results": results})
 
 
 def _topic(
-    call: Call, name: str, partitions: Iterable[int], kind: ElectionKind, *, only_needed: bool = False
+    call: KafkaCall, name: str, partitions: Iterable[int], kind: ElectionKind, *, only_needed: bool = False
 ) -> dict[str, Any]:
-    image = call.broker.topics.image
+    image = call.broker.metadata.image
     outcomes = [(number, elect_leader(image, call.broker.partitions, name, number, kind)) for number in partitions]
     results = [
         _result(number, error)
@@ -41,13 +41,13 @@ def _topic(
     return {"topic": name, "partition_result": results}
 
 
-def _refuse(call: Call, error: RequestError) -> None:
+def _refuse(call: KafkaCall, error: RequestError) -> None:
     results = [
         {"topic": topic.topic, "partition_result": [_result(number, error) for number in topic.partitions]}
         for topic in call.request.topic_partitions or ()
     ]
-    call.answer({"error_code": errors.code(error), "replica_election_results": results})
+    call.answer({"error_code": result_errors.code(error), "replica_election_results": results})
 
 
 def _result(number: int, error: RequestError) -> dict[str, Any]:
-    return {"partition_id": number, "error_code": errors.code(error), "error_message": error.message}
+    return {"partition_id": number, "error_code": result_errors.code(error), "error_message": error.message}

@@ -3,9 +3,9 @@
 As in Kafka, topics and partitions that do not exist are left out of the answer without an error.
 """
 
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 
 
-def handle(call: Call) -> None:
-    call.answer(errors.fields(None) | {"topics": ()})
+def handle(call: KafkaCall) -> None:
+    call.answer(result_errors.fields(None) | {"topics": ()})

@@ -4,27 +4,27 @@ v1 kinds of endpoints (KIP-919): brokers are described, there are no controllers
 (KIP-1073), of which there are none.
 """
 
-from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.topics.k03_metadata import CLUSTER_OPERATIONS, NOT_ASKED
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _BROKERS, _CONTROLLERS = 1, 2
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     endpoint_type = getattr(call.request, "endpoint_type", _BROKERS)
     if endpoint_type != _BROKERS:
         return _refuse(call, endpoint_type)
-    image = call.broker.topics.image
+    image = call.broker.metadata.image
     brokers = [
-        {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack, "is_fenced": False}
-        for each in image.brokers.values()
+        {"broker_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack, "is_fenced": False}
+        for node in image.brokers.values()
     ]
     asked = call.request.include_cluster_authorized_operations
     call.answer(
         {
-            "error_code": errors.NONE,
+            "error_code": result_errors.NONE,
             "cluster_id": image.cluster_id,
             "controller_id": image.controller_id,
             "brokers": brokers,
@@ -33,8 +33,10 @@ def handle(call: Call) -> None:
     )
 
 
-def _refuse(call: Call, endpoint_type: int) -> None:
-    known = endpoint_type == _CONTROLLERS
-    kind = ErrorKind.MISMATCHED_ENDPOINT_TYPE if known else ErrorKind.UNSUPPORTED_ENDPOINT_TYPE
+def _refuse(call: KafkaCall, endpoint_type: int) -> None:
+    asks_for_controllers = endpoint_type == _CONTROLLERS
+    kind = ErrorKind.MISMATCHED_ENDPOINT_TYPE if asks_for_controllers else ErrorKind.UNSUPPORTED_ENDPOINT_TYPE
     error = RequestError(kind, f"endpoints of type {endpoint_type} are not described here: only brokers ({_BROKERS})")
-    call.answer({"error_code": errors.code(error), "error_message": error.message, "cluster_id": "", "brokers": []})
+    call.answer(
+        {"error_code": result_errors.code(error), "error_message": error.message, "cluster_id": "", "brokers": []}
+    )

@@ -1,4 +1,4 @@
-"""What the APIs about settings share: resource types, and how an entry looks on the wire.
+"""Settings on the wire, for the four APIs about them: resource types, entries, changes.
 
 Source: KIP-133, KIP-226, KIP-412 (loggers), KIP-848 (groups).
 """
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.topics.configs import (
     ConfigEntry,
     ConfigSource,
@@ -19,8 +19,8 @@ from conveyor.broker.topics.configs import (
 )
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import check_name
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 TOPIC = 2
@@ -43,7 +43,7 @@ _LIST = 7
 _KINDS = {bool: 1, str: 2, int: 5, float: 6}
 
 
-def entries_of(broker: Broker, resource_type: int, name: str) -> list[ConfigEntry]:
+def entries_of(broker: BrokerNode, resource_type: int, name: str) -> list[ConfigEntry]:
     """The settings of a resource. Raises RequestError."""
     layers = broker.dynamic_settings.layers
     if resource_type == TOPIC:
@@ -60,13 +60,13 @@ def entries_of(broker: Broker, resource_type: int, name: str) -> list[ConfigEntr
     raise _unknown_resource(resource_type)
 
 
-async def change(call: Call, resource: Any, changes: Sequence[ConfigChange], *, replaces: bool) -> None:
-    """Carry out the changes of one resource; replaces: settings that are not named are deleted. Raises RequestError."""
+async def change(call: KafkaCall, resource: Any, changes: Sequence[ConfigChange], *, replaces: bool) -> None:
+    """Change the settings of one resource. replaces: delete settings that are not named. Raises RequestError."""
     _check_named_once(call, resource)
     kind, name, check_only = resource.resource_type, resource.resource_name, call.request.validate_only
     broker, dynamic = call.broker, call.broker.dynamic_settings
     if kind == TOPIC and replaces:
-        config = {each.name: each.value or "" for each in changes}
+        config = {change.name: change.value or "" for change in changes}
         await broker.topics.replace_config(name, config, check_only=check_only)
     elif kind == TOPIC:
         await broker.topics.change_config(name, changes, check_only=check_only)
@@ -91,53 +91,56 @@ def encoded(entry: ConfigEntry) -> dict[str, Any]:
         "is_default": entry.source is ConfigSource.DEFAULT,
         "config_source": SOURCES[entry.source],
         "is_sensitive": False,
-        "config_type": _LIST if entry.several else _KINDS[entry.kind],
+        "config_type": _LIST if entry.is_list else _KINDS[entry.kind],
     }
 
 
 def result(resource: Any, error: RequestError | None) -> dict[str, Any]:
-    """The answer for one resource of a change."""
-    return errors.fields(error) | {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+    """The result for one resource of a change."""
+    return result_errors.fields(error) | {
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+    }
 
 
-def _change_loggers(broker: Broker, changes: Sequence[ConfigChange], *, check_only: bool) -> None:
-    """All of them, or none."""
+def _change_loggers(broker: BrokerNode, changes: Sequence[ConfigChange], *, check_only: bool) -> None:
+    """Change all levels, or none if one is invalid."""
     for only_checked in (True, check_only):
-        for each in changes:
-            if each.operation is Operation.SET:
-                broker.log_levels.set(each.name, each.value or "", check_only=only_checked)
-            elif each.operation is Operation.DELETE:
-                broker.log_levels.clear(each.name, check_only=only_checked)
+        for change in changes:
+            if change.operation is Operation.SET:
+                broker.log_levels.set(change.name, change.value or "", check_only=only_checked)
+            elif change.operation is Operation.DELETE:
+                broker.log_levels.clear(change.name, check_only=only_checked)
             else:
-                raise RequestError(ErrorKind.INVALID_REQUEST, f"the level of logger '{each.name}' is no list")
+                raise RequestError(ErrorKind.INVALID_REQUEST, f"the level of logger '{change.name}' is not a list")
 
 
-def _check_named_once(call: Call, resource: Any) -> None:
+def _check_named_once(call: KafkaCall, resource: Any) -> None:
     """Each resource once in a request, each setting once in a resource, and with a value. Raises RequestError."""
-    counts = Counter((each.resource_type, each.resource_name) for each in call.request.resources)
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in call.request.resources)
     if counts[resource.resource_type, resource.resource_name] > 1:
         raise RequestError(ErrorKind.INVALID_REQUEST, f"'{resource.resource_name}' is named twice in one request")
-    names = [each.name for each in resource.configs]
+    names = [config.name for config in resource.configs]
     if len(set(names)) < len(names):
         raise RequestError(ErrorKind.INVALID_REQUEST, "a setting is named twice for one resource")
     missing = [
-        each.name
-        for each in resource.configs
-        if each.value is None and getattr(each, "config_operation", None) != DELETE_OPERATION
+        config.name
+        for config in resource.configs
+        if config.value is None and getattr(config, "config_operation", None) != DELETE_OPERATION
     ]
     if missing:
         raise RequestError(ErrorKind.INVALID_REQUEST, f"setting '{missing[0]}' has no value")
 
 
-def _broker_id(broker: Broker, name: str) -> int | None:
-    """The broker that is meant: this one, or (None, by an empty name) all. Raises RequestError."""
+def _broker_id(broker: BrokerNode, name: str) -> int | None:
+    """The id of the broker that a resource names; None for all, by an empty name. Raises RequestError."""
     own = broker.settings.broker.node_id
     if name not in ("", str(own)):
         raise RequestError(ErrorKind.INVALID_REQUEST, f"this is broker {own}: ask broker '{name}' itself")
     return own if name else None
 
 
-def _check_logger_name(broker: Broker, name: str) -> None:
+def _check_logger_name(broker: BrokerNode, name: str) -> None:
     if _broker_id(broker, name) is None:
         raise RequestError(ErrorKind.INVALID_REQUEST, "loggers are those of one broker: give its id")
 

@@ -2,32 +2,33 @@
 
 from typing import Any
 
-from conveyor.kafka_api.apis.configs import config_entries as configs
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis.configs import config_entries
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 
 
-def handle(call: Call) -> None:
-    call.answer({"results": [_describe(call, each) for each in call.request.resources]})
+def handle(call: KafkaCall) -> None:
+    call.answer({"results": [_describe(call, resource) for resource in call.request.resources]})
 
 
-def _describe(call: Call, resource: Any) -> dict[str, Any]:
+def _describe(call: KafkaCall, resource: Any) -> dict[str, Any]:
     try:
-        entries = configs.entries_of(call.broker, resource.resource_type, resource.resource_name)
+        entries = config_entries.entries_of(call.broker, resource.resource_type, resource.resource_name)
     except RequestError as error:
-        return configs.result(resource, error) | {"configs": ()}
+        return config_entries.result(resource, error) | {"configs": ()}
     wanted = resource.configuration_keys
-    chosen = [_entry(call, each) for each in entries if wanted is None or each.name in wanted]
-    return configs.result(resource, None) | {"configs": chosen}
+    chosen = [_entry(call, entry) for entry in entries if wanted is None or entry.name in wanted]
+    return config_entries.result(resource, None) | {"configs": chosen}
 
 
-def _entry(call: Call, entry: Any) -> dict[str, Any]:
+def _entry(call: KafkaCall, entry: Any) -> dict[str, Any]:
     synonyms = [
-        {"name": name, "value": value, "source": configs.SOURCES[source]} for name, value, source in entry.synonyms
+        {"name": name, "value": value, "source": config_entries.SOURCES[source]}
+        for name, value, source in entry.synonyms
     ]
     with_synonyms = getattr(call.request, "include_synonyms", False)
     with_documentation = getattr(call.request, "include_documentation", False)
-    return configs.encoded(entry) | {
+    return config_entries.encoded(entry) | {
         "synonyms": synonyms if with_synonyms else (),
         "documentation": entry.doc if with_documentation else None,
     }

@@ -3,23 +3,25 @@
 from typing import Any
 
 from conveyor.cluster.topic_change import ConfigChange, Operation
-from conveyor.kafka_api.apis.configs import config_entries as configs
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis.configs import config_entries
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     call.broker.tasks.start(_alter_all(call))
 
 
-async def _alter_all(call: Call) -> None:
-    call.answer({"responses": [await _alter(call, each) for each in call.request.resources]})
+async def _alter_all(call: KafkaCall) -> None:
+    call.answer({"responses": [await _alter(call, resource) for resource in call.request.resources]})
 
 
-async def _alter(call: Call, resource: Any) -> dict[str, Any]:
-    changes = [ConfigChange(name=each.name, operation=Operation.SET, value=each.value) for each in resource.configs]
+async def _alter(call: KafkaCall, resource: Any) -> dict[str, Any]:
+    changes = [
+        ConfigChange(name=config.name, operation=Operation.SET, value=config.value) for config in resource.configs
+    ]
     try:
-        await configs.change(call, resource, changes, replaces=True)
+        await config_entries.change(call, resource, changes, replaces=True)
     except RequestError as error:
-        return configs.result(resource, error)
-    return configs.result(resource, None)
+        return config_entries.result(resource, error)
+    return config_entries.result(resource, None)

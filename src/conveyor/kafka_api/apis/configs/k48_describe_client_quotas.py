@@ -3,16 +3,16 @@
 from typing import Any
 
 from conveyor.cluster.quotas import Match, QuotaFilter
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _MATCHES = {0: Match.EXACT, 1: Match.DEFAULT, 2: Match.ANY}
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     quotas = call.broker.quotas.quotas
     try:
-        filters = [_filter(each) for each in call.request.components]
+        filters = [_filter(component) for component in call.request.components]
         found = quotas.matching(filters, strict=call.request.strict)
     except RequestError as error:
         return call.answer({"error_code": error.kafka_code, "error_message": error.message, "entries": None})

@@ -4,32 +4,35 @@ from collections import Counter
 from typing import Any
 
 from conveyor.cluster.quotas import QuotaChange, QuotaEntity, checked_entity
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     call.broker.tasks.start(_alter_all(call))
 
 
-async def _alter_all(call: Call) -> None:
-    counts = Counter(_parts(each) for each in call.request.entries)
-    call.answer({"entries": [await _alter(call, each, counts[_parts(each)]) for each in call.request.entries]})
+async def _alter_all(call: KafkaCall) -> None:
+    counts = Counter(_parts(entry) for entry in call.request.entries)
+    call.answer({"entries": [await _alter(call, entry, counts[_parts(entry)]) for entry in call.request.entries]})
 
 
-async def _alter(call: Call, entry: Any, count: int) -> dict[str, Any]:
+async def _alter(call: KafkaCall, entry: Any, count: int) -> dict[str, Any]:
     failure: RequestError | None = None
     try:
         if count > 1:
             raise RequestError(ErrorKind.INVALID_REQUEST, "an entity is named twice in one request")
         entity = checked_entity(_parts(entry))
-        changes = [QuotaChange(key=each.key, value=None if each.remove else each.value) for each in entry.ops]
+        changes = [
+            QuotaChange(key=operation.key, value=None if operation.remove else operation.value)
+            for operation in entry.ops
+        ]
         await call.broker.quotas.alter(entity, changes, check_only=call.request.validate_only)
     except RequestError as error:
         failure = error
     return {
-        "error_code": errors.code(failure),
+        "error_code": result_errors.code(failure),
         "error_message": None if failure is None else failure.message,
         "entity": [{"entity_type": each.entity_type, "entity_name": each.entity_name} for each in entry.entity],
     }

@@ -1,30 +1,30 @@
-"""One request that asks several groups: their coordinators are asked at once, and the answer waits for all."""
+"""Requests about several groups: the coordinators work at the same time, and the response waits for all."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from conveyor.groups.group_commands import OneGroupCommand
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.wire.call import KafkaCall
 
 Answers = list[dict[str, Any]]
 
 
 def ask_groups(
-    call: Call,
-    commands: Sequence[OneGroupCommand],
-    told: Callable[[int, object], dict[str, Any]],
+    call: KafkaCall,
+    commands: Sequence[OneGroupCommand[object]],
+    describe: Callable[[int, object], dict[str, Any]],
     finish: Callable[[Answers], None],
 ) -> None:
-    """Turn the reply to each command into its part of the answer by `told`, and give all, in order, to `finish`."""
+    """Ask each group's coordinator, `describe` each reply, and pass the descriptions, in order, to `finish`."""
     answers: list[dict[str, Any] | None] = [None] * len(commands)
     if not commands:
         return finish([])
 
     def one(number: int, reply: object) -> None:
-        answers[number] = told(number, reply)
+        answers[number] = describe(number, reply)
         if None not in answers:
-            finish([each for each in answers if each is not None])
+            finish([answer for answer in answers if answer is not None])
 
     for number, command in enumerate(commands):
         call.broker.groups.submit(command, partial(one, number))

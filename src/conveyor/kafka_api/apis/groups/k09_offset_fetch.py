@@ -11,8 +11,8 @@ from typing import Any
 
 from conveyor.groups.group_commands import FetchOffsets
 from conveyor.groups.replies import CommittedOffset, FetchedOffsets
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _GROUP_ERROR = 2
@@ -20,8 +20,8 @@ _GROUPS = 8
 _TOPIC_IDS = 10
 
 
-def handle(call: Call) -> None:
-    """Ask every group's coordinator; answer when all have."""
+def handle(call: KafkaCall) -> None:
+    """Ask every group's coordinator; answer when all have replied."""
     groups = call.request.groups if call.api_version >= _GROUPS else [call.request]
     answers: list[dict[str, Any] | None] = [None] * len(groups)
     if not groups:
@@ -36,41 +36,41 @@ def handle(call: Call) -> None:
         call.broker.groups.submit(command, partial(_finish_one, call, answers, number, group))
 
 
-def _partitions(call: Call, group: Any) -> tuple[tuple[str, int], ...] | None:
+def _partitions(call: KafkaCall, group: Any) -> tuple[tuple[str, int], ...] | None:
     if group.topics is None:
         return None
-    return tuple((_name(call, topic), each) for topic in group.topics for each in topic.partition_indexes)
+    return tuple((_name(call, topic), index) for topic in group.topics for index in topic.partition_indexes)
 
 
-def _name(call: Call, topic: Any) -> str:
+def _name(call: KafkaCall, topic: Any) -> str:
     if call.api_version < _TOPIC_IDS:
         return str(topic.name)
-    return call.broker.topics.image.names_by_id.get(topic.topic_id, "")
+    return call.broker.metadata.image.names_by_id.get(topic.topic_id, "")
 
 
-def _finish_one(call: Call, answers: list[dict[str, Any] | None], number: int, group: Any, reply: object) -> None:
+def _finish_one(call: KafkaCall, answers: list[dict[str, Any] | None], number: int, group: Any, reply: object) -> None:
     answers[number] = _answer(call, group, reply)
     if all(answer is not None for answer in answers):
         call.answer({"groups": answers} if call.api_version >= _GROUPS else answers[0] or {})
 
 
-def _answer(call: Call, group: Any, reply: object) -> dict[str, Any]:
+def _answer(call: KafkaCall, group: Any, reply: object) -> dict[str, Any]:
     if isinstance(reply, FetchedOffsets):
         topics = _topics(call, reply.offsets, None) + _unknown_topics(call, group)
-        return {"group_id": group.group_id, "error_code": errors.NONE, "topics": topics}
+        return {"group_id": group.group_id, "error_code": result_errors.NONE, "topics": topics}
     assert isinstance(reply, RequestError)
     asked = _partitions(call, group) or ()
     offsets = [CommittedOffset(topic=topic, partition=each) for topic, each in asked]
-    told_at_top = call.api_version >= _GROUP_ERROR
-    topics = [] if told_at_top else _topics(call, offsets, reply)
-    return {"group_id": group.group_id, "error_code": errors.code(reply), "topics": topics}
+    has_group_error = call.api_version >= _GROUP_ERROR
+    topics = [] if has_group_error else _topics(call, offsets, reply)
+    return {"group_id": group.group_id, "error_code": result_errors.code(reply), "topics": topics}
 
 
-def _topics(call: Call, offsets: Sequence[CommittedOffset], error: RequestError | None) -> list[dict[str, Any]]:
-    image = call.broker.topics.image
+def _topics(call: KafkaCall, offsets: Sequence[CommittedOffset], error: RequestError | None) -> list[dict[str, Any]]:
+    image = call.broker.metadata.image
     topics = []
-    for name, some in groupby(offsets, key=lambda each: each.topic):
-        partitions = [_partition(each, errors.code(error)) for each in some]
+    for name, of_topic in groupby(offsets, key=lambda offset: offset.topic):
+        partitions = [_partition(offset, result_errors.code(error)) for offset in of_topic]
         if call.api_version < _TOPIC_IDS:
             topics.append({"name": name, "partitions": partitions})
         elif name in image.topics:
@@ -78,11 +78,11 @@ def _topics(call: Call, offsets: Sequence[CommittedOffset], error: RequestError 
     return topics
 
 
-def _unknown_topics(call: Call, group: Any) -> list[dict[str, Any]]:
-    """What is asked for by an id that no topic has."""
+def _unknown_topics(call: KafkaCall, group: Any) -> list[dict[str, Any]]:
+    """The results for topic ids that no topic has."""
     if call.api_version < _TOPIC_IDS or group.topics is None:
         return []
-    code = errors.code(RequestError(ErrorKind.UNKNOWN_TOPIC_ID, "no topic has the id"))
+    code = result_errors.code(RequestError(ErrorKind.UNKNOWN_TOPIC_ID, "no topic has the id"))
     return [
         {
             "topic_id": topic.topic_id,
@@ -91,7 +91,7 @@ def _unknown_topics(call: Call, group: Any) -> list[dict[str, Any]]:
             ],
         }
         for topic in group.topics
-        if topic.topic_id not in call.broker.topics.image.names_by_id
+        if topic.topic_id not in call.broker.metadata.image.names_by_id
     ]
 
 

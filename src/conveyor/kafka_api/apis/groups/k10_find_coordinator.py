@@ -1,4 +1,4 @@
-"""FindCoordinator (key 10): which broker looks after a group. v1 key type · v3 flexible · v4 several keys at once.
+"""FindCoordinator (key 10): the broker that coordinates a group. v1 key type · v3 flexible · v4 several keys at once.
 
 Transaction coordinators (key type 1) are not offered yet: they are refused as InitProducerId refuses them, with an
 error on which clients give up at once. Share groups (2) are not offered either: INVALID_REQUEST says so.
@@ -6,33 +6,33 @@ error on which clients give up at once. Share groups (2) are not offered either:
 
 from typing import Any
 
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _BATCHED = 4
 _GROUP, _TRANSACTION = 0, 1
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     call.broker.tasks.start(_find(call))
 
 
-async def _find(call: Call) -> None:
+async def _find(call: KafkaCall) -> None:
     keys = call.request.coordinator_keys if call.api_version >= _BATCHED else [call.request.key]
     found = [await _coordinator(call, key) for key in keys]
     call.answer({"coordinators": found} if call.api_version >= _BATCHED else found[0])
 
 
-async def _coordinator(call: Call, key: str) -> dict[str, Any]:
+async def _coordinator(call: KafkaCall, key: str) -> dict[str, Any]:
     try:
         _check(getattr(call.request, "key_type", _GROUP))
         broker = await call.broker.groups.find_coordinator(key)
     except RequestError as error:
         failed = {"node_id": -1, "host": "", "port": -1, "error_message": error.message}
-        return failed | {"key": key, "error_code": errors.code(error)}
+        return failed | {"key": key, "error_code": result_errors.code(error)}
     found = {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "error_message": None}
-    return found | {"key": key, "error_code": errors.NONE}
+    return found | {"key": key, "error_code": result_errors.NONE}
 
 
 def _check(key_type: int) -> None:

@@ -6,8 +6,8 @@ from functools import partial
 
 from conveyor.groups.group_commands import JoinGroup
 from conveyor.groups.replies import Joined, JoinRefused
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 
 _KNOWN_ID = 4
@@ -16,7 +16,7 @@ _NULL_PROTOCOL = 7
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     request = call.request
     command = JoinGroup(
         group_id=request.group_id,
@@ -27,7 +27,7 @@ def handle(call: Call) -> None:
         session_timeout_ms=request.session_timeout // _MILLISECOND,
         rebalance_timeout_ms=getattr(request, "rebalance_timeout", request.session_timeout) // _MILLISECOND,
         protocol_type=request.protocol_type,
-        protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+        protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
         group_instance_id=getattr(request, "group_instance_id", None),
         requires_known_id=call.api_version >= _KNOWN_ID,
         skips_assignment=call.api_version >= _SKIP_ASSIGNMENT,
@@ -35,7 +35,7 @@ def handle(call: Call) -> None:
     call.cancel = call.broker.groups.submit(command, partial(_finish, call))
 
 
-def _finish(call: Call, reply: object) -> None:
+def _finish(call: KafkaCall, reply: object) -> None:
     if isinstance(reply, Joined):
         return _joined(call, reply)
     member_id = call.request.member_id
@@ -44,7 +44,7 @@ def _finish(call: Call, reply: object) -> None:
     assert isinstance(reply, RequestError)
     call.answer(
         {
-            "error_code": errors.code(reply),
+            "error_code": result_errors.code(reply),
             "generation_id": -1,
             "protocol_name": None if call.api_version >= _NULL_PROTOCOL else "",
             "leader": "",
@@ -54,14 +54,14 @@ def _finish(call: Call, reply: object) -> None:
     )
 
 
-def _joined(call: Call, reply: Joined) -> None:
+def _joined(call: KafkaCall, reply: Joined) -> None:
     members = [
-        {"member_id": each.member_id, "group_instance_id": each.group_instance_id, "metadata": each.metadata}
-        for each in reply.members
+        {"member_id": member.member_id, "group_instance_id": member.group_instance_id, "metadata": member.metadata}
+        for member in reply.members
     ]
     call.answer(
         {
-            "error_code": errors.NONE,
+            "error_code": result_errors.NONE,
             "generation_id": reply.generation_id,
             "protocol_type": reply.protocol_type,
             "protocol_name": reply.protocol_name,

@@ -3,12 +3,12 @@
 from functools import partial
 
 from conveyor.groups.group_commands import Heartbeat
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     request = call.request
     command = Heartbeat(
         group_id=request.group_id,
@@ -19,5 +19,5 @@ def handle(call: Call) -> None:
     call.cancel = call.broker.groups.submit(command, partial(_finish, call))
 
 
-def _finish(call: Call, reply: object) -> None:
-    call.answer({"error_code": errors.code(reply if isinstance(reply, RequestError) else None)})
+def _finish(call: KafkaCall, reply: object) -> None:
+    call.answer({"error_code": result_errors.code(reply if isinstance(reply, RequestError) else None)})

@@ -4,19 +4,19 @@ from functools import partial
 
 from conveyor.groups.group_commands import LeaveGroup, LeavingMember
 from conveyor.groups.replies import Left
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 
 _SEVERAL = 3
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     request = call.request
     if call.api_version >= _SEVERAL:
         members = tuple(
-            LeavingMember(member_id=each.member_id, group_instance_id=each.group_instance_id)
-            for each in request.members
+            LeavingMember(member_id=member.member_id, group_instance_id=member.group_instance_id)
+            for member in request.members
         )
     else:
         members = (LeavingMember(member_id=request.member_id),)
@@ -24,18 +24,18 @@ def handle(call: Call) -> None:
     call.cancel = call.broker.groups.submit(command, partial(_finish, call, members))
 
 
-def _finish(call: Call, members: tuple[LeavingMember, ...], reply: object) -> None:
+def _finish(call: KafkaCall, members: tuple[LeavingMember, ...], reply: object) -> None:
     if not isinstance(reply, Left):
         assert isinstance(reply, RequestError)
-        return call.answer({"error_code": errors.code(reply), "members": []})
+        return call.answer({"error_code": result_errors.code(reply), "members": []})
     if call.api_version < _SEVERAL:
-        return call.answer({"error_code": errors.code(reply.errors[0])})
+        return call.answer({"error_code": result_errors.code(reply.errors[0])})
     left = [
         {
             "member_id": member.member_id,
             "group_instance_id": member.group_instance_id,
-            "error_code": errors.code(error),
+            "error_code": result_errors.code(error),
         }
         for member, error in zip(members, reply.errors, strict=True)
     ]
-    call.answer({"error_code": errors.NONE, "members": left})
+    call.answer({"error_code": result_errors.NONE, "members": left})

@@ -4,14 +4,14 @@ from functools import partial
 
 from conveyor.groups.group_commands import SyncGroup
 from conveyor.groups.replies import Synced
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _NAMES_PROTOCOL = 5
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     request = call.request
     if call.api_version >= _NAMES_PROTOCOL and None in (request.protocol_type, request.protocol_name):
         return _finish(call, RequestError(ErrorKind.INCONSISTENT_GROUP_PROTOCOL, "name the protocol and its type"))
@@ -19,7 +19,7 @@ def handle(call: Call) -> None:
         group_id=request.group_id,
         generation_id=request.generation_id,
         member_id=request.member_id,
-        assignments={each.member_id: bytes(each.assignment) for each in request.assignments},
+        assignments={assignment.member_id: bytes(assignment.assignment) for assignment in request.assignments},
         group_instance_id=getattr(request, "group_instance_id", None),
         protocol_type=getattr(request, "protocol_type", None),
         protocol_name=getattr(request, "protocol_name", None),
@@ -27,11 +27,11 @@ def handle(call: Call) -> None:
     call.cancel = call.broker.groups.submit(command, partial(_finish, call))
 
 
-def _finish(call: Call, reply: object) -> None:
+def _finish(call: KafkaCall, reply: object) -> None:
     if isinstance(reply, Synced):
         call.answer(
             {
-                "error_code": errors.NONE,
+                "error_code": result_errors.NONE,
                 "protocol_type": reply.protocol_type,
                 "protocol_name": reply.protocol_name,
                 "assignment": reply.assignment,
@@ -39,4 +39,6 @@ def _finish(call: Call, reply: object) -> None:
         )
     else:
         assert isinstance(reply, RequestError)
-        call.answer({"error_code": errors.code(reply), "protocol_type": None, "protocol_name": None, "assignment": b""})
+        call.answer(
+            {"error_code": result_errors.code(reply), "protocol_type": None, "protocol_name": None, "assignment": b""}
+        )

@@ -6,9 +6,9 @@ from typing import Any
 
 from conveyor.groups.group_commands import DescribeGroup
 from conveyor.groups.replies import DescribedGroup
-from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.groups.gather import ask_groups
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 NOT_ASKED = -(1 << 31)
@@ -18,32 +18,32 @@ ALL_OPERATIONS = 0b1101_0100_1000
 _SAYS_NOT_FOUND = 6
 
 
-def handle(call: Call) -> None:
-    commands = [DescribeGroup(group_id=each) for each in call.request.groups]
+def handle(call: KafkaCall) -> None:
+    commands = [DescribeGroup(group_id=group) for group in call.request.groups]
     ask_groups(call, commands, partial(_group, call), lambda groups: call.answer({"groups": groups}))
 
 
-def _group(call: Call, number: int, reply: object) -> dict[str, Any]:
-    named = {"group_id": call.request.groups[number]}
+def _group(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:
+    identity = {"group_id": call.request.groups[number]}
     asked = getattr(call.request, "include_authorized_operations", False)
     operations = ALL_OPERATIONS if asked else NOT_ASKED
     if isinstance(reply, DescribedGroup):
-        return named | {
-            "error_code": errors.NONE,
+        return identity | {
+            "error_code": result_errors.NONE,
             "group_state": reply.state,
             "protocol_type": reply.protocol_type,
             "protocol_data": reply.protocol_name,
-            "members": [_member(each) for each in reply.members],
+            "members": [_member(member) for member in reply.members],
             "authorized_operations": operations,
         }
     assert isinstance(reply, RequestError)
     nothing = {"protocol_type": "", "protocol_data": "", "members": []}
     if reply.kind is not ErrorKind.GROUP_ID_NOT_FOUND:
-        return named | nothing | {"error_code": errors.code(reply), "group_state": ""}
-    dead = named | nothing | {"group_state": "Dead"}
+        return identity | nothing | {"error_code": result_errors.code(reply), "group_state": ""}
+    dead = identity | nothing | {"group_state": "Dead"}
     if call.api_version >= _SAYS_NOT_FOUND:
-        return dead | {"error_code": errors.code(reply), "error_message": reply.message}
-    return dead | {"error_code": errors.NONE, "authorized_operations": operations}
+        return dead | {"error_code": result_errors.code(reply), "error_message": reply.message}
+    return dead | {"error_code": result_errors.NONE, "authorized_operations": operations}
 
 
 def _member(member: Any) -> dict[str, Any]:

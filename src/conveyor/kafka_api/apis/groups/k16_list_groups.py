@@ -1,25 +1,25 @@
-"""ListGroups (key 16): the groups that this broker looks after. v3 flexible · v4 only some states (KIP-518) ·
+"""ListGroups (key 16): the groups that this broker coordinates. v3 flexible · v4 only some states (KIP-518) ·
 v5 only some types (KIP-848)."""
 
 from conveyor.groups.group_commands import ListGroups
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     call.broker.tasks.start(_list(call))
 
 
-async def _list(call: Call) -> None:
+async def _list(call: KafkaCall) -> None:
     states, types = (getattr(call.request, name, ()) for name in ("states_filter", "types_filter"))
     command = ListGroups(
-        states=frozenset(each.lower() for each in states), types=frozenset(each.lower() for each in types)
+        states=frozenset(state.lower() for state in states), types=frozenset(kind.lower() for kind in types)
     )
     try:
         found = await call.broker.groups.list_groups(command)
     except RequestError as error:
-        return call.answer({"error_code": errors.code(error), "groups": []})
+        return call.answer({"error_code": result_errors.code(error), "groups": []})
     groups = [
         {
             "group_id": each.group_id,
@@ -29,4 +29,4 @@ async def _list(call: Call) -> None:
         }
         for each in found
     ]
-    call.answer({"error_code": errors.NONE, "groups": groups})
+    call.answer({"error_code": result_errors.NONE, "groups": groups})

@@ -10,15 +10,15 @@ from typing import Any
 from conveyor.groups.group_commands import ConsumerHeartbeat
 from conveyor.groups.known_topics import Assigned
 from conveyor.groups.replies import HeartbeatAnswer
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 
 _CLIENT_CHOOSES_ID = 1
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     request = call.request
     names = request.subscribed_topic_names
     command = ConsumerHeartbeat(
@@ -31,7 +31,7 @@ def handle(call: Call) -> None:
         instance_id=request.instance_id,
         rack_id=request.rack_id,
         rebalance_timeout_ms=request.rebalance_timeout // _MILLISECOND,
-        topics=None if names is None else tuple(str(each) for each in names),
+        topics=None if names is None else tuple(str(name) for name in names),
         pattern=getattr(request, "subscribed_topic_regex", None),
         assignor=request.server_assignor,
         owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
@@ -42,17 +42,17 @@ def handle(call: Call) -> None:
 
 def by_topic(partitions: Assigned) -> Iterable[tuple[Any, list[int]]]:
     """Topic ids and partition numbers, in order."""
-    for topic_id, some in groupby(sorted(partitions), key=lambda each: each[0]):
-        yield topic_id, [number for _, number in some]
+    for topic_id, of_topic in groupby(sorted(partitions), key=lambda partition: partition[0]):
+        yield topic_id, [number for _, number in of_topic]
 
 
 def _owned(topics: Iterable[Any]) -> Assigned:
-    return frozenset((each.topic_id, number) for each in topics if each.topic_id for number in each.partitions)
+    return frozenset((topic.topic_id, number) for topic in topics if topic.topic_id for number in topic.partitions)
 
 
-def _finish(call: Call, reply: object) -> None:
+def _finish(call: KafkaCall, reply: object) -> None:
     if isinstance(reply, RequestError):
-        failed = {"error_code": errors.code(reply), "error_message": reply.message}
+        failed = {"error_code": result_errors.code(reply), "error_message": reply.message}
         return call.answer(failed | {"member_id": None, "member_epoch": 0, "heartbeat_interval": 0})
     assert isinstance(reply, HeartbeatAnswer)
     assignment = None
@@ -61,7 +61,7 @@ def _finish(call: Call, reply: object) -> None:
         assignment = {"topic_partitions": topics}
     call.answer(
         {
-            "error_code": errors.NONE,
+            "error_code": result_errors.NONE,
             "error_message": None,
             "member_id": reply.member_id,
             "member_epoch": reply.member_epoch,

@@ -6,40 +6,40 @@ from typing import Any
 from conveyor.groups.group_commands import DescribeConsumerGroup
 from conveyor.groups.known_topics import Assigned
 from conveyor.groups.replies import DescribedConsumer, DescribedConsumerGroup
-from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.groups.gather import ask_groups
 from conveyor.kafka_api.apis.groups.k15_describe_groups import ALL_OPERATIONS, NOT_ASKED
 from conveyor.kafka_api.apis.groups.k68_consumer_group_heartbeat import by_topic
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
-def handle(call: Call) -> None:
-    commands = [DescribeConsumerGroup(group_id=each) for each in call.request.group_ids]
+def handle(call: KafkaCall) -> None:
+    commands = [DescribeConsumerGroup(group_id=group_id) for group_id in call.request.group_ids]
     ask_groups(call, commands, partial(_group, call), lambda groups: call.answer({"groups": groups}))
 
 
-def _group(call: Call, number: int, reply: object) -> dict[str, Any]:
-    named = {"group_id": call.request.group_ids[number]}
+def _group(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:
+    identity = {"group_id": call.request.group_ids[number]}
     if isinstance(reply, DescribedConsumerGroup):
-        return named | {
-            "error_code": errors.NONE,
+        return identity | {
+            "error_code": result_errors.NONE,
             "error_message": None,
             "group_state": reply.state,
             "group_epoch": reply.epoch,
             "assignment_epoch": reply.target_epoch,
             "assignor_name": reply.assignor,
-            "members": [_member(call, each) for each in reply.members],
+            "members": [_member(call, member) for member in reply.members],
             "authorized_operations": ALL_OPERATIONS if call.request.include_authorized_operations else NOT_ASKED,
         }
     assert isinstance(reply, RequestError)
     nothing = {"group_state": "", "group_epoch": 0, "assignment_epoch": 0, "assignor_name": "", "members": []}
-    return named | nothing | {"error_code": errors.code(reply), "error_message": reply.message}
+    return identity | nothing | {"error_code": result_errors.code(reply), "error_message": reply.message}
 
 
-def _member(call: Call, member: DescribedConsumer) -> dict[str, Any]:
+def _member(call: KafkaCall, member: DescribedConsumer) -> dict[str, Any]:
     subscription = member.subscription
     return {
         "member_id": member.member_id,
@@ -56,9 +56,9 @@ def _member(call: Call, member: DescribedConsumer) -> dict[str, Any]:
     }
 
 
-def _assignment(call: Call, partitions: Assigned) -> dict[str, Any]:
-    """Topics that are there no more are left out: nobody could say what they were called."""
-    names = call.broker.topics.image.names_by_id
+def _assignment(call: KafkaCall, partitions: Assigned) -> dict[str, Any]:
+    """The assigned topics; deleted ones are left out, because their names are unknown."""
+    names = call.broker.metadata.image.names_by_id
     topics = [
         {"topic_id": topic_id, "topic_name": names[topic_id], "partitions": numbers}
         for topic_id, numbers in by_topic(partitions)

@@ -7,21 +7,25 @@ not advertised.
 The response is packed by hand: kio's writer takes some 12 us for one partition, this takes about one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from struct import Struct
 from typing import Any
 
 from conveyor.broker.produce.publish import ACKS_NONE, Published
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.cluster.image import BrokerImage
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
+from conveyor.kafka_api.wire.leader_hints import NO_TAGS, partition_tags, response_tags
 from conveyor.kafka_api.wire.packing import array_length, nullable_string, string
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import NodeId
 from conveyor.records.batch import COMPRESSION_MASK
 from conveyor.records.compression import ZSTD
 from conveyor.records.record_checks import RecordError, RefusedRecords
 
 _TOPIC_IDS = 13
+_LEADER_HINTS = 10
 _FLEXIBLE = 9
 _RECORD_ERRORS = 8
 _ZSTD = 7
@@ -34,12 +38,13 @@ _ONE = Struct(">ihqqqBBB")
 _THROTTLE = Struct(">i")
 _INDEX = Struct(">i")
 _NO_UUID = bytes(16)
+_CURRENT_LEADER_TAG = 0
 _ATTRIBUTES = 22
-"""Where the lower byte of a batch's attributes lies."""
+"""The position of the lower byte of a batch's attributes."""
 
 
-def handle(call: Call) -> None:
-    """Append every partition's batch; answer when all are as safe as `acks` says."""
+def handle(call: KafkaCall) -> None:
+    """Append every partition's batch; answer when all are as durable as `acks` demands."""
     request = call.request
     if call.meter is not None:
         call.meter.produced()
@@ -49,14 +54,16 @@ def handle(call: Call) -> None:
         return _refuse(call, ErrorKind.UNSUPPORTED_COMPRESSION, "zstd can be used from version 7 on")
     if call.api_version < _TOPIC_IDS:
         batches = [
-            (topic.name, each.index, each.records) for topic in request.topic_data for each in topic.partition_data
+            (topic.name, partition.index, partition.records)
+            for topic in request.topic_data
+            for partition in topic.partition_data
         ]
     else:
-        names = call.broker.topics.image.names_by_id
+        names = call.broker.metadata.image.names_by_id
         batches = [
-            (names.get(topic.topic_id, ""), each.index, each.records)
+            (names.get(topic.topic_id, ""), partition.index, partition.records)
             for topic in request.topic_data
-            for each in topic.partition_data
+            for partition in topic.partition_data
         ]
     try:
         call.broker.publisher.publish(batches, request.acks, partial(_finish, call))
@@ -65,34 +72,39 @@ def handle(call: Call) -> None:
 
 
 def _uses_zstd(request: Any) -> bool:
-    batches = (each.records or b"" for topic in request.topic_data for each in topic.partition_data)
-    return any(len(each) > _ATTRIBUTES and each[_ATTRIBUTES] & COMPRESSION_MASK == ZSTD for each in batches)
+    batches = (partition.records or b"" for topic in request.topic_data for partition in topic.partition_data)
+    return any(len(batch) > _ATTRIBUTES and batch[_ATTRIBUTES] & COMPRESSION_MASK == ZSTD for batch in batches)
 
 
-def _finish(call: Call, results: Sequence[Published]) -> None:
+def _finish(call: KafkaCall, results: Sequence[Published]) -> None:
     if call.request.acks == ACKS_NONE:
         return _finish_silently(call, results)
     if call.meter is not None:
         call.meter.answered()
-    topics, throttle_ms = call.request.topic_data, call.throttle_ms
-    call.answer_parts([encode(call.api_version, call.correlation_id, topics, results, throttle_ms)])
+    topics, throttle_ms, brokers = call.request.topic_data, call.throttle_ms, call.broker.metadata.image.brokers
+    call.answer_parts([encode(call.api_version, call.correlation_id, topics, results, throttle_ms, brokers)])
 
 
-def _finish_silently(call: Call, results: Sequence[Published]) -> None:
-    """Nobody hears of an error with acks=0: the connection is closed instead, as Kafka does."""
-    failure = next((each.error for each in results if each.error is not None), None)
+def _finish_silently(call: KafkaCall, results: Sequence[Published]) -> None:
+    """With acks=0 there is no response for an error: close the connection instead, as Kafka does."""
+    failure = next((result.error for result in results if result.error is not None), None)
     if failure is None:
         return call.answer_nothing()
     call.close_connection(f"client '{call.client_id}' produced with acks=0: {failure.kind.name}: {failure.message}")
 
 
-def _refuse(call: Call, kind: ErrorKind, message: str) -> None:
+def _refuse(call: KafkaCall, kind: ErrorKind, message: str) -> None:
     count = sum(len(topic.partition_data) for topic in call.request.topic_data)
     _finish(call, [Published(error=RequestError(kind, message)) for _ in range(count)])
 
 
 def encode(
-    version: int, correlation_id: int, topics: Sequence[Any], results: Sequence[Published], throttle_ms: int = 0
+    version: int,
+    correlation_id: int,
+    topics: Sequence[Any],
+    results: Sequence[Published],
+    throttle_ms: int = 0,
+    brokers: Mapping[NodeId, BrokerImage] | None = None,
 ) -> bytes:
     """The response to a request's topics, one result per partition in its order; length and header included."""
     flexible = version >= _FLEXIBLE
@@ -104,12 +116,14 @@ def encode(
         else:
             parts.append(string(topic.name, flexible))
         parts.append(array_length(len(topic.partition_data), flexible))
-        parts += [_partition(version, each.index, next(following), flexible) for each in topic.partition_data]
+        parts += [_partition(version, partition.index, next(following), flexible) for partition in topic.partition_data]
         if flexible:
             parts.append(b"\0")
     parts.append(_THROTTLE.pack(throttle_ms))
-    if flexible:
-        parts.append(b"\0")
+    if version >= _LEADER_HINTS:
+        parts.append(response_tags([each.error for each in results], brokers or {}))
+    elif flexible:
+        parts.append(NO_TAGS)
     body = b"".join(parts)
     return _HEAD.pack(len(body) + 4, correlation_id) + body
 
@@ -120,7 +134,7 @@ def _partition(version: int, index: int, result: Published, flexible: bool) -> b
         return _ONE.pack(
             index, 0, result.base_offset, result.append_timestamp_ms, result.log_start_offset, 1, 0, 0
         )  # fmt: skip
-    code = errors.code_by_id(error) if version >= _TOPIC_IDS else errors.code(error)
+    code = result_errors.code_by_id(error) if version >= _TOPIC_IDS else result_errors.code(error)
     if version < _LOG_START_OFFSET:
         return _PARTITION_V3.pack(index, code, result.base_offset, result.append_timestamp_ms)
     packed = _PARTITION.pack(index, code, result.base_offset, result.append_timestamp_ms, result.log_start_offset)
@@ -129,9 +143,12 @@ def _partition(version: int, index: int, result: Published, flexible: bool) -> b
     message = None if error is None else error.message
     refused = error.record_errors if isinstance(error, RefusedRecords) else ()
     record_errors = array_length(len(refused), flexible) + _record_errors(refused, flexible)
-    return packed + record_errors + nullable_string(message, flexible) + (b"\0" if flexible else b"")
+    packed += record_errors + nullable_string(message, flexible)
+    if version >= _LEADER_HINTS:
+        return packed + partition_tags(error, _CURRENT_LEADER_TAG)
+    return packed + NO_TAGS if flexible else packed
 
 
 def _record_errors(errors: Sequence[RecordError], flexible: bool) -> bytes:
     end = b"\0" if flexible else b""
-    return b"".join(_INDEX.pack(each.batch_index) + nullable_string(each.message, flexible) + end for each in errors)
+    return b"".join(_INDEX.pack(error.batch_index) + nullable_string(error.message, flexible) + end for error in errors)

@@ -1,12 +1,12 @@
 """Fetch (key 1).
 
-v4 isolation level · v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v11 rack · v12 flexible ·
-v13 topic ids (KIP-516) · v15 replica state · v16 leader endpoints · v18 high watermark in the request.
+v4 isolation level · v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v11 rack · v12 flexible, current
+leader (KIP-951) · v13 topic ids (KIP-516) · v15 replica state · v16 leader endpoints · v18 high watermark in requests.
 
 The response is packed by hand around file slices, which the socket layer sends as they lie on the disk.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -25,11 +25,15 @@ from conveyor.broker.fetch.fetch_sessions import (
     wrong_epoch,
 )
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call, Part
+from conveyor.cluster.image import BrokerImage
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall, Part
+from conveyor.kafka_api.wire.leader_hints import NO_TAGS, partition_tags, response_tags
 from conveyor.kafka_api.wire.packing import array_length, null_array, records_length, string
 from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ids import NodeId
 
+_ENDPOINTS = 16
 _TOPIC_IDS = 13
 _FLEXIBLE = 12
 _PREFERRED_REPLICA = 11
@@ -42,13 +46,14 @@ _SESSION = Struct(">hi")
 _PARTITION_V4 = Struct(">ihqq")
 _PARTITION = Struct(">ihqqq")
 _THROTTLE = Struct(">i")
+_CURRENT_LEADER_TAG = 1
 _NO_REPLICA = b"\xff\xff\xff\xff"
 _NO_UUID = bytes(16)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-def handle(call: Call) -> None:
-    """Read every partition; answer when there is enough, or when the client will wait no longer."""
+def handle(call: KafkaCall) -> None:
+    """Read every partition; answer when there are enough bytes, or when the client's wait is over."""
     request = call.request
     epoch = getattr(request, "session_epoch", LAST_EPOCH)
     positions = _positions(call)
@@ -61,34 +66,34 @@ def handle(call: Call) -> None:
         return call.answer_parts(encode(call, [], [], error))
     if session is None:
         return _fetch(call, positions, partial(_answer_all, call, positions))
-    names = call.broker.topics.image.names_by_id
+    names = call.broker.metadata.image.names_by_id
     _fetch(call, session.positions(names), partial(_answer_changes, call, session))
 
 
-def _positions(call: Call) -> list[FetchPosition]:
-    names = call.broker.topics.image.names_by_id
+def _positions(call: KafkaCall) -> list[FetchPosition]:
+    names = call.broker.metadata.image.names_by_id
     by_id = call.api_version >= _TOPIC_IDS
     return [
         FetchPosition(
             names.get(topic.topic_id, "") if by_id else topic.topic,
-            each.partition,
-            each.fetch_offset,
-            each.partition_max_bytes,
-            getattr(each, "current_leader_epoch", -1),
+            partition.partition,
+            partition.fetch_offset,
+            partition.partition_max_bytes,
+            getattr(partition, "current_leader_epoch", -1),
         )
         for topic in call.request.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     ]
 
 
-def _topic_key(call: Call, topic: Any) -> TopicKey:
-    """How this version of the request names a topic."""
+def _topic_key(call: KafkaCall, topic: Any) -> TopicKey:
+    """The name or the id of a topic, whichever this version of the request uses."""
     key: TopicKey = topic.topic_id if call.api_version >= _TOPIC_IDS else topic.topic
     return key
 
 
-def _session_partitions(call: Call, positions: Sequence[FetchPosition]) -> Iterator[SessionPartition]:
-    """The request's partitions as a session keeps them; nothing is told of them yet."""
+def _session_partitions(call: KafkaCall, positions: Sequence[FetchPosition]) -> Iterator[SessionPartition]:
+    """The request's partitions for a new session, which has not reported anything about them."""
     following = iter(positions)
     for topic in call.request.topics:
         key = _topic_key(call, topic)
@@ -96,7 +101,7 @@ def _session_partitions(call: Call, positions: Sequence[FetchPosition]) -> Itera
             yield SessionPartition(key, next(following))
 
 
-def _go_on(call: Call, positions: Sequence[FetchPosition]) -> FetchSession | None:
+def _go_on(call: KafkaCall, positions: Sequence[FetchPosition]) -> FetchSession | None:
     request = call.request
     forgotten: list[PartitionKey] = [
         (_topic_key(call, topic), number) for topic in request.forgotten_topics_data for number in topic.partitions
@@ -111,7 +116,7 @@ def _go_on(call: Call, positions: Sequence[FetchPosition]) -> FetchSession | Non
     )
 
 
-def _fetch(call: Call, positions: Sequence[FetchPosition], finished: Callable[[Sequence[Fetched]], None]) -> None:
+def _fetch(call: KafkaCall, positions: Sequence[FetchPosition], finished: Callable[[Sequence[Fetched]], None]) -> None:
     request = call.request
     wait = FetchWait(request.max_wait // _MILLISECOND, request.min_bytes, request.max_bytes)
     if call.meter is not None:
@@ -120,30 +125,33 @@ def _fetch(call: Call, positions: Sequence[FetchPosition], finished: Callable[[S
     call.cancel = call.broker.fetcher.fetch(positions, wait, finished)
 
 
-def _answer_all(call: Call, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> None:
+def _answer_all(call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> None:
     if not _may_fetch(call, results):
         return call.answer_parts(encode(call, [], [], throttle_ms=call.throttle_ms))
     session_id = NO_SESSION
     if getattr(call.request, "session_epoch", LAST_EPOCH) == FIRST_EPOCH:
         session_id = _open_session(call, positions, results)
-    call.answer_parts(encode(call, call.request.topics, results, session_id=session_id))
+    brokers = call.broker.metadata.image.brokers
+    call.answer_parts(encode(call, call.request.topics, results, brokers=brokers, session_id=session_id))
 
 
-def _may_fetch(call: Call, results: Sequence[Fetched]) -> bool:
-    """Whether the quotas let these records out. If not, the answer is empty: that, with a throttle time, is no loss."""
-    return call.meter is None or call.meter.may_fetch(sum(each.records.length for each in results if each.records))
+def _may_fetch(call: KafkaCall, results: Sequence[Fetched]) -> bool:
+    """Whether quotas allow these records. If not, the response is empty, with a throttle time: nothing is lost."""
+    return call.meter is None or call.meter.may_fetch(
+        sum(result.records.length for result in results if result.records)
+    )
 
 
-def _open_session(call: Call, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> int:
-    told = list(_session_partitions(call, positions))
-    for each, fetched in zip(told, results, strict=True):
-        each.tell(fetched)
+def _open_session(call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> int:
+    partitions = list(_session_partitions(call, positions))
+    for partition, fetched in zip(partitions, results, strict=True):
+        partition.tell(fetched)
     by_id = call.api_version >= _TOPIC_IDS
-    return call.broker.fetch_sessions.open(told, by_id=by_id, now_ms=call.broker.clock.steady_ms())
+    return call.broker.fetch_sessions.open(partitions, by_id=by_id, now_ms=call.broker.clock.steady_ms())
 
 
-def _answer_changes(call: Call, session: FetchSession, results: Sequence[Fetched]) -> None:
-    """A session that has gone on to another request meanwhile has other partitions: these results tell it nothing."""
+def _answer_changes(call: KafkaCall, session: FetchSession, results: Sequence[Fetched]) -> None:
+    """Answer with the changed partitions, or with an error if the session has moved on to another request."""
     epoch = call.request.session_epoch
     if session.next_epoch != epoch_after(epoch):
         error = wrong_epoch(session, epoch)
@@ -151,19 +159,20 @@ def _answer_changes(call: Call, session: FetchSession, results: Sequence[Fetched
     if not _may_fetch(call, results):
         return call.answer_parts(encode(call, [], [], session_id=session.session_id, throttle_ms=call.throttle_ms))
     topics: dict[TopicKey, _ChangedTopic] = {}
-    for each, fetched in session.changes(results):
-        topic = topics.get(each.topic)
+    for partition, fetched in session.changes(results):
+        topic = topics.get(partition.topic)
         if topic is None:
-            topic = topics[each.topic] = _ChangedTopic(each.topic, each.topic, [], [])
-        topic.partitions.append(each.position)
+            topic = topics[partition.topic] = _ChangedTopic(partition.topic, partition.topic, [], [])
+        topic.partitions.append(partition.position)
         topic.results.append(fetched)
-    told = [fetched for topic in topics.values() for fetched in topic.results]
-    call.answer_parts(encode(call, list(topics.values()), told, session_id=session.session_id))
+    changed = [fetched for topic in topics.values() for fetched in topic.results]
+    brokers = call.broker.metadata.image.brokers
+    call.answer_parts(encode(call, list(topics.values()), changed, brokers=brokers, session_id=session.session_id))
 
 
 @dataclass(slots=True)
 class _ChangedTopic:
-    """What `encode` wants of a topic: its name or its id, by version, and its partitions."""
+    """A topic as `encode` takes it: its name or id, by version, and its partitions."""
 
     topic: TopicKey
     topic_id: TopicKey
@@ -172,11 +181,12 @@ class _ChangedTopic:
 
 
 def encode(
-    call: Call,
+    call: KafkaCall,
     topics: Sequence[Any],
     results: Sequence[Fetched],
     error: RequestError | None = None,
     *,
+    brokers: Mapping[NodeId, BrokerImage] | None = None,
     session_id: int = NO_SESSION,
     throttle_ms: int = 0,
 ) -> list[Part]:
@@ -187,7 +197,7 @@ def encode(
     out = _Parts(b"\0" if flexible else b"")
     out.add(_THROTTLE.pack(throttle_ms))
     if version >= _SESSIONS:
-        out.add(_SESSION.pack(errors.code(error), session_id))
+        out.add(_SESSION.pack(result_errors.code(error), session_id))
     out.add(array_length(len(topics), flexible))
     for topic in topics:
         if version >= _TOPIC_IDS:
@@ -195,19 +205,21 @@ def encode(
         else:
             out.add(string(topic.topic, flexible))
         out.add(array_length(len(topic.partitions), flexible))
-        for each in topic.partitions:
-            _add_partition(out, version, each.partition, next(following), call.request.isolation_level)
+        for partition in topic.partitions:
+            _add_partition(out, version, partition.partition, next(following), call.request.isolation_level)
         if flexible:
             out.add(b"\0")
-    if flexible:
-        out.add(b"\0")
+    if version >= _ENDPOINTS:
+        out.add(response_tags([each.error for each in results], brokers or {}))
+    elif flexible:
+        out.add(NO_TAGS)
     return out.finish(call.correlation_id)
 
 
 def _add_partition(out: "_Parts", version: int, index: int, fetched: Fetched, isolation_level: int) -> None:
     flexible = version >= _FLEXIBLE
     high_watermark = fetched.high_watermark
-    code = errors.code_by_id(fetched.error) if version >= _TOPIC_IDS else errors.code(fetched.error)
+    code = result_errors.code_by_id(fetched.error) if version >= _TOPIC_IDS else result_errors.code(fetched.error)
     if version >= _LOG_START_OFFSET:
         out.add(_PARTITION.pack(index, code, high_watermark, high_watermark, fetched.log_start_offset))
     else:
@@ -221,11 +233,11 @@ def _add_partition(out: "_Parts", version: int, index: int, fetched: Fetched, is
         out.add(records_length(fetched.records.length, flexible))
         out.add_slice(fetched.records)
     if flexible:
-        out.add(b"\0")
+        out.add(partition_tags(fetched.error, _CURRENT_LEADER_TAG))
 
 
 class _Parts:
-    """Bytes between file slices, joined; and the size of it all."""
+    """The parts with bytes between file slices joined, and the total size."""
 
     def __init__(self, first: bytes) -> None:
         self._parts: list[Part] = []

@@ -1,36 +1,36 @@
 """DeleteRecords (key 21): delete everything below an offset; -1 is the high watermark (KIP-107). v2 flexible.
 
-An offset that acks=1 has acknowledged may be named at once: the answer waits until it is committed, within the timeout.
+An offset that acks=1 has acknowledged is valid at once: the response waits for its commit, within the timeout.
 """
 
 from datetime import timedelta
 from typing import Any
 
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 
 _NO_OFFSET = -1
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     call.broker.tasks.start(_delete_all(call))
 
 
-async def _delete_all(call: Call) -> None:
+async def _delete_all(call: KafkaCall) -> None:
     deadline_ms = call.broker.clock.now_ms() + call.request.timeout // _MILLISECOND
     topics = [
         {
             "name": topic.name,
-            "partitions": [await _delete(call, topic.name, each, deadline_ms) for each in topic.partitions],
+            "partitions": [await _delete(call, topic.name, partition, deadline_ms) for partition in topic.partitions],
         }
         for topic in call.request.topics
     ]
     call.answer({"topics": topics})
 
 
-async def _delete(call: Call, topic: str, asked: Any, deadline_ms: int) -> dict[str, Any]:
+async def _delete(call: KafkaCall, topic: str, asked: Any, deadline_ms: int) -> dict[str, Any]:
     low_watermark, error = _NO_OFFSET, None
     left_ms = deadline_ms - call.broker.clock.now_ms()
     try:
@@ -38,5 +38,6 @@ async def _delete(call: Call, topic: str, asked: Any, deadline_ms: int) -> dict[
     except RequestError as failure:
         error = failure
     return {
-        "partition_index": asked.partition_index, "low_watermark": low_watermark, "error_code": errors.code(error)
+        "partition_index": asked.partition_index, "low_watermark": low_watermark,
+        "error_code": result_errors.code(error),
     }  # fmt: skip

@@ -1,28 +1,28 @@
 """InitProducerId (key 22): an id for an idempotent producer. v2 flexible · v3 a producer may ask again with its id and
 epoch (KIP-360) · v6 two-phase commit. Transactional ids are refused: transactions are not offered yet."""
 
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _NO_ID = -1
 _NO_EPOCH = -1
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     call.broker.tasks.start(_init(call))
 
 
-async def _init(call: Call) -> None:
+async def _init(call: KafkaCall) -> None:
     try:
         producer_id, epoch = await _allocate(call)
         error = None
     except RequestError as failure:
         producer_id, epoch, error = _NO_ID, _NO_EPOCH, failure
-    call.answer({"error_code": errors.code(error), "producer_id": producer_id, "producer_epoch": epoch})
+    call.answer({"error_code": result_errors.code(error), "producer_id": producer_id, "producer_epoch": epoch})
 
 
-async def _allocate(call: Call) -> tuple[int, int]:
+async def _allocate(call: KafkaCall) -> tuple[int, int]:
     request = call.request
     if request.transactional_id == "":
         raise RequestError(ErrorKind.INVALID_REQUEST, "the transactional id is empty")

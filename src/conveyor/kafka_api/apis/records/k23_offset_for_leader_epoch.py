@@ -3,21 +3,21 @@
 from typing import Any
 
 from conveyor.broker.fetch.list_offsets import find_epoch_end
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 from conveyor.log.leader_epochs import NO_EPOCH, NO_OFFSET
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     topics = [
-        {"topic": topic.topic, "partitions": [_find(call, topic.topic, each) for each in topic.partitions]}
+        {"topic": topic.topic, "partitions": [_find(call, topic.topic, partition) for partition in topic.partitions]}
         for topic in call.request.topics
     ]
     call.answer({"topics": topics})
 
 
-def _find(call: Call, topic: str, asked: Any) -> dict[str, Any]:
+def _find(call: KafkaCall, topic: str, asked: Any) -> dict[str, Any]:
     epoch, end_offset, error = NO_EPOCH, NO_OFFSET, None
     current = getattr(asked, "current_leader_epoch", NO_EPOCH)
     try:
@@ -25,5 +25,6 @@ def _find(call: Call, topic: str, asked: Any) -> dict[str, Any]:
     except RequestError as failure:
         error = failure
     return {
-        "partition": asked.partition, "error_code": errors.code(error), "leader_epoch": epoch, "end_offset": end_offset
+        "partition": asked.partition, "error_code": result_errors.code(error), "leader_epoch": epoch,
+        "end_offset": end_offset,
     }  # fmt: skip

@@ -3,14 +3,14 @@
 from typing import Any
 
 from conveyor.broker.partitions.active_producers import ActiveProducer, active_producers
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 
 _NO_COORDINATOR = -1
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     topics = [
         {"name": topic.name, "partitions": [_partition(call, topic.name, number) for number in topic.partition_indexes]}
         for topic in call.request.topics
@@ -18,13 +18,13 @@ def handle(call: Call) -> None:
     call.answer({"topics": topics})
 
 
-def _partition(call: Call, topic: str, number: int) -> dict[str, Any]:
+def _partition(call: KafkaCall, topic: str, number: int) -> dict[str, Any]:
     producers, error = [], None
     try:
-        producers = [_producer(each) for each in active_producers(call.broker.partitions, topic, number)]
+        producers = [_producer(producer) for producer in active_producers(call.broker.partitions, topic, number)]
     except RequestError as failure:
         error = failure
-    return {"partition_index": number, **errors.fields(error), "active_producers": producers}
+    return {"partition_index": number, **result_errors.fields(error), "active_producers": producers}
 
 
 def _producer(each: ActiveProducer) -> dict[str, Any]:

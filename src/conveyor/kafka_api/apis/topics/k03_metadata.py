@@ -1,4 +1,4 @@
-"""Metadata (key 3): brokers, topics, and who leads what; a topic that is not there may be made.
+"""Metadata (key 3): brokers, topics and partition leaders; may create a missing topic.
 
 v1 controller, null for all topics · v4 asks whether to create topics · v5 offline replicas · v7 leader epoch ·
 v8 authorised operations · v9 flexible · v10 topic ids · v12 topics by id · v13 a top-level error.
@@ -7,44 +7,45 @@ v8 authorised operations · v9 flexible · v10 topic ids · v12 topics by id · 
 from collections.abc import Iterable
 from typing import Any
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.image import PartitionImage, TopicImage
-from conveyor.cluster.topic_creation import TopicRequest, check_name
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.cluster.topic_decisions import missing_topic
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 NOT_ASKED = -(1 << 31)
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 TOPIC_OPERATIONS = 0b1101_1111_1000
-"""What can be done to it, one bit for each of Kafka's operations (KIP-430); nobody is kept from any."""
+"""The allowed operations, one bit for each of Kafka's (KIP-430); all are, as there is no authorisation."""
 
 _LEADER_NOT_AVAILABLE = 5
 _NO_LEADER = -1
 _NULL_MEANS_ALL = 1
 _TOPIC_IDS = 12
-"""Versions 10 and 11 have a field for ids, and null names, but topics cannot be asked for by them yet."""
+"""Versions 10 and 11 have topic ids and null names, but do not take ids in requests."""
 
 
-def handle(call: Call) -> None:
-    """Answer at once if no topic has to be made."""
+def handle(call: KafkaCall) -> None:
+    """Answer at once unless a topic has to be created."""
     topics = call.request.topics
     if topics is None or (not topics and call.api_version < _NULL_MEANS_ALL):
-        return _answer(call, [_described(call.broker, each) for each in call.broker.topics.image.topics.values()])
-    if call.api_version < _TOPIC_IDS and any(_goes_by_id(each) for each in topics):
+        return _answer(call, [_described(call.broker, topic) for topic in call.broker.metadata.image.topics.values()])
+    if call.api_version < _TOPIC_IDS and any(_goes_by_id(topic) for topic in topics):
         by_id = RequestError(ErrorKind.INVALID_REQUEST, "topics can be asked for by id from version 12 on")
-        return _answer(call, [_failed(by_id, each.name or "") for each in topics])
-    if _may_create(call) and any(_is_new(call.broker, each) for each in topics):
+        return _answer(call, [_failed(by_id, topic.name or "") for topic in topics])
+    if _may_create(call) and any(_is_new(call.broker, topic) for topic in topics):
         call.broker.tasks.start(_create_and_answer(call))
     else:
-        _answer(call, [_look_up(call.broker, each) for each in topics])
+        _answer(call, [_look_up(call.broker, topic) for topic in topics])
 
 
-async def _create_and_answer(call: Call) -> None:
-    _answer(call, [await _ensure(call.broker, each) for each in call.request.topics])
+async def _create_and_answer(call: KafkaCall) -> None:
+    _answer(call, [await _ensure(call.broker, topic) for topic in call.request.topics])
 
 
-async def _ensure(broker: Broker, asked: Any) -> dict[str, Any]:
+async def _ensure(broker: BrokerNode, asked: Any) -> dict[str, Any]:
     if not _is_new(broker, asked):
         return _look_up(broker, asked)
     try:
@@ -57,16 +58,16 @@ def _goes_by_id(asked: Any) -> bool:
     return asked.name is None or getattr(asked, "topic_id", None) is not None
 
 
-def _may_create(call: Call) -> bool:
+def _may_create(call: KafkaCall) -> bool:
     return call.broker.settings.broker.auto_create_topics and getattr(call.request, "allow_auto_topic_creation", True)
 
 
-def _is_new(broker: Broker, asked: Any) -> bool:
-    return asked.name is not None and asked.name not in broker.topics.image.topics
+def _is_new(broker: BrokerNode, asked: Any) -> bool:
+    return asked.name is not None and asked.name not in broker.metadata.image.topics
 
 
-def _look_up(broker: Broker, asked: Any) -> dict[str, Any]:
-    image = broker.topics.image
+def _look_up(broker: BrokerNode, asked: Any) -> dict[str, Any]:
+    image = broker.metadata.image
     if asked.name is None:
         name = image.names_by_id.get(asked.topic_id)
         if name is None:
@@ -76,20 +77,16 @@ def _look_up(broker: Broker, asked: Any) -> dict[str, Any]:
     topic = image.topics.get(asked.name)
     if topic is not None:
         return _described(broker, topic)
-    try:
-        check_name(asked.name)
-    except RequestError as error:
-        return _failed(error, asked.name)
-    return _failed(RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{asked.name}' is not there"), asked.name)
+    return _failed(missing_topic(asked.name), asked.name)
 
 
 def _failed(error: RequestError, name: str | None) -> dict[str, Any]:
-    return {"error_code": errors.code(error), "name": name, "topic_id": None, "partitions": []}
+    return {"error_code": result_errors.code(error), "name": name, "topic_id": None, "partitions": []}
 
 
-def _described(broker: Broker, topic: TopicImage) -> dict[str, Any]:
+def _described(broker: BrokerNode, topic: TopicImage) -> dict[str, Any]:
     return {
-        "error_code": errors.NONE,
+        "error_code": result_errors.NONE,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
@@ -97,10 +94,10 @@ def _described(broker: Broker, topic: TopicImage) -> dict[str, Any]:
     }
 
 
-def _partition(broker: Broker, topic: str, number: int, image: PartitionImage) -> dict[str, Any]:
+def _partition(broker: BrokerNode, topic: str, number: int, image: PartitionImage) -> dict[str, Any]:
     offline = broker.partitions.offline_reason(topic, number) is not None
     return {
-        "error_code": _LEADER_NOT_AVAILABLE if offline else errors.NONE,
+        "error_code": _LEADER_NOT_AVAILABLE if offline else result_errors.NONE,
         "partition_index": number,
         "leader_id": _NO_LEADER if offline else image.leader,
         "leader_epoch": image.leader_epoch,
@@ -110,14 +107,14 @@ def _partition(broker: Broker, topic: str, number: int, image: PartitionImage) -
     }
 
 
-def _answer(call: Call, topics: Iterable[dict[str, Any]]) -> None:
-    image = call.broker.topics.image
+def _answer(call: KafkaCall, topics: Iterable[dict[str, Any]]) -> None:
+    image = call.broker.metadata.image
     brokers = [
-        {"node_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
-        for each in image.brokers.values()
+        {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
+        for node in image.brokers.values()
     ]
     if getattr(call.request, "include_topic_authorized_operations", False):
-        topics = [each | {"topic_authorized_operations": _operations(each)} for each in topics]
+        topics = [topic | {"topic_authorized_operations": _operations(topic)} for topic in topics]
     asked_cluster = getattr(call.request, "include_cluster_authorized_operations", False)
     call.answer(
         {
@@ -126,7 +123,7 @@ def _answer(call: Call, topics: Iterable[dict[str, Any]]) -> None:
             "controller_id": image.controller_id,
             "topics": topics,
             "cluster_authorized_operations": CLUSTER_OPERATIONS if asked_cluster else NOT_ASKED,
-            "error_code": errors.NONE,
+            "error_code": result_errors.NONE,
         }
     )
 

@@ -4,35 +4,35 @@
 from collections import Counter
 from typing import Any
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.topics.configs import topic_configs
 from conveyor.cluster.image import TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.apis.configs import config_entries as configs
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.apis.configs import config_entries
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _QUOTA_ERRORS = 6
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     call.broker.tasks.start(_create_all(call))
 
 
-async def _create_all(call: Call) -> None:
+async def _create_all(call: KafkaCall) -> None:
     names = Counter(topic.name for topic in call.request.topics)
     results = []
     for asked in call.request.topics:
         if names[asked.name] == 1:
             results.append(await _create(call, asked))
-        elif asked.name not in {each["name"] for each in results}:
+        elif asked.name not in {result["name"] for result in results}:
             twice = RequestError(ErrorKind.INVALID_REQUEST, f"topic '{asked.name}' is named twice")
             results.append(_failed(asked.name, twice))
     call.answer({"topics": results})
 
 
-async def _create(call: Call, asked: Any) -> dict[str, Any]:
+async def _create(call: KafkaCall, asked: Any) -> dict[str, Any]:
     topics = call.broker.topics
     try:
         request = _request(asked)
@@ -46,10 +46,10 @@ async def _create(call: Call, asked: Any) -> dict[str, Any]:
 
 
 def _request(asked: Any) -> TopicRequest:
-    assignment = {each.partition_index: each.broker_ids for each in asked.assignments}
+    assignment = {assignment.partition_index: assignment.broker_ids for assignment in asked.assignments}
     if len(assignment) != len(asked.assignments):
         raise RequestError(ErrorKind.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
-    missing = [each.name for each in asked.configs if each.value is None]
+    missing = [config.name for config in asked.configs if config.value is None]
     if missing:
         raise RequestError(ErrorKind.INVALID_CONFIG, f"topic setting '{missing[0]}' has no value")
     return TopicRequest(
@@ -57,15 +57,15 @@ def _request(asked: Any) -> TopicRequest:
         partitions=asked.num_partitions,
         replication_factor=asked.replication_factor,
         assignment=assignment,
-        config={each.name: each.value for each in asked.configs},
+        config={config.name: config.value for config in asked.configs},
     )
 
 
-def _created(broker: Broker, topic: TopicImage) -> dict[str, Any]:
+def _created(broker: BrokerNode, topic: TopicImage) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
-        "error_code": errors.NONE,
+        "error_code": result_errors.NONE,
         "error_message": None,
         "num_partitions": len(topic.partitions),
         "replication_factor": len(topic.partitions[0].replicas),
@@ -73,15 +73,15 @@ def _created(broker: Broker, topic: TopicImage) -> dict[str, Any]:
     }
 
 
-def _configs(broker: Broker, topic: TopicImage) -> list[dict[str, Any]]:
-    return [configs.encoded(each) for each in topic_configs(topic, broker.dynamic_settings.layers)]
+def _configs(broker: BrokerNode, topic: TopicImage) -> list[dict[str, Any]]:
+    return [config_entries.encoded(config) for config in topic_configs(topic, broker.dynamic_settings.layers)]
 
 
 def _failed(name: str, error: RequestError) -> dict[str, Any]:
     return {
         "name": name,
         "topic_id": None,
-        "error_code": errors.code(error),
+        "error_code": result_errors.code(error),
         "error_message": error.message,
         "configs": None,
     }

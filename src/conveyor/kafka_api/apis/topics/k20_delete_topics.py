@@ -3,28 +3,28 @@
 from collections import Counter
 from typing import Any
 
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _BY_ID = 6
 _QUOTA_ERRORS = 5
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     call.broker.tasks.start(_delete_all(call))
 
 
-async def _delete_all(call: Call) -> None:
+async def _delete_all(call: KafkaCall) -> None:
     if call.api_version >= _BY_ID:
-        asked = [(each.name, each.topic_id) for each in call.request.topics]
+        asked = [(topic.name, topic.topic_id) for topic in call.request.topics]
     else:
         asked = [(name, None) for name in call.request.topic_names]
     counts = Counter(asked)
-    call.answer({"responses": [await _delete(call, *each, counts[each]) for each in counts]})
+    call.answer({"responses": [await _delete(call, *asked_topic, counts[asked_topic]) for asked_topic in counts]})
 
 
-async def _delete(call: Call, name: str | None, topic_id: Any, times_named: int) -> dict[str, Any]:
+async def _delete(call: KafkaCall, name: str | None, topic_id: Any, times_named: int) -> dict[str, Any]:
     topics = call.broker.topics
     error = None
     try:
@@ -33,9 +33,9 @@ async def _delete(call: Call, name: str | None, topic_id: Any, times_named: int)
         if times_named > 1:
             raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{name or topic_id}' is named twice")
         if name is None:
-            name = topics.image.names_by_id.get(topic_id)
+            name = call.broker.metadata.image.names_by_id.get(topic_id)
         else:
-            known = topics.image.topics.get(name)
+            known = call.broker.metadata.image.topics.get(name)
             topic_id = None if known is None else known.topic_id
         if name is None:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
@@ -43,4 +43,4 @@ async def _delete(call: Call, name: str | None, topic_id: Any, times_named: int)
         await topics.delete(name)
     except RequestError as failure:
         error = failure
-    return {"name": name, "topic_id": topic_id, **errors.fields(error)}
+    return {"name": name, "topic_id": topic_id, **result_errors.fields(error)}

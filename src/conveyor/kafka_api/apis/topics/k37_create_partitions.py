@@ -3,29 +3,29 @@
 from collections import Counter
 from typing import Any
 
-from conveyor.kafka_api.apis import result_errors as errors
-from conveyor.kafka_api.wire.call import Call
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _QUOTA_ERRORS = 3
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     call.broker.tasks.start(_add_all(call))
 
 
-async def _add_all(call: Call) -> None:
-    names = Counter(each.name for each in call.request.topics)
-    asked = {each.name: each for each in call.request.topics}
+async def _add_all(call: KafkaCall) -> None:
+    names = Counter(topic.name for topic in call.request.topics)
+    asked = {topic.name: topic for topic in call.request.topics}
     call.answer({"results": [await _add(call, each, names[name]) for name, each in asked.items()]})
 
 
-async def _add(call: Call, asked: Any, times_named: int) -> dict[str, Any]:
+async def _add(call: KafkaCall, asked: Any, times_named: int) -> dict[str, Any]:
     error = None
     try:
         if times_named > 1:
             raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{asked.name}' is named twice")
-        assignment = None if asked.assignments is None else [each.broker_ids for each in asked.assignments]
+        assignment = None if asked.assignments is None else [assignment.broker_ids for assignment in asked.assignments]
         topics = call.broker.topics
         await topics.add_partitions(asked.name, asked.count, assignment, check_only=True)
         if not call.request.validate_only:
@@ -33,4 +33,4 @@ async def _add(call: Call, asked: Any, times_named: int) -> dict[str, Any]:
             await topics.add_partitions(asked.name, asked.count, assignment)
     except RequestError as failure:
         error = failure
-    return {"name": asked.name, **errors.fields(error)}
+    return {"name": asked.name, **result_errors.fields(error)}

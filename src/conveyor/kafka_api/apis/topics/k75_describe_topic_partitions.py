@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from conveyor.broker.broker_node import Broker
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.topics.topic_page import Cursor, TopicSlice, topic_page
 from conveyor.cluster.image import TopicImage
-from conveyor.cluster.topic_creation import check_name
-from conveyor.kafka_api.apis import result_errors as errors
+from conveyor.cluster.topic_decisions import missing_topic
+from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.topics.k03_metadata import TOPIC_OPERATIONS
-from conveyor.kafka_api.wire.call import Call
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kafka_api.wire.call import KafkaCall
+from conveyor.kernel.errors import RequestError
 
 _MAX_PARTITIONS = 2000
 """Kafka's max.request.partition.size.limit."""
@@ -17,27 +17,27 @@ _MAX_PARTITIONS = 2000
 _NO_LEADER = -1
 
 
-def handle(call: Call) -> None:
+def handle(call: KafkaCall) -> None:
     request = call.request
-    names = [each.name for each in request.topics]
+    names = [topic.name for topic in request.topics]
     cursor = request.cursor
     start = None if cursor is None else Cursor(cursor.topic_name, cursor.partition_index)
     limit = max(1, min(request.response_partition_limit, _MAX_PARTITIONS))
     try:
-        page = topic_page(call.broker.topics.image, names or None, start, limit)
+        page = topic_page(call.broker.metadata.image, names or None, start, limit)
     except RequestError as error:
         return call.answer({"topics": [_failed(name, error) for name in names], "next_cursor": None})
     following = page.following
     next_cursor = None if following is None else {"topic_name": following[0], "partition_index": following[1]}
-    call.answer({"topics": [_topic(call.broker, each) for each in page.slices], "next_cursor": next_cursor})
+    call.answer({"topics": [_topic(call.broker, part) for part in page.slices], "next_cursor": next_cursor})
 
 
-def _topic(broker: Broker, found: TopicSlice) -> dict[str, Any]:
+def _topic(broker: BrokerNode, found: TopicSlice) -> dict[str, Any]:
     topic = found.topic
     if topic is None:
-        return _failed(found.name, _missing(found.name)) | {"topic_authorized_operations": TOPIC_OPERATIONS}
+        return _failed(found.name, missing_topic(found.name)) | {"topic_authorized_operations": TOPIC_OPERATIONS}
     return {
-        "error_code": errors.NONE,
+        "error_code": result_errors.NONE,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
@@ -46,11 +46,11 @@ def _topic(broker: Broker, found: TopicSlice) -> dict[str, Any]:
     }
 
 
-def _partition(broker: Broker, topic: TopicImage, number: int) -> dict[str, Any]:
+def _partition(broker: BrokerNode, topic: TopicImage, number: int) -> dict[str, Any]:
     image = topic.partitions[number]
     offline = broker.partitions.offline_reason(topic.name, number) is not None
     return {
-        "error_code": errors.NONE,
+        "error_code": result_errors.NONE,
         "partition_index": number,
         "leader_id": _NO_LEADER if offline else image.leader,
         "leader_epoch": image.leader_epoch,
@@ -62,13 +62,5 @@ def _partition(broker: Broker, topic: TopicImage, number: int) -> dict[str, Any]
     }
 
 
-def _missing(name: str) -> RequestError:
-    try:
-        check_name(name)
-    except RequestError as error:
-        return error
-    return RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{name}' is not there")
-
-
 def _failed(name: str, error: RequestError) -> dict[str, Any]:
-    return {"error_code": errors.code(error), "name": name, "topic_id": None, "partitions": []}
+    return {"error_code": result_errors.code(error), "name": name, "topic_id": None, "partitions": []}

@@ -1,0 +1,158 @@
+"""Reading committed messages, for doors that do not send batches: browsing a topic, finding a message by its id."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor
+
+from conveyor.broker.fetch.list_offsets import EARLIEST, LATEST, NO_OFFSET, find_offset
+from conveyor.broker.partitions.own_writes import wait_for_commits
+from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.topics.topics import Topics
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ports import Clock, FileSlice
+from conveyor.log.batch_reading import batches_in
+from conveyor.queues.subscription.policy import StartPosition
+from conveyor.records.batch import CONTROL
+from conveyor.records.message import Message, is_message_id, parse_message_id
+from conveyor.records.record import Record, UnreadableBatch, decode_records
+from conveyor.replication.partition import Partition
+
+_READ_BYTES = 1 << 20
+_BROWSED_BYTES = 8 << 20
+"""The most that is read for one answer, unless a single batch is larger."""
+
+
+def unknown_message(topic: str, message_id: str, reason: str) -> RequestError:
+    """The error for an id that names no message."""
+    return RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' has no message '{message_id}': {reason}")
+
+
+class MessageBrowser:
+    """See the module's docstring."""
+
+    def __init__(self, topics: Topics, partitions: PartitionTable, clock: Clock, threads: Executor) -> None:
+        self._topics = topics
+        self._partitions = partitions
+        self._clock = clock
+        self._threads = threads
+
+    async def browse(self, topic: str, partition: int | None, start: StartPosition | int, limit: int) -> list[Message]:
+        """Up to `limit` messages from a position on, fewer if they are large.
+
+        partition: None for all; messages are then sorted by time.
+        start: an offset, or a position as for a subscription.
+        Raises RequestError: UNKNOWN_TOPIC, OFFSET_OUT_OF_RANGE.
+        """
+        count = len((await self._topics.served(topic)).partitions)
+        found: list[Message] = []
+        budget = _BROWSED_BYTES
+        numbers = range(count) if partition is None else (partition,)
+        await wait_for_commits([self._partitions.find(topic, number) for number in numbers], self._clock)
+        for number in numbers:
+            if found and budget <= 0:
+                break
+            read, used = await self._read(topic, number, self._start_offset(topic, number, start), limit, budget)
+            found += read
+            budget -= used
+        if partition is None:
+            found.sort(key=lambda message: (message.timestamp_ms, message.partition, message.offset))
+        return found[:limit]
+
+    async def read_all(self, topic: str, number: int, at_once: int, start: int = 0) -> AsyncIterator[Message]:
+        """Every committed message of a partition from an offset on, `at_once` per read. Raises RequestError."""
+        while found := await self.read(topic, number, start, at_once, _READ_BYTES):
+            for message in found:
+                yield message
+            start = found[-1].offset + 1
+
+    async def read(self, topic: str, number: int, start: int, limit: int, max_bytes: int) -> list[Message]:
+        """The next committed messages of a partition from an offset on; empty at its end.
+
+        Reads at most max_bytes, unless a single batch is larger. Raises RequestError.
+        """
+        partition = self._partitions.find(topic, number)
+        await wait_for_commits([partition], self._clock)
+        offset = max(start, int(partition.log.log_start_offset))
+        if offset > partition.high_watermark:
+            return []
+        found, _ = await self._read(topic, number, offset, limit, max_bytes)
+        return found
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """The high watermark of each partition that could be opened. Raises RequestError."""
+        numbers = range(len(self._topics.existing(topic).partitions))
+        return {
+            number: int(self._partitions.find(topic, number).high_watermark)
+            for number in numbers
+            if self._partitions.has(topic, number)
+        }
+
+    async def get(self, topic: str, message_id: str) -> Message:
+        """The message with an id. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""
+        count = len((await self._topics.served(topic)).partitions)
+        if not is_message_id(message_id):
+            raise unknown_message(topic, message_id, "an id is <partition>-<offset>, as in 0-42")
+        number, offset = parse_message_id(message_id)
+        if number >= count:
+            raise unknown_message(topic, message_id, f"the topic's partitions are 0 to {count - 1}")
+        partition = self._partitions.find(topic, number)
+        await wait_for_commits([partition], self._clock)
+        first, end = partition.log.log_start_offset, partition.high_watermark
+        if not first <= offset < end:
+            held = f"{first} to {end - 1}" if first < end else "nothing"
+            raise unknown_message(topic, message_id, f"partition {number} holds {held}")
+        found, _ = await self._read(topic, number, offset, 1, 1)
+        if not found or found[0].offset != offset:
+            raise unknown_message(topic, message_id, "it was left out as a duplicate, or compacted away")
+        return found[0]
+
+    def _start_offset(self, topic: str, number: int, start: StartPosition | int) -> int:
+        if isinstance(start, int):
+            return start
+        names = {"earliest": EARLIEST, "latest": LATEST}
+        timestamp_ms = names.get(start.kind, max(0, start.timestamp_ms))
+        offset, _, _ = find_offset(self._partitions, topic, number, timestamp_ms, -1)
+        return self._partitions.find(topic, number).high_watermark if offset == NO_OFFSET else offset
+
+    async def _read(
+        self, topic: str, number: int, offset: int, limit: int, max_bytes: int
+    ) -> tuple[list[Message], int]:
+        """Committed messages from an offset on, at least one if there is one, and the number of bytes read for them."""
+        partition = self._partitions.find(topic, number)
+        found: list[Message] = []
+        used = 0
+        while len(found) < limit and (used < max_bytes or not found):
+            stored = partition.read(offset, min(_READ_BYTES, max(1, max_bytes - used)), at_least_one=True)
+            if stored is None:
+                break
+            records, offset = await self._records(partition, stored, offset)
+            found += (
+                Message(topic, number, record.offset, record.timestamp_ms, record.key, record.value, record.headers)
+                for record in records[: limit - len(found)]
+            )
+            used += stored.length
+        return found, used
+
+    async def _records(self, partition: Partition, stored: FileSlice, offset: int) -> tuple[list[Record], int]:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._threads, _decode, stored, offset)
+        except StorageFailure as failure:
+            raise partition.failed_read(failure) from failure
+
+
+def _decode(stored: FileSlice, offset: int) -> tuple[list[Record], int]:
+    records: list[Record] = []
+    for header, _, batch in batches_in(stored):
+        if not header.attributes & CONTROL:
+            records += _readable(batch, offset)
+        offset = max(offset, header.next_offset)
+    return records, offset
+
+
+def _readable(batch: bytes, offset: int) -> list[Record]:
+    """The records of a batch from an offset on; none if they cannot be decoded: a plain topic stores such batches."""
+    try:
+        return [record for record in decode_records(batch) if record.offset >= offset]
+    except UnreadableBatch:
+        return []

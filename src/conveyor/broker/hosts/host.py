@@ -1,0 +1,228 @@
+"""Loads, runs and stops the state machines of the partitions that this broker leads.
+
+    (a request, or `gained`) -> loading -> running -> (`lost`) -> gone
+                                      -> failed -> (after a pause, or the next request) loading
+
+The host loads a machine once, however many requests wait for it; they fail with COORDINATOR_LOADING after half a
+minute. `gained` for a reopened partition loads the machine again, unless its state is still valid. The host discards a
+load whose partition was lost or replaced in the meantime. After a failed load, a host that retries loads again after
+pauses that double.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from conveyor.broker.answers import answered
+from conveyor.broker.tasks import Tasks
+from conveyor.kernel.alarm import Alarm
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import TopicPartition
+from conveyor.kernel.ports import Clock
+from conveyor.replication.partition import Partition
+
+log = logging.getLogger(__name__)
+
+_LONGEST_PAUSE_MS = 30_000
+_PATIENCE_MS = 30_000
+
+
+class Running(Protocol):
+    """A running machine, together with its runner."""
+
+    def stop(self) -> None:
+        """Answer every waiting request and accept no more commands."""
+        ...
+
+
+Machine = TypeVar("Machine", bound=Running)
+
+
+class MachineKind(Protocol[Machine]):
+    """How the machines of one kind are loaded. name: their name in log messages."""
+
+    name: str
+
+    async def load(self, partition: Partition) -> Machine:
+        """Read the machine's state and start it. Raises RequestError."""
+        ...
+
+    def goes_on(self, machine: Machine, partition: Partition) -> bool:
+        """Whether a running machine can serve a partition that may be reopened; if so, the machine uses it now."""
+        ...
+
+
+class _Load:
+    """One load of a machine. waiters: called when it ends."""
+
+    def __init__(self) -> None:
+        self.waiters: list[Callable[[None], None]] = []
+
+    def end(self) -> None:
+        waiters, self.waiters = self.waiters, []
+        for ended in waiters:
+            ended(None)
+
+
+class _Place(Generic[Machine]):
+    """The state of one partition. loading: the latest load, while it runs."""
+
+    def __init__(self, partition: Partition, retry: Alarm, pause_ms: int) -> None:
+        self.partition = partition
+        self.machine: Machine | None = None
+        self.loading: _Load | None = None
+        self.failure: RequestError | None = None
+        self.retry = retry
+        self.pause_ms = pause_ms
+
+
+class Host(Generic[Machine]):
+    """See the module's docstring. retry_ms: the first pause after a failure; None: only requests load again."""
+
+    def __init__(self, kind: MachineKind[Machine], clock: Clock, tasks: Tasks, retry_ms: int | None) -> None:
+        self._kind = kind
+        self._clock = clock
+        self._tasks = tasks
+        self._retry_ms = retry_ms
+        self._places: dict[TopicPartition, _Place[Machine]] = {}
+        self._is_stopped = False
+        self.changes_count = 0
+        """The number of machines started and stopped so far."""
+
+    def running(self, identity: TopicPartition) -> Machine | None:
+        """The running machine of a partition, if any."""
+        place = self._places.get(identity)
+        return None if place is None else place.machine
+
+    def all_running(self) -> Iterator[Machine]:
+        """Every running machine."""
+        return (place.machine for place in self._places.values() if place.machine is not None)
+
+    def partitions(self) -> list[Partition]:
+        """The partitions whose machines run, are being loaded, or will be loaded again."""
+        return [place.partition for place in self._places.values()]
+
+    def has(self, partition: Partition) -> bool:
+        """Whether the machine of a partition runs, is being loaded, or will be loaded again."""
+        place = self._places.get(partition.identity)
+        return place is not None and place.partition is partition
+
+    def failure(self, identity: TopicPartition) -> RequestError | None:
+        """The error of the last load of a partition's machine, if it failed."""
+        place = self._places.get(identity)
+        return None if place is None else place.failure
+
+    async def loaded(self, partition: Partition) -> Machine:
+        """The machine of a partition, loaded first if necessary. Raises RequestError: also COORDINATOR_LOADING."""
+        place = self._place_of(partition)
+        if place.machine is None and place.loading is None:
+            self._begin(place)
+        while place.loading is not None:
+            await self._ended(place.loading, partition)
+        if place.machine is not None:
+            return place.machine
+        raise place.failure or RequestError(
+            ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{partition.identity} is being closed: ask again"
+        )
+
+    def gained(self, partition: Partition) -> None:
+        """Load the machine of a partition, unless it runs and can continue; see `LeadershipListener`."""
+        place = self._place_of(partition)
+        if place.machine is not None:
+            if self._kind.goes_on(place.machine, partition):
+                return
+            self._stop(place)
+        self._begin(place)
+
+    def lost(self, partition: Partition) -> None:
+        """Stop the machine of a partition; see `LeadershipListener`."""
+        if self.has(partition):
+            self._stop(self._places.pop(partition.identity))
+
+    def failed(self, partition: Partition, error: RequestError) -> None:
+        """A running machine cannot continue: stop it, and load it again after a pause."""
+        if self.has(partition):
+            place = self._places[partition.identity]
+            self._stop(place)
+            self._fail(place, error)
+
+    def stop(self) -> None:
+        """Stop all machines and load no more."""
+        self._is_stopped = True
+        places, self._places = self._places, {}
+        for place in places.values():
+            self._stop(place)
+
+    def _place_of(self, partition: Partition) -> _Place[Machine]:
+        place = self._places.get(partition.identity)
+        if place is not None and place.partition is partition:
+            return place
+        if place is not None and place.machine is not None and self._kind.goes_on(place.machine, partition):
+            place.partition = partition
+            return place
+        if place is not None:
+            self._stop(place)
+        made: _Place[Machine] = _Place(partition, Alarm(self._clock, lambda: self._begin(made)), self._retry_ms or 0)
+        if not self._is_stopped:
+            self._places[partition.identity] = made
+        return made
+
+    def _begin(self, place: _Place[Machine]) -> None:
+        """Load a machine. A running load is discarded."""
+        place.retry.cancel()
+        if self._is_stopped:
+            return
+        before, place.loading = place.loading, _Load()
+        self._tasks.start(self._load(place, place.loading))
+        if before is not None:
+            before.end()
+
+    async def _ended(self, loading: _Load, partition: Partition) -> None:
+        def wait(ended: Callable[[RequestError | None], None]) -> Callable[[], None]:
+            late = RequestError(
+                ErrorKind.COORDINATOR_LOADING, f"the log of {partition.identity} is being read: ask again"
+            )
+            time_limit = Alarm(self._clock, lambda: ended(late))
+            time_limit.time_out(_PATIENCE_MS)
+            loading.waiters.append(ended)
+            return time_limit.cancel
+
+        await answered(wait)
+
+    async def _load(self, place: _Place[Machine], loading: _Load) -> None:
+        if place.loading is not loading:  # Another load has replaced this one.
+            return
+        try:
+            machine = await self._kind.load(place.partition)
+        except RequestError as error:
+            if place.loading is loading:
+                self._fail(place, error)
+        else:
+            if place.loading is loading:
+                place.machine, place.failure, place.pause_ms = machine, None, self._retry_ms or 0
+                self.changes_count += 1
+            else:
+                machine.stop()
+        finally:
+            if place.loading is loading:
+                place.loading = None
+            loading.end()
+
+    def _fail(self, place: _Place[Machine], error: RequestError) -> None:
+        if place.failure is None or place.failure.message != error.message:
+            log.warning("%s not loaded partition=%s reason=%s", self._kind.name, place.partition.identity, error)
+        place.failure = error
+        if self._retry_ms is not None:
+            place.retry.after(place.pause_ms)
+            place.pause_ms = min(2 * place.pause_ms, _LONGEST_PAUSE_MS)
+
+    def _stop(self, place: _Place[Machine]) -> None:
+        """Stop the running machine, or discard the running load."""
+        place.retry.cancel()
+        loading, place.loading = place.loading, None
+        if loading is not None:
+            loading.end()
+        machine, place.machine = place.machine, None
+        if machine is not None:
+            self.changes_count += 1
+            machine.stop()

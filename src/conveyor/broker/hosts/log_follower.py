@@ -1,0 +1,97 @@
+"""Keeps a machine up to date with a partition's log: it scans new records, a part in every tick of the event loop.
+
+the high watermark rises -> scan a part -> ... -> up to date
+                            -> a large compressed batch: a thread unpacks it -> continue
+                            -> the log cannot be read: the partition goes offline, or continue after a pause
+"""
+
+from collections.abc import Callable
+
+from conveyor.kernel.alarm import Alarm
+from conveyor.kernel.errors import RequestError, StorageFailure
+from conveyor.kernel.ports import Clock
+from conveyor.log.record_source import StillPacked
+from conveyor.replication.partition import Partition
+
+CallSoon = Callable[[Callable[[], None]], object]
+_PAUSE_MS = 1_000
+
+
+class LogFollower:
+    """See the module's docstring.
+
+    look: scans more records up to an offset; returns whether it reached it. Raises StillPacked, StorageFailure.
+    unpack: unpacks a batch on a thread, then calls back, with an error if that failed. looked: called after every
+    scan that needed no unpacking.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        *,
+        clock: Clock,
+        call_soon: CallSoon,
+        look: Callable[[int], bool],
+        unpack: Callable[[StillPacked, Callable[[RequestError | None], None]], None],
+        looked: Callable[[], None],
+    ) -> None:
+        self._partition = partition
+        self._call_soon = call_soon
+        self._look = look
+        self._unpack = unpack
+        self._looked = looked
+        self._pause = Alarm(clock, self.advance)
+        self._is_busy = False
+        self._is_stopped = False
+
+    def follow(self, partition: Partition) -> None:
+        """Begin, or continue with a partition that has reopened the same log."""
+        self._partition.unwatch(self._rose)
+        self._partition = partition
+        self._rose()
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        self._partition.unwatch(self._rose)
+        self._pause.cancel()
+
+    def advance(self) -> None:
+        """Scan new records, unless a scan is running."""
+        if self._is_busy or self._pause.is_set or self._is_resting:
+            return
+        try:
+            is_done = self._look(self._partition.high_watermark)
+        except StillPacked as packed:
+            self._is_busy = True
+            return self._unpack(packed, self._unpacked)
+        except StorageFailure as failure:
+            self._partition.failed_read(failure)
+            return self._advance_later()
+        if not is_done:
+            self._is_busy = True
+            self._call_soon(self._advance_more)
+        self._looked()
+
+    @property
+    def _is_resting(self) -> bool:
+        return self._is_stopped or self._partition.offline_reason is not None
+
+    def _rose(self) -> None:
+        if not self._is_resting:
+            self._partition.watch(self._rose)
+            self.advance()
+
+    def _advance_more(self) -> None:
+        self._is_busy = False
+        self.advance()
+
+    def _unpacked(self, error: RequestError | None) -> None:
+        self._is_busy = False
+        if error is None:
+            self.advance()
+        else:
+            self._advance_later()
+
+    def _advance_later(self) -> None:
+        if not self._is_resting:
+            self._pause.after(_PAUSE_MS)

@@ -1,0 +1,122 @@
+"""Opens, renames and removes the directories of this broker's partitions. Every method blocks: call it off the loop.
+
+<data-dir>/logs/<topic>-<partition>/                      a partition
+<data-dir>/logs/<topic>-<partition>.<topic id>.deleted    being removed; the next start continues the removal
+<data-dir>/logs/<topic>-<partition>.stray                 not assigned to this broker; kept for manual inspection
+"""
+
+import logging
+from collections.abc import Collection, Iterable
+from itertools import chain, count
+
+import msgspec
+
+from conveyor.cluster.image import ClusterImage, TopicImage
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import NodeId, TopicId
+from conveyor.kernel.ports import Clock, Disk
+from conveyor.log.log import Log
+from conveyor.log.log_probe import LogProbe
+from conveyor.log.partition_directory import PartitionDirectory
+from conveyor.log.recovery.recovery import open_log
+from conveyor.settings.tree import ProducerSettings, TopicSettings
+
+log = logging.getLogger(__name__)
+
+LOGS = "logs"
+_DELETED_SUFFIX = ".deleted"
+_STRAY_SUFFIX = ".stray"
+
+
+class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module's docstring."""
+
+    disk: Disk
+    clock: Clock
+    producers: ProducerSettings
+    probe: LogProbe
+
+    def open(self, topic: TopicImage, number: int, settings: TopicSettings) -> Log | StorageFailure:
+        """Open or create the log of one partition."""
+        try:
+            return open_log(
+                self.disk,
+                _path(topic, number),
+                topic.topic_id,
+                settings,
+                self.producers,
+                self.probe,
+                self.clock.now_ms(),
+            )
+        except StorageFailure as failure:
+            return failure
+
+    def retire(self, partitions: Iterable[tuple[TopicImage, int]]) -> list[str]:
+        """Rename the directories of closed partitions, so that their names become free.
+
+        Returns the new names, for `remove`. If a directory cannot be renamed, the next start sets it aside.
+        """
+        return [retired for topic, number in partitions if (retired := self._retire(topic, number)) is not None]
+
+    def remove(self, directory: str) -> None:
+        """Remove a retired directory. After a failure the next start removes it."""
+        try:
+            self.disk.remove_tree(directory)
+        except StorageFailure as failure:
+            log.warning("directory of a deleted topic stays name=%s: %s", directory, failure)
+
+    def set_strays_aside(self, image: ClusterImage, node_id: NodeId) -> None:
+        """Rename the directories that are not assigned to this broker, and finish deletions. Call before the first
+        `open`.
+
+        A directory belongs to a topic id: after a power cut, a deleted topic's directory may have its successor's name.
+        """
+        owners = {
+            f"{topic.name}-{number}": topic.topic_id
+            for topic in image.topics.values()
+            for number, partition in enumerate(topic.partitions)
+            if node_id in partition.replicas
+        }
+        names = set(self.disk.list(LOGS))
+        for name in sorted(names):
+            owner = owners.get(name)
+            if name.endswith(_DELETED_SUFFIX):
+                self.remove(f"{LOGS}/{name}")
+            elif name.endswith(_STRAY_SUFFIX):
+                continue
+            elif owner is None or self._is_anothers(f"{LOGS}/{name}", owner):
+                kept = _free_name(name, names)
+                log.warning("stray directory name=%s: no topic owns it, kept as %s", name, kept)
+                self.disk.rename(f"{LOGS}/{name}", f"{LOGS}/{kept}")
+                names.add(kept)
+
+    def _retire(self, topic: TopicImage, number: int) -> str | None:
+        name = _path(topic, number)
+        retired = f"{name}.{topic.topic_id.hex}{_DELETED_SUFFIX}"
+        try:
+            if self.disk.exists(name) and not self._is_anothers(name, topic.topic_id):
+                self.disk.rename(name, retired)
+                return retired
+        except StorageFailure as failure:
+            log.warning("directory of a deleted topic stays name=%s: %s", name, failure)
+        return None
+
+    def _is_anothers(self, directory: str, owner: TopicId) -> bool:
+        """Return whether the directory belongs to another topic id.
+
+        An unreadable id counts as the owner's: opening it fails.
+        """
+        try:
+            return PartitionDirectory(self.disk, directory, owner).is_anothers
+        except StorageFailure:
+            return False
+
+
+def _path(topic: TopicImage, number: int) -> str:
+    return f"{LOGS}/{topic.name}-{number}"
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    """Return an unused name for a stray directory."""
+    numbered = chain([name], (f"{name}.{number}" for number in count(2)))
+    return next(f"{each}{_STRAY_SUFFIX}" for each in numbered if f"{each}{_STRAY_SUFFIX}" not in taken)

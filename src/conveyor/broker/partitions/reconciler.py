@@ -1,0 +1,333 @@
+"""Opens, configures and closes this broker's partitions by the newest image. No other code opens or closes them.
+
+    image -> steps (`assignment_steps`) -> close -> open, off the loop -> configure -> assume roles -> tell listeners
+
+One task applies the images in order, so steps for one name never overlap: a topic that is deleted and created again is
+closed and its directory renamed before the name is opened. A step that fails leaves its partition offline with the
+reason; `reopen` retries it in the same task.
+
+A log that was not stopped cleanly may have lost records that a consumer has read. Its leader therefore first proposes a
+new leader epoch. While the store has no space for the epoch, the leader is read-only in the previous epoch;
+`raise_epochs` retries the proposal.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.partitions.inbox_link import link_inbox
+from conveyor.broker.partitions.leadership_changes import LeadershipChanges
+from conveyor.broker.partitions.log_directories import LogDirectories
+from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.tasks import Tasks
+from conveyor.cluster.assignment_diff import Assume, Close, Configure, Open, assignment_steps
+from conveyor.cluster.image import ClusterImage, TopicImage
+from conveyor.cluster.topic_decisions import raised_epochs
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
+from conveyor.log.log import Log
+from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Follower, Leader, Role
+from conveyor.settings.tree import TopicSettings, topic_settings
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+NewPartition = Callable[[TopicPartition, Log, Role], Partition]
+
+
+class _Waiter(NamedTuple):
+    """A caller of `settled`."""
+
+    seq: int
+    done: asyncio.Future[None]
+
+
+class Reconciler:
+    """See the module's docstring. defaults: the settings for topics without settings of their own."""
+
+    def __init__(
+        self,
+        *,
+        metadata: Metadata,
+        partitions: PartitionTable,
+        directories: LogDirectories,
+        new_partition: NewPartition,
+        node_id: NodeId,
+        defaults: TopicSettings,
+        threads: Executor,
+        tasks: Tasks,
+    ) -> None:
+        self.leadership = LeadershipChanges(partitions)
+        self._metadata = metadata
+        self.partitions = partitions
+        self._directories = directories
+        self._new_partition = new_partition
+        self._node_id = node_id
+        self._defaults = self._configured = defaults
+        """The defaults to apply, and those that the open partitions have."""
+        self._threads = threads
+        self._tasks = tasks
+        self._applied = ClusterImage(seq=-1)
+        self._is_running = False
+        self._is_stopped = False
+        self._waiters: list[_Waiter] = []
+        self._reopening: dict[TopicPartition, asyncio.Future[None]] = {}
+        self._removing: set[asyncio.Event] = set()
+        self._epochs_due: dict[tuple[TopicId, int], LeaderEpoch] = {}
+        """The leader epochs, by topic id and partition, in which appends are not allowed; see the module's docstring.
+        """
+
+    async def start(self) -> None:
+        """Open all partitions assigned to this broker. Raises StorageFailure."""
+        await self._off_loop(self._directories.set_strays_aside, self._metadata.image, self._node_id)
+        self._metadata.listen(self._observe)
+        await self.settled(self._metadata.image.seq)
+
+    async def settled(self, seq: int) -> None:
+        """Return once this broker has applied the image of this number or a later one.
+
+        Raises RequestError when the broker stops.
+        """
+        if self._applied.seq < seq:
+            self._check_running()
+            self._wake()
+            waiter = _Waiter(seq, asyncio.get_running_loop().create_future())
+            self._waiters.append(waiter)
+            await waiter.done
+
+    async def opened(self, topic: TopicImage) -> None:
+        """Return once this broker has applied this image of a topic, or a later one."""
+        if self._applied.topics.get(topic.name) is not topic:
+            await self.settled(self._metadata.image.seq)
+
+    async def removed(self) -> None:
+        """Return once the directories of all partitions closed so far are removed."""
+        for removed in list(self._removing):
+            await removed.wait()
+
+    async def reopen(self, identity: TopicPartition) -> None:
+        """Reopen a partition whose failure may have passed. Returns once that has succeeded or failed."""
+        self._check_running()
+        if identity not in self._reopening:
+            self._reopening[identity] = asyncio.get_running_loop().create_future()
+        reopened = self._reopening[identity]
+        self._wake()
+        await asyncio.shield(reopened)  # Other callers may wait for it as well.
+
+    async def raise_epochs(self) -> None:
+        """Store the leader epochs that are due, if the store has space now."""
+        if not self._epochs_due:
+            return
+        due = dict(self._epochs_due)
+        with suppress(RequestError):
+            await self._metadata.propose(lambda image: raised_epochs(image, due, self._node_id))
+            for key in due:
+                self._epochs_due.pop(key, None)
+
+    def use(self, defaults: TopicSettings) -> None:
+        """Apply these defaults to topics without settings of their own, after the inboxes that they need are open."""
+        self._defaults = defaults
+        if self._applied.seq >= 0:
+            self._wake()
+
+    def stop(self) -> None:
+        """Open and close no more partitions, and release all waiting callers. The next start continues."""
+        self._is_stopped = True
+        self._give_up()
+        for removed in self._removing:
+            removed.set()
+
+    def close(self) -> None:
+        """Flush and seal every log. Blocks.
+
+        A log whose next leader epoch is not stored stays unsealed: the next start must see that the epoch is due.
+        """
+        for partition in self.partitions:
+            if partition.offline_reason is not None:
+                continue
+            if isinstance(partition.role, Leader) and partition.role.is_read_only:
+                partition.log.abandon()
+            else:
+                try:
+                    partition.log.close()
+                except StorageFailure as failure:
+                    partition.go_offline(failure)
+
+    def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
+        """End what is deleted at once, also while the task is busy: another topic may have the name before its turn."""
+        if old.names_by_id is not new.names_by_id:
+            for topic_id in old.names_by_id.keys() - new.names_by_id.keys():
+                topic = old.topics[old.names_by_id[topic_id]]
+                for number in range(len(topic.partitions)):
+                    self._end(TopicPartition(topic.name, number), "its topic was deleted")
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._is_running and not self._is_stopped:
+            self._is_running = True
+            self._tasks.start(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._is_behind or self._reopening:
+                await self._apply(self._metadata.image)
+        except (asyncio.CancelledError, Exception):
+            self._give_up()
+            raise
+        finally:
+            self._is_running = False
+
+    def _give_up(self) -> None:
+        """Release all waiting callers, because the broker stops or has met a bug."""
+        for done in (*(waiter.done for waiter in self._waiters), *self._reopening.values()):
+            if not done.done():
+                done.set_exception(_is_stopping())
+        self._waiters, self._reopening = [], {}
+
+    def _check_running(self) -> None:
+        if self._is_stopped:
+            raise _is_stopping()
+
+    @property
+    def _is_behind(self) -> bool:
+        return self._applied is not self._metadata.image or self._configured is not self._defaults
+
+    async def _apply(self, image: ClusterImage) -> None:
+        """Apply this image and the newest defaults, and reopen the requested partitions."""
+        defaults = self._defaults
+        steps = assignment_steps(self._applied, image, self._node_id)
+        reopening = list(self._reopening)
+        await self._close([step for step in steps if isinstance(step, Close)])
+        to_open = [(step.topic, step.number) for step in steps if isinstance(step, Open)]
+        await self._open(to_open + self._to_reopen(image, reopening), defaults)
+        for step in steps:
+            if isinstance(step, Configure):
+                self._configure(step.topic, defaults)
+            elif isinstance(step, Assume):
+                self._assume(step.topic, step.number)
+        if self._configured is not defaults:
+            for topic in image.topics.values():
+                self._configure(topic, defaults)
+        self._applied, self._configured = image, defaults
+        self.leadership.tell()
+        self._release(reopening)
+
+    def _release(self, reopened: Sequence[TopicPartition]) -> None:
+        ready = [waiter.done for waiter in self._waiters if waiter.seq <= self._applied.seq]
+        self._waiters = [waiter for waiter in self._waiters if waiter.seq > self._applied.seq]
+        for done in ready + [self._reopening.pop(identity) for identity in reopened]:
+            if not done.done():
+                done.set_result(None)
+
+    async def _close(self, steps: Sequence[Close]) -> None:
+        """End partitions, rename their directories, and remove those directories in a separate task."""
+        if not steps:
+            return
+        for step in steps:
+            reason = "its topic was deleted" if step.is_deleted else "other brokers hold it"
+            self._end(TopicPartition(step.topic.name, step.number), reason)
+        closed = [(step.topic, step.number) for step in steps]
+        retired = await self._off_loop(self._directories.retire, closed)
+        removed = asyncio.Event()
+        self._removing.add(removed)
+        self._tasks.start(self._remove(retired, removed))
+
+    def _end(self, identity: TopicPartition, reason: str) -> None:
+        partition = self.partitions.remove(identity)
+        if partition is not None:
+            partition.end(reason)
+            self.leadership.closed(identity)
+
+    async def _remove(self, directories: Sequence[str], removed: asyncio.Event) -> None:
+        for directory in directories:
+            await self._off_loop(self._directories.remove, directory)
+        self._removing.discard(removed)
+        removed.set()
+
+    def _to_reopen(self, image: ClusterImage, identities: Sequence[TopicPartition]) -> list[tuple[TopicImage, int]]:
+        """Return the requested partitions that still exist and may still be reopened."""
+        topics = {identity: image.topics.get(identity.topic) for identity in identities}
+        return [
+            (topic, number)
+            for (name, number), topic in topics.items()
+            if topic is not None and self.partitions.may_return(name, number)
+        ]
+
+    async def _open(self, opening: Sequence[tuple[TopicImage, int]], defaults: TopicSettings) -> None:
+        """Open logs off the loop, raise the leader epochs where required, then serve the partitions."""
+        if not opening:
+            return
+        logs = await self._off_loop(self._open_logs, opening, defaults)
+        for (topic, number), opened in zip(opening, logs, strict=True):
+            was_served = self.partitions.get(topic.name, number) is not None
+            if isinstance(opened, Log) and not opened.was_stopped_cleanly and not was_served:
+                self._epochs_due[topic.topic_id, number] = topic.partitions[number].leader_epoch
+        await self.raise_epochs()
+        if self._epochs_due:
+            log.warning("leader epochs not stored partitions=%d: read-only until they are", len(self._epochs_due))
+        for (topic, number), opened in zip(opening, logs, strict=True):
+            self._put(self._newest(topic), number, opened)
+        for topic, number in opening:
+            link_inbox(self.partitions, topic.name, number)
+
+    def _open_logs(
+        self, opening: Sequence[tuple[TopicImage, int]], defaults: TopicSettings
+    ) -> list[Log | StorageFailure]:
+        """Blocks."""
+        settings = {topic.name: topic_settings(defaults, topic.config) for topic, _ in opening}
+        return [self._directories.open(topic, number, settings[topic.name]) for topic, number in opening]
+
+    def _newest(self, topic: TopicImage) -> TopicImage:
+        """Return the topic's newest image, or the given one if the topic was deleted."""
+        return self._metadata.image.topic_by_id(topic.topic_id) or topic
+
+    def _put(self, topic: TopicImage, number: int, opened: Log | StorageFailure) -> None:
+        identity = TopicPartition(topic.name, number)
+        is_again = self.partitions.has(*identity) or self.partitions.unopened(*identity) is not None
+        if isinstance(opened, StorageFailure):
+            return self.partitions.put_unopened(identity, opened)
+        partition = self._new_partition(identity, opened, self._role(topic, number))
+        self.partitions.put(partition)
+        self.leadership.changed(identity)
+        if is_again:
+            log.info("partition online again partition=%s log_end_offset=%d", identity, opened.log_end_offset)
+
+    def _assume(self, topic: TopicImage, number: int) -> None:
+        partition = self.partitions.get(topic.name, number)
+        if partition is None:
+            return
+        before, role = partition.role, self._role(topic, number)
+        if role.epoch >= before.epoch:  # Otherwise a newer image has opened it.
+            partition.assume(role)
+        if partition.role.epoch > before.epoch:
+            self.leadership.changed(partition.identity)
+
+    def _role(self, topic: TopicImage, number: int) -> Role:
+        partition = topic.partitions[number]
+        if partition.leader != self._node_id:
+            return Follower(leader=partition.leader, epoch=partition.leader_epoch)
+        is_read_only = self._epochs_due.get((topic.topic_id, number)) == partition.leader_epoch
+        return Leader(
+            leader=partition.leader, epoch=partition.leader_epoch, isr=partition.isr, is_read_only=is_read_only
+        )
+
+    def _configure(self, topic: TopicImage, defaults: TopicSettings) -> None:
+        """Apply a topic's settings to its partitions."""
+        settings = topic_settings(defaults, topic.config)
+        for number in range(len(topic.partitions)):
+            partition = self.partitions.get(topic.name, number)
+            if partition is not None:
+                partition.log.topic = settings
+                link_inbox(self.partitions, topic.name, number)
+
+    async def _off_loop(self, work: Callable[..., Result], *arguments: object) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+
+def _is_stopping() -> RequestError:
+    return RequestError(ErrorKind.METADATA_UNAVAILABLE, "the broker is stopping")

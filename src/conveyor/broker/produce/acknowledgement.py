@@ -1,0 +1,76 @@
+"""The last stage: answers a publisher when its batches are as durable as it requested.
+
+acks 0: no answer. 1: written (page cache). -1, all: the high watermark has passed the batches.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ids import NO_TIMESTAMP
+from conveyor.log.log import AppendInfo
+from conveyor.records.timestamps import stamps_records
+from conveyor.replication.partition import Partition
+
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+
+
+class Published(msgspec.Struct):
+    """The result of one batch: its place, or the error. append_timestamp_ms: -1 unless the topic stamps records.
+
+    error: a `RefusedRecords` names the refused records. log_start_offset: -1 if the partition does not exist.
+    duplicates: by index in the batch, the place of the original of each record dropped as a duplicate.
+    inbox_offset: the place in the partition's inbox, if the batch (and `duplicates`) is there. `base_offset` is then
+    -1, because each record gets its offset when it is due.
+    """
+
+    error: RequestError | None = None
+    base_offset: int = -1
+    append_timestamp_ms: int = NO_TIMESTAMP
+    log_start_offset: int = -1
+    duplicates: Mapping[int, int] | None = None
+    inbox_offset: int = -1
+
+
+Finished = Callable[[Sequence[Published]], None]
+
+
+class PendingRequest:
+    """A request, answered when all its batches are settled. Its construction counts as one more pending batch."""
+
+    __slots__ = ("_finished", "_open", "acks", "deduplicates", "results")
+
+    def __init__(self, count: int, acks: int, deduplicates: bool, finished: Finished) -> None:
+        self.acks = acks
+        self.deduplicates = deduplicates
+        self.results = [Published() for _ in range(count)]
+        self._open = count + 1
+        self._finished = finished
+
+    def settle_when_safe(self, result: Published, partition: Partition, into: Partition, info: AppendInfo) -> None:
+        """A batch was appended: settle it once it is as durable as `acks` demands."""
+        if into is not partition:
+            result.inbox_offset = info.first_offset
+        else:
+            result.base_offset = info.first_offset
+            if stamps_records(partition.log.topic):
+                result.append_timestamp_ms = info.append_timestamp_ms
+        if self.acks == ACKS_ALL:
+            into.when_committed(info.last_offset + 1, partial(self.settle, result))
+        elif self.acks == ACKS_LEADER:
+            into.when_written(info.last_offset + 1, partial(self.settle, result))
+        else:
+            self.settle_one()
+
+    def settle(self, result: Published, error: RequestError | None) -> None:
+        if error is not None:
+            result.error = error
+            result.base_offset = -1
+        self.settle_one()
+
+    def settle_one(self) -> None:
+        self._open -= 1
+        if self._open == 0:
+            self._finished(self.results)

@@ -1,0 +1,77 @@
+"""A message to publish and its result; the choice of its partition and its size in a batch."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.records.checked_batch import CheckedBatch, own_batch
+from conveyor.records.message_attributes import LAST_TIME_MS
+from conveyor.records.partitioner import partition_for_key
+from conveyor.records.record import Header, encode_batch
+
+_RECORD_BYTES = 40
+"""The maximum size of a record besides its key, value and headers, and of each header besides its name and value."""
+
+
+class OutgoingMessage(NamedTuple):
+    """A message to publish. Without a partition, the key determines it, then `conveyor-dedup-id`. The default time is
+    now.
+
+    Headers contain its queue attributes, such as a delay: see `conveyor.records.message_attributes`.
+    """
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[Header, ...] = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+class PublishedMessage(NamedTuple):
+    """The place of a published message. duplicate: the topic already had a message with this `conveyor-dedup-id` there.
+
+    offset: -1 for a message in an inbox (`delay.enable`), which gets its offset when it is due.
+    """
+
+    message_id: str
+    partition: int
+    offset: int
+    duplicate: bool
+
+
+def check_outgoing(topic: str, message: OutgoingMessage, partition_count: int) -> RequestError | None:
+    """Return why a message cannot be published; None if it can be."""
+    if message.partition is not None and not 0 <= message.partition < partition_count:
+        reason = f"topic '{topic}' has partitions 0 to {partition_count - 1}, not {message.partition}"
+        return RequestError(ErrorKind.INVALID_REQUEST, reason)
+    if message.timestamp_ms is not None and not 0 <= message.timestamp_ms <= LAST_TIME_MS:
+        reason = f"timestamp {message.timestamp_ms} is not within 0 to {LAST_TIME_MS} ms since 1970"
+        return RequestError(ErrorKind.INVALID_REQUEST, reason)
+    return None
+
+
+def choose_partition(
+    message: OutgoingMessage, dedup_id: bytes | None, partition_count: int, keyless_partition: int
+) -> int:
+    """Return the partition of a message. keyless_partition: for one without partition, key and deduplication id."""
+    if message.partition is not None:
+        return message.partition
+    key = message.key if message.key is not None else dedup_id
+    return keyless_partition if key is None else partition_for_key(key, partition_count)
+
+
+def max_size_bytes(message: OutgoingMessage) -> int:
+    """Return the most bytes that a message occupies in an uncompressed batch."""
+    size = len(message.key or b"") + len(message.value or b"") + _RECORD_BYTES
+    if message.headers:
+        size += sum(len(name) + len(name) + len(value or b"") + _RECORD_BYTES for name, value in message.headers)
+    return size
+
+
+def encode_messages(messages: Sequence[OutgoingMessage], now_ms: int) -> CheckedBatch:
+    """Return one batch of messages. now_ms: the timestamp of messages without one."""
+    records = [
+        (now_ms if message.timestamp_ms is None else message.timestamp_ms, message.key, message.value, message.headers)
+        for message in messages
+    ]
+    return own_batch(encode_batch(records))

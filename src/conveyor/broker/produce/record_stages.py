@@ -1,0 +1,62 @@
+"""The stages of a batch whose records are inspected, between its route and its append, in this order:
+
+    unpack -> look at records -> de-duplicate -> recompress
+
+Pure: they run on the event loop for small batches, and on a thread for all others.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from conveyor.broker.produce.deduplication import leave_out_known
+from conveyor.broker.produce.recompression import recompress
+from conveyor.broker.produce.record_demands import check_demands, check_marked_size, may_have_delays
+from conveyor.queues.messages.dedup import DedupIndex, KnownId, has_ids
+from conveyor.records.checked_batch import CheckedBatch
+from conveyor.records.compression import MAX_UNPACKED_BYTES
+from conveyor.records.record import unpack_records
+from conveyor.settings.tree import TopicSettings
+
+_NONE: Mapping[int, int] = MappingProxyType({})
+
+
+class RoutedBatch(NamedTuple):
+    """A batch, and the demands of the partition that it is appended to.
+
+    is_delayed: the batch goes to an inbox, which reads its delays. ids: the known ids; None if ids are not checked.
+    drops_known: drop records with known ids; otherwise keep all records and register their ids.
+    """
+
+    batch: CheckedBatch
+    topic: TopicSettings
+    now_ms: int
+    is_delayed: bool
+    ids: DedupIndex | None
+    drops_known: bool
+
+
+class StagedBatch(NamedTuple):
+    """A batch ready to append; None if all its records are duplicates. For the other fields see `Deduplicated`."""
+
+    batch: CheckedBatch | None
+    duplicates: Mapping[int, int] = _NONE
+    repeats: Mapping[int, int] = _NONE
+    fresh: tuple[KnownId, ...] = ()
+
+
+def run_record_stages(routed: RoutedBatch, limit_bytes: int = MAX_UNPACKED_BYTES) -> StagedBatch:
+    """Run the stages. Raises UnreadableBatch (also for content above the limit), RefusedRecords, RequestError."""
+    batch, topic, now_ms = routed.batch, routed.topic, routed.now_ms
+    header = batch.header
+    content = unpack_records(header, batch.content, limit_bytes)
+    has_delays = routed.is_delayed and may_have_delays(content)
+    ids = routed.ids if routed.ids is not None and has_ids(content) else None
+    check_demands(header, content, topic, now_ms, has_delays=has_delays)
+    if has_delays or ids is not None:
+        check_marked_size(header, content, topic, has_delays=has_delays)
+    if ids is None:
+        return StagedBatch(recompress(batch, header, content, topic))
+    left = leave_out_known(header, content, ids, topic, now_ms, drops_known=routed.drops_known)
+    new = None if left.content is None else recompress(batch, left.header, left.content, topic)
+    return StagedBatch(new, left.duplicates, left.repeats, left.fresh)

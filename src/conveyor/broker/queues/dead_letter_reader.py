@@ -1,0 +1,121 @@
+"""The dead letters of a subscription: which there are, by the subscription's own state, and their copies.
+
+The subscription's state decides which dead letters still count; the copies in the dead-letter topic show their content.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import islice
+
+from conveyor.broker.fetch.message_browser import MessageBrowser
+from conveyor.broker.hosts.queue_partition import QueuePartition
+from conveyor.broker.hosts.queue_partitions import QueuePartitions
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.metadata.subscriptions import Subscriptions
+from conveyor.broker.queues.dead_letter_copies import DeadLetter, DeadLetterCopies, Place
+from conveyor.broker.topics.topics import Topics
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.range_set import RangeSet
+from conveyor.queues.subscription.filters import Filter, FilterFailure
+from conveyor.queues.subscription.policy import Subscription
+from conveyor.records.message import is_message_id, parse_message_id
+
+
+class DeadLetterReader:
+    """See the module's docstring. Every method raises RequestError."""
+
+    def __init__(
+        self,
+        *,
+        metadata: Metadata,
+        topics: Topics,
+        subscriptions: Subscriptions,
+        partitions: QueuePartitions,
+        browser: MessageBrowser,
+    ) -> None:
+        self._metadata = metadata
+        self._topics = topics
+        self._subscriptions = subscriptions
+        self._partitions = partitions
+        self._browser = browser
+
+    async def copies(self, subscription: Subscription) -> DeadLetterCopies:
+        """The copies in the dead-letter topic that the subscription has now."""
+        """The copies in the dead-letter topic that the subscription has now."""
+        partitions = await self.load(subscription)
+        topic = self._metadata.image.topics.get(self._subscriptions.current(subscription).policy.dead_letter_topic)
+        return DeadLetterCopies(subscription, partitions, topic, self._browser)
+
+    async def count(self, subscription: Subscription) -> int:
+        """The number of dead letters that were neither redriven nor dropped."""
+        partitions = await self.load(subscription)
+        return sum(dead_offsets(subscription, partition).count for partition in partitions)
+
+    async def load(self, subscription: Subscription) -> list[QueuePartition]:
+        """The queue partitions of the subscription's topic. Fails if the subscription was deleted."""
+        self.check(subscription)
+        partitions = await self._partitions.load(subscription.topic)
+        self.check(subscription)
+        return partitions
+
+    def check(self, subscription: Subscription) -> None:
+        """Raises RequestError if the subscription or its topic was deleted, even if another one has its name now."""
+        self._subscriptions.current(subscription)
+        if self._topics.existing(subscription.topic).topic_id != subscription.topic_id:
+            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{subscription.topic}' was deleted")
+
+    async def matching(
+        self, subscription: Subscription, expression: str, message_ids: Sequence[str] | None
+    ) -> AsyncIterator[DeadLetter]:
+        """The dead letters whose copies match a filter. message_ids: of their originals; None for all."""
+        wanted, copies = Filter(expression), await self.copies(subscription)
+        async for letter in copies.all() if message_ids is None else copies.of(_places(message_ids)):
+            if matches(wanted, letter):
+                yield letter
+
+
+def dead_portions(
+    subscription: Subscription, partition: QueuePartition, message_ids: Sequence[str] | None, at_once: int
+) -> Iterator[tuple[int, ...]]:
+    """The offsets of a partition's dead letters in portions: of all, or of those among `message_ids`.
+
+    Dead letters that are added while the portions are consumed are left out.
+    """
+    end = int(partition.messages.high_watermark)
+    wanted = None if message_ids is None else _offsets(partition, message_ids)
+    start = 0
+    while True:
+        dead = dead_offsets(subscription, partition)
+        if wanted is None:
+            found = dead.members(start, end)
+        else:
+            found = (offset for offset in wanted if offset >= start and offset in dead)
+        portion = tuple(islice(found, at_once))
+        if not portion:
+            return
+        yield portion
+        start = portion[-1] + 1
+
+
+def _offsets(partition: QueuePartition, message_ids: Sequence[str]) -> list[int]:
+    return sorted(offset for number, offset in _places(message_ids) if number == partition.number)
+
+
+def dead_offsets(subscription: Subscription, partition: QueuePartition) -> RangeSet:
+    """The offsets of a partition's dead letters."""
+    queue = partition.machine.queue(subscription.id)
+    return RangeSet() if queue is None else queue.progress.dead
+
+
+def _places(message_ids: Sequence[str]) -> set[Place]:
+    """The places that ids name; malformed ids are left out."""
+    return {parse_message_id(message_id) for message_id in message_ids if is_message_id(message_id)}
+
+
+def matches(wanted: Filter | None, letter: DeadLetter) -> bool:
+    """Whether a dead letter passes a filter. Raises RequestError (INVALID_FILTER) if the filter fails on it."""
+    try:
+        return wanted is None or wanted.matches(letter.message)
+    except FilterFailure as failure:
+        raise RequestError(
+            ErrorKind.INVALID_FILTER, f"the filter fails on dead letter '{letter.message.message_id}': {failure}"
+        ) from failure

@@ -1,0 +1,165 @@
+"""Redriving and dropping dead letters.
+
+Redriving delivers the original message again, to its subscription alone. If the original is gone from its log, the copy
+is published to the topic for that subscription alone.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from conveyor.broker.answers import pause
+from conveyor.broker.hosts.queue_partition import QueuePartition
+from conveyor.broker.metadata.subscriptions import Subscriptions
+from conveyor.broker.produce.message_publisher import MessagePublisher
+from conveyor.broker.produce.outgoing_message import OutgoingMessage
+from conveyor.broker.queues.dead_letter_copies import DeadLetter
+from conveyor.broker.queues.dead_letter_reader import DeadLetterReader, dead_portions
+from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ports import Clock
+from conveyor.queues.queue_commands import DropDeadLetters, Redeliver
+from conveyor.queues.subscription.policy import Subscription
+from conveyor.records import message_attributes
+
+_AT_ONCE = 500
+_PORTION_SECONDS = 0.1
+"""With a rate, dead letters are redriven in portions of this duration."""
+
+Progress = Callable[[int, int], None]
+"""Called with the number of dead letters redriven so far, and their total."""
+
+
+class DeadLetterRedrive:
+    """See the module's docstring. Every method raises RequestError."""
+
+    def __init__(
+        self, *, subscriptions: Subscriptions, reader: DeadLetterReader, publisher: MessagePublisher, clock: Clock
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._reader = reader
+        self._publisher = publisher
+        self._clock = clock
+
+    async def redrive(
+        self,
+        name: str,
+        filter: str | None = None,  # noqa: A002
+        message_ids: Sequence[str] | None = None,
+        rate: float | None = None,
+        progress: Progress | None = None,
+    ) -> int:
+        """Deliver dead letters again: all of them, or only those that match a filter and ids of original messages.
+
+        rate: the most per second. Returns how many were redriven.
+        """
+        subscription = self._subscriptions.existing(name)
+        total, done = await self._reader.count(subscription), 0
+        portion = _AT_ONCE if rate is None else max(1, min(_AT_ONCE, int(rate * _PORTION_SECONDS)))
+        started_ms = self._clock.steady_ms()
+        async for redriven in self._redriven(subscription, filter, message_ids, portion):
+            done += redriven
+            if progress is not None:
+                progress(done, total)
+            if rate is not None:
+                await self._sleep_until(started_ms + int(1000 * done / rate))
+        return done
+
+    async def drop(
+        self,
+        name: str,
+        filter: str | None = None,  # noqa: A002
+        message_ids: Sequence[str] | None = None,
+    ) -> int:
+        """Settle dead letters without delivering them. Their copies stay in the dead-letter topic. Returns how many."""
+        subscription = self._subscriptions.existing(name)
+        dropped = 0
+        if filter is not None:
+            async for letters in _portions(self._reader.matching(subscription, filter, message_ids), _AT_ONCE):
+                for partition, originals in await self._by_partition(subscription, letters):
+                    await partition.ask(DropDeadLetters(subscription=subscription.id, offsets=tuple(originals)))
+                dropped += len(letters)
+            return dropped
+        for partition in await self._reader.load(subscription):
+            for offsets in dead_portions(subscription, partition, message_ids, _AT_ONCE):
+                await partition.ask(DropDeadLetters(subscription=subscription.id, offsets=offsets))
+                dropped += len(offsets)
+        return dropped
+
+    async def _redriven(
+        self,
+        subscription: Subscription,
+        expression: str | None,
+        message_ids: Sequence[str] | None,
+        at_once: int,
+    ) -> AsyncIterator[int]:
+        """Redrive one portion per step and yield the number of its dead letters."""
+        if expression is not None:
+            async for letters in _portions(self._reader.matching(subscription, expression, message_ids), at_once):
+                await self._redrive(subscription, letters)
+                yield len(letters)
+            return
+        for partition in await self._reader.load(subscription):
+            for offsets in dead_portions(subscription, partition, message_ids, at_once):
+                gone = await partition.ask(Redeliver(subscription=subscription.id, offsets=offsets))
+                yield len(offsets) - len(gone) + await self._redeliver_copies(subscription, partition, gone)
+
+    async def _redrive(self, subscription: Subscription, letters: Sequence[DeadLetter]) -> None:
+        for partition, originals in await self._by_partition(subscription, letters):
+            gone = await partition.ask(Redeliver(subscription=subscription.id, offsets=tuple(originals)))
+            await self._republish(subscription, partition, [originals[offset] for offset in gone])
+
+    async def _redeliver_copies(
+        self, subscription: Subscription, partition: QueuePartition, offsets: Sequence[int]
+    ) -> int:
+        """Deliver the copies of dead letters whose originals are gone. Returns how many copies were found."""
+        if not offsets:
+            return 0
+        copies = await self._reader.copies(subscription)
+        letters = [letter async for letter in copies.of({(partition.number, offset) for offset in offsets})]
+        await self._republish(subscription, partition, letters)
+        return len(letters)
+
+    async def _republish(
+        self, subscription: Subscription, partition: QueuePartition, letters: Sequence[DeadLetter]
+    ) -> None:
+        """Publish the copies of dead letters whose originals are gone from their log, for this subscription alone."""
+        if not letters:
+            return
+        self._reader.check(subscription)  # `publish` may create the topic, but looks for it before its first await.
+        copies = [_republished(subscription, each) for each in letters]
+        for result in await self._publisher.publish(subscription.topic, copies):
+            if isinstance(result, RequestError):
+                raise result
+        offsets = tuple(each.message.offset for each in letters)
+        await partition.ask(DropDeadLetters(subscription=subscription.id, offsets=offsets))
+
+    async def _by_partition(
+        self, subscription: Subscription, letters: Sequence[DeadLetter]
+    ) -> list[tuple[QueuePartition, dict[int, DeadLetter]]]:
+        """Dead letters by the partition and offset of their originals."""
+        partitions = await self._reader.load(subscription)
+        found: dict[int, dict[int, DeadLetter]] = {}
+        for letter in letters:
+            found.setdefault(letter.message.partition, {})[letter.message.offset] = letter
+        return [(partitions[number], originals) for number, originals in found.items()]
+
+    async def _sleep_until(self, time_ms: int) -> None:
+        left_ms = time_ms - self._clock.steady_ms()
+        if left_ms > 0:
+            await pause(self._clock, left_ms)
+
+
+async def _portions(letters: AsyncIterator[DeadLetter], size: int) -> AsyncIterator[list[DeadLetter]]:
+    portion: list[DeadLetter] = []
+    async for letter in letters:
+        portion.append(letter)
+        if len(portion) == size:
+            yield portion
+            portion = []
+    if portion:
+        yield portion
+
+
+def _republished(subscription: Subscription, letter: DeadLetter) -> OutgoingMessage:
+    names = {message_attributes.ONLY_FOR, *message_attributes.DEAD_HEADERS}
+    kept = tuple(each for each in letter.message.headers if each[0] not in names)
+    addressee = (message_attributes.ONLY_FOR, subscription.name.encode())
+    return OutgoingMessage(value=letter.message.value, key=letter.message.key, headers=(*kept, addressee))

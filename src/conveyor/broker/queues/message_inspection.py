@@ -1,0 +1,81 @@
+"""Looking at messages without a lease: by id, by subscription, and their state in each subscription."""
+
+from conveyor.broker.fetch.message_browser import MessageBrowser
+from conveyor.broker.hosts.queue_partition import QueuePartition
+from conveyor.broker.metadata.subscriptions import Subscriptions
+from conveyor.broker.queues.delayed_messages import DelayedMessages
+from conveyor.broker.queues.message_targets import numbered, parse_place
+from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
+from conveyor.broker.topics.topics import Topics
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ports import Clock
+from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES, Peeked, message_state, peek
+from conveyor.queues.queue_commands import MessageState
+from conveyor.records.message import Message, is_waiting_id
+
+
+class MessageInspection:
+    """See the module's docstring. Every method raises RequestError."""
+
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        subscriptions: Subscriptions,
+        partitions: SubscribedPartitions,
+        browser: MessageBrowser,
+        delayed_messages: DelayedMessages,
+        clock: Clock,
+    ) -> None:
+        self._topics = topics
+        self._subscriptions = subscriptions
+        self._partitions = partitions
+        self._browser = browser
+        self._delayed_messages = delayed_messages
+        self._clock = clock
+
+    async def get(self, topic: str, message_id: str) -> Message:
+        """One message, also one that waits in an inbox. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""
+        if is_waiting_id(message_id):
+            return await self._delayed_messages.get(topic, message_id)
+        return await self._browser.get(topic, message_id)
+
+    async def peek(self, name: str, max_messages: int) -> list[Peeked]:
+        """The first unsettled messages of each partition, by offset; fewer than `max_messages` if they are large."""
+        subscription = self._subscriptions.existing(name)
+        found: list[Peeked] = []
+        left_bytes = MAX_PEEKED_BYTES
+        for partition in await self._partitions.committed(subscription):
+            queue = partition.machine.queue(subscription.id)
+            if queue is not None and len(found) < max_messages and left_bytes > 0:
+                end, now_ms = partition.messages.high_watermark, self._clock.now_ms()
+                with partition.reading():
+                    peeked = peek(queue, partition.source, end, max_messages - len(found), now_ms, left_bytes)
+                left_bytes -= sum(message.message.weight_bytes for message in peeked)
+                found += peeked
+        return found
+
+    async def message_states(self, topic: str, message_id: str) -> dict[str, MessageState]:
+        """The state of a message in each subscription of its topic, by the subscription's name."""
+        self._topics.existing(topic)
+        subscriptions = self._subscriptions.all(topic)
+        if is_waiting_id(message_id):
+            return {subscription.name: MessageState("delayed") for subscription in subscriptions}
+        number, offset = parse_place(message_id)
+        states: dict[str, MessageState] = {}
+        for subscription in subscriptions:
+            partition = numbered(await self._partitions.ready(subscription), number, topic)
+            message = _read(partition, offset)
+            if message is None:
+                raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' has no message '{message_id}'")
+            queue = partition.machine.queue(subscription.id)
+            if queue is not None:
+                is_cancelled = offset in partition.machine.cancelled
+                state = message_state(queue, message, self._clock.now_ms())
+                states[subscription.name] = MessageState("cancelled") if is_cancelled else state
+        return states
+
+
+def _read(partition: QueuePartition, offset: int) -> Message | None:
+    with partition.reading():
+        return partition.source.get(offset) if offset < partition.messages.high_watermark else None

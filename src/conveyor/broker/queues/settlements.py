@@ -1,0 +1,82 @@
+"""Settling leased messages: acknowledge, fail, extend the lease, or reject to the dead-letter topic.
+
+A target is the ack id of a lease or the id of a message; every target gets a result of its own.
+"""
+
+from collections.abc import Callable, Sequence
+
+from conveyor.broker.answers import all_answered
+from conveyor.broker.metadata.subscriptions import Subscriptions
+from conveyor.broker.queues.message_targets import find_target
+from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.queues.queue_commands import Acknowledge, Extend, NackMessages, Reject, SettleMessages, Target
+from conveyor.queues.subscription.policy import Subscription
+
+MAX_TARGETS = 10_000
+
+Results = list[RequestError | None]
+"""One result for each target, in order: None if it was settled."""
+
+
+class Settlements:
+    """See the module's docstring. Every method raises RequestError if the request as a whole is refused."""
+
+    def __init__(self, subscriptions: Subscriptions, partitions: SubscribedPartitions) -> None:
+        self._subscriptions = subscriptions
+        self._partitions = partitions
+
+    async def ack(self, name: str, targets: Sequence[str]) -> Results:
+        """Acknowledge messages: once this returns they are never delivered to the subscription again."""
+        subscription = self._subscriptions.existing(name)
+        return await self._settle(
+            subscription, targets, lambda found: Acknowledge(subscription=subscription.id, targets=found)
+        )
+
+    async def nack(self, name: str, targets: Sequence[str], delay_ms: int | None) -> Results:
+        """Report failed messages. delay_ms: time until the next delivery; None for the subscription's backoff."""
+        subscription = self._subscriptions.existing(name)
+        return await self._settle(
+            subscription,
+            targets,
+            lambda found: NackMessages(subscription=subscription.id, targets=found, delay_ms=delay_ms),
+        )
+
+    async def extend(self, name: str, targets: Sequence[str], visibility_ms: int) -> Results:
+        """Let the leases of messages end `visibility_ms` from now."""
+        subscription = self._subscriptions.existing(name)
+        return await self._settle(
+            subscription,
+            targets,
+            lambda found: Extend(subscription=subscription.id, targets=found, visibility_ms=visibility_ms),
+        )
+
+    async def reject(self, name: str, targets: Sequence[str], reason: str) -> Results:
+        """Send messages to the dead-letter topic without further deliveries."""
+        subscription = self._subscriptions.existing(name)
+        return await self._settle(
+            subscription, targets, lambda found: Reject(subscription=subscription.id, targets=found, reason=reason)
+        )
+
+    async def _settle(
+        self, subscription: Subscription, texts: Sequence[str], command: Callable[[tuple[Target, ...]], SettleMessages]
+    ) -> Results:
+        if len(texts) > MAX_TARGETS:
+            raise RequestError(ErrorKind.INVALID_REQUEST, f"{len(texts)} messages at once: at most {MAX_TARGETS}")
+        partitions = await self._partitions.ready(subscription)
+        results: Results = [None] * len(texts)
+        by_partition: dict[int, list[tuple[int, Target]]] = {}
+        for index, text in enumerate(texts):
+            found = find_target(subscription, text, len(partitions))
+            if isinstance(found, RequestError):
+                results[index] = found
+            else:
+                by_partition.setdefault(found[0], []).append((index, found[1]))
+        questions = [
+            partitions[number].ask(command(tuple(target for _, target in indexed)))
+            for number, indexed in by_partition.items()
+        ]
+        for indexed, errors in zip(by_partition.values(), await all_answered(questions), strict=True):
+            for (index, _), error in zip(indexed, errors, strict=True):
+                results[index] = error
+        return results

@@ -1,0 +1,60 @@
+"""The queue partitions that serve a subscription: loaded, with the subscription begun in each of them."""
+
+from conveyor.broker.hosts.queue_partition import QueuePartition
+from conveyor.broker.hosts.queue_partitions import QueuePartitions
+from conveyor.broker.metadata.subscriptions import Subscriptions
+from conveyor.broker.partitions.own_writes import wait_for_commits
+from conveyor.broker.topics.topics import Topics
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ports import Clock
+from conveyor.queues.subscription.policy import Subscription
+
+
+class SubscribedPartitions:
+    """Finds the queue partitions for the other modules of this room."""
+
+    def __init__(
+        self, *, topics: Topics, subscriptions: Subscriptions, partitions: QueuePartitions, clock: Clock
+    ) -> None:
+        self._topics = topics
+        self._subscriptions = subscriptions
+        self._partitions = partitions
+        self._clock = clock
+
+    async def ready(self, subscription: Subscription) -> list[QueuePartition]:
+        """The partitions of the subscription's topic, in order. Raises RequestError."""
+        partitions = self._partitions.of(subscription.topic_id)
+        if len(partitions) != len(self._topics.existing(subscription.topic).partitions):
+            partitions = await self._partitions.load(subscription.topic)
+            self._subscriptions.current(subscription)
+        for partition in partitions:
+            if partition.machine.queue(subscription.id) is None:  # The request that created it was cancelled.
+                await self._partitions.begin_subscriptions(partition)
+        return partitions
+
+    async def committed(self, subscription: Subscription) -> list[QueuePartition]:
+        """The same, once every record acknowledged before this call is committed. Raises RequestError."""
+        partitions = await self.ready(subscription)
+        await wait_for_commits([partition.messages for partition in partitions], self._clock)
+        return partitions
+
+    async def served(self, subscription: Subscription) -> list[QueuePartition]:
+        """The same as `ready`. Raises RequestError also if no partition can lease messages to the subscription."""
+        partitions = await self.ready(subscription)
+        fault = self._fault(subscription)
+        if fault is not None:
+            raise RequestError(ErrorKind.INVALID_FILTER, fault)
+        errors = [error for partition in partitions if (error := partition.offline_error()) is not None]
+        if len(errors) == len(partitions):
+            raise errors[0]
+        return partitions
+
+    def faults(self) -> dict[str, str]:
+        """By name, the reason why a subscription is not served although its topic's queues are loaded."""
+        faults = {subscription.name: self._fault(subscription) for subscription in self._subscriptions.all()}
+        return {name: fault for name, fault in faults.items() if fault is not None}
+
+    def _fault(self, subscription: Subscription) -> str | None:
+        partitions = self._partitions.of(subscription.topic_id)
+        queues = [partition.machine.queue(subscription.id) for partition in partitions]
+        return next((queue.fault for queue in queues if queue is not None and queue.fault is not None), None)

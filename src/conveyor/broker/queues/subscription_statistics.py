@@ -1,0 +1,112 @@
+"""Statistics of subscriptions: messages by state, acknowledgements, retries and their rates."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from conveyor.broker.hosts.queue_partition import QueuePartition
+from conveyor.broker.hosts.queue_partitions import QueuePartitions
+from conveyor.broker.metadata.subscriptions import Subscriptions
+from conveyor.broker.queues.queue_rates import QueueRates
+from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
+from conveyor.kernel.ports import Clock
+from conveyor.queues.delivery.inspection import count_messages
+from conveyor.queues.queue_commands import QueueCounts, QueueProbe
+from conveyor.queues.subscription.policy import Subscription
+
+
+class SubscriptionStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a subscription: messages by state, and counts since the broker started.
+
+    depth: messages that could be leased now. delayed: messages that are not due yet or wait for their next delivery.
+    unsettled: all messages that are not settled. acked, retried: counts. ack_rate, retry_rate: per second, over the
+    last minute.
+    """
+
+    depth: int
+    in_flight: int
+    delayed: int
+    dead: int
+    unsettled: int
+    oldest_age_ms: int | None
+    acked: int
+    retried: int
+    ack_rate: float
+    retry_rate: float
+    filter_errors: int
+
+
+class SubscriptionStatistics:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        *,
+        subscriptions: Subscriptions,
+        partitions: QueuePartitions,
+        subscribed: SubscribedPartitions,
+        clock: Clock,
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._partitions = partitions
+        self._subscribed = subscribed
+        self._clock = clock
+        self._rates = QueueRates(clock, partitions.probe)
+        subscriptions.when_added(lambda subscription: self._rates.follow(subscription.id))
+        subscriptions.when_removed(lambda subscription: self._rates.forget(subscription.id))
+
+    def stop(self) -> None:
+        """Sample no more rates."""
+        self._rates.stop()
+
+    async def stats(self, name: str) -> SubscriptionStats:
+        """The statistics of one subscription. Raises RequestError."""
+        subscription = self._subscriptions.existing(name)
+        counts = _total(subscription, await self._subscribed.committed(subscription))
+        probe, now_ms = self._partitions.probe(subscription.id), self._clock.now_ms()
+        ack_rate, retry_rate = self._rates.measure(subscription.id)
+        return SubscriptionStats(
+            depth=counts.available,
+            in_flight=counts.in_flight,
+            delayed=counts.withheld,
+            dead=counts.dead,
+            unsettled=counts.unsettled,
+            oldest_age_ms=None if counts.oldest_ms is None else max(0, now_ms - counts.oldest_ms),
+            acked=probe.acknowledged,
+            retried=probe.retried + probe.expired,
+            ack_rate=ack_rate,
+            retry_rate=retry_rate,
+            filter_errors=probe.filter_errors,
+        )
+
+    def measures(self) -> list[tuple[Subscription, QueueCounts, QueueProbe]]:
+        """The counts and counters of every subscription; partitions that are not loaded count nothing."""
+        return [
+            (
+                subscription,
+                _total(subscription, self._partitions.of(subscription.topic_id)),
+                self._partitions.probe(subscription.id),
+            )
+            for subscription in self._subscriptions.all()
+        ]
+
+
+def _total(subscription: Subscription, partitions: Sequence[QueuePartition]) -> QueueCounts:
+    """The sum over all partitions."""
+    counts = [_counts(partition, subscription.id) for partition in partitions]
+    return QueueCounts(
+        unsettled=sum(count.unsettled for count in counts),
+        available=sum(count.available for count in counts),
+        in_flight=sum(count.in_flight for count in counts),
+        withheld=sum(count.withheld for count in counts),
+        dead=sum(count.dead for count in counts),
+        oldest_ms=min((count.oldest_ms for count in counts if count.oldest_ms is not None), default=None),
+    )
+
+
+def _counts(partition: QueuePartition, subscription: UUID) -> QueueCounts:
+    queue = partition.machine.queue(subscription)
+    if queue is None:
+        return QueueCounts()
+    return count_messages(queue, partition.source, partition.messages.high_watermark)

@@ -1,0 +1,331 @@
+"""The typed changes of the cluster, and the function that applies them to an image.
+
+Each change is one item of an entry in the metadata log (see `metadata_log`), in the order of the decision. Applying a
+change never fails and checks nothing: the decision has checked it against the image before.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from conveyor.cluster.image import (
+    BrokerImage,
+    ClusterImage,
+    ConfigOwner,
+    ConfigScope,
+    PartitionImage,
+    QuotaOwner,
+    ScheduleImage,
+    SubscriptionImage,
+    TopicImage,
+)
+from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class PartitionState(msgspec.Struct, frozen=True, array_like=True):
+    """The stored form of a `PartitionImage`."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+class _Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="change"):
+    """One change. The tag stores its class."""
+
+
+class ClusterNamed(_Change, frozen=True, kw_only=True, tag="cluster"):
+    """The cluster has received its permanent id."""
+
+    cluster_id: str
+
+
+class BrokerRegistered(_Change, frozen=True, kw_only=True, tag="broker"):
+    """A broker serves clients at this address."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class BrokerRemoved(_Change, frozen=True, kw_only=True, tag="broker_removed"):
+    """A broker is no longer part of the cluster."""
+
+    node_id: int
+
+
+class TopicPut(_Change, frozen=True, kw_only=True, tag="topic"):
+    """A topic is created, or its settings or partition count change. Created by `topic_put`."""
+
+    name: str
+    topic_id: UUID
+    config: dict[str, str]
+    partitions: tuple[PartitionState, ...]
+
+
+class TopicRemoved(_Change, frozen=True, kw_only=True, tag="topic_removed"):
+    """A topic is deleted."""
+
+    name: str
+
+
+class PartitionChanged(_Change, frozen=True, kw_only=True, tag="partition"):
+    """The leader, epoch, replicas or in-sync replicas of one partition change. Created by `partition_changed`."""
+
+    topic: str
+    partition: int
+    state: PartitionState
+
+
+class SubscriptionPut(_Change, frozen=True, kw_only=True, tag="subscription"):
+    """A subscription is created, or its policy changes."""
+
+    name: str
+    subscription_id: UUID
+    topic_id: UUID
+    document: str
+
+
+class SubscriptionRemoved(_Change, frozen=True, kw_only=True, tag="subscription_removed"):
+    """A subscription is deleted."""
+
+    name: str
+
+
+class SchedulePut(_Change, frozen=True, kw_only=True, tag="schedule"):
+    """A schedule is created, changed, or has fired."""
+
+    name: str
+    topic_id: UUID
+    document: str
+
+
+class ScheduleRemoved(_Change, frozen=True, kw_only=True, tag="schedule_removed"):
+    """A schedule is deleted."""
+
+    name: str
+
+
+class QuotasPut(_Change, frozen=True, kw_only=True, tag="quotas"):
+    """The new quotas of an entity, by key. An empty mapping removes the entity."""
+
+    entity: QuotaOwner
+    values: dict[str, float]
+
+
+class ConfigPut(_Change, frozen=True, kw_only=True, tag="config"):
+    """The complete settings that were changed at run time for all brokers, a broker or a group."""
+
+    scope: ConfigScope
+    name: str
+    texts: dict[str, str]
+
+
+class ProducerIdsTaken(_Change, frozen=True, kw_only=True, tag="producer_ids"):
+    """A broker has reserved the producer ids below `next_producer_id`."""
+
+    next_producer_id: int
+
+
+Change = (
+    ClusterNamed
+    | BrokerRegistered
+    | BrokerRemoved
+    | TopicPut
+    | TopicRemoved
+    | PartitionChanged
+    | SubscriptionPut
+    | SubscriptionRemoved
+    | SchedulePut
+    | ScheduleRemoved
+    | QuotasPut
+    | ConfigPut
+    | ProducerIdsTaken
+)
+
+
+def topic_put(topic: TopicImage) -> TopicPut:
+    """Return the change that sets a topic to this image of it."""
+    return TopicPut(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        config=dict(topic.config),
+        partitions=tuple(_state(partition) for partition in topic.partitions),
+    )
+
+
+def partition_changed(topic: str, number: int, partition: PartitionImage) -> PartitionChanged:
+    """Return the change that sets a partition to this image of it."""
+    return PartitionChanged(topic=topic, partition=number, state=_state(partition))
+
+
+def whole_image(image: ClusterImage) -> list[Change]:
+    """Return the changes that build an image from an empty one."""
+    changes: list[Change] = [ClusterNamed(cluster_id=image.cluster_id)] if image.cluster_id else []
+    changes += [
+        BrokerRegistered(node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
+        for broker in image.brokers.values()
+    ]
+    changes += map(topic_put, image.topics.values())
+    changes += [
+        SubscriptionPut(
+            name=subscription.name,
+            subscription_id=subscription.subscription_id,
+            topic_id=subscription.topic_id,
+            document=subscription.document,
+        )
+        for subscription in image.subscriptions.values()
+    ]
+    changes += [
+        SchedulePut(name=schedule.name, topic_id=schedule.topic_id, document=schedule.document)
+        for schedule in image.schedules.values()
+    ]
+    changes += [QuotasPut(entity=entity, values=dict(values)) for entity, values in image.quotas.items()]
+    changes += [ConfigPut(scope=scope, name=name, texts=dict(texts)) for (scope, name), texts in image.configs.items()]
+    if image.next_producer_id:
+        changes.append(ProducerIdsTaken(next_producer_id=image.next_producer_id))
+    return changes
+
+
+def fold(image: ClusterImage, changes: Iterable[Change], seq: int) -> ClusterImage:
+    """Return the image after the changes of the entry `seq`."""
+    draft = _Draft(image)
+    for change in changes:
+        _CARRY_OUT[type(change)](draft, change)
+    return draft.image(seq)
+
+
+class _Draft:
+    """An image under construction. Each part is copied at its first change."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+        self._parts: dict[str, Any] = {}
+        self._partitions: dict[str, list[PartitionImage]] = {}
+        """Of topics of which single partitions change: an entry may change all those of a large topic."""
+
+    def put(self, part: str, key: Key, value: Value) -> None:
+        self._of(part)[key] = value
+
+    def remove(self, part: str, key: object) -> None:
+        self._of(part).pop(key, None)
+
+    def set(self, part: str, value: object) -> None:
+        self._parts[part] = value
+
+    def put_topic(self, name: str, topic: TopicImage) -> None:
+        self._partitions.pop(name, None)
+        self.put("topics", name, topic)
+
+    def remove_topic(self, name: str) -> None:
+        self._partitions.pop(name, None)
+        self.remove("topics", name)
+
+    def put_partition(self, name: str, number: int, partition: PartitionImage) -> None:
+        """Leaves out one that is not there."""
+        topic = self._parts.get("topics", self._image.topics).get(name)
+        if topic is not None and 0 <= number < len(topic.partitions):
+            if name not in self._partitions:
+                self._partitions[name] = list(topic.partitions)
+            self._partitions[name][number] = partition
+
+    def image(self, seq: int) -> ClusterImage:
+        for name, partitions in self._partitions.items():
+            topics = self._of("topics")
+            topics[name] = replace(topics[name], partitions=tuple(partitions))
+        parts: dict[str, Any] = {
+            name: MappingProxyType(part) if isinstance(part, dict) else part for name, part in self._parts.items()
+        }
+        if "topics" in parts:
+            names = {topic.topic_id: topic.name for topic in parts["topics"].values()}
+            parts["names_by_id"] = MappingProxyType(names)
+            parts["partition_count"] = sum(len(topic.partitions) for topic in parts["topics"].values())
+        return replace(self._image, seq=seq, **parts)
+
+    def _of(self, part: str) -> dict[Any, Any]:
+        if part not in self._parts:
+            self._parts[part] = dict(getattr(self._image, part))
+        present: dict[Any, Any] = self._parts[part]
+        return present
+
+
+def _put_broker(draft: _Draft, change: BrokerRegistered) -> None:
+    node_id = NodeId(change.node_id)
+    draft.put("brokers", node_id, BrokerImage(node_id=node_id, host=change.host, port=change.port, rack=change.rack))
+
+
+def _put_topic(draft: _Draft, change: TopicPut) -> None:
+    topic = TopicImage(
+        name=change.name,
+        topic_id=TopicId(change.topic_id),
+        config=MappingProxyType(change.config),
+        partitions=tuple(_partition(state) for state in change.partitions),
+    )
+    draft.put_topic(change.name, topic)
+
+
+def _change_partition(draft: _Draft, change: PartitionChanged) -> None:
+    draft.put_partition(change.topic, change.partition, _partition(change.state))
+
+
+def _put_subscription(draft: _Draft, change: SubscriptionPut) -> None:
+    image = SubscriptionImage(
+        name=change.name,
+        subscription_id=change.subscription_id,
+        topic_id=TopicId(change.topic_id),
+        document=change.document,
+    )
+    draft.put("subscriptions", change.name, image)
+
+
+def _put_schedule(draft: _Draft, change: SchedulePut) -> None:
+    image = ScheduleImage(name=change.name, topic_id=TopicId(change.topic_id), document=change.document)
+    draft.put("schedules", change.name, image)
+
+
+def _put_or_remove(draft: _Draft, part: str, key: QuotaOwner | ConfigOwner, values: Mapping[str, Any]) -> None:
+    if values:
+        draft.put(part, key, MappingProxyType(dict(values)))
+    else:
+        draft.remove(part, key)
+
+
+_CARRY_OUT: Mapping[type, Any] = MappingProxyType(
+    {
+        ClusterNamed: lambda draft, change: draft.set("cluster_id", change.cluster_id),
+        BrokerRegistered: _put_broker,
+        BrokerRemoved: lambda draft, change: draft.remove("brokers", NodeId(change.node_id)),
+        TopicPut: _put_topic,
+        TopicRemoved: lambda draft, change: draft.remove_topic(change.name),
+        PartitionChanged: _change_partition,
+        SubscriptionPut: _put_subscription,
+        SubscriptionRemoved: lambda draft, change: draft.remove("subscriptions", change.name),
+        SchedulePut: _put_schedule,
+        ScheduleRemoved: lambda draft, change: draft.remove("schedules", change.name),
+        QuotasPut: lambda draft, change: _put_or_remove(draft, "quotas", change.entity, change.values),
+        ConfigPut: lambda draft, change: _put_or_remove(draft, "configs", (change.scope, change.name), change.texts),
+        ProducerIdsTaken: lambda draft, change: draft.set("next_producer_id", change.next_producer_id),
+    }
+)
+
+
+def _state(partition: PartitionImage) -> PartitionState:
+    return PartitionState(partition.leader, partition.leader_epoch, partition.replicas, partition.isr)
+
+
+def _partition(state: PartitionState) -> PartitionImage:
+    return PartitionImage(
+        leader=NodeId(state.leader),
+        leader_epoch=LeaderEpoch(state.leader_epoch),
+        replicas=tuple(map(NodeId, state.replicas)),
+        isr=tuple(map(NodeId, state.isr)),
+    )

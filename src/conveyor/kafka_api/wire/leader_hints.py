@@ -1,0 +1,47 @@
+"""The tagged fields that name a partition's leader in Produce and Fetch responses, so that a client whose request was
+answered with NOT_LEADER need not ask for metadata first. Source: KIP-951.
+
+    of a partition   CurrentLeader   leader id int32, leader epoch int32
+    of the response  NodeEndpoints   for each leader: node id int32, host, port int32, rack
+"""
+
+from collections.abc import Iterable, Mapping
+from struct import Struct
+
+from conveyor.cluster.image import BrokerImage
+from conveyor.kafka_api.wire.packing import array_length, nullable_string, string, unsigned_varint
+from conveyor.kernel.errors import NotLeader, RequestError
+from conveyor.kernel.ids import NodeId
+
+NO_TAGS = b"\0"
+_ENDPOINTS_TAG = 0
+_NO_LEADER = -1
+_CURRENT_LEADER = Struct(">iib")
+_NODE_ID = Struct(">i")
+_PORT = Struct(">i")
+
+
+def partition_tags(error: RequestError | None, tag: int) -> bytes:
+    """The tagged fields of one partition: its leader, if the error is that this broker does not lead it."""
+    if not isinstance(error, NotLeader):
+        return NO_TAGS
+    leader = _NO_LEADER if error.leader is None else error.leader
+    return _one_field(tag, _CURRENT_LEADER.pack(leader, error.leader_epoch, 0))
+
+
+def response_tags(errors: Iterable[RequestError | None], brokers: Mapping[NodeId, BrokerImage]) -> bytes:
+    """The tagged fields of a response: where the leaders are that its partitions name."""
+    leaders = {each.leader for each in errors if isinstance(each, NotLeader) and each.leader is not None}
+    endpoints = [brokers[each] for each in sorted(leaders) if each in brokers]
+    if not endpoints:
+        return NO_TAGS
+    return _one_field(_ENDPOINTS_TAG, array_length(len(endpoints), True) + b"".join(map(_endpoint, endpoints)))
+
+
+def _endpoint(broker: BrokerImage) -> bytes:
+    host, rack = string(broker.host, True), nullable_string(broker.rack, True)
+    return _NODE_ID.pack(broker.node_id) + host + _PORT.pack(broker.port) + rack + NO_TAGS
+
+
+def _one_field(tag: int, content: bytes) -> bytes:
+    return unsigned_varint(1) + unsigned_varint(tag) + unsigned_varint(len(content)) + content

@@ -1,0 +1,39 @@
+"""One-shot watches of a metadata store that runs in this process."""
+
+from collections.abc import Callable, Iterable
+
+Watch = Callable[[], None]
+
+
+class StoreWatches:
+    """Watches of nodes and of the names below them. Each watch is called once, then removed."""
+
+    def __init__(self) -> None:
+        self._of_nodes: dict[str, list[Watch]] = {}
+        self._of_children: dict[str, list[Watch]] = {}
+
+    def add_to_node(self, path: str, watch: Watch | None) -> None:
+        if watch is not None:
+            self._of_nodes.setdefault(path, []).append(watch)
+
+    def add_to_children(self, path: str, watch: Watch | None) -> None:
+        if watch is not None:
+            self._of_children.setdefault(path.rstrip("/"), []).append(watch)
+
+    def fire(self, changed: Iterable[str], created_or_deleted: Iterable[str]) -> None:
+        """Call the watches of changed nodes, and of the parents of created or deleted nodes.
+
+        A parent that exists only because it has children is created and deleted with them.
+        """
+        due = [watch for path in changed for watch in self._of_nodes.pop(path, ())]
+        for path in created_or_deleted:
+            parent = path
+            while parent:
+                parent = parent.rpartition("/")[0]
+                due += self._of_children.pop(parent, ())
+        for watch in due:
+            watch()
+
+    def clear(self) -> None:
+        self._of_nodes.clear()
+        self._of_children.clear()

@@ -1,0 +1,47 @@
+"""Reads a log batch by batch: the one loop for all callers that scan a log from an offset. Blocks."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ports import FileSlice
+from conveyor.log.log import Log
+from conveyor.records.batch import BatchHeader, batch_is_intact, iterate_batches
+
+PIECE_BYTES = 1 << 20
+"""The size of one read; a larger batch is read whole."""
+
+
+class StoredBatch(NamedTuple):
+    """A batch as stored. content: all its bytes, including the header."""
+
+    header: BatchHeader
+    place: FileSlice
+    content: bytes
+
+
+def batches_in(piece: FileSlice) -> Iterator[StoredBatch]:
+    """Yield the batches of a slice from `Log.read`. Raises StorageFailure."""
+    content = piece.file.read(piece.position, piece.length)
+    for position, header in iterate_batches(content):
+        place = FileSlice(piece.file, piece.position + position, header.size)
+        yield StoredBatch(header, place, content[position : position + header.size])
+
+
+def batches_between(
+    log: Log, offset: int, limit_offset: int, piece_bytes: int = PIECE_BYTES, *, checks_crc: bool = False
+) -> Iterator[StoredBatch]:
+    """Yield every batch from the one that holds `offset` up to `limit_offset`, except batches that are deleted
+    meanwhile.
+
+    Raises StorageFailure; with checks_crc also for a batch whose bytes have changed on the disk.
+    """
+    while (offset := max(offset, log.log_start_offset)) < limit_offset:
+        piece = log.read(offset, piece_bytes, limit_offset, at_least_one=True)
+        if piece is None:  # Compaction has removed everything up to the limit.
+            return
+        for batch in batches_in(piece):
+            if checks_crc and not batch_is_intact(batch.content):
+                raise StorageFailure(f"{log.directory}: the batch at offset {batch.header.base_offset} is damaged")
+            yield batch
+            offset = batch.header.next_offset

@@ -1,0 +1,58 @@
+"""The role of this broker for one partition: it leads the partition in one leader epoch, or it follows.
+
+Roles are values; `Partition.assume` exchanges them.
+
+    from \\ to       Leader                                 Follower
+    Leader, e       e: its ISR or its right to append      e: no leader (this broker has resigned)
+                    has changed; above e: elected again    above e: another broker leads
+    Follower, e     above e only                           e or above
+
+Epochs never fall, and each epoch has at most one leader term: a leader that has resigned leads again only in a higher
+epoch. Sources: KIP-101, KIP-320.
+"""
+
+from dataclasses import dataclass
+
+from conveyor.kernel.ids import LeaderEpoch, NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """This broker leads the partition.
+
+    leader: this broker. isr: the replicas whose progress the high watermark waits for, including this broker.
+    is_read_only: the epoch began before a crash, and the metadata store had no space for the next epoch. Appends are
+    refused: the crash may have lost records of this epoch that a consumer has read, and other records must not replace
+    them in the same epoch.
+    """
+
+    leader: NodeId
+    epoch: LeaderEpoch
+    isr: tuple[NodeId, ...]
+    is_read_only: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.leader in self.isr, f"broker {self.leader} leads, and is not in the ISR {self.isr}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follower:
+    """This broker does not lead the partition. leader: None while no leader is known."""
+
+    leader: NodeId | None
+    epoch: LeaderEpoch
+
+
+Role = Leader | Follower
+
+
+def check_succession(before: Role, after: Role) -> None:
+    """Raises AssertionError if `after` must not follow `before`; see the module's docstring."""
+    if after.epoch > before.epoch:
+        return
+    is_same_epoch = after.epoch == before.epoch
+    if isinstance(after, Follower):
+        is_sound = is_same_epoch and (isinstance(before, Follower) or after.leader is None)
+    else:
+        is_sound = is_same_epoch and isinstance(before, Leader)
+    assert is_sound, f"{after} cannot follow {before}"

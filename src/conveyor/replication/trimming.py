@@ -1,0 +1,69 @@
+"""Trimming a partition's log: deleting its oldest records, on request or by the topic's retention.
+
+Only the leader trims, because only the leader knows which messages its queue has settled. The caller runs the
+`TrimJob`.
+"""
+
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.log.retention_limits import retained_from
+from conveyor.log.segments.trim import TrimJob
+from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Leader
+
+
+def delete_records(partition: Partition, offset: int) -> TrimJob:
+    """Delete all records below an offset.
+
+    Raises RequestError: OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, PARTITION_OFFLINE, NOT_LEADER.
+    """
+    partition.check_online()
+    if not _may_delete(partition):
+        raise RequestError(
+            ErrorKind.POLICY_VIOLATION, f"{partition.identity} is compacted: its cleanup.policy does not say `delete`"
+        )
+    if not 0 <= offset <= partition.high_watermark:
+        raise RequestError(
+            ErrorKind.OFFSET_OUT_OF_RANGE,
+            f"offset {offset} is outside 0..{partition.high_watermark} of {partition.identity}",
+        )
+    try:
+        return partition.log.trim(offset)
+    except StorageFailure as failure:
+        raise partition.failed_read(failure) from failure
+
+
+def retain(partition: Partition, now_ms: int, *, may_roll: bool = True) -> TrimJob | None:
+    """Trim the log by the topic's retention; None if there is nothing to delete.
+
+    may_roll: close the active segment if all of it is too old. This needs disk space for its indexes.
+    """
+    if partition.offline_reason is not None or not isinstance(partition.role, Leader) or not _may_delete(partition):
+        return None
+    if may_roll and not _roll_if_too_old(partition, now_ms):
+        return None
+    log, queue = partition.log, partition.queue
+    limit, settled = int(partition.high_watermark), 0
+    if queue is not None:
+        held = queue.retain_from_offset()
+        limit, settled = limit if held is None else min(limit, held), queue.settled_offset()
+    start = retained_from(log.segments, log.log_start_offset, log.topic, limit, now_ms, settled)
+    try:
+        return log.trim(start) if start > log.log_start_offset else None
+    except StorageFailure as failure:
+        partition.failed_read(failure)
+        return None
+
+
+def _roll_if_too_old(partition: Partition, now_ms: int) -> bool:
+    try:
+        partition.log.roll_if_too_old(now_ms)
+    except StorageFailure as failure:
+        partition.go_offline(failure)
+        return False
+    partition.want_flush()
+    return True
+
+
+def _may_delete(partition: Partition) -> bool:
+    """Return whether retention deletes the topic's records, rather than only compacting older records of a key."""
+    return partition.log.topic.cleanup_policy != "compact"

@@ -1,0 +1,64 @@
+"""Waiters for an offset of a partition, and watchers of its changes.
+
+Invariant: a waiter is called exactly once. During the call it may wait again or change the partition's role.
+"""
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable
+from operator import itemgetter
+
+from conveyor.kernel.errors import RequestError
+
+Waiter = Callable[[RequestError | None], None]
+"""Called once: with None when the offset is reached, or with an error if it never will be."""
+
+
+class OffsetWaiters:
+    """Waiters, lowest offset first; waiters of one offset in the order in which they were added."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, Waiter]] = deque()
+
+    def add(self, offset: int, waiter: Waiter) -> None:
+        waiting = self._waiting
+        if waiting and offset < waiting[-1][0]:  # A repeated batch waits for the offset of the original batch.
+            insort(waiting, (offset, waiter), key=itemgetter(0))
+        else:
+            waiting.append((offset, waiter))
+
+    def release(self, reached: int) -> None:
+        """Call the waiters of all offsets up to `reached`."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= reached:
+            waiting.popleft()[1](None)
+
+    def fail(self, error: Callable[[], RequestError]) -> None:
+        """Fail all waiters. error: creates one error for each waiter, because each may be raised."""
+        waiting, self._waiting = self._waiting, deque()
+        while waiting:
+            waiting.popleft()[1](error())
+
+
+class Watchers:
+    """Callbacks that are called once, at the next change."""
+
+    __slots__ = ("_watching",)
+
+    def __init__(self) -> None:
+        self._watching: dict[Callable[[], None], None] = {}
+
+    def add(self, changed: Callable[[], None]) -> None:
+        self._watching[changed] = None
+
+    def remove(self, changed: Callable[[], None]) -> None:
+        self._watching.pop(changed, None)
+
+    def notify(self) -> None:
+        """Call all watchers. They may add themselves again."""
+        if self._watching:
+            watching, self._watching = self._watching, {}
+            for changed in watching:
+                changed()

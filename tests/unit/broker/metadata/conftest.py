@@ -1,0 +1,18 @@
+"""Fixtures of the metadata's tests."""
+
+import pytest
+
+from conveyor.broker.metadata.metadata import Metadata
+from tests.unit.broker.metadata.faulty_store import FaultyStore
+from tests.unit.broker.parts import loaded_metadata
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore()
+
+
+@pytest.fixture
+async def metadata(store: FaultyStore) -> Metadata:
+    """Loaded on an empty store."""
+    return await loaded_metadata(store)

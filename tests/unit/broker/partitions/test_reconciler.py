@@ -1,0 +1,220 @@
+"""The partitions of a broker follow the image of the cluster, and their hosts are told who leads them."""
+
+import asyncio
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.cluster.changes import BrokerRegistered, TopicPut, partition_changed, topic_put
+from conveyor.cluster.image import INBOX, QUEUE_STATE, PartitionImage, companion
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import DiskFull, ErrorKind, NotLeader, RequestError, StorageFailure
+from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
+from conveyor.records.checked_batch import own_batch
+from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Follower, Leader, Role
+from conveyor.testing.memory_disk import MemoryDisk, MemoryFile
+from tests.unit.broker.parts import BATCH, LosesAll, LosesNothing, Storage, propose, publish, running_parts
+
+ME, OTHER = NodeId(1), NodeId(2)
+OTHER_BROKER = BrokerRegistered(node_id=OTHER, host="other.example", port=9093)
+
+
+class Listener:
+    """Keeps what it is told, in order."""
+
+    def __init__(self, broker: BrokerNode) -> None:
+        self.told: list[tuple[str, Partition]] = []
+        broker.reconciler.leadership.listen(self)
+
+    def gained(self, partition: Partition) -> None:
+        assert isinstance(partition.role, Leader)
+        self.told.append(("gained", partition))
+
+    def lost(self, partition: Partition) -> None:
+        self.told.append(("lost", partition))
+
+    def news(self) -> list[str]:
+        told, self.told = self.told, []
+        return [f"{what} {partition.identity}" for what, partition in told]
+
+
+def held_by(*replicas: NodeId, epoch: int = 1) -> PartitionImage:
+    return PartitionImage(leader=replicas[0], leader_epoch=LeaderEpoch(epoch), replicas=replicas, isr=replicas)
+
+
+def roles(partition: Partition) -> list[Role]:
+    return [partition.role]
+
+
+async def assign(broker: BrokerNode, topic: str, number: int, partition: PartitionImage) -> None:
+    """Give a partition to other brokers, or back."""
+    await propose(broker, OTHER_BROKER, partition_changed(topic, number, partition))
+
+
+async def test_partition_that_another_broker_leads_is_followed(broker: BrokerNode) -> None:
+    await publish(broker, ("t", 0))
+    listener = Listener(broker)
+    await assign(broker, "t", 0, held_by(OTHER, ME))
+    partition = broker.partitions.find("t", 0)
+    assert roles(partition) == [Follower(leader=OTHER, epoch=LeaderEpoch(1))]
+    assert listener.news() == ["lost t-0"]
+    with pytest.raises(NotLeader):
+        partition.check_online()
+    await assign(broker, "t", 0, held_by(ME, OTHER, epoch=2))
+    assert broker.partitions.find("t", 0) is partition
+    assert roles(partition) == [Leader(leader=ME, epoch=LeaderEpoch(2), isr=(ME, OTHER))]
+    assert listener.news() == ["gained t-0"]
+
+
+async def test_partition_that_only_others_hold_is_not_here(broker: BrokerNode, storage: Storage) -> None:
+    await assign(broker, "t", 0, held_by(OTHER))
+    await broker.reconciler.removed()
+    assert storage.disk.list("logs") == ["t-1"]
+    with pytest.raises(NotLeader) as refused:
+        broker.partitions.find("t", 0)
+    assert (refused.value.leader, refused.value.leader_epoch) == (2, 1)
+    async with running_parts(storage=storage) as again:
+        assert [str(each.identity) for each in again.partitions] == ["t-1"]
+        assert again.partitions.offline() == {}
+
+
+async def test_change_of_the_isr_is_no_change_of_leadership(broker: BrokerNode) -> None:
+    listener = Listener(broker)
+    shrunk = replace(held_by(ME, OTHER, epoch=0), isr=(ME,))
+    await assign(broker, "t", 0, shrunk)
+    assert broker.partitions.find("t", 0).role == Leader(leader=ME, epoch=LeaderEpoch(0), isr=(ME,))
+    assert listener.news() == []
+
+
+async def test_listeners_are_told_of_a_topic_and_its_companions_at_once(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        listener = Listener(broker)
+        await broker.topics.create(TopicRequest(name="d", partitions=2, config={"delay.enable": "true"}))
+        assert listener.news() == ["gained d-0", "gained d-1"]
+        await broker.topics.change_config("d", [])
+        assert listener.news() == []
+        await broker.topics.add_partitions("d", 3, None)
+        assert listener.news() == ["gained d-2"]
+        await broker.topics.ensure_companion(QUEUE_STATE, "d")
+        assert listener.news() == ["gained d-0", "gained d-1", "gained d-2"]
+        await broker.topics.delete("d")
+        assert sorted(listener.news()) == ["lost d-0", "lost d-1", "lost d-2"]
+
+
+async def test_topic_that_is_created_again_is_lost_and_then_gained(broker: BrokerNode) -> None:
+    listener, first = Listener(broker), broker.partitions.find("t", 1)
+    again = replace(broker.topics.existing("t"), topic_id=TopicId(uuid4()))
+    await propose(broker, topic_put(again))
+    second = broker.partitions.find("t", 1)
+    assert [what for what, _ in listener.told] == ["lost", "lost", "gained", "gained"]
+    assert ("lost", first) in listener.told
+    assert ("gained", second) in listener.told
+    assert (first.offline_reason, second.offline_reason) == ("its topic was deleted", None)
+
+
+@pytest.mark.parametrize("reopened", ["d", companion(INBOX, "d")])
+async def test_listeners_are_told_when_a_partition_or_its_inbox_is_opened_again(
+    storage: Storage, reopened: str
+) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="d", config={"delay.enable": "true"}))
+        await broker.topics.create(TopicRequest(name="other"))
+        listener, before = Listener(broker), broker.partitions.find(reopened, 0)
+        before.go_offline(DiskFull("no room"))
+        await broker.reconciler.reopen(TopicPartition(reopened, 0))
+        assert broker.partitions.find(reopened, 0) is not before
+        assert listener.told == [("gained", broker.partitions.find("d", 0))]
+        assert broker.partitions.find("d", 0).inbox is broker.partitions.find("__inbox.d", 0)
+
+
+async def test_partition_that_is_in_order_is_not_opened_again(broker: BrokerNode) -> None:
+    before = broker.partitions.find("t", 0)
+    await broker.reconciler.reopen(before.identity)
+    await broker.reconciler.reopen(TopicPartition("gone", 0))
+    assert broker.partitions.find("t", 0) is before
+
+
+async def test_epoch_is_raised_in_one_change_before_the_partitions_are_led(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        for name in ("a", "b"):
+            await broker.topics.create(TopicRequest(name=name))
+            await publish(broker, (name, 0))
+        seq = broker.metadata.image.seq
+        killed = storage.disk.power_cut(LosesNothing())
+    storage.disk = killed
+    async with running_parts(storage=storage) as broker:
+        assert [broker.partitions.find(name, 0).leader_epoch for name in ("a", "b")] == [1, 1]
+        assert broker.metadata.image.seq == seq + 1
+
+
+async def test_read_only_leader_gains_its_partition_when_its_epoch_is_stored(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t"))
+        await publish(broker, ("t", 0))
+        crashed = storage.disk.power_cut(LosesAll())
+    storage.disk, storage.store.is_full = crashed, True
+    async with running_parts(storage=storage) as broker:
+        partition = broker.partitions.find("t", 0)
+        assert roles(partition) == [Leader(leader=ME, epoch=LeaderEpoch(0), isr=(ME,), is_read_only=True)]
+        with pytest.raises(RequestError) as refused:
+            partition.append(own_batch(BATCH), 0)
+        assert refused.value.kind is ErrorKind.DISK_FULL
+        storage.store.is_full = False
+        listener = Listener(broker)
+        await broker.reconciler.raise_epochs()
+        await broker.reconciler.settled(broker.metadata.image.seq)
+        assert partition.role == Leader(leader=ME, epoch=LeaderEpoch(1), isr=(ME,))
+        assert listener.told == [("lost", partition), ("gained", partition)]
+
+
+class BrokenDisk(MemoryDisk):
+    """Makes no file whose path begins with a text."""
+
+    refused = "-"
+
+    def open(self, path: str, *, create: bool = False) -> MemoryFile:
+        if path.startswith(self.refused):
+            raise StorageFailure("the disk is failing")
+        return super().open(path, create=create)
+
+
+async def test_partition_that_fails_to_open_leaves_the_others_served() -> None:
+    storage = Storage()
+    disk = storage.disk = BrokenDisk()
+    disk.refused = "logs/t-1"
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=3))
+        assert broker.partitions.offline() == {"t-1": "the disk is failing"}
+        assert [result.error for result in await publish(broker, ("t", 0), ("t", 2))] == [None, None]
+        await broker.topics.create(TopicRequest(name="next"))
+        assert broker.partitions.find("next", 0).offline_reason is None
+
+
+async def test_topic_of_two_changes_at_once_ends_as_the_last_one_says(broker: BrokerNode) -> None:
+    """The steps between two images are taken once, however many changes lie between them."""
+    topic = broker.topics.existing("t")
+
+    def changed(value: str) -> TopicPut:
+        return topic_put(replace(topic, config={"segment.bytes": value}))
+
+    await broker.metadata.propose(lambda _: [changed("1024")])
+    image = await broker.metadata.propose(lambda _: [changed("2048")])
+    await broker.reconciler.settled(image.seq)
+    assert broker.partitions.find("t", 1).log.topic.segment_bytes == 2048
+
+
+async def test_two_that_open_a_partition_again_open_it_once(broker: BrokerNode) -> None:
+    """A caller that is cancelled leaves the others waiting for the result."""
+    partition = broker.partitions.find("t", 0)
+    partition.go_offline(DiskFull("no room"))
+    first, second = (asyncio.ensure_future(broker.reconciler.reopen(partition.identity)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    await second
+    assert broker.partitions.find("t", 0).offline_reason is None
+    again = broker.partitions.find("t", 0)
+    await broker.reconciler.reopen(partition.identity)
+    assert broker.partitions.find("t", 0) is again

@@ -1,0 +1,134 @@
+"""A produced batch is weighed once: its CRC-32C is checked at the door, and computed anew only where bytes change."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import crc32c
+import pytest
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
+from conveyor.broker.produce.publish import ACKS_ALL, Published
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import ErrorKind
+from conveyor.kernel.ports import Bytes
+from conveyor.records import batch, checked_batch, record
+from conveyor.records.message_attributes import DEDUP_ID
+from conveyor.records.record import encode_batch
+from tests.unit.broker.parts import NOW_MS, Storage, running_parts
+
+TOPICS: Mapping[str, Mapping[str, str]] = {
+    "plain": {},
+    "stamped": {"message.timestamp.type": "LogAppendTime"},
+    "compacted": {"cleanup.policy": "compact"},
+    "packed": {"compression.type": "zstd"},
+    "once": {"dedup.enable": "true"},
+    "delayed": {"delay.enable": "true"},
+}
+PLACES = {checked_batch: "checked", record: "sealed", batch: "changed"}
+"""Where CRCs are computed: to check a producer's bytes, to seal records, to change fields of a sealed batch."""
+
+
+@pytest.fixture
+async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
+    async with running_parts(storage=storage) as running:
+        for name, config in TOPICS.items():
+            await running.topics.create(TopicRequest(name=name, partitions=1, config=config))
+        yield running
+
+
+@pytest.fixture
+def weighed(broker: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often a CRC is computed from now on, by what for."""
+    counts: Counter[str] = Counter()
+    for module, place in PLACES.items():
+
+        def counting(content: Bytes, place: str = place) -> int:
+            counts[place] += 1
+            return crc32c.crc32c(content)
+
+        monkeypatch.setattr(module, "crc32c", counting)
+    return counts
+
+
+def made(*ids: bytes, codec: int = 0, at_ms: int = NOW_MS) -> bytes:
+    return encode_batch([(at_ms, b"k", b"v", ((DEDUP_ID, each),)) for each in ids], codec=codec)
+
+
+async def produce(broker: BrokerNode, topic: str, content: bytes) -> Published:
+    done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
+    broker.publisher.publish([(topic, 0, content)], ACKS_ALL, done.set_result)
+    return (await done)[0]
+
+
+@pytest.mark.parametrize(
+    ("topic", "codec", "expected"),
+    [
+        ("plain", 0, {"checked": 1}),
+        ("stamped", 0, {"checked": 1, "changed": 1}),
+        ("compacted", 0, {"checked": 1}),
+        ("packed", 0, {"checked": 1, "sealed": 1}),
+        ("packed", 4, {"checked": 1}),
+        ("once", 0, {"checked": 1}),
+        ("once", 4, {"checked": 1}),
+    ],
+)
+async def test_batch_is_checked_once(
+    broker: BrokerNode, weighed: Counter[str], topic: str, codec: int, expected: Mapping[str, int]
+) -> None:
+    content = made(b"a", b"b", codec=codec)
+    weighed.clear()
+    assert (await produce(broker, topic, content)).error is None
+    assert weighed == expected
+
+
+async def test_batch_without_its_duplicates_is_checked_once_and_sealed_once(
+    broker: BrokerNode, weighed: Counter[str]
+) -> None:
+    await produce(broker, "once", made(b"a"))
+    content = made(b"a", b"b")
+    weighed.clear()
+    assert (await produce(broker, "once", content)).duplicates == {0: 0}
+    assert weighed == {"checked": 1, "sealed": 1}
+
+
+async def test_batch_for_an_inbox_is_checked_once_and_forwarded_unchecked(
+    broker: BrokerNode, weighed: Counter[str]
+) -> None:
+    content = made(b"a", b"b")
+    weighed.clear()
+    assert (await produce(broker, "delayed", content)).inbox_offset == 0
+    topic = broker.partitions.find("delayed", 0)
+    while topic.high_watermark < 2:
+        risen = asyncio.Event()
+        topic.watch(risen.set)
+        await asyncio.wait_for(risen.wait(), 20)
+    assert weighed == {"checked": 1, "sealed": 1, "changed": 1}, "the intent is sealed, the producer's id is taken out"
+
+
+async def test_batch_that_is_refused_is_checked_once(broker: BrokerNode, weighed: Counter[str]) -> None:
+    content = made(b"a", at_ms=NOW_MS + 3_600_001)
+    weighed.clear()
+    error = (await produce(broker, "plain", content)).error
+    assert error is not None
+    assert error.kind is ErrorKind.INVALID_TIMESTAMP
+    assert weighed == {"checked": 1}
+
+
+@pytest.mark.parametrize(("topic", "sealed"), [("plain", 1), ("compacted", 1), ("packed", 2), ("once", 1)])
+async def test_messages_are_sealed_by_the_broker_and_not_checked(
+    broker: BrokerNode, weighed: Counter[str], topic: str, sealed: int
+) -> None:
+    (published,) = await broker.message_publisher.publish(topic, [OutgoingMessage(b"v", key=b"k")])
+    assert isinstance(published, PublishedMessage)
+    assert weighed == {"sealed": sealed}
+
+
+async def test_message_that_is_a_duplicate_is_sealed_once(broker: BrokerNode, weighed: Counter[str]) -> None:
+    message = OutgoingMessage(b"v", key=b"k", headers=((DEDUP_ID, b"a"),))
+    await broker.message_publisher.publish("plain", [message])
+    (again,) = await broker.message_publisher.publish("plain", [message])
+    assert isinstance(again, PublishedMessage)
+    assert again.duplicate
+    assert weighed == {"sealed": 2}

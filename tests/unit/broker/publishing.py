@@ -1,0 +1,16 @@
+"""Messages that the broker's tests publish."""
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
+
+
+def message(value: bytes | None = b"value", **fields: object) -> OutgoingMessage:
+    return OutgoingMessage(value=value, **fields)  # type: ignore[arg-type]
+
+
+async def put(broker: BrokerNode, *messages: OutgoingMessage, topic: str = "t") -> list[PublishedMessage]:
+    """Publish messages; none of them is refused."""
+    results = await broker.message_publisher.publish(topic, messages)
+    published = [result for result in results if isinstance(result, PublishedMessage)]
+    assert len(published) == len(results)
+    return published

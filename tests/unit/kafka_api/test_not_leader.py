@@ -1,0 +1,109 @@
+"""A partition that another broker leads: requests are answered with NOT_LEADER_OR_FOLLOWER and the leader's name."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from conveyor.cluster.changes import BrokerRegistered, partition_changed, topic_put
+from conveyor.cluster.image import PartitionImage
+from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicPartition
+from tests.unit.broker.parts import BATCH, propose, publish
+from tests.unit.kafka_api.client import MemoryClient
+from tests.unit.kafka_api.requests import FETCH, LIST_OFFSETS, PRODUCE, request, response
+
+NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION = 6, 3
+ME, OTHER = NodeId(1), NodeId(2)
+OTHER_REGISTERED = BrokerRegistered(node_id=OTHER, host="other.example", port=9093)
+LED_ELSEWHERE = PartitionImage(leader=OTHER, leader_epoch=LeaderEpoch(5), replicas=(OTHER, ME), isr=(OTHER, ME))
+PRODUCED_BY_NAME, FETCHED_BY_ID = 12, 17
+
+
+async def hand_over(client: MemoryClient) -> None:
+    """Another broker leads `t` from now on."""
+    await propose(client.broker, OTHER_REGISTERED, partition_changed("t", 0, LED_ELSEWHERE))
+
+
+async def produce(client: MemoryClient, number: int = 0) -> Any:
+    topics = [{"name": "t", "partition_data": [{"index": number, "records": BATCH}]}]
+    client.send(request(PRODUCE, PRODUCED_BY_NAME, acks=-1, timeout=1000, topic_data=topics))
+    return response(PRODUCE, PRODUCED_BY_NAME, await client.answers.get())
+
+
+def fetch(client: MemoryClient, offset: int, epoch: int = -1, wait_ms: int = 0) -> bytes:
+    position = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1000, "current_leader_epoch": epoch}
+    topic = {"topic_id": client.broker.metadata.image.topics["t"].topic_id, "partitions": [position]}
+    limits = {"max_wait": wait_ms, "min_bytes": 1, "max_bytes": 1000}
+    return request(FETCH, FETCHED_BY_ID, **limits, topics=[topic], forgotten_topics_data=[])
+
+
+async def fetched(client: MemoryClient) -> Any:
+    return response(FETCH, FETCHED_BY_ID, await client.answers.get())
+
+
+def refusal(answer: Any) -> tuple[int, int, int]:
+    """Code, leader and epoch of the only partition of an answer."""
+    [topic] = answer.responses
+    [partition] = getattr(topic, "partition_responses", None) or topic.partitions
+    return int(partition.error_code), partition.current_leader.leader_id, partition.current_leader.leader_epoch
+
+
+def leaders(answer: Any) -> list[tuple[int, str, int]]:
+    return [(each.node_id, each.host, each.port) for each in answer.node_endpoints]
+
+
+async def test_produce_names_the_leader(client: MemoryClient) -> None:
+    await hand_over(client)
+    answer = await produce(client)
+    assert refusal(answer) == (NOT_LEADER_OR_FOLLOWER, 2, 5)
+    assert leaders(answer) == [(2, "other.example", 9093)]
+
+
+async def test_fetch_names_the_leader(client: MemoryClient) -> None:
+    await hand_over(client)
+    client.send(fetch(client, 0))
+    answer = await fetched(client)
+    assert refusal(answer) == (NOT_LEADER_OR_FOLLOWER, 2, 5)
+    assert leaders(answer) == [(2, "other.example", 9093)]
+
+
+async def test_a_fetch_that_waits_is_answered_when_the_leader_hands_over(client: MemoryClient) -> None:
+    client.send(fetch(client, 0, wait_ms=60_000))
+    assert await client.answered_ids() == []
+    await hand_over(client)
+    assert refusal(await fetched(client)) == (NOT_LEADER_OR_FOLLOWER, 2, 5)
+
+
+async def test_a_fetch_that_knows_an_older_epoch_is_fenced(client: MemoryClient) -> None:
+    await publish(client.broker, ("t", 0))
+    await hand_over(client)
+    client.send(fetch(client, 0, epoch=0))
+    [topic] = (await fetched(client)).responses
+    assert int(topic.partitions[0].error_code) == 74
+
+
+async def test_offsets_are_the_leaders_to_tell(client: MemoryClient) -> None:
+    await hand_over(client)
+    partition = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}
+    topics = [{"name": "t", "partitions": [partition]}]
+    answer = await client.ask(LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
+    assert int(answer.topics[0].partitions[0].error_code) == NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_partition_that_is_not_open_here_yet_is_not_unknown(client: MemoryClient) -> None:
+    """A client takes an unknown topic for a deleted one; this one comes soon, or is another broker's."""
+    topic = client.broker.topics.existing("t")
+    grown = replace(topic, partitions=(*topic.partitions, replace(LED_ELSEWHERE, replicas=(OTHER,), isr=(OTHER,))))
+    await propose(client.broker, OTHER_REGISTERED, topic_put(grown))
+    assert client.broker.partitions.get(*TopicPartition("t", 1)) is None
+    assert refusal(await produce(client, 1))[0] == NOT_LEADER_OR_FOLLOWER
+    assert refusal(await produce(client, 2))[0] == UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("version", [9, 10])
+async def test_only_clients_that_know_of_leaders_are_told(client: MemoryClient, version: int) -> None:
+    await hand_over(client)
+    topics = [{"name": "t", "partition_data": [{"index": 0, "records": BATCH}]}]
+    answer = await client.ask(PRODUCE, version, acks=-1, timeout=1000, topic_data=topics)
+    assert int(answer.responses[0].partition_responses[0].error_code) == NOT_LEADER_OR_FOLLOWER
+    assert len(getattr(answer, "node_endpoints", ())) == (1 if version == 10 else 0)

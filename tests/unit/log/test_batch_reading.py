@@ -1,0 +1,52 @@
+"""Going through a log batch by batch."""
+
+import pytest
+
+from conveyor.kernel.errors import StorageFailure
+from conveyor.log.batch_reading import batches_between, batches_in
+from conveyor.settings.tree import TopicSettings
+from conveyor.testing import MemoryDisk
+from tests.unit.log.logs import DIRECTORY, append, batch, flush, open_topic_log
+
+
+def offsets(offset: int, limit: int, piece_bytes: int = 1, segment_bytes: int = 300) -> list[int]:
+    log = open_topic_log(MemoryDisk(), TopicSettings(segment_bytes=segment_bytes))
+    for _ in range(10):
+        append(log, batch(b"a", b"b"))
+    return [found.header.base_offset for found in batches_between(log, offset, limit, piece_bytes)]
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 200, 1 << 20])
+def test_every_batch_of_every_segment_comes_once(piece_bytes: int) -> None:
+    assert offsets(0, 20, piece_bytes) == list(range(0, 20, 2))
+
+
+def test_reading_begins_with_the_batch_that_holds_an_offset_and_ends_at_the_limit() -> None:
+    assert offsets(7, 12) == [6, 8, 10]
+    assert offsets(20, 20) == []
+
+
+def test_a_batch_comes_with_its_bytes_and_its_place() -> None:
+    log = open_topic_log(MemoryDisk())
+    append(log, batch(b"a"))
+    append(log, batch(b"b", b"c"))
+    piece = log.read(0, 1 << 20, 3, at_least_one=True)
+    assert piece is not None
+    _, second = batches_in(piece)
+    assert second.header.records_count == 2
+    assert second.place.file.read(second.place.position, second.place.length) == second.content
+    assert len(second.content) == second.header.size
+
+
+def test_bytes_that_have_changed_on_the_disk_are_found_if_they_are_looked_for() -> None:
+    disk = MemoryDisk()
+    log = open_topic_log(disk)
+    append(log, batch(b"first"))
+    append(log, batch(b"second"))
+    flush(log)
+    disk.open(f"{DIRECTORY}/{0:020}.log").written[-1] ^= 1
+    assert len(list(batches_between(log, 0, 2))) == 2
+    found = batches_between(log, 0, 2, checks_crc=True)
+    assert next(found).header.base_offset == 0
+    with pytest.raises(StorageFailure, match="the batch at offset 1 is damaged"):
+        next(found)

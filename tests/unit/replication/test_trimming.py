@@ -1,0 +1,50 @@
+"""Trimming: only a leader trims, and a failing disk leaves the log as it was."""
+
+import pytest
+
+from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError
+from conveyor.kernel.ids import LeaderEpoch, NodeId
+from conveyor.replication.roles import Follower
+from conveyor.replication.trimming import delete_records, retain
+from conveyor.settings.tree import TopicSettings
+from conveyor.testing.memory_disk import MemoryFile
+from tests.unit.log.logs import NOW_MS
+from tests.unit.replication.parts import EPOCH, Owner, batch
+
+
+def test_only_the_leader_trims() -> None:
+    """Only it knows what its queue has settled; a follower takes its leader's log start."""
+    owner = Owner(TopicSettings(segment_bytes=200, retention_bytes=1))
+    for _ in range(5):
+        owner.partition.append(batch(b"a" * 100), NOW_MS)
+        owner.settle()
+    owner.partition.assume(Follower(leader=NodeId(2), epoch=LeaderEpoch(EPOCH + 1)))
+    assert retain(owner.partition, NOW_MS) is None
+    with pytest.raises(RequestError) as refused:
+        delete_records(owner.partition, 4)
+    assert refused.value.kind is ErrorKind.NOT_LEADER
+    assert owner.partition.log.log_start_offset == 0
+
+
+def test_trim_that_finds_too_many_open_files_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log keeps what it would have let go; the next attempt trims it."""
+    owner = Owner(TopicSettings(segment_bytes=200, retention_bytes=1))
+    for _ in range(5):
+        owner.partition.append(batch(b"a" * 100), NOW_MS)
+        owner.settle()
+    segments = owner.partition.log.segments
+
+    def fails(file: MemoryFile) -> None:
+        raise OutOfFiles(f"{file.path}: Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryFile, "detach", fails)
+        assert retain(owner.partition, NOW_MS) is None
+        with pytest.raises(RequestError) as refused:
+            delete_records(owner.partition, 4)
+        assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
+    assert (owner.partition.offline_reason, owner.partition.log.log_start_offset) == (None, 0)
+    assert owner.partition.log.segments == segments
+    job = retain(owner.partition, NOW_MS)
+    assert job is not None
+    assert job.log_start_offset > 0
