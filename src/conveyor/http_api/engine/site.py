@@ -16,6 +16,8 @@ _OPTIONS: dict[str, Any] = {
     "max_line_size": 8190,
 }
 _FORCED_S = 1.0
+_TURNS_TO_BEGIN = 3
+"""The turns of the event loop within which aiohttp calls the handler of a request that it has received."""
 
 
 class Site:
@@ -49,9 +51,11 @@ class Site:
             oldest.force_close()
 
     async def finish_requests(self, seconds: float) -> None:
-        """Take no more requests, and wait at most this long for the requests in progress."""
+        """Take no more requests, and wait at most this long for those that were received."""
         for connection in list(self._connections):
             connection.finish()
+        for _ in range(_TURNS_TO_BEGIN):
+            await asyncio.sleep(0)
         try:
             async with asyncio.timeout(seconds):
                 await self._runner.app.shutdown()
