@@ -32,6 +32,8 @@ def partition_tags(error: RequestError | None, tag: int) -> bytes:
 def response_tags(errors: Iterable[RequestError | None], brokers: Mapping[NodeId, BrokerImage]) -> bytes:
     """The tagged fields of a response: where the leaders are that its partitions name."""
     leaders = {each.leader for each in errors if isinstance(each, NotLeader) and each.leader is not None}
+    if not leaders:
+        return NO_TAGS
     endpoints = [brokers[each] for each in sorted(leaders) if each in brokers]
     if not endpoints:
         return NO_TAGS

@@ -20,27 +20,25 @@ _SERVED_KEYS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedApi:
-    """One API and its versions, all of them inclusive."""
+    """One API and the versions of it that are served."""
 
     key: int
-    min_version: int
-    max_version: int
+    versions: range
     advertised_min_version: int
 
     @property
-    def versions(self) -> range:
-        """Those that are served."""
-        return range(self.min_version, self.max_version + 1)
+    def min_version(self) -> int:
+        return self.versions[0]
+
+    @property
+    def max_version(self) -> int:
+        return self.versions[-1]
 
 
 def _served(key: int) -> ServedApi:
-    versions = schema_name_map[api_key_map[key]]
-    return ServedApi(
-        key=key,
-        min_version=min(versions),
-        max_version=max(versions),
-        advertised_min_version=0 if key == PRODUCE_KEY else min(versions),
-    )
+    known = schema_name_map[api_key_map[key]]
+    versions = range(min(known), max(known) + 1)
+    return ServedApi(key=key, versions=versions, advertised_min_version=0 if key == PRODUCE_KEY else versions[0])
 
 
 SERVED_APIS: dict[int, ServedApi] = {key: _served(key) for key in _SERVED_KEYS}
