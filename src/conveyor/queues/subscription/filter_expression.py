@@ -14,13 +14,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-import re2
-
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.filter_price import MACROS, Amount, Scope, price
 from conveyor.queues.subscription.filter_syntax import Node, parse_expression, refuse, refuse_at, walk
 
 if TYPE_CHECKING:
+    import re2
     from cel import Program
 
 MAX_CHARACTERS = 4096
@@ -194,6 +193,8 @@ def _compile_patterns(expression: str, nodes: Collection[Node]) -> "dict[str, re
 
 
 def _compile_pattern(expression: str, literal: Node) -> "re2._Regexp[str]":
+    import re2  # Brokers without regular expressions never load this package.
+
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True
