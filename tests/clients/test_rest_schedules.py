@@ -70,7 +70,7 @@ def test_schedule_is_changed_and_paused(rest: Rest, topic: str) -> None:
         ({"cron": "often"}, 400, "invalid_schedule", "often"),
         ({"cron": 5}, 400, "invalid_request", "Expected `str`, got `int` - at `$.cron`"),
         ({"time_zone": "Mars/Olympus"}, 400, "invalid_schedule", "Mars/Olympus"),
-        ({"topic": "absent"}, 404, "unknown_topic", "topic 'absent' is not there"),
+        ({"topic": "absent"}, 404, "unknown_topic", "topic 'absent' does not exist"),
         ({"name": "a/b"}, 400, "invalid_request", "at `$.name`"),
         ({"payload": "?", "payload_encoding": "base64"}, 400, "invalid_request", "payload is not base64"),
         ({"headers": {"conveyor-priority": "high"}}, 400, "invalid_request", "conveyor-priority is 'high'"),

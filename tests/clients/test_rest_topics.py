@@ -32,7 +32,7 @@ def test_topic_is_made_shown_and_deleted(rest: Rest, topic: str) -> None:
     assert [each["high_watermark"] for each in shown["partition_states"]] == [0, 0, 0]
     assert made.json in rest.get("/topics").json["topics"]
     assert rest.delete(f"/topics/{topic}").status == 204
-    assert rest.get(f"/topics/{topic}").problem == (404, "unknown_topic", f"topic '{topic}' is not there")
+    assert rest.get(f"/topics/{topic}").problem == (404, "unknown_topic", f"topic '{topic}' does not exist")
     assert made.json not in rest.get("/topics").json["topics"]
 
 
@@ -98,7 +98,7 @@ def test_topic_that_makes_no_sense_is_refused(rest: Rest, body: object, kind: st
 
 def test_topic_that_is_not_there_is_not_changed(rest: Rest) -> None:
     for answer in (rest.patch("/topics/absent", {}), rest.delete("/topics/absent"), rest.get("/topics/absent")):
-        assert answer.problem == (404, "unknown_topic", "topic 'absent' is not there")
+        assert answer.problem == (404, "unknown_topic", "topic 'absent' does not exist")
 
 
 def test_brokers_own_topics_are_shown_to_those_who_ask(rest: Rest) -> None:

@@ -1,4 +1,4 @@
-"""The one bridge from a callback to `await`: everything below `broker` answers by callback."""
+"""Bridges callbacks to `await`: all code below `broker` replies by callback."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -9,14 +9,14 @@ from conveyor.kernel.ports import Clock
 
 Answer = TypeVar("Answer")
 Submit = Callable[[Callable[[Answer | RequestError], None]], object]
-"""Hands a request in together with the function that takes its answer. May return a function that forgets the caller:
-it is called when the wait is over, answered or not."""
+"""Submits a request with the function that receives its answer. May return a function that withdraws the caller; it is
+called when the wait ends, with or without an answer."""
 
 
 async def answered(submit: Submit[Answer], unclaimed: Callable[[Answer], None] | None = None) -> Answer:
-    """Hand a request in and wait for its answer; the task is not suspended if the answer is there at once.
+    """Submit a request and wait for its answer; the task is not suspended if the answer is immediate.
 
-    unclaimed: takes an answer that comes when the waiting task was cancelled. Raises the RequestError that is answered.
+    unclaimed: receives an answer that arrives after the waiting task was cancelled. Raises the answer's RequestError.
     """
     wait = _Wait(unclaimed)
     forget = submit(wait.answer)
@@ -37,7 +37,7 @@ async def answered(submit: Submit[Answer], unclaimed: Callable[[Answer], None] |
 
 
 async def all_answered(questions: Sequence[Coroutine[object, object, Answer]]) -> list[Answer]:
-    """Await several questions at once, so that their disk writes are flushed together. Raises the first error."""
+    """Await several requests at once, so that their disk writes are flushed together. Raises the first error."""
     if len(questions) == 1:
         return [await questions[0]]
     return await asyncio.gather(*questions)
@@ -62,7 +62,7 @@ class _Wait(Generic[Answer]):
             self.woken.set_result(None)
 
     def give_up(self) -> None:
-        """The task is cancelled. Its answer may have come in the same tick."""
+        """End the wait of a cancelled task. Its answer may have arrived in the same tick."""
         self._is_given_up = True
         answers, self.answers = self.answers, []
         for answer in answers:
@@ -71,7 +71,7 @@ class _Wait(Generic[Answer]):
 
 
 def ignored(answer: object) -> None:
-    """Take the answer to a request that no caller waits for."""
+    """Discard the answer to a request that no caller waits for."""
 
 
 async def pause(clock: Clock, length_ms: int) -> None:

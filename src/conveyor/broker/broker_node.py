@@ -69,7 +69,7 @@ _HOUSEKEEPING_MS = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPorts:
-    """The broker's external dependencies: disk, metadata, time, threads that may block, fresh ids.
+    """The broker's external dependencies: disk, metadata, time, threads that may block, new ids.
 
     failed: called with an exception that is a bug; it must stop the broker.
     """

@@ -1,4 +1,4 @@
-"""The few requests that have to wait inside: each is a task, kept until it ends. A bug in one stops the broker."""
+"""Keeps the broker's asyncio tasks until they end. A bug in a task stops the broker."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Tasks:
-    """Running tasks. `failed` is told of an exception that nobody expected: a bug."""
+    """Running tasks. failed: called with an unexpected exception, which is a bug."""
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
         self._failed = failed
@@ -18,7 +18,7 @@ class Tasks:
         task.add_done_callback(self._done)
 
     async def stop(self) -> None:
-        """Cancel what still runs, and wait for its end."""
+        """Cancel the running tasks, and wait until they end."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

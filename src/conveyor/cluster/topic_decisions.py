@@ -48,7 +48,7 @@ def existing_topic(image: ClusterImage, name: str) -> TopicImage:
 
 def unknown_topic(name: str) -> RequestError:
     """Return the error for a topic that does not exist."""
-    return RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{name}' is not there")
+    return RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{name}' does not exist")
 
 
 def missing_topic(name: str) -> RequestError:

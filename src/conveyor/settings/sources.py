@@ -28,7 +28,7 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, object]:
 
     Raises SettingsError for an unknown section, and where both variables of a setting are there.
     """
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     short = {PREFIX + name.partition(".")[2].upper(): name for name in FLAGS}
     for variable, value in environment.items():
         if variable in short:
@@ -36,23 +36,23 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, object]:
             long = PREFIX + name.replace(".", "_").upper()
             if long in environment:
                 raise SettingsError(f"environment variables {variable} and {long} both set {name}: take one out")
-            found[name] = value
+            settings[name] = value
         elif variable.startswith(PREFIX) and variable not in _NO_SETTINGS:
             section, _, name = variable.removeprefix(PREFIX).lower().partition("_")
             if section not in {section_field.name for section_field in fields(Settings)}:
                 raise SettingsError(f"environment variable {variable} names no setting: sections are {_sections()}")
-            found[f"{section}.{name}"] = value
-    return found
+            settings[f"{section}.{name}"] = value
+    return settings
 
 
 def file_settings(path: Path, *, required: bool) -> dict[str, object]:
-    """The tables of a TOML file; nothing if it is not there and not `required`. Raises SettingsError."""
+    """Return the tables of a TOML file; nothing if it is not there and not `required`. Raises SettingsError."""
     try:
         text = path.read_text()
     except FileNotFoundError as error:
         if not required:
             return {}
-        raise SettingsError(f"settings file {path} is not there: check --config") from error
+        raise SettingsError(f"settings file {path} does not exist: check --config") from error
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
     import tomllib  # Most brokers have no such file: they start without its regular expressions.
@@ -61,12 +61,12 @@ def file_settings(path: Path, *, required: bool) -> dict[str, object]:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _unreadable(path, error) from error
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for section, table in document.items():
         if not isinstance(table, dict):
             raise SettingsError(f"{path}: '{section}' stands outside a table: sections are {_sections()}")
-        found |= {f"{section}.{name}": value for name, value in table.items()}
-    return found
+        settings |= {f"{section}.{name}": value for name, value in table.items()}
+    return settings
 
 
 def _unreadable(path: Path, error: Exception) -> SettingsError:

@@ -1,4 +1,4 @@
-"""A disk whose fsyncs take as long as a test wants."""
+"""A disk whose fsyncs last until the test releases them."""
 
 from threading import Event
 
@@ -6,7 +6,7 @@ from conveyor.testing import MemoryDisk
 
 
 class HeldDisk(MemoryDisk):
-    """While `hold_syncs` is in force, a sync waits for `release`."""
+    """While `hold_syncs` is set, a sync waits for `release`."""
 
     def __init__(self) -> None:
         super().__init__()

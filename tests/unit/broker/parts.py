@@ -1,4 +1,4 @@
-"""A broker without doors, on the test's own event loop: memory disk, memory store, manual clock."""
+"""A broker without doors on the test's event loop: memory disk, memory store, manual clock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ BATCH = encode_batch([(NOW_MS, b"key", b"value", [])])
 
 
 class LosesAll(Random):
-    """Nothing survives that was not flushed."""
+    """Unflushed data is lost."""
 
     def random(self) -> float:
         return 0.0
@@ -36,7 +36,7 @@ class LosesAll(Random):
 
 
 class LosesNothing(Random):
-    """All that was written survives, as after a kill of the process."""
+    """All written data survives, as after a kill of the process."""
 
     def random(self) -> float:
         return 1.0
@@ -46,7 +46,7 @@ class LosesNothing(Random):
 
 
 class ThreadlessExecutor(Executor):
-    """Does its work at once, on the caller's thread."""
+    """Runs work immediately on the caller's thread."""
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -58,7 +58,7 @@ THIS_BROKER = BrokerImage(node_id=NodeId(1), host="broker.example", port=9092)
 
 
 async def loaded_metadata(store: MetadataStore, *listeners: Changed, broker: BrokerImage = THIS_BROKER) -> Metadata:
-    """The metadata of a broker that has started on this store."""
+    """Return the metadata of a broker that has started on this store."""
     metadata = unloaded_metadata(store)
     for listener in listeners:
         metadata.listen(listener)
@@ -71,7 +71,7 @@ def unloaded_metadata(store: MetadataStore) -> Metadata:
 
 
 class Storage:
-    """What outlives a broker."""
+    """The storage that outlives a broker: its disk, metadata store and clock."""
 
     def __init__(self) -> None:
         self.disk = MemoryDisk()
@@ -83,7 +83,7 @@ class Storage:
 async def running_parts(
     settings: Mapping[str, object] | None = None, storage: Storage | None = None
 ) -> AsyncIterator[BrokerNode]:
-    """A started broker, stopped at the end; a bug in one of its tasks fails the test."""
+    """Run a broker, and stop it at the end; a bug in one of its tasks fails the test."""
     storage = storage or Storage()
     bugs: list[BaseException] = []
     with ThreadPoolExecutor(2) as threads:
@@ -105,24 +105,24 @@ async def running_parts(
 
 
 async def propose(broker: BrokerNode, *changes: Change) -> ClusterImage:
-    """Change the cluster as if another broker had decided on it; this broker has applied it when this returns."""
+    """Change the cluster as another broker would. Returns once this broker has applied the change."""
     image = await broker.metadata.propose(lambda _: changes)
     await broker.reconciler.settled(image.seq)
     return image
 
 
 async def rewrite(storage: Storage, decide: Decide) -> ClusterImage:
-    """Change what is stored while no broker runs."""
+    """Change the stored metadata while no broker runs."""
     return await (await loaded_metadata(storage.store)).propose(decide)
 
 
 async def stored_image(storage: Storage) -> ClusterImage:
-    """The image that a broker which starts now begins with."""
+    """Return the image with which a broker would start now."""
     return (await loaded_metadata(storage.store)).image
 
 
 async def publish(broker: BrokerNode, *where: tuple[str, int], acks: int = ACKS_ALL) -> Sequence[Published]:
     """Publish one batch to each partition, and wait for the results."""
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-    broker.publisher.publish([(*each, BATCH) for each in where], acks, done.set_result)
+    broker.publisher.publish([(*place, BATCH) for place in where], acks, done.set_result)
     return await done

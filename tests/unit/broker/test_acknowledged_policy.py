@@ -1,4 +1,4 @@
-"""`cleanup.policy=acknowledged`: what every subscription has settled is deleted, and nothing else."""
+"""`cleanup.policy=acknowledged` deletes only records that every subscription has settled."""
 
 import pytest
 
@@ -14,7 +14,7 @@ EARLIEST = StartPosition(kind="earliest")
 
 async def settle_all(broker: BrokerNode, name: str) -> None:
     leases = await broker.leases.lease(name, 100, 0, None)
-    await broker.settlements.ack(name, [each.ack_id for each in leases])
+    await broker.settlements.ack(name, [lease.ack_id for lease in leases])
 
 
 @pytest.mark.parametrize("names", [(), ("one",), ("one", "two")])

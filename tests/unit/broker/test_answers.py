@@ -13,7 +13,7 @@ Answer = Callable[[int | RequestError], None]
 
 
 class Desk:
-    """Takes requests, and keeps the functions that answer them."""
+    """Accepts requests, and stores the functions that answer them."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []

@@ -1,4 +1,4 @@
-"""Requests for a topic whose partitions are not open yet, though the metadata shows it: they wait, and succeed."""
+"""Requests for a topic that the metadata shows, and whose partitions are not open yet, wait and succeed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 
 
 async def once_shown(broker: BrokerNode, topic: str, work: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Create a topic, and begin some work as soon as the metadata shows it."""
+    """Create a topic, and start some work as soon as the metadata shows the topic."""
     begun: list[asyncio.Future[Answer]] = []
 
     def observe(_old: ClusterImage, new: ClusterImage) -> None:
@@ -50,7 +50,7 @@ async def test_subscribing(broker: BrokerNode) -> None:
 
 
 class SlowStore(MemoryStore):
-    """Once `begun` is cleared, each commit waits for `released`."""
+    """After `begun` is cleared, each commit waits for `released`."""
 
     def __init__(self) -> None:
         super().__init__()

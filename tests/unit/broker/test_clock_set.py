@@ -1,4 +1,4 @@
-"""The wall clock of a broker is set by an hour: durations stay as long as they were, times of day follow it."""
+"""The broker's wall clock is set by an hour: durations stay the same, and times of day follow the clock."""
 
 import asyncio
 from collections.abc import Sequence
@@ -29,19 +29,19 @@ async def turns(count: int = 20) -> None:
 
 
 async def fired(broker: BrokerNode, count: int) -> list[int]:
-    """The times of the messages of the topic, once there are so many."""
+    """Return the timestamps of the topic's messages once there are `count`."""
     while True:
         changed = asyncio.Event()
         for number in range(2):
             broker.partitions.find("t", number).watch(changed.set)
-        found: list[Message] = await broker.message_browser.browse("t", None, StartPosition(kind="earliest"), 100)
-        if len(found) >= count:
-            return sorted(each.timestamp_ms for each in found)
+        messages: list[Message] = await broker.message_browser.browse("t", None, StartPosition(kind="earliest"), 100)
+        if len(messages) >= count:
+            return sorted(message.timestamp_ms for message in messages)
         await changed.wait()
 
 
 async def asleep(broker: BrokerNode) -> None:
-    """Wait until the schedule has written down what it did, and sleeps."""
+    """Wait until the schedule has recorded its firing and sleeps."""
     for _ in range(10_000):
         if broker.schedules._active["s"].alarm.is_set:
             return
@@ -82,7 +82,7 @@ async def test_lease_request_waits_as_long_as_before(broker: BrokerNode, storage
 
 
 async def test_schedule_follows_the_wall_clock_forward(broker: BrokerNode, storage: Storage) -> None:
-    """Of what falls due in between only the last firing is made good."""
+    """Of the firings in the skipped interval, only the last is caught up."""
     await broker.schedules.add(EVERY_MINUTE)
     storage.clock.set_wall_clock(by_seconds=3600)
     assert await fired(broker, 1) == [NOW_MS + HOUR_MS]

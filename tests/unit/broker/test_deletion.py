@@ -1,4 +1,4 @@
-"""Topics that are deleted or made while something fails, or while others go on: all of it happens, or nothing."""
+"""Topics are created and deleted during failures and other requests: all of the change happens, or nothing."""
 
 import asyncio
 from threading import Event
@@ -21,7 +21,7 @@ MESSAGE = OutgoingMessage(b"payload", partition=0)
 
 
 class FailingDisk(MemoryDisk):
-    """Fails one kind of operation on directories. While `hold_removals` is in force, a removal waits for `release`."""
+    """Fails one kind of operation on directories. While `hold_removals` is set, a removal waits for `release`."""
 
     refused = ""
 
@@ -51,7 +51,7 @@ class FailingDisk(MemoryDisk):
 
 
 class FailingStore(MemoryStore):
-    """Commits nothing while `is_away`. While `hold_commits` is in force, a commit is answered after `release`."""
+    """Commits nothing while `is_away` is set. While `hold_commits` is set, a commit is answered after `release`."""
 
     is_away = False
 
@@ -78,7 +78,7 @@ class FailingStore(MemoryStore):
 
 
 class FailingStorage(Storage):
-    """Storage whose disk and store fail when a test says so."""
+    """Storage whose disk and store fail on request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ async def test_topic_is_deleted_though_its_directories_stay(operation: str) -> N
         storage.failing_disk.refused = operation
         await broker.topics.delete("t")
         assert (broker.subscriptions.all(), len(broker.partitions), list(broker.metadata.image.topics)) == ([], 0, [])
-    async with running_parts(storage=storage) as broker:  # The disk is failing still.
+    async with running_parts(storage=storage) as broker:  # The disk still fails.
         storage.failing_disk.refused = ""
         await broker.topics.create(TOPIC)
         assert broker.partitions.offline() == {}
@@ -111,7 +111,7 @@ async def test_topic_that_the_store_does_not_delete_stays_with_its_queues() -> N
             await broker.topics.delete("t")
         assert refused.value.kind is ErrorKind.METADATA_UNAVAILABLE
         await broker.message_publisher.publish("t", [MESSAGE])
-        assert [each.message.value for each in await broker.leases.lease("s", 1, 0, None)] == [b"payload"]
+        assert [lease.message.value for lease in await broker.leases.lease("s", 1, 0, None)] == [b"payload"]
 
 
 async def test_deletion_is_one_change_with_all_that_goes_with_the_topic() -> None:

@@ -1,4 +1,4 @@
-"""The broker's own topics have their own settings, whoever asks for them first, and again after a start."""
+"""Internal topics have their mandatory settings, whether a client or the broker creates them, and after a restart."""
 
 import logging
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def settings_of(broker: BrokerNode, name: str) -> TopicSettings:
 
 
 async def store_wrong(storage: Storage, name: str, partitions: int) -> None:
-    """Leave a topic in the metadata as a client's request once made it."""
+    """Store a topic as an earlier client request created it."""
     async with running_parts(storage=storage) as broker:
         ordinary = await broker.topics.create(TopicRequest(name="ordinary", partitions=partitions, config=ORDINARY))
         wrong = replace(ordinary, name=name, topic_id=TopicId(uuid4()))
@@ -62,8 +62,8 @@ async def test_companion_keeps_every_record_whatever_the_defaults(storage: Stora
     async with running_parts({"topics.retention_bytes": 1, "topics.retention_ms": 1}, storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
         await broker.topics.ensure_companion(kind, "t")
-        found = settings_of(broker, companion(kind, "t"))
-        assert (found.retention_bytes, found.retention_ms) == (-1, -1)
+        config = settings_of(broker, companion(kind, "t"))
+        assert (config.retention_bytes, config.retention_ms) == (-1, -1)
         with pytest.raises(RequestError) as refused:
             await broker.topics.create(TopicRequest(name=companion(kind, "other")))
         assert refused.value.kind is ErrorKind.INVALID_TOPIC

@@ -1,4 +1,4 @@
-"""What is done for one subscription costs the same however many others there are. Calls are counted, not time."""
+"""The cost of work for one subscription does not depend on the number of others. The test counts calls, not time."""
 
 import asyncio
 import sys
@@ -21,7 +21,7 @@ TOLERATED = 1.2
 
 @pytest.fixture
 async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
-    """A broker with a topic of two partitions, and one of one that has subscriptions, too."""
+    """A broker with a topic of two partitions, and a topic of one partition for other subscriptions."""
     async with running_parts(storage=storage) as running:
         await running.topics.create(TopicRequest(name="t", partitions=2))
         await running.topics.create(TopicRequest(name="other", partitions=1))
@@ -29,7 +29,7 @@ async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
 
 
 async def calls_of(work: Coroutine[Any, Any, object]) -> int:
-    """How many functions are called on the event loop until some work is done."""
+    """Return the number of function calls on the event loop until the work is done."""
     calls = 0
 
     def count(_frame: FrameType, event: str, _argument: object) -> None:
@@ -51,7 +51,7 @@ async def subscribe(broker: BrokerNode, start: int, end: int) -> None:
 
 
 async def life(broker: BrokerNode, name: str) -> None:
-    """A subscription is made, changed, used, and deleted."""
+    """Create, change, use and delete a subscription."""
     await broker.subscription_lifecycle.create("t", name, EARLIEST, {})
     await broker.subscription_lifecycle.change(name, {"max_deliveries": 3})
     first, second = await broker.leases.lease(name, 2, 0, None)
@@ -62,7 +62,7 @@ async def life(broker: BrokerNode, name: str) -> None:
 
 
 async def cheapest_life(broker: BrokerNode) -> int:
-    """The least of several, as a flush of another partition may fall into one."""
+    """Return the lowest cost of several runs, because one run may include a flush of another partition."""
     return min([await calls_of(life(broker, f"life-{number}")) for number in range(5)])
 
 
@@ -82,7 +82,7 @@ async def test_requests_that_wait_cost_the_commands_of_others_nothing(broker: Br
     await subscribe(broker, FEW, MANY)
     for number in range(MANY):
         await broker.subscription_lifecycle.purge(f"s-{number}")
-    waiting = [asyncio.ensure_future(broker.leases.lease(f"s-{each}", 1, 20_000, None)) for each in range(MANY)]
+    waiting = [asyncio.ensure_future(broker.leases.lease(f"s-{number}", 1, 20_000, None)) for number in range(MANY)]
     await asyncio.sleep(0)
     many = await cheapest_life(broker)
     assert many < TOLERATED * few

@@ -1,4 +1,4 @@
-"""What ends with its topic or subscription, and stays ended where another has taken the name meanwhile."""
+"""Dependents of a deleted topic or subscription stay deleted when another takes its name."""
 
 import asyncio
 import threading
@@ -37,7 +37,9 @@ async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
 
 
 async def publish(broker: BrokerNode, topic: str, *messages: OutgoingMessage) -> None:
-    assert not any(isinstance(each, RequestError) for each in await broker.message_publisher.publish(topic, messages))
+    assert not any(
+        isinstance(result, RequestError) for result in await broker.message_publisher.publish(topic, messages)
+    )
 
 
 async def rejected(broker: BrokerNode, name: str = "s") -> None:
@@ -48,12 +50,12 @@ async def rejected(broker: BrokerNode, name: str = "s") -> None:
 
 
 def running(part: str) -> list[asyncio.Task[Any]]:
-    """The tasks whose coroutines belong to a part of the broker."""
+    """Return the tasks whose coroutines belong to a module of the broker."""
     return [task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__qualname__", "").startswith(part)]
 
 
 async def ended(storage: Storage, part: str) -> None:
-    """Nothing of a part runs any more; what it wants to try again is tried meanwhile."""
+    """Wait until no task of a module runs; retries are due meanwhile."""
     async with asyncio.timeout(10):
         while running(part):
             await asyncio.sleep(0)
@@ -61,7 +63,7 @@ async def ended(storage: Storage, part: str) -> None:
 
 
 async def forwarded(broker: BrokerNode, storage: Storage, count: int) -> list[bytes | None]:
-    """The payloads in the topic with an inbox, once there are so many."""
+    """Return the payloads in the topic with an inbox once there are `count`."""
     storage.clock.advance(seconds=2)
     partition = broker.partitions.find("d", 0)
     async with asyncio.timeout(10):
@@ -69,11 +71,11 @@ async def forwarded(broker: BrokerNode, storage: Storage, count: int) -> list[by
             risen = asyncio.Event()
             partition.watch(risen.set)
             await risen.wait()
-    return [each.value for each in await broker.message_browser.browse("d", None, EARLIEST, 10)]
+    return [message.value for message in await broker.message_browser.browse("d", None, EARLIEST, 10)]
 
 
 async def delete(broker: BrokerNode, request: TopicRequest, subscribed: str | None = None) -> None:
-    """Delete a topic, and make it again before anything of the first one is closed."""
+    """Delete a topic, and create it again before any partition of the first one is closed."""
     again: list[asyncio.Task[object]] = []
 
     def observe(old: ClusterImage, new: ClusterImage) -> None:
@@ -118,16 +120,16 @@ async def test_subscriptions_of_a_topic_that_has_the_name_again_stay(broker: Bro
     await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     await publish(broker, "t", OutgoingMessage(b"old"))
     await delete(broker, TOPIC, "again")
-    assert [each.name for each in broker.subscriptions.all("t")] == ["again"]
+    assert [subscription.name for subscription in broker.subscriptions.all("t")] == ["again"]
     await publish(broker, "t", OutgoingMessage(b"new"))
-    assert [each.message.value for each in await broker.leases.lease("again", 10, 0, None)] == [b"new"]
+    assert [lease.message.value for lease in await broker.leases.lease("again", 10, 0, None)] == [b"new"]
     assert list(broker.metadata.image.subscriptions) == ["again"]
 
 
 async def test_subscriptions_and_schedules_go_in_one_change_with_their_topic(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store that fails leaves all of them, and one that does not leaves none, also for a topic of the same name."""
+    """If the store fails, all of them stay; if it does not, none stays, not even for a new topic of that name."""
 
     async def fail(*_: object) -> None:
         raise StorageFailure("the store is away")
@@ -176,7 +178,7 @@ async def test_schedule_of_a_topic_that_has_the_name_again_stays(broker: BrokerN
     await broker.schedules.add(SCHEDULE)
     await delete(broker, TOPIC)
     await broker.schedules.add(SCHEDULE)
-    assert [each.name for each in broker.schedules.list()] == ["s"]
+    assert [schedule.name for schedule in broker.schedules.list()] == ["s"]
 
 
 async def test_forwarder_of_a_topic_that_has_the_name_again_goes_on(broker: BrokerNode, storage: Storage) -> None:
@@ -210,7 +212,7 @@ async def test_inbox_that_is_made_again_while_the_first_loads_is_loaded(
 
 
 class CountingClock(ManualClock):
-    """Counts the timers that are set."""
+    """Counts the active timers."""
 
     alarms_count = 0
 
@@ -226,11 +228,11 @@ async def test_sampling_of_rates_ends_with_the_last_subscription(broker: BrokerN
     ]
     clock = CountingClock()
     rates = QueueRates(clock, lambda _: QueueProbe())
-    for each in subscriptions:
-        rates.follow(each.id)
+    for subscription in subscriptions:
+        rates.follow(subscription.id)
     clock.advance(seconds=60)
-    for each in subscriptions:
-        rates.forget(each.id)
+    for subscription in subscriptions:
+        rates.forget(subscription.id)
     alarms_count = clock.alarms_count
     clock.advance(seconds=600)
     assert clock.alarms_count == alarms_count

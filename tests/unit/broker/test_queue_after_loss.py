@@ -1,4 +1,4 @@
-"""A topic with `flush.policy=os` may lose in a power cut what its subscriptions have settled already."""
+"""In a power failure a topic with `flush.policy=os` may lose messages that its subscriptions have settled."""
 
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
@@ -10,7 +10,7 @@ LOSES_ALL = LosesAll()
 
 
 def messages(*values: bytes) -> list[OutgoingMessage]:
-    return [OutgoingMessage(value=each) for each in values]
+    return [OutgoingMessage(value=value) for value in values]
 
 
 async def test_messages_in_the_place_of_lost_ones_are_delivered() -> None:
@@ -20,11 +20,11 @@ async def test_messages_in_the_place_of_lost_ones_are_delivered() -> None:
         await broker.subscription_lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
         await broker.message_publisher.publish("t", messages(b"a", b"b", b"c"))
         leases = await broker.leases.lease("s", 3, 0, None)
-        assert await broker.settlements.ack("s", [each.ack_id for each in leases]) == [None] * 3
+        assert await broker.settlements.ack("s", [lease.ack_id for lease in leases]) == [None] * 3
         storage.disk = storage.disk.power_cut(LOSES_ALL)
     async with running_parts(storage=storage) as broker:
         await broker.message_publisher.publish("t", messages(b"d"))
-        assert [each.message.value for each in await broker.leases.lease("s", 3, 0, None)] == [b"d"]
+        assert [lease.message.value for lease in await broker.leases.lease("s", 3, 0, None)] == [b"d"]
         assert (await broker.subscription_statistics.stats("s")).unsettled == 1
 
 

@@ -1,4 +1,4 @@
-"""Queues while something fails: a partition, a read, a dead-letter topic that does not take what it is given."""
+"""Queues during failures: of a partition, a read, or a dead-letter topic that refuses messages."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ SMALL, LARGE = b"small", b"large" * 1000
 
 
 async def publish(broker: BrokerNode, *payloads: bytes, partition: int = 0) -> None:
-    await broker.message_publisher.publish("t", [OutgoingMessage(each, partition=partition) for each in payloads])
+    await broker.message_publisher.publish("t", [OutgoingMessage(payload, partition=partition) for payload in payloads])
 
 
 async def leased(broker: BrokerNode, count: int = 10) -> list[str]:
-    return [each.message.message_id for each in await broker.leases.lease("s", count, 0, None)]
+    return [lease.message.message_id for lease in await broker.leases.lease("s", count, 0, None)]
 
 
 async def all_leased(broker: BrokerNode, count: int) -> list[str]:
-    """As many leases as there are messages: while a queue looks through its log, it gives what it has come to."""
+    """Return leases until there are `count`: a queue that scans its log returns the messages found so far."""
     found: list[str] = []
     while len(found) < count:
         await asyncio.sleep(0)
@@ -39,17 +39,17 @@ async def reject(broker: BrokerNode, message_ids: Sequence[str]) -> None:
 
 
 async def letters(broker: BrokerNode, topic: str, count: int) -> list[bytes | None]:
-    """The payloads in a dead-letter topic, once there are so many."""
+    """Return the payloads in a dead-letter topic once there are `count`."""
     found: list[bytes | None] = []
     while len(found) < count:
         await asyncio.sleep(0)
         if broker.partitions.has(topic, 0):
-            found = [each.value for each in await broker.message_browser.browse(topic, None, EARLIEST, 100)]
+            found = [message.value for message in await broker.message_browser.browse(topic, None, EARLIEST, 100)]
     return found
 
 
 async def dead(broker: BrokerNode, storage: Storage, count: int) -> int:
-    """How many dead letters there are, once it is so many; those that wait are tried again meanwhile."""
+    """Wait until there are `count` dead letters; moves are retried meanwhile."""
     found = 0
     while found < count:
         await asyncio.sleep(0)
@@ -161,7 +161,7 @@ async def test_letters_that_wait_in_the_inbox_of_a_deleted_topic_go_to_the_one_o
 ) -> None:
     await broker.topics.create(TopicRequest(name="dead", config={"delay.enable": "true"}))
     await broker.subscription_lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "dead"})
-    await broker.message_publisher.publish("dead", [OutgoingMessage(SMALL)])  # The inbox is loaded when it is there.
+    await broker.message_publisher.publish("dead", [OutgoingMessage(SMALL)])  # The inbox is loaded once this returns.
     assert await letters(broker, "dead", 1) == [SMALL]
     broker.inboxes.stop()
     waits = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Queues on stored batches that take long to unpack, or that cannot be read at all."""
+"""Queues on stored batches that are slow to decompress, or unreadable."""
 
 import asyncio
 import contextlib
@@ -22,13 +22,13 @@ LAST = sealed(raw_record(0, value=b"last"), 1)
 
 
 async def produce(broker: BrokerNode, *batches: bytes) -> int:
-    """Returns the offset of the last batch."""
+    """Produce batches. Returns the offset of the last one."""
     done: asyncio.Future[list[Published]] = asyncio.get_running_loop().create_future()
     broker.publisher.publish(
-        [("t", 0, each) for each in batches], ACKS_ALL, lambda results: done.set_result([*results])
+        [("t", 0, batch) for batch in batches], ACKS_ALL, lambda results: done.set_result([*results])
     )
     results = await done
-    assert [each.error for each in results] == [None] * len(batches)
+    assert [result.error for result in results] == [None] * len(batches)
     return results[-1].base_offset
 
 
@@ -37,12 +37,12 @@ async def subscribe(broker: BrokerNode, name: str = "s", policy: Mapping[str, ob
 
 
 async def drained(broker: BrokerNode, count: int, name: str = "s") -> list[int]:
-    """The offsets that are leased, and acknowledged, until there are so many."""
+    """Lease and acknowledge messages until there are `count`. Returns their offsets."""
     offsets: list[int] = []
     while len(offsets) < count:
         leased = await broker.leases.lease(name, 5_000, 20_000, None)
-        offsets += [each.message.offset for each in leased]
-        assert not any(await broker.settlements.ack(name, [each.ack_id for each in leased]))
+        offsets += [lease.message.offset for lease in leased]
+        assert not any(await broker.settlements.ack(name, [lease.ack_id for lease in leased]))
     return offsets
 
 
@@ -78,7 +78,7 @@ async def test_batches_that_cannot_be_read_hold_no_messages(broker: BrokerNode, 
     last = await produce(broker, *unreadable, LAST)
     await subscribe(broker, "later", policy)
     for name in ("s", "later"):
-        while last not in await drained(broker, 1, name):  # A record that tells the truth may lie among others.
+        while last not in await drained(broker, 1, name):  # A valid record may lie among invalid ones.
             pass
     assert not broker.partitions.offline()
 

@@ -1,4 +1,4 @@
-"""Batches that are packed anew on their way: all of them, in order, and everybody is answered."""
+"""Recompressed batches: all are stored in order, and every request is answered."""
 
 import asyncio
 
@@ -24,11 +24,11 @@ async def published(broker: BrokerNode, batch: bytes, acks: int = ACKS_ALL) -> P
 
 
 async def stored(broker: BrokerNode) -> list[tuple[int, bytes | None]]:
-    """(codec, value) of every record."""
+    """Return (codec, value) of every record."""
     log = broker.partitions.find("z", 0).log
-    found = log.read(0, 1 << 20, log.written_offset, at_least_one=True)
-    assert found is not None
-    content = found.file.read(found.position, found.length)
+    chunk = log.read(0, 1 << 20, log.written_offset, at_least_one=True)
+    assert chunk is not None
+    content = chunk.file.read(chunk.position, chunk.length)
     return [
         (header.attributes & 7, record.value)
         for position, header in iterate_batches(content)
@@ -45,8 +45,8 @@ async def test_batches_keep_their_order_while_some_are_packed(broker: BrokerNode
             for number, codec in enumerate(codecs)
         ]
     )
-    assert [each.error for each in answers] == [None] * len(codecs)
-    assert [each.base_offset for each in answers] == list(range(len(codecs)))
+    assert [answer.error for answer in answers] == [None] * len(codecs)
+    assert [answer.base_offset for answer in answers] == list(range(len(codecs)))
     await broker.loop_tick.end()
     assert await stored(broker) == [(compression.ZSTD, b"%d" % number) for number in range(len(codecs))]
 

@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again has nothing of the first one, whatever was still under way on its files."""
+"""A deleted and recreated topic inherits nothing from the first one, even if work on its files was in progress."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ MARK = f"logs/c-0/{MARKER}"
 
 
 class LateCompactor:
-    """A compactor whose process comes to its work once the topic was deleted, and made again."""
+    """A compactor that starts only after the topic was deleted and recreated."""
 
     def __init__(self, broker: BrokerNode, disk: MemoryDisk) -> None:
         self._broker = broker
@@ -79,7 +79,7 @@ async def test_compaction_of_a_deleted_topic_leaves_its_successor_alone(
 async def test_directory_of_a_deleted_topic_that_is_back_is_set_aside(
     storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A power cut may take back that it was renamed, and that its successor's was made."""
+    """A power failure may undo the rename of the directory and the creation of its successor."""
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(COMPACTED)
         await publish(broker, ("c", 0))
@@ -97,7 +97,7 @@ async def test_directory_of_a_deleted_topic_that_is_back_is_set_aside(
 
 
 class SlowToOpen(MemoryDisk):
-    """While `released` is not set, nobody gets at the directories of `slow`."""
+    """Until `released` is set, every operation on the directories of `slow` waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class SlowToOpen(MemoryDisk):
 
 
 class SlowToRemove(MemoryDisk):
-    """A directory is removed once `released` is set."""
+    """A removal of a directory waits until `released` is set."""
 
     def __init__(self) -> None:
         super().__init__()

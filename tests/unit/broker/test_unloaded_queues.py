@@ -1,4 +1,4 @@
-"""Topics whose queues cannot be loaded, or are not yet: nothing is deleted, it is told, and it is tried again."""
+"""Topics whose queues are not loaded: no record is deleted, `/readyz` reports them, and the load is retried."""
 
 import asyncio
 import json
@@ -24,13 +24,13 @@ SETTINGS = {"topics.retention_ms": "60000", "topics.segment_bytes": "1024"}
 async def publish(broker: BrokerNode, *payloads: bytes, delay_ms: int = 0) -> None:
     headers = ((DELAY_MS, b"%d" % delay_ms),) if delay_ms else ()
     published = await broker.message_publisher.publish(
-        "t", [OutgoingMessage(each, headers=headers) for each in payloads]
+        "t", [OutgoingMessage(payload, headers=headers) for payload in payloads]
     )
-    assert not any(isinstance(each, RequestError) for each in published)
+    assert not any(isinstance(result, RequestError) for result in published)
 
 
 async def leased(broker: BrokerNode, name: str = "s") -> list[bytes | None]:
-    return [each.message.value for each in await broker.leases.lease(name, 100, 0, None)]
+    return [lease.message.value for lease in await broker.leases.lease(name, 100, 0, None)]
 
 
 async def until(storage: Storage, seen: Callable[[], bool], step_ms: int = 10) -> None:
@@ -40,7 +40,7 @@ async def until(storage: Storage, seen: Callable[[], bool], step_ms: int = 10) -
 
 
 async def retain(broker: BrokerNode) -> int:
-    """Where the log starts after retention has had its way."""
+    """Run retention. Returns the log start offset."""
     for _ in range(2):
         await broker.retention.retain_all()
         await broker.flusher.drain()
@@ -49,7 +49,7 @@ async def retain(broker: BrokerNode) -> int:
 
 @pytest.fixture
 async def with_delayed(storage: Storage) -> Storage:
-    """What a broker has left that had a subscription, and a message that is due in a day."""
+    """The storage of a broker with a subscription, and a message that is due in a day."""
     async with running_parts(SETTINGS, storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
         await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
@@ -85,7 +85,7 @@ async def test_retention_deletes_nothing_where_the_state_cannot_be_read(with_del
 
 
 async def test_retention_deletes_nothing_while_the_state_is_offline(with_delayed: Storage) -> None:
-    """What was decided last may not be stored."""
+    """The last decisions may not be stored."""
     async with running_parts(SETTINGS, with_delayed) as broker:
         await until(with_delayed, lambda: not broker.queue_partitions.unloaded())
         broker.partitions.find("__queue_state.t", 0).go_offline(StorageFailure("the disk is gone"))
@@ -143,7 +143,7 @@ async def test_a_call_names_why_its_partitions_are_offline(broker: BrokerNode) -
 
 
 async def store_filter(storage: Storage, name: str, expression: str) -> None:
-    """As another version may have taken it."""
+    """Store a filter that only another version accepts."""
 
     def decide(image: ClusterImage) -> list[SubscriptionPut]:
         stored = image.subscriptions[name]
@@ -185,7 +185,7 @@ async def test_a_filter_that_is_not_valid_any_more_keeps_only_its_own_subscripti
 
 
 async def test_messages_of_a_subscription_whose_filter_is_not_valid_do_not_expire(storage: Storage) -> None:
-    """Whether it wants them, as dead letters, nobody can tell."""
+    """Without a valid filter, the subscription cannot tell which messages to dead-letter."""
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
         await broker.subscription_lifecycle.create("t", "bad", EARLIEST, {"on_expiry": "dead_letter"})

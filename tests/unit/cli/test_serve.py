@@ -23,7 +23,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["--kafka", "nowhere"], "setting 'network.kafka' is 'nowhere': it takes host:port"),
         (["--http", "0.0.0.0:0", "--kafka", "127.0.0.1:0"], "--http 0.0.0.0:0 can be reached from other machines"),
         (["--node-id", "-1"], "setting 'broker.node_id' is -1: it must be at least 0"),
-        (["--config", "nothing.toml"], "settings file nothing.toml is not there"),
+        (["--config", "nothing.toml"], "settings file nothing.toml does not exist"),
         (["--log-level", "loud"], "setting 'broker.log_level' is 'loud': it is one of debug, info, warning, error"),
     ],
 )

@@ -97,7 +97,7 @@ def test_numbers_may_be_grouped() -> None:
 
 
 def test_a_file_that_is_asked_for_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"nothing\.toml is not there: check --config"):
+    with pytest.raises(SettingsError, match=r"nothing\.toml does not exist: check --config"):
         file_settings(tmp_path / "nothing.toml", required=True)
 
 

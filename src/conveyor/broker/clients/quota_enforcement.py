@@ -72,14 +72,16 @@ class Rate:
         samples[-1][2] += amount
 
     def total(self, now_ms: int) -> float:
-        """The amount in all windows that still count."""
+        """Return the amount in the current windows."""
         samples = self._samples
         while samples and now_ms - samples[0][1] >= self._window_count * self._window_ms:
             samples.popleft()
-        return sum(each[2] for each in samples)
+        return sum(sample[2] for sample in samples)
 
     def excess_ms(self, per_second: float, now_ms: int, more: float = 0) -> int:
-        """The time until the rate is back within a limit, if only `more` is counted; 0 if it is within the limit."""
+        """Return the time until the rate is back within a limit, if only `more` is counted; 0 if it is within the
+        limit.
+        """
         total = self.total(now_ms) + more
         elapsed_ms = now_ms - self._samples[0][0] if self._samples else 0
         missing = self._window_count - 1 - elapsed_ms // self._window_ms
@@ -88,7 +90,7 @@ class Rate:
 
 
 class Quotas:
-    """The quotas in the metadata, and the rates of this broker's clients."""
+    """The quotas in the metadata, and the measured rates of this broker's clients."""
 
     def __init__(self, metadata: Metadata, clock: Clock, settings: ClientSettings) -> None:
         self.quotas = ClientQuotas()
@@ -137,18 +139,18 @@ class Quotas:
             self._rates.clear()
 
     def meter(self, client_id: str, request_bytes: int, mute: Callable[[int], None]) -> "RequestMeter":
-        """The meter of one request of a client. mute: stops reading from its connection for some ms."""
+        """Return the meter of one request of a client. mute: stops reading from its connection for some ms."""
         return RequestMeter(self, self._clock, client_id, request_bytes, mute)
 
     def admits_connection(self, address: str) -> bool:
-        """Whether an address may open one more connection now; if so, the connection is counted."""
+        """Return whether an address may open one more connection now; if so, the connection is counted."""
         if not self.in_force:
             return True
         limit = self.quotas.connection_limit(address)
         return limit is None or self.record_within(limit, 1, self._clock.steady_ms()) == 0
 
     def limit(self, key: str, client_id: str) -> Limit | None:
-        """The limit that applies to a client, if any."""
+        """Return the limit that applies to a client, if any."""
         return self.quotas.limit(key, ANONYMOUS, client_id)
 
     def record(self, limit: Limit, amount: float, now_ms: int) -> int:
@@ -166,11 +168,11 @@ class Quotas:
         return self._counted(limit, excess_ms)
 
     def record_only(self, limit: Limit, amount: float, now_ms: int) -> None:
-        """Count an amount for which the client is throttled later, by `excess_ms`."""
+        """Count an amount. `excess_ms` later returns the throttle time for it."""
         self._rate(limit.rate_key).record(amount, now_ms)
 
     def excess_ms(self, limit: Limit, now_ms: int) -> int:
-        """The throttle time in ms, by the amounts counted so far."""
+        """Return the throttle time in ms, by the amounts counted so far."""
         return self._counted(limit, self._rate(limit.rate_key).excess_ms(limit.per_second, now_ms))
 
     def take_tokens(self, limit: Limit, amount: int, now_ms: int, *, strict: bool) -> int:
@@ -187,15 +189,15 @@ class Quotas:
         self._counted(limit, debt_ms)
         raise RequestError(
             ErrorKind.THROTTLING_QUOTA_EXCEEDED,
-            f"more partitions made and deleted than {limit.rate_key[0]} allows: try again in {debt_ms} ms",
+            f"more partitions were created and deleted than {limit.rate_key[0]} allows: try again in {debt_ms} ms",
         )
 
     def token_debt_ms(self, limit: Limit) -> int:
-        """The time until a bucket, as last filled, is out of debt."""
+        """Return the time until a bucket, as last filled, is out of debt."""
         return _remembered(self._buckets, limit.rate_key, TokenBucket).debt_ms(limit.per_second)
 
     def window_amount(self, limit: Limit) -> int:
-        """The largest amount that can be counted at once within the limit."""
+        """Return the largest amount that can be counted at once within the limit."""
         settings = self._settings
         return int(limit.per_second * settings.quota_window_seconds * (settings.quota_window_count - 1))
 
@@ -217,20 +219,20 @@ class Quotas:
         self.quotas = quotas
         self.in_force = bool(quotas.entities)
         for table in (self._rates, self._buckets):
-            for key in [each for each in table if each[0] not in quotas.by_key]:
+            for key in [rate_key for rate_key in table if rate_key[0] not in quotas.by_key]:
                 del table[key]
 
 
 def _remembered(table: "OrderedDict[RateKey, Kept]", key: RateKey, make: Callable[[], Kept]) -> Kept:
-    """The entry of a key, created if missing, and marked as most recently used."""
-    found = table.get(key)
-    if found is None:
+    """Return the entry of a key, created if missing, and marked as most recently used."""
+    entry = table.get(key)
+    if entry is None:
         if len(table) >= MAX_RATES:
             table.popitem(last=False)
-        found = table[key] = make()
+        entry = table[key] = make()
     else:
         table.move_to_end(key)
-    return found
+    return entry
 
 
 class RequestMeter:
@@ -255,12 +257,12 @@ class RequestMeter:
             self._throttle(self._quotas.record(limit, self._request_bytes, self._clock.steady_ms()))
 
     def max_fetch_bytes(self, wanted: int) -> int:
-        """The most bytes worth reading of those wanted: an answer above the quota would be discarded."""
+        """Return the most bytes worth reading of those wanted: an answer above the quota would be discarded."""
         limit = self._quotas.limit(CONSUMER_BYTE_RATE, self._client_id)
         return wanted if limit is None else min(wanted, self._quotas.window_amount(limit))
 
     def may_fetch(self, size: int) -> bool:
-        """Whether an answer with that many bytes of records may be sent. If not, it is sent empty."""
+        """Return whether an answer with that many bytes of records may be sent. If not, it is sent empty."""
         self.answered()
         limit = self._quotas.limit(CONSUMER_BYTE_RATE, self._client_id)
         if limit is not None and self.throttle_ms == 0:

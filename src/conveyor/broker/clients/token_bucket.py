@@ -30,5 +30,5 @@ class TokenBucket:
         self._tokens -= amount
 
     def debt_ms(self, per_second: float) -> int:
-        """The time until the debt is paid; 0 if there is none."""
+        """Return the time until the debt is paid; 0 if there is none."""
         return max(0, ceil(min(_MAX_INT32, -self._tokens / per_second * 1000)))

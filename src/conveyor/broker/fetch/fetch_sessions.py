@@ -49,7 +49,7 @@ class SessionPartition:
         return self.topic, self.position.partition
 
     def tell(self, fetched: Fetched) -> bool:
-        """Whether a result differs from the last one sent; it becomes that. After an error every result differs."""
+        """Store a result as the last one sent. Returns whether it differs from the one before; True after an error."""
         error = fetched.error is not None
         news = (
             error
@@ -63,14 +63,14 @@ class SessionPartition:
 
 
 class FetchSession:
-    """The partitions of one client, in reading order. next_epoch: the epoch expected in its next request."""
+    """The partitions of one client, in reading order. next_epoch: the epoch that its next request must have."""
 
     def __init__(self, session_id: int, by_id: bool, partitions: Iterable[SessionPartition], now_ms: int) -> None:
         self.session_id = session_id
         self.by_id = by_id
         self.next_epoch = epoch_after(FIRST_EPOCH)
         self.last_used_ms = now_ms
-        self._partitions = {each.key: each for each in partitions}
+        self._partitions = {partition.key: partition for partition in partitions}
         self._names: Mapping[Any, str] | None = None
 
     def __len__(self) -> int:
@@ -78,24 +78,27 @@ class FetchSession:
 
     def update(self, named: Iterable[SessionPartition], forgotten: Iterable[PartitionKey]) -> None:
         """Apply the partitions that a request adds, moves and forgets."""
-        for each in named:
-            known = self._partitions.setdefault(each.key, each)
-            known.position = each.position
+        for partition in named:
+            own = self._partitions.setdefault(partition.key, partition)
+            own.position = partition.position
         for key in forgotten:
             self._partitions.pop(key, None)
 
     def positions(self, names: Mapping[Any, str]) -> list[FetchPosition]:
-        """The positions in reading order. names: topic names by id; looked up again when the mapping is replaced."""
+        """Return the positions in reading order.
+
+        names: topic names by id; looked up again when the mapping is replaced.
+        """
         if self.by_id and names is not self._names:
             self._names = names
-            for each in self._partitions.values():
-                name = names.get(each.topic, "")
-                if name != each.position.topic:
-                    each.position = msgspec.structs.replace(each.position, topic=name)
-        return [each.position for each in self._partitions.values()]
+            for partition in self._partitions.values():
+                name = names.get(partition.topic, "")
+                if name != partition.position.topic:
+                    partition.position = msgspec.structs.replace(partition.position, topic=name)
+        return [partition.position for partition in self._partitions.values()]
 
     def changes(self, results: Sequence[Fetched]) -> list[tuple[SessionPartition, Fetched]]:
-        """The results that the client must receive. results: one for each of `positions`.
+        """Return the results that the client must receive. results: one for each of `positions`.
 
         Partitions that returned records move behind all others, so that none starves however small the answers are.
         """
@@ -142,7 +145,7 @@ class FetchSessions:
         by_id: bool,
         now_ms: int,
     ) -> FetchSession | None:
-        """The session of a request, after the request's changes. None if no partition is left and the session ended.
+        """Apply a request's changes to its session. Returns the session; None if it ended without partitions.
 
         Raises RequestError: FETCH_SESSION_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
@@ -195,7 +198,7 @@ class FetchSessions:
 
 
 def epoch_after(epoch: int) -> int:
-    """The epoch of the next request."""
+    """Return the epoch of the next request."""
     return 1 if epoch == _MAX_INT32 else epoch + 1
 
 

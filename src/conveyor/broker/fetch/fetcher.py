@@ -58,16 +58,16 @@ class Fetcher:
     def fetch(
         self, positions: Sequence[FetchPosition], wait: FetchWait, finished: Finished
     ) -> Callable[[], None] | None:
-        """Read. finished: called with one result for each position, in order, now or later.
+        """Read partitions. finished: called with one result for each position, in order, now or later.
 
-        Returns a function that cancels the wait, if there is one.
+        Returns a function that cancels the wait, if the fetch waits.
         """
         results, enough = self._read(positions, wait)
         if enough or wait.max_wait_ms <= 0 or not positions:
             finished(results)
             return None
         waiting = _Waiting(partial(self._read, positions, wait), results, self._loop_tick, finished, self._waiting)
-        waiting.partitions = [self._partitions.find(each.topic, each.partition) for each in positions]
+        waiting.partitions = [self._partitions.find(position.topic, position.partition) for position in positions]
         waiting.start(self._clock, wait.max_wait_ms)
         return waiting.end
 
@@ -77,7 +77,7 @@ class Fetcher:
             waiting.expire()
 
     def _read(self, positions: Sequence[FetchPosition], wait: FetchWait) -> tuple[list[Fetched], bool]:
-        """The results, and whether to answer at once: enough bytes, or an error."""
+        """Return the results, and whether to answer at once: enough bytes, or an error."""
         results = []
         left = min(wait.max_bytes, self._max_fetch_bytes)
         total = 0
@@ -168,7 +168,7 @@ class _Waiting:
 
     def expire(self) -> None:
         """Answer with the records available now. Records found earlier are read again: they may be deleted."""
-        if self._woken or any(each.records is not None for each in self._results):
+        if self._woken or any(result.records is not None for result in self._results):
             self._results, _ = self._read()
         self._finish()
 

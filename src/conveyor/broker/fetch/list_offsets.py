@@ -19,7 +19,7 @@ NO_OFFSET = -1
 def find_offset(
     partitions: PartitionTable, topic: str, number: int, timestamp_ms: int, leader_epoch: int
 ) -> tuple[int, int, int]:
-    """(offset, timestamp in ms, leader epoch) for a time or a constant above; offset -1 if no record is as new.
+    """Return (offset, timestamp in ms, leader epoch) for a time or a constant above; offset -1 if no record is as new.
 
     Raises RequestError.
     """
@@ -39,7 +39,7 @@ def find_offset(
 def find_epoch_end(
     partitions: PartitionTable, topic: str, number: int, epoch: int, current_epoch: int
 ) -> tuple[int, int]:
-    """(the largest epoch up to the requested one, its end offset); see `LeaderEpochs.end_of`.
+    """Return (the largest epoch up to the requested one, its end offset); see `LeaderEpochs.end_of`.
 
     Raises RequestError. Source: KIP-320.
     """

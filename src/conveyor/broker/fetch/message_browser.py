@@ -23,7 +23,7 @@ _BROWSED_BYTES = 8 << 20
 
 
 def unknown_message(topic: str, message_id: str, reason: str) -> RequestError:
-    """The error for an id that names no message."""
+    """Return the error for an id that names no message."""
     return RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' has no message '{message_id}': {reason}")
 
 
@@ -37,36 +37,36 @@ class MessageBrowser:
         self._threads = threads
 
     async def browse(self, topic: str, partition: int | None, start: StartPosition | int, limit: int) -> list[Message]:
-        """Up to `limit` messages from a position on, fewer if they are large.
+        """Return up to `limit` messages from a position on, fewer if they are large.
 
         partition: None for all; messages are then sorted by time.
         start: an offset, or a position as for a subscription.
         Raises RequestError: UNKNOWN_TOPIC, OFFSET_OUT_OF_RANGE.
         """
         count = len((await self._topics.served(topic)).partitions)
-        found: list[Message] = []
+        messages: list[Message] = []
         budget = _BROWSED_BYTES
         numbers = range(count) if partition is None else (partition,)
         await wait_for_commits([self._partitions.find(topic, number) for number in numbers], self._clock)
         for number in numbers:
-            if found and budget <= 0:
+            if messages and budget <= 0:
                 break
             read, used = await self._read(topic, number, self._start_offset(topic, number, start), limit, budget)
-            found += read
+            messages += read
             budget -= used
         if partition is None:
-            found.sort(key=lambda message: (message.timestamp_ms, message.partition, message.offset))
-        return found[:limit]
+            messages.sort(key=lambda message: (message.timestamp_ms, message.partition, message.offset))
+        return messages[:limit]
 
     async def read_all(self, topic: str, number: int, at_once: int, start: int = 0) -> AsyncIterator[Message]:
-        """Every committed message of a partition from an offset on, `at_once` per read. Raises RequestError."""
-        while found := await self.read(topic, number, start, at_once, _READ_BYTES):
-            for message in found:
+        """Yield every committed message of a partition from an offset on, `at_once` per read. Raises RequestError."""
+        while messages := await self.read(topic, number, start, at_once, _READ_BYTES):
+            for message in messages:
                 yield message
-            start = found[-1].offset + 1
+            start = messages[-1].offset + 1
 
     async def read(self, topic: str, number: int, start: int, limit: int, max_bytes: int) -> list[Message]:
-        """The next committed messages of a partition from an offset on; empty at its end.
+        """Return the next committed messages of a partition from an offset on; empty at its end.
 
         Reads at most max_bytes, unless a single batch is larger. Raises RequestError.
         """
@@ -75,11 +75,11 @@ class MessageBrowser:
         offset = max(start, int(partition.log.log_start_offset))
         if offset > partition.high_watermark:
             return []
-        found, _ = await self._read(topic, number, offset, limit, max_bytes)
-        return found
+        messages, _ = await self._read(topic, number, offset, limit, max_bytes)
+        return messages
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """The high watermark of each partition that could be opened. Raises RequestError."""
+        """Return the high watermark of each partition that could be opened. Raises RequestError."""
         numbers = range(len(self._topics.existing(topic).partitions))
         return {
             number: int(self._partitions.find(topic, number).high_watermark)
@@ -88,7 +88,7 @@ class MessageBrowser:
         }
 
     async def get(self, topic: str, message_id: str) -> Message:
-        """The message with an id. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""
+        """Return the message with an id. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""
         count = len((await self._topics.served(topic)).partitions)
         if not is_message_id(message_id):
             raise unknown_message(topic, message_id, "an id is <partition>-<offset>, as in 0-42")
@@ -101,10 +101,10 @@ class MessageBrowser:
         if not first <= offset < end:
             held = f"{first} to {end - 1}" if first < end else "nothing"
             raise unknown_message(topic, message_id, f"partition {number} holds {held}")
-        found, _ = await self._read(topic, number, offset, 1, 1)
-        if not found or found[0].offset != offset:
+        messages, _ = await self._read(topic, number, offset, 1, 1)
+        if not messages or messages[0].offset != offset:
             raise unknown_message(topic, message_id, "it was left out as a duplicate, or compacted away")
-        return found[0]
+        return messages[0]
 
     def _start_offset(self, topic: str, number: int, start: StartPosition | int) -> int:
         if isinstance(start, int):
@@ -117,21 +117,21 @@ class MessageBrowser:
     async def _read(
         self, topic: str, number: int, offset: int, limit: int, max_bytes: int
     ) -> tuple[list[Message], int]:
-        """Committed messages from an offset on, at least one if there is one, and the number of bytes read for them."""
+        """Return committed messages from an offset on, at least one if there is one, and the number of bytes read."""
         partition = self._partitions.find(topic, number)
-        found: list[Message] = []
+        messages: list[Message] = []
         used = 0
-        while len(found) < limit and (used < max_bytes or not found):
+        while len(messages) < limit and (used < max_bytes or not messages):
             stored = partition.read(offset, min(_READ_BYTES, max(1, max_bytes - used)), at_least_one=True)
             if stored is None:
                 break
             records, offset = await self._records(partition, stored, offset)
-            found += (
+            messages += (
                 Message(topic, number, record.offset, record.timestamp_ms, record.key, record.value, record.headers)
-                for record in records[: limit - len(found)]
+                for record in records[: limit - len(messages)]
             )
             used += stored.length
-        return found, used
+        return messages, used
 
     async def _records(self, partition: Partition, stored: FileSlice, offset: int) -> tuple[list[Record], int]:
         loop = asyncio.get_running_loop()
@@ -151,7 +151,7 @@ def _decode(stored: FileSlice, offset: int) -> tuple[list[Record], int]:
 
 
 def _readable(batch: bytes, offset: int) -> list[Record]:
-    """The records of a batch from an offset on; none if they cannot be decoded: a plain topic stores such batches."""
+    """Return the records of a batch from an offset on; none for an undecodable batch, which a plain topic may store."""
     try:
         return [record for record in decode_records(batch) if record.offset >= offset]
     except UnreadableBatch:

@@ -1,4 +1,4 @@
-"""The homes of the state machines: consumer groups, queues, inboxes, schedules.
+"""Hosts of the state machines: consumer groups, queues, inboxes, schedules.
 
 A machine decides (`groups`, `queues`, `delay`, `schedules`). Its host loads it, runs it, and carries out its decisions:
 it routes commands to the right partition, appends the records that an inbox forwards, and publishes the messages of

@@ -40,7 +40,7 @@ _MEMBER_NAME_LENGTH = 255
 
 
 class Coordinator:
-    """The machine of one partition, with the settings and topics that it knows."""
+    """The machine of one partition, with its current settings and topics."""
 
     def __init__(self, partition: Partition, runner: GroupRunner, settings: SettingsOfGroups) -> None:
         self.partition = partition
@@ -53,7 +53,7 @@ class Coordinator:
         return self.runner.submit(command, partial(_respond, respond))
 
     async def ask(self, command: GroupCommand[Answer]) -> Answer:
-        """The machine's reply, once it is durable. Raises RequestError."""
+        """Return the machine's reply, once it is durable. Raises RequestError."""
 
         def submit(respond: Callable[[Answer | RequestError], None]) -> Callable[[], None]:
             token = self.submit(command, respond)
@@ -62,7 +62,7 @@ class Coordinator:
         return await answered(submit)
 
     def know(self, topics: KnownTopics) -> None:
-        """Pass the topics to the machine, unless it knows them."""
+        """Pass the topics to the machine, unless it has them already."""
         if self._topics is not topics:
             self._topics = topics
             self.runner.submit(UpdateTopics(topics=topics), ignored)
@@ -121,15 +121,15 @@ class Groups:
         self._known = (metadata.image.topics, _known_topics(metadata.image))
 
     def new_member_id(self, client_id: str) -> str:
-        """A new member id. A long client id is cut, so that the result fits a Kafka string."""
+        """Return a new member id. A long client id is cut, so that the result fits a Kafka string."""
         return f"{client_id[:_MEMBER_NAME_LENGTH]}-{self._new_id()}"
 
     def new_consumer_id(self) -> str:
-        """An id for a member of the consumer protocol that has not chosen one."""
+        """Return an id for a member of the consumer protocol that has not chosen one."""
         return str(self._new_id())
 
     async def find_coordinator(self, group_id: str) -> BrokerImage:
-        """The broker that coordinates a group. Creates the offsets topic if it is missing. Raises RequestError."""
+        """Return the coordinator of a group. Creates the offsets topic if it is missing. Raises RequestError."""
         topic = await self._offsets_topic()
         number = partition_for_group(group_id, len(topic.partitions))
         return self._metadata.image.brokers[topic.partitions[number].leader]
@@ -150,13 +150,13 @@ class Groups:
         return lambda: coordinator.runner.forget(token)
 
     async def ask(self, command: OneGroupCommand[Answer]) -> Answer:
-        """The reply of a group's coordinator. Raises RequestError."""
+        """Return the reply of a group's coordinator. Raises RequestError."""
         return await answered(lambda respond: self.submit(command, respond))
 
     async def list_groups(self, command: ListGroups) -> list[ListedGroup]:
-        """The groups that this broker coordinates. Raises RequestError."""
+        """Return the groups that this broker coordinates. Raises RequestError."""
         topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
-        found: list[ListedGroup] = []
+        groups: list[ListedGroup] = []
         for number in range(len(topic.partitions) if topic is not None else 0):
             try:
                 coordinator = await self._loaded(number)
@@ -164,8 +164,8 @@ class Groups:
                 if error.kind is ErrorKind.NOT_COORDINATOR:
                     continue
                 raise
-            found += (await coordinator.ask(command)).groups
-        return sorted(found, key=lambda group: group.group_id)
+            groups += (await coordinator.ask(command)).groups
+        return sorted(groups, key=lambda group: group.group_id)
 
     def use(self, settings: GroupsSettings, own: Mapping[str, GroupsSettings]) -> None:
         """Apply settings from now on. own: the complete settings of groups that override some, by group id."""
@@ -176,7 +176,7 @@ class Groups:
 
     def gained(self, partition: Partition) -> None:
         """Load the coordinator of a reopened partition again, if it was loaded before."""
-        if partition.identity in {known.identity for known in self._host.partitions()}:
+        if partition.identity in {hosted.identity for hosted in self._host.partitions()}:
             self._host.gained(partition)
 
     def lost(self, partition: Partition) -> None:
@@ -192,11 +192,11 @@ class Groups:
         return -1 if topic is None else partition_for_group(group_id, len(topic.partitions))
 
     def _known_topics(self) -> KnownTopics:
-        """The topics as coordinators know them."""
+        """Return the coordinators' view of the topics."""
         image = self._metadata.image
         if self._known[0] is not image.topics:
-            known = _known_topics(image)
-            self._known = (image.topics, self._known[1] if known.by_name == self._known[1].by_name else known)
+            topics = _known_topics(image)
+            self._known = (image.topics, self._known[1] if topics.by_name == self._known[1].by_name else topics)
         return self._known[1]
 
     async def _submit_when_loaded(
@@ -222,12 +222,12 @@ class Groups:
 def _known_topics(image: ClusterImage) -> KnownTopics:
     return KnownTopics(
         KnownTopic(
-            name=each.name,
-            topic_id=each.topic_id,
-            partition_count=len(each.partitions),
-            is_internal=each.is_internal,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_count=len(topic.partitions),
+            is_internal=topic.is_internal,
         )
-        for each in image.topics.values()
+        for topic in image.topics.values()
     )
 
 
@@ -240,7 +240,7 @@ def _as_coordinator() -> Iterator[None]:
 
 
 def _coordinator_error(error: RequestError) -> RequestError:
-    """The error for a group client: one that makes it find the coordinator again or retry, not give up."""
+    """Return the error that makes a group client retry, or find the coordinator again."""
     if error.kind is ErrorKind.NOT_LEADER:
         return RequestError(ErrorKind.NOT_COORDINATOR, error.message)
     if error.kind in (ErrorKind.PARTITION_OFFLINE, ErrorKind.DISK_FULL, ErrorKind.NOT_ENOUGH_REPLICAS):

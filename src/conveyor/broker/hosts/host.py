@@ -48,7 +48,7 @@ class MachineKind(Protocol[Machine]):
         ...
 
     def goes_on(self, machine: Machine, partition: Partition) -> bool:
-        """Whether a running machine can serve a partition that may be reopened; if so, the machine uses it now."""
+        """Continue a running machine with a partition that may be reopened. Returns False if the machine cannot."""
         ...
 
 
@@ -90,30 +90,30 @@ class Host(Generic[Machine]):
         """The number of machines started and stopped so far."""
 
     def running(self, identity: TopicPartition) -> Machine | None:
-        """The running machine of a partition, if any."""
+        """Return the running machine of a partition, if any."""
         place = self._places.get(identity)
         return None if place is None else place.machine
 
     def all_running(self) -> Iterator[Machine]:
-        """Every running machine."""
+        """Yield every running machine."""
         return (place.machine for place in self._places.values() if place.machine is not None)
 
     def partitions(self) -> list[Partition]:
-        """The partitions whose machines run, are being loaded, or will be loaded again."""
+        """Return the partitions whose machines run, are being loaded, or will be loaded again."""
         return [place.partition for place in self._places.values()]
 
     def has(self, partition: Partition) -> bool:
-        """Whether the machine of a partition runs, is being loaded, or will be loaded again."""
+        """Return whether the machine of a partition runs, is being loaded, or will be loaded again."""
         place = self._places.get(partition.identity)
         return place is not None and place.partition is partition
 
     def failure(self, identity: TopicPartition) -> RequestError | None:
-        """The error of the last load of a partition's machine, if it failed."""
+        """Return the error of the last load of a partition's machine, if it failed."""
         place = self._places.get(identity)
         return None if place is None else place.failure
 
     async def loaded(self, partition: Partition) -> Machine:
-        """The machine of a partition, loaded first if necessary. Raises RequestError: also COORDINATOR_LOADING."""
+        """Return a partition's machine, loaded first if necessary. Raises RequestError: also COORDINATOR_LOADING."""
         place = self._place_of(partition)
         if place.machine is None and place.loading is None:
             self._begin(place)

@@ -118,7 +118,7 @@ class InboxPartition:
         self._runner.submit(NextIntent(), self._carry_out)
 
     def resume(self) -> None:
-        """Forwarding may continue: records were scanned, or the disk has room again."""
+        """Continue to forward: records were scanned, or the disk has space again."""
         self._runner.expire()
 
     def stop(self) -> None:
@@ -142,7 +142,7 @@ class InboxPartition:
         return lambda: self._runner.forget(token)
 
     def waiting(self, offset: int) -> Message | None:
-        """The record at an offset, if it was neither forwarded nor cancelled."""
+        """Return the record at an offset, if it was neither forwarded nor cancelled."""
         message = self.find(offset)
         if message is None:
             return None
@@ -150,7 +150,7 @@ class InboxPartition:
         return message if self.machine.is_waiting(offset, due_ms, self._clock.now_ms()) else None
 
     def find(self, offset: int) -> Message | None:
-        """The record at an offset of the inbox, also if it was forwarded or cancelled."""
+        """Return the record at an offset of the inbox, also if it was forwarded or cancelled."""
         self.inbox.check_online()
         try:
             return self._source.get(offset) if offset < self.inbox.high_watermark else None
@@ -161,7 +161,7 @@ class InboxPartition:
         return self.machine.retain_from_offset()
 
     def settled_offset(self) -> int:
-        """The offset below which records may be deleted: forwarded, and older than the deduplication window."""
+        """Return the offset below which records may be deleted: forwarded, and older than the deduplication window."""
         now_ms, needed = self._clock.now_ms(), self.machine.retain_from_offset()
         since_ms, offset, settled = self._settled
         if now_ms - since_ms >= self.inbox.log.topic.dedup_window_ms:
@@ -218,7 +218,7 @@ class InboxPartition:
             return self.inbox.go_offline(failure)
         except RequestError as error:
             if self._is_online() and error.kind is not ErrorKind.NOT_LEADER:  # It was not the topic's partition.
-                self.inbox.go_offline(StorageFailure(f"what was meant to be forwarded cannot be read: {error}"))
+                self.inbox.go_offline(StorageFailure(f"a record to be forwarded cannot be read: {error}"))
             return
         assert self.topic.log.log_end_offset == intent.end_offset, "an intent was not carried out as it was noted"
         self.topic.when_committed(intent.end_offset, partial(self._release, intent))

@@ -66,7 +66,7 @@ class Inboxes:
         await answered(submit)
 
     async def get(self, topic: str, number: int, offset: int) -> Message | None:
-        """The message that waits in an inbox at an offset, if any. Raises RequestError."""
+        """Return the message that waits in an inbox at an offset, if any. Raises RequestError."""
         inbox = await self._find(topic, number)
         message = None if inbox is None else inbox.waiting(offset)
         if message is None:
@@ -89,7 +89,7 @@ class Inboxes:
         self._host.stop()
 
     def resume(self) -> None:
-        """The disk has room again: forward messages that are due."""
+        """Forward due messages: the disk has space again."""
         for inbox in list(self._host.all_running()):
             inbox.resume()
 
@@ -132,7 +132,7 @@ class Inboxes:
         self._tasks.start(look())
 
     async def _find(self, topic: str, number: int) -> InboxPartition | None:
-        """The inbox of a partition; None if it has none. Raises RequestError, also if the inbox cannot be read."""
+        """Return a partition's inbox; None if it has none. Raises RequestError, also if the inbox cannot be read."""
         partition = self._partitions.find(topic, number)
         partition.check_online()
         if partition.inbox is None:

@@ -20,7 +20,8 @@ _PAUSE_MS = 1_000
 class LogFollower:
     """See the module's docstring.
 
-    look: scans more records up to an offset; returns whether it reached it. Raises StillPacked, StorageFailure.
+    look: scans more records up to an offset; returns whether it has reached the offset. Raises StillPacked,
+    StorageFailure.
     unpack: unpacks a batch on a thread, then calls back, with an error if that failed. looked: called after every
     scan that needed no unpacking.
     """

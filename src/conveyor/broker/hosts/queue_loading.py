@@ -78,11 +78,11 @@ class QueueKind:
         return state is not None and machine.use(partition, state)
 
     def state_of(self, partition: Partition) -> Partition:
-        """The companion partition that holds the queue's state. Raises RequestError."""
+        """Return the companion partition that holds the queue's state. Raises RequestError."""
         return self._partitions.find(companion(QUEUE_STATE, partition.identity.topic), partition.identity.partition)
 
     async def begin_subscriptions(self, queue: QueuePartition) -> None:
-        """Begin the topic's subscriptions that the machine does not know or has no start for. Raises RequestError."""
+        """Begin the topic's subscriptions that the machine has no start offset for. Raises RequestError."""
         for subscription in self._subscriptions.by_id(queue.topic_id).values():
             if queue.machine.queue(subscription.id) is None:
                 await self.tell(queue, subscription)
@@ -107,9 +107,9 @@ class QueueKind:
             queue.submit(ForgetSubscription(subscription=stray), ignored)
         await self.begin_subscriptions(queue)
         for subscription in self._subscriptions.by_id(queue.topic_id).values():
-            found = queue.machine.queue(subscription.id)
-            if found is not None and found.fault is not None:
-                log.error("subscription not served name=%s reason=%s", subscription.name, found.fault)
+            state = queue.machine.queue(subscription.id)
+            if state is not None and state.fault is not None:
+                log.error("subscription not served name=%s reason=%s", subscription.name, state.fault)
 
     async def _read(self, partition: Partition, work: Callable[..., Result], *arguments: object) -> Result:
         """Run a function that reads a partition on a thread. Raises RequestError."""

@@ -96,7 +96,7 @@ class QueuePartition:
         return self.messages.identity.partition
 
     async def ask(self, command: QueueCommand[Answer]) -> Answer:
-        """The machine's reply, once it is durable. Raises RequestError."""
+        """Return the machine's reply, once it is durable. Raises RequestError."""
         return await answered(lambda respond: self.submit(command, respond))
 
     def submit(
@@ -114,25 +114,25 @@ class QueuePartition:
         return lambda: self._forget(caller)
 
     def has_messages(self, subscription: UUID) -> bool:
-        """Whether a subscription could lease a message now."""
+        """Return whether a subscription could lease a message now."""
         queue = self.machine.queue(subscription)
         return queue is not None and queue.has_messages
 
     def offline_error(self) -> RequestError | None:
-        """The reason why no message can be leased, if the messages or the state are offline."""
+        """Return the reason why no message can be leased, if the messages or the state are offline."""
         for partition in (self.messages, self._state):
             if partition.offline_reason is not None:
                 return partition.offline_error()
         return None
 
     def retain_from_offset(self) -> int | None:
-        """The lowest offset that retention must keep: the log start while the state is offline."""
+        """Return the lowest offset that retention must keep: the log start while the state is offline."""
         if self._state.offline_reason is not None:
             return int(self.messages.log.log_start_offset)
         return self.machine.retain_from_offset()
 
     def settled_offset(self) -> int:
-        """The offset below which every subscription has settled every message."""
+        """Return the offset below which every subscription has settled every message."""
         return self.machine.settled_offset()
 
     async def begin(self, subscription: UUID, start: StartPosition) -> int:
@@ -252,7 +252,7 @@ class QueuePartition:
         offset = self._runner.append_snapshot(records)
         if offset is None:
             return
-        self._snapshot_bytes = sum(len(each.value or b"") for each in records)
+        self._snapshot_bytes = sum(len(record.value or b"") for record in records)
         self._bytes_at_snapshot = self._state.log.size_bytes + self._snapshot_bytes
         self._state.when_committed(offset + len(records), lambda error: self._let_go_below(offset, error))
 

@@ -58,22 +58,22 @@ class QueuePartitions:
         subscriptions.when_removed(lambda subscription: self._forget(subscription.id))
 
     def of(self, topic_id: UUID) -> list[QueuePartition]:
-        """The running queues of a topic in partition order, up to the first partition whose queue does not run."""
+        """Return a topic's running queues in partition order, up to the first partition whose queue does not run."""
         if self._running[0] != self._host.changes_count:
-            found: dict[UUID, list[QueuePartition]] = {}
+            queues_by_topic: dict[UUID, list[QueuePartition]] = {}
             for queue in sorted(self._host.all_running(), key=lambda queue: queue.number):
-                queues = found.setdefault(queue.topic_id, [])
+                queues = queues_by_topic.setdefault(queue.topic_id, [])
                 if queue.number == len(queues):
                     queues.append(queue)
-            self._running = (self._host.changes_count, found)
+            self._running = (self._host.changes_count, queues_by_topic)
         return self._running[1].get(topic_id, [])
 
     def is_loaded(self, topic: TopicImage) -> bool:
-        """Whether the queues of all partitions of a topic run."""
+        """Return whether the queues of all partitions of a topic run."""
         return len(self.of(topic.topic_id)) == len(topic.partitions)
 
     async def load(self, topic: str) -> list[QueuePartition]:
-        """The queues of all partitions of a topic, loaded first if necessary. Raises RequestError."""
+        """Return the queues of all partitions of a topic, loaded first if necessary. Raises RequestError."""
         image = self._topics.existing(topic)
         try:
             while not self.is_loaded(image):
@@ -89,7 +89,7 @@ class QueuePartitions:
         return self.of(image.topic_id)
 
     def start(self) -> None:
-        """Begin to load the queues of every topic that has subscriptions; loading that fails is repeated."""
+        """Begin to load the queues of every topic that has subscriptions; a failed load is repeated."""
         for topic in self._subscriptions.topics():
             self._begin(topic)
 
@@ -108,14 +108,14 @@ class QueuePartitions:
         await self._kind.tell(queue, subscription)
 
     def unload(self, topic: str) -> None:
-        """Unload the queues of a topic, if it has no subscription."""
+        """Unload the queues of a topic that has no subscription."""
         if not self._subscriptions.all(topic):
             for partition in self._host.partitions():
                 if partition.identity.topic == topic:
                     self._host.lost(partition)
 
     def unloaded(self) -> dict[str, str]:
-        """By topic, the reason why not all of its queues run although it has subscriptions."""
+        """Return by topic why not all of its queues run although it has subscriptions."""
         images = self._metadata.image.topics
         topics = [images[name] for name in self._subscriptions.topics() & images.keys()]
         return {topic.name: self._why_unloaded(topic) for topic in topics if not self.is_loaded(topic)}
@@ -135,7 +135,7 @@ class QueuePartitions:
         self._host.stop()
 
     def probe(self, subscription: UUID) -> QueueProbe:
-        """The counters of a subscription since this broker started."""
+        """Return the counters of a subscription since this broker started."""
         return self._probes.setdefault(subscription, QueueProbe())
 
     def _forget(self, subscription: UUID) -> None:
@@ -153,14 +153,17 @@ class QueuePartitions:
         return "the state of its queues is being read"
 
     def _still(self, topic: TopicImage) -> TopicImage:
-        """The topic as it is now. Raises RequestError (UNKNOWN_TOPIC) if it was deleted, even if it exists again."""
+        """Return the topic as it is now.
+
+        Raises RequestError (UNKNOWN_TOPIC) if it was deleted, even if it exists again.
+        """
         present = self._topics.existing(topic.name)
         if present.topic_id != topic.topic_id:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic.name}' was deleted")
         return present
 
     def _find(self, topic: str, number: int) -> Partition:
-        """The partition of the messages. Raises RequestError if it or its state's partition is offline."""
+        """Return the partition of the messages. Raises RequestError if it or its state's partition is offline."""
         messages = self._partitions.find(topic, number)
         messages.check_online()
         self._partitions.find(companion(QUEUE_STATE, topic), number).check_online()

@@ -45,10 +45,7 @@ _LOOKED_AT_MESSAGES = 1_000
 
 
 class _Active:
-    """A running schedule.
-
-    topic_id: of its topic. wake: called when the alarm rings.
-    """
+    """A running schedule. wake: called when the alarm rings."""
 
     def __init__(self, firings: Firings, topic_id: TopicId, clock: Clock, wake: "Callable[[_Active], None]") -> None:
         self.firings = firings
@@ -61,7 +58,7 @@ class _Active:
 
 
 class Schedules:
-    """See the module's docstring. `start` before anything else."""
+    """See the module's docstring. Call `start` before any other method."""
 
     def __init__(
         self,
@@ -100,11 +97,11 @@ class Schedules:
             active.alarm.cancel()
 
     def list(self) -> "list[Schedule]":
-        """Every schedule, by name."""
+        """Return every schedule, by name."""
         return [self._active[name].schedule for name in sorted(self._active)]
 
     def existing(self, name: str) -> Schedule:
-        """Raises RequestError (UNKNOWN_SCHEDULE)."""
+        """Raise RequestError (UNKNOWN_SCHEDULE)."""
         return self._find(name).schedule
 
     async def add(self, schedule: Schedule) -> None:
@@ -140,8 +137,8 @@ class Schedules:
     def _find(self, name: str) -> _Active:
         active = self._active.get(name)
         if active is None:
-            known = f"there are: {', '.join(sorted(self._active))}" if self._active else "there are no schedules"
-            raise RequestError(ErrorKind.UNKNOWN_SCHEDULE, f"there is no schedule '{name}'; {known}")
+            existing = f"there are: {', '.join(sorted(self._active))}" if self._active else "there are no schedules"
+            raise RequestError(ErrorKind.UNKNOWN_SCHEDULE, f"there is no schedule '{name}'; {existing}")
         return active
 
     async def _begin(self, active: _Active, *, is_new: bool) -> None:
@@ -162,7 +159,7 @@ class Schedules:
                 log.info("schedule removed name=%s topic=%s", name, active.schedule.topic)
 
     def _activate(self, firings: Firings) -> _Active:
-        """Raises RequestError: see `add`."""
+        """Raise RequestError: see `add`."""
         check_schedule(firings.schedule)
         topic = self._topics.existing(firings.schedule.topic)
         if topic.is_internal:
@@ -170,7 +167,7 @@ class Schedules:
         return _Active(firings, topic.topic_id, self._clock, self._wake)
 
     def _has_topic(self, active: _Active) -> bool:
-        """Whether the topic of a schedule exists: the same topic, not another one of its name."""
+        """Return whether the topic of a schedule exists: the same topic, not another topic with its name."""
         topic = self._metadata.image.topics.get(active.schedule.topic)
         return topic is not None and active.topic_id == topic.topic_id
 
@@ -203,12 +200,12 @@ class Schedules:
                 await self._publish(active, due_ms)
         except RequestError as error:
             if self._has_topic(active):
-                log.warning("schedule failed name=%s due_ms=%d reason=%s: tried again", schedule.name, due_ms, error)
+                log.warning("schedule failed name=%s due_ms=%d reason=%s: retried", schedule.name, due_ms, error)
                 firings.failed()
                 if self._may_fire(active):
                     active.alarm.after(retry_delay_ms(_RETRY, firings.failures, 1.0))
                 return
-            log.warning("schedule failed name=%s due_ms=%d reason=%s: left out", schedule.name, due_ms, error)
+            log.warning("schedule failed name=%s due_ms=%d reason=%s: skipped", schedule.name, due_ms, error)
         firings.done(due_ms)
         await self._write_down(active)
         if self._is_active(active):
@@ -225,14 +222,14 @@ class Schedules:
             raise result
 
     async def _is_in_log(self, schedule: Schedule, due_ms: int) -> bool:
-        """Whether the message of a firing was published. Its timestamp is the time of publishing."""
+        """Return whether the message of a firing was published. Its timestamp is the time of publishing."""
         dedup_id = schedule.dedup_id(due_ms)
         for number in range(len(self._topics.existing(schedule.topic).partitions)):
             start: StartPosition | int = StartPosition(kind="timestamp", timestamp_ms=due_ms)
-            while found := await self._browser.browse(schedule.topic, number, start, _LOOKED_AT_MESSAGES):
-                if any(last_header(message.headers, DEDUP_ID) == dedup_id for message in found):
+            while messages := await self._browser.browse(schedule.topic, number, start, _LOOKED_AT_MESSAGES):
+                if any(last_header(message.headers, DEDUP_ID) == dedup_id for message in messages):
                     return True
-                start = found[-1].offset + 1
+                start = messages[-1].offset + 1
         return False
 
     async def _write_down(self, active: _Active) -> None:
@@ -246,7 +243,7 @@ class Schedules:
                 log.warning("schedule not written name=%s reason=%s", active.schedule.name, error)
 
     async def _write(self, active: _Active, *, is_new: bool) -> None:
-        """Raises RequestError: SCHEDULE_ALREADY_EXISTS, UNKNOWN_TOPIC."""
+        """Raise RequestError: SCHEDULE_ALREADY_EXISTS, UNKNOWN_TOPIC."""
         schedule = active.schedule
 
         def decide(image: ClusterImage) -> list[SchedulePut]:

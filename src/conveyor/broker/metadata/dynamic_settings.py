@@ -83,7 +83,7 @@ class DynamicSettings:
 
     async def _change(self, place: _Place, changes: Sequence[ConfigChange], replaces: bool, check_only: bool) -> None:
         def decide(image: ClusterImage) -> list[Change]:
-            """With the inboxes of topics that get `delay.enable` from these settings."""
+            """Include the inboxes of topics that get `delay.enable` from these settings."""
             change, layers = self._decide(place, changes, replaces, image)
             return [*missing_inboxes(image, layers.in_force, self._new_id), change]
 

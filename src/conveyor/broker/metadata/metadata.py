@@ -102,7 +102,7 @@ class Metadata:
         the changes are decided they are stored, even if the caller is cancelled.
         Raises RequestError: those of `decide`, METADATA_UNAVAILABLE, DISK_FULL.
         """
-        assert self._is_loaded, "nothing is decided before the metadata is loaded"
+        assert self._is_loaded, "call load first"
         proposal = asyncio.ensure_future(self._propose(decide))
         self._proposals.add(proposal)
         proposal.add_done_callback(self._proposed)

@@ -50,10 +50,10 @@ class Subscriptions:
 
     def existing(self, name: str) -> Subscription:
         """Return the subscription of this name. Raises RequestError (UNKNOWN_SUBSCRIPTION)."""
-        found = self._by_name.get(name)
-        if found is None:
-            raise RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{name}' is not there")
-        return found
+        subscription = self._by_name.get(name)
+        if subscription is None:
+            raise RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{name}' does not exist")
+        return subscription
 
     def current(self, subscription: Subscription) -> Subscription:
         """Return the subscription with its current policy.
@@ -66,16 +66,16 @@ class Subscriptions:
 
     def exists(self, subscription: Subscription) -> bool:
         """Return whether the subscription still exists."""
-        found = self._by_name.get(subscription.name)
-        return found is not None and found.id == subscription.id
+        current = self._by_name.get(subscription.name)
+        return current is not None and current.id == subscription.id
 
     def all(self, topic: str | None = None) -> list[Subscription]:
         """Return the subscriptions of a topic, or all subscriptions for None, sorted by name."""
         if topic is None:
             return [self._by_name[name] for name in sorted(self._by_name)]
         image = self._metadata.image.topics.get(topic)
-        found = () if image is None else self._by_topic.get(image.topic_id, {}).values()
-        return sorted(found, key=lambda subscription: subscription.name)
+        subscriptions = () if image is None else self._by_topic.get(image.topic_id, {}).values()
+        return sorted(subscriptions, key=lambda subscription: subscription.name)
 
     def by_id(self, topic_id: UUID) -> dict[UUID, Subscription]:
         """Return the subscriptions of a topic, by their id."""

@@ -1,4 +1,4 @@
-"""The idempotent producers of which a partition keeps state."""
+"""The idempotent producers whose state a partition keeps."""
 
 from collections.abc import Iterable
 

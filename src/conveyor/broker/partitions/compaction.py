@@ -114,7 +114,7 @@ class Compaction:
             for partition in online
         ]
         due = [(partition, plan) for partition, plan in plans if plan is not None and self._fits(plan)]
-        for partition, plan in sorted(due, key=lambda each: -_dirty_bytes(each[1])):
+        for partition, plan in sorted(due, key=lambda candidate: -_dirty_bytes(candidate[1])):
             await self._compact(partition, plan)
 
     def _on_alarm(self) -> None:

@@ -78,7 +78,7 @@ class DiskRoom:
         return self._disk.volume(path)
 
     def found_full(self) -> None:
-        """A write has found the disk full: refuse producers until space is available again."""
+        """Refuse producers until space is available again: a write has found the disk full."""
         self._has_found_full, self._wanted_bytes = True, None
         self._decide(is_low=True)
 

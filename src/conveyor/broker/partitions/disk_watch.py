@@ -3,8 +3,8 @@
     measure the space -> reopen partitions whose failure may have passed -> if space is low, delete old records
                       -> if it is no longer low, resume the waiting work
 
-The closer the disk is to its limit, the sooner the next measurement follows; a partition that meets a full disk causes
-one at once. A partition that fails repeatedly is reopened after growing pauses of up to half a minute.
+The closer the disk is to its limit, the sooner the next measurement follows; a partition that finds the disk full
+causes one at once. A partition that fails repeatedly is reopened after growing pauses of up to half a minute.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ class DiskWatch:
         self._when_back.append(resumed)
 
     def went_offline(self, failure: StorageFailure) -> None:
-        """A partition has met a failure, possibly a full disk."""
+        """Measure the disk soon: a partition has failed, possibly because the disk is full."""
         if isinstance(failure, DiskFull):
             self._full_ms = self._clock.steady_ms()
             self._is_anything_paused = True

@@ -81,8 +81,8 @@ class PartitionTable:
 
     def is_empty(self, topic: TopicImage) -> bool:
         """Return whether all partitions of a topic are here and online, and never had a record."""
-        found = [self._partitions.get((topic.name, number)) for number in range(len(topic.partitions))]
-        return all(partition is not None and partition.log.log_end_offset == 0 for partition in found)
+        partitions = [self._partitions.get((topic.name, number)) for number in range(len(topic.partitions))]
+        return all(partition is not None and partition.log.log_end_offset == 0 for partition in partitions)
 
     def offline(self) -> dict[str, str]:
         """Return every partition that is not served, with the reason."""
@@ -91,13 +91,13 @@ class PartitionTable:
             for partition in self
             if partition.offline_reason is not None
         }
-        return failed | {str(TopicPartition(*key)): each.reason for key, each in self._unopened.items()}
+        return failed | {str(TopicPartition(*key)): entry.reason for key, entry in self._unopened.items()}
 
     def returning(self) -> list[TopicPartition]:
         """Return the partitions that can be reopened because their failure may have passed. Companions come first."""
         failed = [partition.identity for partition in self if partition.may_return]
-        failed += [TopicPartition(*key) for key, each in self._unopened.items() if each.may_pass]
-        return sorted(failed, key=lambda each: not is_companion(each.topic))
+        failed += [TopicPartition(*key) for key, entry in self._unopened.items() if entry.may_pass]
+        return sorted(failed, key=lambda identity: not is_companion(identity.topic))
 
     def may_return(self, topic: str, number: int) -> bool:
         """Return whether an offline partition may be reopened."""

@@ -159,7 +159,7 @@ class Reconciler:
                     partition.go_offline(failure)
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
-        """End what is deleted at once, also while the task is busy: another topic may have the name before its turn."""
+        """Take deleted partitions offline at once, even while the task is busy: another topic may get their name."""
         if old.names_by_id is not new.names_by_id:
             for topic_id in old.names_by_id.keys() - new.names_by_id.keys():
                 topic = old.topics[old.names_by_id[topic_id]]

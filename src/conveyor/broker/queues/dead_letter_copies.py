@@ -65,19 +65,21 @@ class DeadLetterCopies:
         self._copies = [_copies_of(subscription, queue) for queue in queues]
         self._topic = topic
         self._browser = browser
-        self._logs = [] if topic is None else [CopyLog(topic.topic_id, each) for each in range(len(topic.partitions))]
+        self._logs = (
+            [] if topic is None else [CopyLog(topic.topic_id, number) for number in range(len(topic.partitions))]
+        )
         self._ends = {} if topic is None else browser.end_offsets(topic.name)
-        """Copies beyond these offsets, written while the others are read, are left out."""
+        """Copies at or beyond these offsets were written during the read and are left out."""
 
     async def all(self, after: Place = (0, -1)) -> AsyncIterator[DeadLetter]:
-        """All copies that still count, by partition and offset in the dead-letter topic, after a place there."""
+        """Yield the copies of current dead letters after a place in the dead-letter topic, by partition and offset."""
         for log in self._logs[after[0] :]:
             start = after[1] + 1 if log.partition == after[0] else 0
             async for letter in self._read(log, start, partial(self._from_copy, log)):
                 yield letter
 
     async def of(self, places: Collection[Place]) -> AsyncIterator[DeadLetter]:
-        """The copies of some originals that still count, in the same order."""
+        """Yield the copies of those originals that are still dead letters, in the same order."""
         for log in self._logs:
             copies = sorted(copied.copy_offset for place in places for copied in self._of_original(log, place))
             async for letter in self._read(log, 0, partial(_from, copies)):
@@ -90,10 +92,10 @@ class DeadLetterCopies:
             yield from self._copies[number].of_originals(log, offset, offset + 1)
 
     def _from_copy(self, log: CopyLog, start: int) -> list[int]:
-        """The offsets of the next few copies."""
+        """Return the offsets of the next few copies."""
         ranges = merge(*(copies.from_copy(log, start, self._end(log)) for copies in self._copies), key=_copy_offset)
         return list(
-            islice((offset for each in ranges for offset in range(each.copy_offset, each.copy_end)), _DENSE_SPAN)
+            islice((offset for copied in ranges for offset in range(copied.copy_offset, copied.copy_end)), _DENSE_SPAN)
         )
 
     async def _read(
@@ -116,11 +118,13 @@ class DeadLetterCopies:
         return self._ends.get(log.partition, LAST_OFFSET)  # The read fails if the partition could not be opened.
 
     def _counts(self, log: CopyLog, copy_offset: int, letter: DeadLetter) -> bool:
-        """Whether a copy is the latest of a dead letter that still counts, rather than an old copy or a forgery."""
+        """Return whether a copy is the latest of a current dead letter, and neither an old copy nor a forgery."""
         is_own = (letter.subscription, letter.message.topic) == (self._subscription.name, self._subscription.topic)
         is_seen = copy_offset < self._end(log)
         return (
-            is_own and is_seen and any(each.copy_offset == copy_offset for each in self._of_original(log, letter.place))
+            is_own
+            and is_seen
+            and any(copied.copy_offset == copy_offset for copied in self._of_original(log, letter.place))
         )
 
 
@@ -138,7 +142,7 @@ def _copies_of(subscription: Subscription, partition: QueuePartition) -> DeadCop
 
 
 def read_dead_letter(message: Message) -> DeadLetter | None:
-    """The dead letter that a message is a copy of; None if its headers are not those of a copy."""
+    """Return the dead letter that a message is a copy of; None if its headers are not those of a copy."""
     try:
         origin = message._replace(
             topic=_text(message, message_attributes.DEAD_TOPIC),
@@ -159,7 +163,7 @@ def read_dead_letter(message: Message) -> DeadLetter | None:
 
 
 def _text(message: Message, name: str) -> str:
-    """Raises ValueError if there is no such header."""
+    """Raise ValueError if the header is missing."""
     value = last_header(message.headers, name)
     if value is None:
         raise ValueError(name)

@@ -1,6 +1,5 @@
-"""The dead letters of a subscription: which there are, by the subscription's own state, and their copies.
-
-The subscription's state decides which dead letters still count; the copies in the dead-letter topic show their content.
+"""The dead letters of a subscription. The subscription's state lists them; their copies in the dead-letter topic hold
+their content.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -39,26 +38,26 @@ class DeadLetterReader:
         self._browser = browser
 
     async def copies(self, subscription: Subscription) -> DeadLetterCopies:
-        """The copies in the dead-letter topic that the subscription has now."""
+        """Return the copies in the subscription's current dead-letter topic."""
         """The copies in the dead-letter topic that the subscription has now."""
         partitions = await self.load(subscription)
         topic = self._metadata.image.topics.get(self._subscriptions.current(subscription).policy.dead_letter_topic)
         return DeadLetterCopies(subscription, partitions, topic, self._browser)
 
     async def count(self, subscription: Subscription) -> int:
-        """The number of dead letters that were neither redriven nor dropped."""
+        """Return the number of dead letters that were neither redriven nor dropped."""
         partitions = await self.load(subscription)
         return sum(dead_offsets(subscription, partition).count for partition in partitions)
 
     async def load(self, subscription: Subscription) -> list[QueuePartition]:
-        """The queue partitions of the subscription's topic. Fails if the subscription was deleted."""
+        """Return the queue partitions of the subscription's topic. Fails if the subscription was deleted."""
         self.check(subscription)
         partitions = await self._partitions.load(subscription.topic)
         self.check(subscription)
         return partitions
 
     def check(self, subscription: Subscription) -> None:
-        """Raises RequestError if the subscription or its topic was deleted, even if another one has its name now."""
+        """Raise RequestError if the subscription or its topic was deleted, even if another one has its name now."""
         self._subscriptions.current(subscription)
         if self._topics.existing(subscription.topic).topic_id != subscription.topic_id:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{subscription.topic}' was deleted")
@@ -66,7 +65,7 @@ class DeadLetterReader:
     async def matching(
         self, subscription: Subscription, expression: str, message_ids: Sequence[str] | None
     ) -> AsyncIterator[DeadLetter]:
-        """The dead letters whose copies match a filter. message_ids: of their originals; None for all."""
+        """Yield the dead letters whose copies match a filter. message_ids: of their originals; None for all."""
         wanted, copies = Filter(expression), await self.copies(subscription)
         async for letter in copies.all() if message_ids is None else copies.of(_places(message_ids)):
             if matches(wanted, letter):
@@ -76,7 +75,7 @@ class DeadLetterReader:
 def dead_portions(
     subscription: Subscription, partition: QueuePartition, message_ids: Sequence[str] | None, at_once: int
 ) -> Iterator[tuple[int, ...]]:
-    """The offsets of a partition's dead letters in portions: of all, or of those among `message_ids`.
+    """Yield the offsets of a partition's dead letters in portions: of all, or of those among `message_ids`.
 
     Dead letters that are added while the portions are consumed are left out.
     """
@@ -86,10 +85,10 @@ def dead_portions(
     while True:
         dead = dead_offsets(subscription, partition)
         if wanted is None:
-            found = dead.members(start, end)
+            offsets = dead.members(start, end)
         else:
-            found = (offset for offset in wanted if offset >= start and offset in dead)
-        portion = tuple(islice(found, at_once))
+            offsets = (offset for offset in wanted if offset >= start and offset in dead)
+        portion = tuple(islice(offsets, at_once))
         if not portion:
             return
         yield portion
@@ -101,18 +100,18 @@ def _offsets(partition: QueuePartition, message_ids: Sequence[str]) -> list[int]
 
 
 def dead_offsets(subscription: Subscription, partition: QueuePartition) -> RangeSet:
-    """The offsets of a partition's dead letters."""
+    """Return the offsets of a partition's dead letters."""
     queue = partition.machine.queue(subscription.id)
     return RangeSet() if queue is None else queue.progress.dead
 
 
 def _places(message_ids: Sequence[str]) -> set[Place]:
-    """The places that ids name; malformed ids are left out."""
+    """Return the places that the ids identify; malformed ids are left out."""
     return {parse_message_id(message_id) for message_id in message_ids if is_message_id(message_id)}
 
 
 def matches(wanted: Filter | None, letter: DeadLetter) -> bool:
-    """Whether a dead letter passes a filter. Raises RequestError (INVALID_FILTER) if the filter fails on it."""
+    """Return whether a dead letter passes a filter. Raises RequestError (INVALID_FILTER) if the filter fails on it."""
     try:
         return wanted is None or wanted.matches(letter.message)
     except FilterFailure as failure:

@@ -124,22 +124,22 @@ class DeadLetterRedrive:
         if not letters:
             return
         self._reader.check(subscription)  # `publish` may create the topic, but looks for it before its first await.
-        copies = [_republished(subscription, each) for each in letters]
+        copies = [_republished(subscription, letter) for letter in letters]
         for result in await self._publisher.publish(subscription.topic, copies):
             if isinstance(result, RequestError):
                 raise result
-        offsets = tuple(each.message.offset for each in letters)
+        offsets = tuple(letter.message.offset for letter in letters)
         await partition.ask(DropDeadLetters(subscription=subscription.id, offsets=offsets))
 
     async def _by_partition(
         self, subscription: Subscription, letters: Sequence[DeadLetter]
     ) -> list[tuple[QueuePartition, dict[int, DeadLetter]]]:
-        """Dead letters by the partition and offset of their originals."""
+        """Return dead letters by the partition and offset of their originals."""
         partitions = await self._reader.load(subscription)
-        found: dict[int, dict[int, DeadLetter]] = {}
+        letters_by_partition: dict[int, dict[int, DeadLetter]] = {}
         for letter in letters:
-            found.setdefault(letter.message.partition, {})[letter.message.offset] = letter
-        return [(partitions[number], originals) for number, originals in found.items()]
+            letters_by_partition.setdefault(letter.message.partition, {})[letter.message.offset] = letter
+        return [(partitions[number], originals) for number, originals in letters_by_partition.items()]
 
     async def _sleep_until(self, time_ms: int) -> None:
         left_ms = time_ms - self._clock.steady_ms()
@@ -160,6 +160,6 @@ async def _portions(letters: AsyncIterator[DeadLetter], size: int) -> AsyncItera
 
 def _republished(subscription: Subscription, letter: DeadLetter) -> OutgoingMessage:
     names = {message_attributes.ONLY_FOR, *message_attributes.DEAD_HEADERS}
-    kept = tuple(each for each in letter.message.headers if each[0] not in names)
+    kept = tuple(header for header in letter.message.headers if header[0] not in names)
     addressee = (message_attributes.ONLY_FOR, subscription.name.encode())
     return OutgoingMessage(value=letter.message.value, key=letter.message.key, headers=(*kept, addressee))

@@ -1,6 +1,6 @@
 """Moves undeliverable messages to their dead-letter topics: a message is settled only once its copy is durable.
 
-If the copy cannot be written, the message stays unsettled and the move is tried again. After a crash between copying
+If the copy cannot be written, the message stays unsettled and the move is retried. After a crash between copying
 and settling, the message is copied again: a dead letter may have two copies but is never lost. Moves end when the
 subscription is deleted.
 """
@@ -76,7 +76,7 @@ class DeadLetterWriter:
                 self._tasks.start(self._move_all(subscription, partition))
 
     def _goes_on(self, subscription: Subscription, partition: QueuePartition) -> bool:
-        """Whether this queue still serves the subscription: either may have been replaced by another of its name."""
+        """Return whether this queue still serves the subscription: another one may have taken the name of either."""
         return not partition.is_stopped and self._subscriptions.exists(subscription)
 
     async def _move_all(self, subscription: Subscription, partition: QueuePartition) -> None:
@@ -101,15 +101,15 @@ class DeadLetterWriter:
     async def _move(
         self, subscription: Subscription, partition: QueuePartition, dead_lettering: Sequence[tuple[int, Attempt]]
     ) -> None:
-        """Raises RequestError if a message could not be copied, StorageFailure if it could not be read."""
-        found = {offset: (partition.source.get(offset), attempt) for offset, attempt in dead_lettering}
+        """Raise RequestError if a message could not be copied, StorageFailure if it could not be read."""
+        attempts = {offset: (partition.source.get(offset), attempt) for offset, attempt in dead_lettering}
         letters = {
             offset: _dead_letter(subscription, message, attempt)
-            for offset, (message, attempt) in found.items()
+            for offset, (message, attempt) in attempts.items()
             if message is not None
         }
         copies, errors = await self._copy(subscription, partition.number, letters)
-        moved = tuple(offset for offset in found if offset not in errors)
+        moved = tuple(offset for offset in attempts if offset not in errors)
         await partition.ask(MoveToDeadLetters(subscription=subscription.id, offsets=moved, copies=copies))
         if errors:
             partition.machine.postpone(subscription.id, errors)
@@ -144,11 +144,11 @@ class DeadLetterWriter:
     async def _forwarded(
         self, subscription: Subscription, topic: TopicImage, number: int, start: int, origin: int, offsets: set[int]
     ) -> dict[int, int]:
-        """The places of copies that pass through an inbox, once all of them are in the topic.
+        """Return the places of copies that pass through an inbox, once all of them are in the topic.
 
         Raises RequestError: also UNKNOWN_TOPIC if the topic was deleted, together with its inbox.
         """
-        found: dict[int, int] = {}
+        copy_offsets: dict[int, int] = {}
         while True:
             async for message in self._browser.read_all(topic.name, number, _AT_ONCE, start):
                 letter = read_dead_letter(message)
@@ -159,21 +159,21 @@ class DeadLetterWriter:
                     and letter.message.partition == origin
                     and letter.message.offset in offsets
                 ):
-                    found[letter.message.offset] = message.offset
+                    copy_offsets[letter.message.offset] = message.offset
             self._check(topic)
-            if len(found) == len(offsets):
-                return found
+            if len(copy_offsets) == len(offsets):
+                return copy_offsets
             await pause(self._clock, _FIRST_WAIT_MS)
             self._subscriptions.current(subscription)
 
     def _check(self, topic: TopicImage) -> None:
-        """Raises RequestError if a dead-letter topic was deleted, even if another one has its name now."""
+        """Raise RequestError if a dead-letter topic was deleted, even if another one has its name now."""
         if self._topics.existing(topic.name).topic_id != topic.topic_id:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic.name}' was deleted")
 
 
 def _dead_letter(subscription: Subscription, message: Message, attempt: Attempt) -> OutgoingMessage:
-    """The copy of a message; its headers tell the origin and the reason."""
+    """Return the copy of a message; its headers state the origin and the reason."""
     origin: list[Header] = [
         (message_attributes.DEAD_REASON, (attempt.dead_letter_reason or "").encode()),
         (message_attributes.DEAD_TOPIC, message.topic.encode()),

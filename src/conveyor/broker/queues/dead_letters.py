@@ -1,8 +1,8 @@
-"""Looking at dead letters.
+"""Shows dead letters.
 
-A dead letter lies in its dead-letter topic as a copy that names its origin. Its id is the id of the original message,
-because several subscriptions may share a dead-letter topic. Copies are read only where they lie and only when needed,
-so the cost does not depend on the number of past dead letters.
+A dead letter is a copy in its dead-letter topic that states its origin. Its id is the id of the original message,
+because several subscriptions may share a dead-letter topic. Only the copies of current dead letters are read, so the
+cost does not depend on the number of past dead letters.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class DeadLetters:
         self._reader = reader
 
     async def all(self) -> list[DeadLetterTopic]:
-        """Every topic that receives the dead letters of a subscription."""
+        """Return every topic that receives the dead letters of a subscription."""
         depths: dict[str, int] = {}
         names: dict[str, tuple[str, ...]] = {}
         for subscription in self._subscriptions.all():
@@ -58,7 +58,7 @@ class DeadLetters:
         return [DeadLetterTopic(topic, depths[topic], names[topic]) for topic in sorted(names)]
 
     async def count(self, name: str) -> int:
-        """The number of dead letters of a subscription."""
+        """Return the number of dead letters of a subscription."""
         return await self._reader.count(self._subscriptions.existing(name))
 
     async def peek(
@@ -68,29 +68,29 @@ class DeadLetters:
         filter: str | None = None,  # noqa: A002
         after: str | None = None,
     ) -> PeekedLetters:
-        """The oldest dead letters of a subscription, fewer if they are large.
+        """Return the oldest dead letters of a subscription, fewer if they are large.
 
         filter: a CEL expression over the copies. after: the `copy_id` of the last dead letter of the previous page.
         """
         subscription = self._subscriptions.existing(name)
         dead = await self._reader.count(subscription)
         wanted = None if filter is None else Filter(filter)
-        found: list[DeadLetter] = []
+        letters: list[DeadLetter] = []
         copied_count, left_bytes = 0, MAX_PEEKED_BYTES
         copies = await self._reader.copies(subscription)
         async for letter in copies.all() if after is None else copies.all(_parsed(after)):
             copied_count += 1
             if not matches(wanted, letter):
                 continue
-            found.append(letter)
+            letters.append(letter)
             left_bytes -= letter.message.weight_bytes
-            if len(found) == limit or left_bytes <= 0:
-                return PeekedLetters(found, None)
+            if len(letters) == limit or left_bytes <= 0:
+                return PeekedLetters(letters, None)
         dead = min(dead, await self._reader.count(subscription))  # Dead letters may have been added and removed since.
-        return PeekedLetters(found, None if after is not None else max(0, dead - copied_count))
+        return PeekedLetters(letters, None if after is not None else max(0, dead - copied_count))
 
     async def unknown(self, name: str, message_ids: Sequence[str]) -> list[str]:
-        """The ids, without repetitions, that name no dead letter of a subscription."""
+        """Return the ids, without repetitions, that belong to no dead letter of a subscription."""
         subscription = self._subscriptions.existing(name)
         partitions = await self._reader.load(subscription)
         return [

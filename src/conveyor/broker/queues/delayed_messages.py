@@ -1,4 +1,4 @@
-"""Delayed messages by their id: looking at one that waits in an inbox, and cancelling one before it is due."""
+"""Delayed messages by their id: shows a message that waits in an inbox, and cancels a message before it is due."""
 
 from conveyor.broker.fetch.message_browser import unknown_message
 from conveyor.broker.hosts.inboxes import Inboxes
@@ -18,7 +18,7 @@ class DelayedMessages:
         self._partitions = partitions
 
     async def get(self, topic: str, waiting_id: str) -> Message:
-        """A message that waits in the topic's inbox. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""
+        """Return a message that waits in the topic's inbox. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""
         partition_count = len(self._topics.existing(topic).partitions)
         number, offset = parse_waiting_id(waiting_id)
         message = await self._inboxes.get(topic, number, offset) if number < partition_count else None

@@ -1,6 +1,6 @@
-"""Lease requests that found no message and wait: each until one may have arrived, or its time is up.
+"""Lease requests that wait for a message, until one may have arrived or their wait time ends.
 
-The requests of a subscription wait in line; a message wakes the first. A request that misses its wake-up because it
+The requests of a subscription wait in a queue; a message wakes the first. A request that misses its wake-up because it
 was cancelled wakes the next one instead.
 """
 
@@ -16,17 +16,17 @@ Waiter = asyncio.Future[None]
 
 
 class LeaseWaiters:
-    """The lines of all subscriptions, by the topic's name and the subscription's id."""
+    """The waiting requests of all subscriptions, by the topic's name and the subscription's id."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, dict[UUID, deque[Waiter]]] = {}
 
     def subscriptions(self, topic: str) -> Collection[UUID]:
-        """The subscriptions of a topic for which requests wait."""
+        """Return the subscriptions of a topic for which requests wait."""
         return self._waiting.get(topic, {}).keys()
 
     async def wait(self, subscription: Subscription, deadline: "WaitDeadline") -> None:
-        """Wait in the subscription's line. Raises the RequestError that ends it."""
+        """Wait behind the subscription's other requests. Raises the RequestError that ends the wait."""
         waiting = self._waiting.setdefault(subscription.topic, {})
         waiters = waiting.setdefault(subscription.id, deque())
         waiter: Waiter = asyncio.get_running_loop().create_future()
@@ -77,7 +77,7 @@ class WaitDeadline:
         self.waiter: Waiter | None = None
 
     def end(self) -> None:
-        """The time is up: wake the request."""
+        """Wake the request: its wait time has passed."""
         self.is_over = True
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)

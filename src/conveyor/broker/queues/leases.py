@@ -89,13 +89,13 @@ class Leases:
         subscription = self._subscriptions.existing(name)
         partitions = self._partitions.of(subscription.topic_id)
         for lease in leases:
-            found = find_target(subscription, lease.ack_id, len(partitions))
-            if not isinstance(found, RequestError):
-                number, target = found
+            resolved = find_target(subscription, lease.ack_id, len(partitions))
+            if not isinstance(resolved, RequestError):
+                number, target = resolved
                 partitions[number].submit(Release(subscription=subscription.id, targets=(target,)), ignored)
 
     def changed(self, partition: QueuePartition) -> None:
-        """A partition may have new messages: wake the first waiting request of each subscription that has some."""
+        """Wake the first waiting request of each subscription that has messages in this partition."""
         changed = partition.machine.take_changed()
         topic = partition.messages.identity.topic
         waiting = self._waiters.subscriptions(topic)
@@ -145,7 +145,7 @@ class Leases:
         return [_lease(subscription, partition, message) for partition, message in taken]
 
     def _choose(self, subscription: Subscription, failed: Container[int]) -> tuple[QueuePartition, int] | None:
-        """The partition to ask, and the lowest priority to take from it before another partition is more urgent.
+        """Return the partition to ask, and the lowest priority to take from it before another partition is more urgent.
 
         None if there are no messages. A request that then waits without an `await` in between misses no message.
         """

@@ -1,4 +1,4 @@
-"""Looking at messages without a lease: by id, by subscription, and their state in each subscription."""
+"""Shows messages without leasing them: by id, by subscription, and their state in each subscription."""
 
 from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.hosts.queue_partition import QueuePartition
@@ -35,28 +35,28 @@ class MessageInspection:
         self._clock = clock
 
     async def get(self, topic: str, message_id: str) -> Message:
-        """One message, also one that waits in an inbox. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""
+        """Return one message, also one that waits in an inbox. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""
         if is_waiting_id(message_id):
             return await self._delayed_messages.get(topic, message_id)
         return await self._browser.get(topic, message_id)
 
     async def peek(self, name: str, max_messages: int) -> list[Peeked]:
-        """The first unsettled messages of each partition, by offset; fewer than `max_messages` if they are large."""
+        """Return the first unsettled messages of each partition, by offset; fewer than `max_messages` if large."""
         subscription = self._subscriptions.existing(name)
-        found: list[Peeked] = []
+        messages: list[Peeked] = []
         left_bytes = MAX_PEEKED_BYTES
         for partition in await self._partitions.committed(subscription):
             queue = partition.machine.queue(subscription.id)
-            if queue is not None and len(found) < max_messages and left_bytes > 0:
+            if queue is not None and len(messages) < max_messages and left_bytes > 0:
                 end, now_ms = partition.messages.high_watermark, self._clock.now_ms()
                 with partition.reading():
-                    peeked = peek(queue, partition.source, end, max_messages - len(found), now_ms, left_bytes)
+                    peeked = peek(queue, partition.source, end, max_messages - len(messages), now_ms, left_bytes)
                 left_bytes -= sum(message.message.weight_bytes for message in peeked)
-                found += peeked
-        return found
+                messages += peeked
+        return messages
 
     async def message_states(self, topic: str, message_id: str) -> dict[str, MessageState]:
-        """The state of a message in each subscription of its topic, by the subscription's name."""
+        """Return the state of a message in each subscription of its topic, by the subscription's name."""
         self._topics.existing(topic)
         subscriptions = self._subscriptions.all(topic)
         if is_waiting_id(message_id):

@@ -1,4 +1,4 @@
-"""Resolves the names that clients give to messages: the ack id of a lease, or the id of the message."""
+"""Resolves the ids by which clients identify messages: the ack id of a lease, or the id of the message."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ from conveyor.records.message import is_message_id, parse_message_id
 
 
 def find_target(subscription: Subscription, text: str, partition_count: int) -> tuple[int, Target] | RequestError:
-    """The partition and the target that an ack id or a message id names, or the error to answer."""
+    """Return the partition and the target of an ack id or a message id, or the error to answer with."""
     lease_id = decode_ack_id(subscription.id, text)
     if lease_id is not None and lease_id.partition < partition_count:
         return lease_id.partition, Target(lease_id.offset, (lease_id.incarnation, lease_id.number))
     if not is_message_id(text):
         return RequestError(
             ErrorKind.INVALID_ACK_ID,
-            f"'{text[:60]}' is no ack_id of subscription '{subscription.name}', nor a message_id",
+            f"'{text[:60]}' is neither an ack_id of subscription '{subscription.name}' nor a message_id",
         )
     number, offset = parse_message_id(text)
     if number < partition_count:
@@ -27,16 +27,17 @@ def find_target(subscription: Subscription, text: str, partition_count: int) -> 
 
 
 def parse_place(message_id: str) -> tuple[int, int]:
-    """The partition and the offset of a message id. Raises RequestError (UNKNOWN_MESSAGE)."""
+    """Return the partition and the offset of a message id. Raises RequestError (UNKNOWN_MESSAGE)."""
     if not is_message_id(message_id):
         raise RequestError(
-            ErrorKind.UNKNOWN_MESSAGE, f"'{message_id[:60]}' is no message_id: it is <partition>-<offset>"
+            ErrorKind.UNKNOWN_MESSAGE,
+            f"'{message_id[:60]}' is not a message_id, which has the form <partition>-<offset>",
         )
     return parse_message_id(message_id)
 
 
 def numbered(partitions: Sequence[QueuePartition], number: int, topic: str) -> QueuePartition:
-    """A partition of a topic by its number. Raises RequestError (UNKNOWN_MESSAGE)."""
+    """Return a partition of a topic by its number. Raises RequestError (UNKNOWN_MESSAGE)."""
     if number >= len(partitions):
         raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' has no partition {number}")
     return partitions[number]

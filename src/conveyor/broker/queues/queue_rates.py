@@ -31,7 +31,7 @@ class QueueRates:
             self.stop()
 
     def measure(self, subscription: UUID) -> tuple[float, ...]:
-        """Acknowledgements and retries per second; zero for a subscription that is no longer followed."""
+        """Return acknowledgements and retries per second; zero for a subscription that is no longer followed."""
         rates = self._rates.get(subscription)
         return (0.0, 0.0) if rates is None else rates.measure(self._clock.steady_ms(), *self._counts(subscription))
 

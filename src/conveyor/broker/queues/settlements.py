@@ -1,4 +1,4 @@
-"""Settling leased messages: acknowledge, fail, extend the lease, or reject to the dead-letter topic.
+"""Settles leased messages: ack, nack, extend the lease, or reject to the dead-letter topic.
 
 A target is the ack id of a lease or the id of a message; every target gets a result of its own.
 """
@@ -30,7 +30,7 @@ class Settlements:
         """Acknowledge messages: once this returns they are never delivered to the subscription again."""
         subscription = self._subscriptions.existing(name)
         return await self._settle(
-            subscription, targets, lambda found: Acknowledge(subscription=subscription.id, targets=found)
+            subscription, targets, lambda resolved: Acknowledge(subscription=subscription.id, targets=resolved)
         )
 
     async def nack(self, name: str, targets: Sequence[str], delay_ms: int | None) -> Results:
@@ -39,23 +39,25 @@ class Settlements:
         return await self._settle(
             subscription,
             targets,
-            lambda found: NackMessages(subscription=subscription.id, targets=found, delay_ms=delay_ms),
+            lambda resolved: NackMessages(subscription=subscription.id, targets=resolved, delay_ms=delay_ms),
         )
 
     async def extend(self, name: str, targets: Sequence[str], visibility_ms: int) -> Results:
-        """Let the leases of messages end `visibility_ms` from now."""
+        """Make the leases of messages end `visibility_ms` from now."""
         subscription = self._subscriptions.existing(name)
         return await self._settle(
             subscription,
             targets,
-            lambda found: Extend(subscription=subscription.id, targets=found, visibility_ms=visibility_ms),
+            lambda resolved: Extend(subscription=subscription.id, targets=resolved, visibility_ms=visibility_ms),
         )
 
     async def reject(self, name: str, targets: Sequence[str], reason: str) -> Results:
         """Send messages to the dead-letter topic without further deliveries."""
         subscription = self._subscriptions.existing(name)
         return await self._settle(
-            subscription, targets, lambda found: Reject(subscription=subscription.id, targets=found, reason=reason)
+            subscription,
+            targets,
+            lambda resolved: Reject(subscription=subscription.id, targets=resolved, reason=reason),
         )
 
     async def _settle(
@@ -67,11 +69,11 @@ class Settlements:
         results: Results = [None] * len(texts)
         by_partition: dict[int, list[tuple[int, Target]]] = {}
         for index, text in enumerate(texts):
-            found = find_target(subscription, text, len(partitions))
-            if isinstance(found, RequestError):
-                results[index] = found
+            resolved = find_target(subscription, text, len(partitions))
+            if isinstance(resolved, RequestError):
+                results[index] = resolved
             else:
-                by_partition.setdefault(found[0], []).append((index, found[1]))
+                by_partition.setdefault(resolved[0], []).append((index, resolved[1]))
         questions = [
             partitions[number].ask(command(tuple(target for _, target in indexed)))
             for number, indexed in by_partition.items()

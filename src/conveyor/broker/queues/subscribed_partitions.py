@@ -22,7 +22,7 @@ class SubscribedPartitions:
         self._clock = clock
 
     async def ready(self, subscription: Subscription) -> list[QueuePartition]:
-        """The partitions of the subscription's topic, in order. Raises RequestError."""
+        """Return the partitions of the subscription's topic, in order. Raises RequestError."""
         partitions = self._partitions.of(subscription.topic_id)
         if len(partitions) != len(self._topics.existing(subscription.topic).partitions):
             partitions = await self._partitions.load(subscription.topic)
@@ -33,13 +33,13 @@ class SubscribedPartitions:
         return partitions
 
     async def committed(self, subscription: Subscription) -> list[QueuePartition]:
-        """The same, once every record acknowledged before this call is committed. Raises RequestError."""
+        """Return the same once every record acknowledged before this call is committed. Raises RequestError."""
         partitions = await self.ready(subscription)
         await wait_for_commits([partition.messages for partition in partitions], self._clock)
         return partitions
 
     async def served(self, subscription: Subscription) -> list[QueuePartition]:
-        """The same as `ready`. Raises RequestError also if no partition can lease messages to the subscription."""
+        """Return the same as `ready`. Raises RequestError, also if no partition can lease to the subscription."""
         partitions = await self.ready(subscription)
         fault = self._fault(subscription)
         if fault is not None:
@@ -50,7 +50,7 @@ class SubscribedPartitions:
         return partitions
 
     def faults(self) -> dict[str, str]:
-        """By name, the reason why a subscription is not served although its topic's queues are loaded."""
+        """Return by name why a subscription is not served although its topic's queues are loaded."""
         faults = {subscription.name: self._fault(subscription) for subscription in self._subscriptions.all()}
         return {name: fault for name, fault in faults.items() if fault is not None}
 

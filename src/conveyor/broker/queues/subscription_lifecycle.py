@@ -1,7 +1,7 @@
 """Subscriptions from creation to deletion: policy changes, pauses, seeks and purges in between.
 
-Each change is stored in the metadata first; then the queue of every partition of the topic is told. Subscription names
-are unique across the cluster.
+Each change is stored in the metadata first, then passed to the queue of every partition of the topic. Names of
+subscriptions are unique across the cluster.
 """
 
 import logging
@@ -52,7 +52,7 @@ class SubscriptionLifecycle:
             await self._tell(partitions, subscription)
             await all_answered([partition.begin(subscription.id, start) for partition in partitions])
         except RequestError:
-            await self._subscriptions.remove(subscription)  # The caller was promised no message and may try again.
+            await self._subscriptions.remove(subscription)  # The caller may retry: no message was promised.
             for partition in self._partitions.of(subscription.topic_id):
                 partition.submit(ForgetSubscription(subscription=subscription.id), ignored)
             raise
@@ -107,7 +107,7 @@ class SubscriptionLifecycle:
         )
 
     async def purge(self, name: str) -> int:
-        """Settle all messages without delivering them. Returns how many messages that were."""
+        """Settle all messages without delivering them. Returns how many were settled."""
         subscription = self._subscriptions.existing(name)
         partitions = await self._subscribed.ready(subscription)
         latest = StartPosition(kind="latest")
@@ -124,7 +124,7 @@ class SubscriptionLifecycle:
             )
 
     async def _tell(self, partitions: Sequence[QueuePartition], subscription: Subscription) -> None:
-        """Let the queues know that a subscription is new, changed, or deleted."""
+        """Notify the queues of a new, changed or deleted subscription."""
         await all_answered([self._partitions.tell(partition, subscription) for partition in partitions])
 
 

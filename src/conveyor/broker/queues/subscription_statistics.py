@@ -61,7 +61,7 @@ class SubscriptionStatistics:
         self._rates.stop()
 
     async def stats(self, name: str) -> SubscriptionStats:
-        """The statistics of one subscription. Raises RequestError."""
+        """Return the statistics of one subscription. Raises RequestError."""
         subscription = self._subscriptions.existing(name)
         counts = _total(subscription, await self._subscribed.committed(subscription))
         probe, now_ms = self._partitions.probe(subscription.id), self._clock.now_ms()
@@ -81,7 +81,7 @@ class SubscriptionStatistics:
         )
 
     def measures(self) -> list[tuple[Subscription, QueueCounts, QueueProbe]]:
-        """The counts and counters of every subscription; partitions that are not loaded count nothing."""
+        """Return the counts and counters of every subscription; partitions that are not loaded count nothing."""
         return [
             (
                 subscription,
@@ -93,7 +93,7 @@ class SubscriptionStatistics:
 
 
 def _total(subscription: Subscription, partitions: Sequence[QueuePartition]) -> QueueCounts:
-    """The sum over all partitions."""
+    """Return the sum over all partitions."""
     counts = [_counts(partition, subscription.id) for partition in partitions]
     return QueueCounts(
         unsettled=sum(count.unsettled for count in counts),

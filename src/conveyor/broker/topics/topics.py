@@ -58,7 +58,7 @@ class Topics:
         return existing_topic(self._metadata.image, name)
 
     async def served(self, name: str) -> TopicImage:
-        """A topic, once its partitions are open here or have failed to: the metadata may show it before that.
+        """Return a topic once its partitions are open here, or failed to open; the metadata may show it earlier.
 
         Raises RequestError (UNKNOWN_TOPIC).
         """

@@ -1,4 +1,4 @@
-"""Rates over windows, the quotas that a broker keeps, and how long a client is throttled."""
+"""Client quotas: rates over windows, stored quotas, and throttle times."""
 
 import asyncio
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def changes(**values: float | None) -> list[QuotaChange]:
 
 
 async def stored(storage: Storage) -> Quotas:
-    """The quotas of a broker that starts on this storage."""
+    """Return the quotas of a broker that starts on this storage."""
     metadata = unloaded_metadata(storage.store)
     quotas = Quotas(metadata, storage.clock, ClientSettings())
     await metadata.load(THIS_BROKER)
@@ -89,7 +89,7 @@ def limited(quotas: Quotas, key: str, client_id: str = "app") -> Limit:
 
 @pytest.fixture
 async def quotas(storage: Storage) -> Quotas:
-    """Quotas of 100 a second for everybody, of each kind."""
+    """Quotas of every kind for all clients, 100 per second."""
     made = await stored(storage)
     assert not made.in_force
     rates = dict.fromkeys((PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE), 100.0)

@@ -1,4 +1,4 @@
-"""Large requests wait for their share, in order, and none for ever."""
+"""Large requests wait for their share in order, and every request gets one."""
 
 import asyncio
 

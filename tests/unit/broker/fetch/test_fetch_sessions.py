@@ -1,4 +1,4 @@
-"""Fetch sessions without a broker: whose turn it is, what is news, and who finds a place."""
+"""Fetch sessions without a broker: partition order, changed results, and eviction."""
 
 from collections.abc import Callable
 from functools import partial
@@ -45,11 +45,11 @@ def session_of(*partitions: SessionPartition, by_id: bool = False) -> FetchSessi
 
 
 def numbers(session: FetchSession) -> list[int]:
-    return [each.partition for each in session.positions({})]
+    return [position.partition for position in session.positions({})]
 
 
 def news(session: FetchSession, *results: Fetched) -> list[int]:
-    return [each.position.partition for each, _ in session.changes(results)]
+    return [changed.position.partition for changed, _ in session.changes(results)]
 
 
 def sessions(*, most: int = 1000, most_partitions: int = 500_000) -> FetchSessions:
@@ -88,7 +88,7 @@ def test_session_tells_records_each_time() -> None:
 def test_session_tells_an_error_each_time_and_its_end() -> None:
     session = session_of(partition(0))
     results = [idle(3), FAILED, FAILED, idle(3), idle(3)]
-    assert [news(session, each) for each in results] == [[0], [0], [0], [0], []]
+    assert [news(session, result) for result in results] == [[0], [0], [0], [0], []]
 
 
 def test_session_puts_partitions_that_gave_records_last() -> None:
@@ -109,7 +109,7 @@ def test_session_starves_nobody_when_one_partition_fits_an_answer() -> None:
 def test_session_takes_what_a_request_adds_moves_and_forgets() -> None:
     session = session_of(partition(0), partition(1))
     session.update([partition(2, 5), partition(0, 8)], [("t", 1), ("t", 9)])
-    assert [(each.partition, each.offset) for each in session.positions({})] == [(0, 8), (2, 5)]
+    assert [(position.partition, position.offset) for position in session.positions({})] == [(0, 8), (2, 5)]
 
 
 def test_session_of_the_same_partition_named_twice_has_it_once() -> None:
@@ -119,7 +119,7 @@ def test_session_of_the_same_partition_named_twice_has_it_once() -> None:
 def test_session_looks_the_names_of_ids_up_again_when_topics_change() -> None:
     session = session_of(partition(0, topic=ID), by_id=True)
     for names, name in [({ID: "t"}, "t"), ({}, ""), ({uuid4(): "t"}, ""), ({ID: "t"}, "t")]:
-        assert [each.topic for each in session.positions(MappingProxyType(names))] == [name]
+        assert [position.topic for position in session.positions(MappingProxyType(names))] == [name]
 
 
 def test_sessions_give_ids_that_are_positive_and_free() -> None:
@@ -183,7 +183,7 @@ def test_sessions_in_use_keep_their_place() -> None:
     cache = sessions(most=2)
     kept = [opened(cache), opened(cache)]
     assert opened(cache, now_ms=NOW_MS + STALE_MS) == NO_SESSION
-    assert all(go_on(cache, each, 1) for each in kept)
+    assert all(go_on(cache, session_id, 1) for session_id in kept)
 
 
 def test_sessions_that_are_stale_lose_their_place_longest_unused_first() -> None:

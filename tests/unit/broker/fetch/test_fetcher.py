@@ -17,15 +17,15 @@ def at(partition: int, offset: int, topic: str = "t", max_bytes: int = 1 << 20, 
 
 
 def fetch_now(broker: BrokerNode, *positions: FetchPosition, wait: FetchWait = AT_ONCE) -> Sequence[Fetched]:
-    told: list[Sequence[Fetched]] = []
-    assert broker.fetcher.fetch(positions, wait, told.append) is None
-    return told[0]
+    answers: list[Sequence[Fetched]] = []
+    assert broker.fetcher.fetch(positions, wait, answers.append) is None
+    return answers[0]
 
 
 def start_fetch(
     broker: BrokerNode, *positions: FetchPosition, wait: FetchWait = PATIENT
 ) -> "tuple[asyncio.Future[Sequence[Fetched]], Callable[[], None]]":
-    """A fetch that has to wait: its result, and what cancels it."""
+    """Start a fetch that must wait. Returns its future result and the function that cancels it."""
     done: asyncio.Future[Sequence[Fetched]] = asyncio.get_running_loop().create_future()
     cancel = broker.fetcher.fetch(positions, wait, done.set_result)
     assert cancel is not None
@@ -34,7 +34,7 @@ def start_fetch(
 
 
 def sizes(results: Sequence[Fetched]) -> list[int]:
-    return [0 if each.records is None else each.records.length for each in results]
+    return [0 if result.records is None else result.records.length for result in results]
 
 
 async def test_fetch_finds_what_was_published(broker: BrokerNode) -> None:
@@ -48,7 +48,7 @@ async def test_fetch_finds_what_was_published(broker: BrokerNode) -> None:
 
 async def test_fetch_reports_each_partitions_error_at_once(broker: BrokerNode) -> None:
     results = fetch_now(broker, at(0, 5), at(7, 0), at(0, 0, epoch=3), at(1, 0), wait=PATIENT)
-    kinds = [each.error and each.error.kind for each in results]
+    kinds = [result.error and result.error.kind for result in results]
     unknown = [ErrorKind.OFFSET_OUT_OF_RANGE, ErrorKind.UNKNOWN_TOPIC, ErrorKind.UNKNOWN_LEADER_EPOCH]
     assert kinds == [*unknown, None]
 

@@ -15,7 +15,7 @@ TIMES = (1000, 3000, 2000)
 
 @pytest.fixture
 async def filled(broker: BrokerNode) -> BrokerNode:
-    """Three records, one batch each, the newest in the middle."""
+    """Three records in a batch each; the second has the newest timestamp."""
     for time_ms in TIMES:
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         broker.publisher.publish([("t", 0, encode_batch([(time_ms, None, b"x", [])]))], ACKS_ALL, done.set_result)

@@ -1,4 +1,6 @@
-"""The home of state machines: each is loaded once, runs while its partition is led, and is loaded anew when it must."""
+"""Hosts of state machines: a machine is loaded once, runs while its partition is led, and is loaded again when
+required.
+"""
 
 import asyncio
 from collections.abc import Coroutine
@@ -18,7 +20,7 @@ RETRY_MS = 1_000
 
 
 class Machine:
-    """What runs of a partition, as far as a host knows."""
+    """A running machine, as a host sees it."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -29,7 +31,7 @@ class Machine:
 
 
 class Kind:
-    """Loads a machine when the test lets it."""
+    """Loads a machine when the test permits it."""
 
     name = "machine"
 
@@ -49,7 +51,7 @@ class Kind:
 
 
 class Stage:
-    """A host, and the partition that it is asked for."""
+    """A host, and the partition whose machine it loads."""
 
     def __init__(self, retry_ms: int | None = RETRY_MS) -> None:
         self.kind = Kind()
@@ -59,7 +61,7 @@ class Stage:
         self.host = Host(self.kind, self.clock, Tasks(self.bugs.append), retry_ms)
 
     async def finish(self, number: int, error: RequestError | None = None) -> None:
-        """Let a load end, and everybody hear of it."""
+        """End a load, and run its callbacks."""
         if error is None:
             self.kind.loads[number].set_result(None)
         else:

@@ -1,4 +1,4 @@
-"""Topics with delay.enable: what is published waits outside, and comes into the topic when it is due."""
+"""Topics with delay.enable: messages wait in the inbox and enter the topic when they are due."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -26,7 +26,7 @@ DELAYED = TopicRequest(name="d", partitions=1, config={"delay.enable": "true"})
 
 @pytest.fixture
 async def delaying(storage: Storage) -> AsyncIterator[BrokerNode]:
-    """A broker with one topic, `d`, with an inbox."""
+    """A broker with one topic, `d`, which has an inbox."""
     async with running_parts(storage=storage) as running:
         await running.topics.create(DELAYED)
         yield running
@@ -38,8 +38,8 @@ def after(delay_ms: int, value: bytes = b"later", *others: Header) -> OutgoingMe
 
 async def send(broker: BrokerNode, *messages: OutgoingMessage) -> list[PublishedMessage]:
     published = await broker.message_publisher.publish("d", messages)
-    assert all(isinstance(each, PublishedMessage) for each in published), published
-    return [each for each in published if isinstance(each, PublishedMessage)]
+    assert all(isinstance(result, PublishedMessage) for result in published), published
+    return [result for result in published if isinstance(result, PublishedMessage)]
 
 
 async def send_batch(broker: BrokerNode, batch: bytes) -> Published:
@@ -49,7 +49,7 @@ async def send_batch(broker: BrokerNode, batch: bytes) -> Published:
 
 
 async def topic_has(broker: BrokerNode, count: int) -> list[Message]:
-    """What is in the topic, once there is so much."""
+    """Return the topic's messages once there are `count`."""
     await topic_reaches(broker, count)
     return await broker.message_browser.browse("d", 0, 0, 100)
 
@@ -103,7 +103,7 @@ async def test_a_cancelled_message_never_comes_even_after_a_restart(storage: Sto
             await broker.message_inspection.get("d", "0-i0")
     async with running_parts(storage=storage) as broker:
         storage.clock.advance(ms=1_000)
-        assert [each.value for each in await topic_has(broker, 1)] == [b"kept"]
+        assert [message.value for message in await topic_has(broker, 1)] == [b"kept"]
         with pytest.raises(RequestError) as refused:
             await broker.delayed_messages.cancel("d", "0-i1")
         assert refused.value.kind is ErrorKind.MESSAGE_NOT_DELAYED
@@ -122,7 +122,7 @@ async def test_what_waits_survives_a_restart(storage: Storage) -> None:
         await send(broker, after(900, b"c"), after(300, b"a"), after(600, b"b"))
     storage.clock.advance(ms=1_000)
     async with running_parts(storage=storage) as broker:
-        assert [each.value for each in await topic_has(broker, 3)] == [b"a", b"b", b"c"]
+        assert [message.value for message in await topic_has(broker, 3)] == [b"a", b"b", b"c"]
 
 
 async def test_a_producer_that_repeats_itself_is_told_so_by_the_inbox(delaying: BrokerNode) -> None:
@@ -140,18 +140,18 @@ async def test_turning_delay_on_keeps_the_sequences_of_producers(storage: Storag
         await set_delay(broker, "true")
         assert (await send_batch(broker, before)).base_offset == 0
         assert (await send_batch(broker, following)).base_offset == -1
-        assert [each.value for each in await topic_has(broker, 2)] == [b"1", b"2"]
+        assert [message.value for message in await topic_has(broker, 2)] == [b"1", b"2"]
 
 
 async def test_turning_delay_off_forwards_what_waits_when_it_is_due(delaying: BrokerNode, storage: Storage) -> None:
     await send(delaying, after(500))
     await set_delay(delaying, "false")
     (published,) = await send(delaying, after(700, b"at once"))
-    assert [each.value for each in await topic_has(delaying, 1)] == [b"at once"]
+    assert [message.value for message in await topic_has(delaying, 1)] == [b"at once"]
     with pytest.raises(RequestError, match="due"):
         await delaying.delayed_messages.cancel("d", published.message_id)
     storage.clock.advance(ms=500)
-    assert [each.value for each in await topic_has(delaying, 2)] == [b"at once", b"later"]
+    assert [message.value for message in await topic_has(delaying, 2)] == [b"at once", b"later"]
 
 
 async def test_a_topic_that_stamps_records_keeps_the_time_that_was_meant(storage: Storage) -> None:
@@ -171,7 +171,7 @@ async def test_the_topics_own_rules_hold_at_produce(storage: Storage) -> None:
         await broker.topics.create(TopicRequest(name="d", partitions=1, config=config))
         keyless = await send_batch(broker, encode_batch([(NOW_MS, None, b"x", ())]))
         large = await send_batch(broker, encode_batch([(NOW_MS, b"k", b"x" * 200, ())]))
-        kinds = [each.error and each.error.kind for each in (keyless, large)]
+        kinds = [result.error and result.error.kind for result in (keyless, large)]
         assert kinds == [ErrorKind.INVALID_RECORD, ErrorKind.MESSAGE_TOO_LARGE]
 
 
@@ -200,7 +200,7 @@ async def test_deleting_a_topic_deletes_its_inbox(delaying: BrokerNode, storage:
     await delaying.topics.create(DELAYED)
     await send(delaying, OutgoingMessage(value=b"new"))
     storage.clock.advance(ms=1_000)
-    assert [each.value for each in await topic_has(delaying, 1)] == [b"new"]
+    assert [message.value for message in await topic_has(delaying, 1)] == [b"new"]
 
 
 async def test_whole_batches_keep_their_compression(delaying: BrokerNode) -> None:
@@ -251,7 +251,7 @@ async def test_a_topic_whose_name_leaves_no_room_for_an_inbox_is_refused(storage
 
 
 async def test_an_inbox_that_cannot_be_read_for_now_is_forwarded_later(delaying: BrokerNode, storage: Storage) -> None:
-    """Too many files are open while it looks through what is new."""
+    """The process runs out of file descriptors during a scan of new records."""
     await send(delaying, after(1))
     storage.clock.advance(ms=1)
     await topic_reaches(delaying, 1)
@@ -260,13 +260,13 @@ async def test_an_inbox_that_cannot_be_read_for_now_is_forwarded_later(delaying:
     assert delaying.partitions.offline() == {}
     storage.disk.out_of_files = False
     storage.clock.advance(seconds=1)
-    assert [each.value for each in await topic_has(delaying, 2)] == [b"later", b"now"]
+    assert [message.value for message in await topic_has(delaying, 2)] == [b"later", b"now"]
 
 
 async def test_an_intent_that_cannot_be_read_for_now_is_carried_out_once(
     delaying: BrokerNode, storage: Storage
 ) -> None:
-    """Too many files are open in the middle of it."""
+    """The process runs out of file descriptors in the middle of the intent."""
     await send(delaying, OutgoingMessage(value=b"now"))
     await topic_reaches(delaying, 1)
     await send(delaying, *[after(1000, b"%d" % number) for number in range(50)])
@@ -282,7 +282,7 @@ async def test_an_intent_that_cannot_be_read_for_now_is_carried_out_once(
     storage.disk.out_of_files = False
     storage.clock.advance(seconds=1)
     _, *found = await topic_has(delaying, 51)
-    assert [each.value for each in found] == [b"%d" % number for number in range(50)]
+    assert [message.value for message in found] == [b"%d" % number for number in range(50)]
 
 
 async def test_an_inbox_that_cannot_be_loaded_for_now_is_loaded_later(storage: Storage) -> None:
@@ -300,4 +300,4 @@ async def test_an_inbox_that_cannot_be_loaded_for_now_is_loaded_later(storage: S
         assert broker.partitions.offline() == {}
         storage.disk.out_of_files = False
         storage.clock.advance(seconds=1)
-        assert [each.value for each in await topic_has(broker, 1)] == [b"later"]
+        assert [message.value for message in await topic_has(broker, 1)] == [b"later"]

@@ -1,4 +1,4 @@
-"""Keeping a machine up with a log."""
+"""Keeping a machine up to date with a log."""
 
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tests.unit.replication.parts import Owner
 
 
 class Reader:
-    """Looks at one record at a time; `raises` is what the next look meets."""
+    """Scans one record at a time. raises: the failure of the next scan."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

@@ -1,4 +1,4 @@
-"""Which partitions are queues as well, as topics grow and subscriptions come and go."""
+"""Which partitions have queues, as topics grow and subscriptions are created and deleted."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ async def publish(broker: BrokerNode, partition: int) -> None:
 
 
 async def leased(broker: BrokerNode, wait_ms: int = 0) -> list[str]:
-    return [each.message.message_id for each in await broker.leases.lease("s", 10, wait_ms, None)]
+    return [lease.message.message_id for lease in await broker.leases.lease("s", 10, wait_ms, None)]
 
 
 async def test_who_waits_is_given_messages_of_a_partition_that_was_added_meanwhile(broker: BrokerNode) -> None:
@@ -78,7 +78,7 @@ async def test_queues_and_inboxes_share_the_cache_as_long_as_they_are_there(brok
 
 
 async def test_queues_are_loaded_all_or_none(broker: BrokerNode, storage: Storage) -> None:
-    """A partition that cannot be loaded leaves none of the others loaded by halves."""
+    """If one partition cannot be loaded, no other partition is half loaded."""
     await broker.topics.create(TopicRequest(name="four", partitions=4))
     broker.partitions.find("four", 2).go_offline(StorageFailure("the disk is gone"))
     with pytest.raises(RequestError, match="four-2 is offline: the disk is gone"):
@@ -100,7 +100,6 @@ async def test_queues_of_a_topic_that_is_deleted_while_they_are_loaded_leave_not
 async def test_a_topic_that_is_made_anew_while_its_queues_are_loaded_has_its_own(
     broker: BrokerNode, turns: int
 ) -> None:
-    """Whatever the moment."""
     loading = asyncio.ensure_future(broker.subscription_lifecycle.create("t", "s", EARLIEST, {}))
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -115,7 +114,7 @@ async def test_a_topic_that_is_made_anew_while_its_queues_are_loaded_has_its_own
 
 
 async def test_a_companion_goes_with_its_topic(storage: Storage) -> None:
-    """In one change: the broker may end right after it."""
+    """One change deletes both, because the broker may stop right after it."""
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
         await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
@@ -141,7 +140,7 @@ async def test_a_cancelled_message_stays_cancelled_though_its_queue_is_loaded_ag
 
 
 async def test_unloaded_queues_are_told_while_their_topic_is_deleted(broker: BrokerNode) -> None:
-    """Whatever the moment: /readyz asks."""
+    """/readyz may ask at any point of the deletion."""
     await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     deleting = asyncio.ensure_future(broker.topics.delete("t"))
     while not deleting.done():

@@ -1,4 +1,4 @@
-"""Schedules: each firing once, missed ones made good, whatever happens around them."""
+"""Schedules: every firing happens once, and the last missed firing is caught up, also after failures."""
 
 import asyncio
 import logging
@@ -28,18 +28,18 @@ async def published(broker: BrokerNode) -> list[Message]:
 
 
 async def fired(broker: BrokerNode, count: int) -> list[Message]:
-    """The messages of the topic, once there are so many."""
+    """Return the topic's messages once there are `count`."""
     while True:
         changed = asyncio.Event()
         for number in range(len(broker.topics.existing("t").partitions)):
             broker.partitions.find("t", number).watch(changed.set)
-        if len(found := await published(broker)) >= count:
-            return found
+        if len(messages := await published(broker)) >= count:
+            return messages
         await changed.wait()
 
 
 async def written_down(storage: Storage, fired_ms: int) -> None:
-    """Wait until the schedule in the store says that a firing is done."""
+    """Wait until the stored schedule shows a completed firing."""
     while True:
         changed = asyncio.Event()
         await storage.store.get(HEAD_PATH, changed.set)
@@ -51,22 +51,22 @@ async def written_down(storage: Storage, fired_ms: int) -> None:
 
 async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
     """Wait until the broker logs something."""
-    found = asyncio.Event()
+    is_logged = asyncio.Event()
 
     def look(record: logging.LogRecord) -> bool:
         if text in record.getMessage():
-            found.set()
+            is_logged.set()
         return True
 
     caplog.handler.addFilter(look)
-    await found.wait()
+    await is_logged.wait()
     caplog.handler.removeFilter(look)
 
 
 def due_times(messages: list[Message]) -> list[int]:
     ids = [cast("bytes", dict(message.headers)[DEDUP_ID]) for message in messages]
-    assert all(each.startswith(b"schedule:s:") for each in ids)
-    return [int(each.rpartition(b":")[2]) for each in ids]
+    assert all(dedup_id.startswith(b"schedule:s:") for dedup_id in ids)
+    return [int(dedup_id.rpartition(b":")[2]) for dedup_id in ids]
 
 
 def advance_to(storage: Storage, when_ms: int) -> None:
@@ -102,7 +102,7 @@ async def test_only_the_last_missed_firing_is_made_good(storage: Storage) -> Non
 
 
 async def test_firing_that_was_not_written_down_is_not_repeated(storage: Storage) -> None:
-    """As after a crash between the two; however long the broker was down."""
+    """The broker crashes after it publishes and before it records the firing, and stays down for any time."""
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t", partitions=2))
         await broker.schedules.add(SCHEDULE)
@@ -124,7 +124,7 @@ async def test_firing_that_fails_is_tried_again(storage: Storage, caplog: pytest
         await broker.topics.create(TopicRequest(name="t", partitions=1, config={"max.message.bytes": "1"}))
         await broker.schedules.add(SCHEDULE)
         advance_to(storage, FIRST_MS)
-        await logged(caplog, "tried again")
+        await logged(caplog, "retried")
         await broker.topics.replace_config("t", {})
         storage.clock.advance(ms=1000)
         assert due_times(await fired(broker, 1)) == [FIRST_MS]
@@ -137,21 +137,21 @@ async def test_schedule_ends_with_its_topic(storage: Storage) -> None:
         await broker.schedules.add(SCHEDULE)
         await broker.schedules.add(replace(SCHEDULE, name="stays", topic="other"))
         await broker.topics.delete("t")
-        assert [each.name for each in broker.schedules.list()] == ["stays"]
+        assert [schedule.name for schedule in broker.schedules.list()] == ["stays"]
     assert list((await stored_image(storage)).schedules) == ["stays"]
 
 
 async def test_firing_never_makes_a_topic(
     scheduled: BrokerNode, storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Between the change of the metadata and the end of its schedules, a topic may be gone already."""
+    """The topic may be deleted after the metadata changes and before its schedules end."""
     topic = scheduled.metadata.image.topics["t"]
     await propose(scheduled, TopicRemoved(name="t"))
     advance_to(storage, FIRST_MS)
-    await logged(caplog, "topic 't' is not there: left out")
+    await logged(caplog, "topic 't' does not exist: skipped")
     storage.clock.advance(ms=MINUTE_MS // 2)
     assert "t" not in scheduled.metadata.image.topics
-    assert caplog.text.count("left out") == 1
+    assert caplog.text.count("skipped") == 1
     await propose(scheduled, topic_put(topic))
     advance_to(storage, FIRST_MS + MINUTE_MS)
     assert due_times(await fired(scheduled, 1)) == [FIRST_MS + MINUTE_MS]
@@ -180,7 +180,7 @@ async def test_firing_that_failed_is_made_good_by_a_change(storage: Storage, cap
         await broker.topics.create(TopicRequest(name="t", partitions=1, config={"max.message.bytes": "200"}))
         await broker.schedules.add(replace(SCHEDULE, payload=b"x" * 1000))
         advance_to(storage, FIRST_MS)
-        await logged(caplog, "tried again")
+        await logged(caplog, "retried")
         await broker.schedules.change("s", {"payload": b"go"})
         storage.clock.advance()
         assert due_times(await fired(broker, 1)) == [FIRST_MS]

@@ -14,5 +14,5 @@ def store() -> FaultyStore:
 
 @pytest.fixture
 async def metadata(store: FaultyStore) -> Metadata:
-    """Loaded on an empty store."""
+    """Metadata loaded from an empty store."""
     return await loaded_metadata(store)

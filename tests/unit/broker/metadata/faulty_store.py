@@ -1,4 +1,4 @@
-"""A metadata store whose calls fail when a test says so."""
+"""A metadata store whose calls fail on request."""
 
 from collections.abc import Callable
 
@@ -8,9 +8,9 @@ from conveyor.testing.memory_store import MemoryStore
 
 
 class FaultyStore(MemoryStore):
-    """Calls are counted from 0.
+    """Counts calls from 0.
 
-    fails: whether a call fails before it does anything. loses_reply: whether a commit fails after it was carried out.
+    fails: whether a call fails before it has any effect. loses_reply: whether a commit fails after it has taken effect.
     """
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class FaultyStore(MemoryStore):
         self.heal()
 
     def heal(self) -> None:
-        """Let no call fail any more, and count from 0 again."""
+        """Let all further calls succeed, and count from 0 again."""
         self.calls = 0
         self.fails: Callable[[int], bool] = lambda _: False
         self.loses_reply: Callable[[int], bool] = lambda _: False

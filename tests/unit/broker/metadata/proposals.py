@@ -1,4 +1,4 @@
-"""Proposals for tests: the settings of groups, which go by any name."""
+"""Proposals for tests: settings of groups, which may have any name."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def group(name: str, text: str = "x") -> ConfigPut:
 
 
 async def put(metadata: Metadata, *names: str) -> ClusterImage:
-    """Give these groups settings, in one change."""
+    """Change the settings of these groups in one entry."""
     return await metadata.propose(lambda _: [group(name) for name in names])
 
 

@@ -38,7 +38,7 @@ async def test_start_that_changes_nothing_writes_nothing(store: FaultyStore, met
 async def test_broker_with_another_number_takes_the_place_of_the_one_before(
     store: FaultyStore, metadata: Metadata
 ) -> None:
-    """An embedded store has one broker; nobody is to look for the other number."""
+    """An embedded store has one broker, so no broker may have the previous node id."""
     other = BrokerImage(node_id=NodeId(7), host="h", port=1, rack="r")
     assert (await loaded_metadata(store, broker=other)).image.brokers == {7: other}
 
@@ -149,7 +149,7 @@ async def test_first_writer_refuses_by_what_the_second_has_done(store: FaultySto
 
 
 async def test_log_that_another_writer_has_begun_is_gone_on_with(store: FaultyStore) -> None:
-    """Both have found no log."""
+    """Both writers saw an empty store."""
     await store.commit(PutNode("/producer_ids/next", b"5"), PutNode("/cluster/id", b"c"))
     store.is_full = True
     first, second = await loaded_metadata(store), await loaded_metadata(store)
@@ -160,7 +160,7 @@ async def test_log_that_another_writer_has_begun_is_gone_on_with(store: FaultySt
 
 
 async def test_lost_reply_is_found_out(store: FaultyStore) -> None:
-    """By the batch id that the head has."""
+    """The head contains the batch id of the write."""
     metadata = await loaded_metadata(store)
     store.loses_reply = lambda _: True
     with pytest.raises(RequestError):
@@ -175,7 +175,7 @@ async def test_lost_reply_is_found_out(store: FaultyStore) -> None:
 
 @pytest.mark.parametrize("call", range(5))
 async def test_call_that_fails_leaves_the_truth_to_be_seen_by_the_next_proposal(store: FaultyStore, call: int) -> None:
-    """Whichever call of a proposal fails, the change has happened or not, and the image shows which in the end."""
+    """Any call of a proposal may fail. The change may or may not have happened; the next image shows which."""
     metadata = await loaded_metadata(store)
     await put(metadata, "first")
     store.heal()

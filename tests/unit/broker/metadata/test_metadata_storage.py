@@ -1,4 +1,4 @@
-"""The metadata in the store: snapshots, restarts, crashes at any call, damage, and trees of earlier versions."""
+"""The stored metadata: snapshots, restarts, crashes at any call, damage, and trees of earlier versions."""
 
 import contextlib
 import json
@@ -67,7 +67,7 @@ async def test_writer_that_is_behind_a_snapshot_reads_it(store: FaultyStore) -> 
 @pytest.mark.usefixtures("three_entries_a_snapshot")
 @pytest.mark.parametrize("loses_reply", [False, True])
 async def test_crash_at_any_call_loses_no_acknowledged_change(loses_reply: bool) -> None:
-    """From some call on all fail, in the middle of snapshots and trimming, too; then the broker starts again."""
+    """From one call on all calls fail, including those of snapshots and trims; then the broker restarts."""
     crashed = 0
     for call in range(200):
         store = FaultyStore()
@@ -121,7 +121,7 @@ async def test_ten_thousand_partitions_are_kept(store: FaultyStore) -> None:
 async def test_damaged_store_is_a_failure_that_names_the_node(
     store: FaultyStore, path: str, content: bytes | None, reason: str
 ) -> None:
-    """The broker does not start: what it would serve could be anything."""
+    """The broker does not start, because it cannot trust any of the metadata."""
     metadata = await loaded_metadata(store)
     for name in "abcd":
         await put(metadata, name)

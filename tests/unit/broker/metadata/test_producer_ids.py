@@ -1,4 +1,4 @@
-"""No producer id is given twice, whatever happens between two of them."""
+"""No producer id is allocated twice, even after crashes and concurrent changes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,13 +26,13 @@ async def test_ids_rise_across_starts() -> None:
 async def test_two_brokers_never_hand_out_the_same_id() -> None:
     store = MemoryStore()
     first, second = ProducerIds(await loaded_metadata(store)), ProducerIds(await loaded_metadata(store))
-    given = [await each.allocate() for _ in range(3) for each in (first, second)]
+    given = [await allocator.allocate() for _ in range(3) for allocator in (first, second)]
     given += await asyncio.gather(*(ids.allocate() for _ in range(BLOCK_SIZE) for ids in (first, second)))
     assert len(set(given)) == len(given)
 
 
 class BusyStore(MemoryStore):
-    """Somebody else changes it right after the next commit of an entry."""
+    """Another writer changes the store right after the next commit of an entry."""
 
     then: Callable[[], Awaitable[object]] | None = None
 
@@ -52,7 +52,7 @@ async def test_block_is_not_that_of_a_broker_that_takes_one_right_after() -> Non
 
 
 class BrokenStore(MemoryStore):
-    """A store that can be broken."""
+    """A store that fails on request."""
 
     is_broken = False
 

@@ -1,4 +1,4 @@
-"""Compactions that fail are counted, and tried again after pauses that grow."""
+"""Failed compactions are counted, and retried after growing pauses."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "1024", "min.cleanabl
 
 
 class KilledCompactor:
-    """A compactor whose process dies so many times."""
+    """A compactor whose process dies `times` times."""
 
     def __init__(self, storage: Storage, times: int) -> None:
         self._compactor = ThreadCompactor(storage.disk)
@@ -40,7 +40,7 @@ class KilledCompactor:
 
 @pytest.fixture
 async def compacted(broker: BrokerNode) -> BrokerNode:
-    """The topic `c` has one partition, with a few segments of one key. The broker does not compact it by itself."""
+    """The topic `c` has one partition with several segments of one key. The broker does not compact on its own."""
     broker.compaction.stop()
     await broker.topics.create(TopicRequest(name="c", config=COMPACTED))
     for _ in range(40):
@@ -94,7 +94,7 @@ async def test_pauses_between_attempts_are_an_hour_at_most(compacted: BrokerNode
 async def test_batch_that_cannot_be_read_is_kept_and_counted_and_the_broker_goes_on(
     storage: Storage, broker: BrokerNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its topic was a plain one when it came: the broker does not look inside what it stores."""
+    """The topic was plain when it stored the batch, so the broker did not check the records."""
     await broker.topics.create(TopicRequest(name="c", config=COMPACTED | {"cleanup.policy": "delete"}))
     partition = broker.partitions.find("c", 0)
     partition.append(own_batch(poisoned(compression.ZSTD)), storage.clock.now_ms())
@@ -111,7 +111,7 @@ async def test_batch_that_cannot_be_read_is_kept_and_counted_and_the_broker_goes
 
 
 class FullDiskCompactor:
-    """A compactor that finds no room for the second half of its work."""
+    """A compactor that finds the disk full halfway."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

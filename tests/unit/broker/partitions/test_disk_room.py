@@ -1,4 +1,4 @@
-"""How much room there must be, what is reserved, and when producers are refused."""
+"""The required free space, the reserve, and when producers are refused."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def disk_of(size_bytes: int) -> MemoryDisk:
 
 
 def leave(disk: MemoryDisk, free_bytes: int) -> None:
-    """Let another program take all the room but so much."""
+    """Let another program occupy all but `free_bytes` of the disk."""
     disk.free_bytes = free_bytes
 
 
@@ -76,44 +76,44 @@ def test_a_disk_that_is_full_from_the_beginning_has_no_reserve() -> None:
 
 
 def test_after_a_write_has_found_no_room_more_is_waited_for_than_there_was() -> None:
-    """A batch larger than the room that is left would fail again and again."""
+    """A batch larger than the free space would fail repeatedly."""
     disk = disk_of(1000 * MIB)
     room = room_of(disk)
     leave(disk, 11 * MIB)
     room.found_full()
-    found = []
+    states = []
     for free_bytes in (11 * MIB, 20 * MIB, 21 * MIB, 11 * MIB):
         leave(disk, free_bytes)
         room.measure()
-        found.append(room.is_low)
-    assert found == [True, True, False, False]
+        states.append(room.is_low)
+    assert states == [True, True, False, False]
 
 
 def test_what_a_disk_says_of_its_room_may_be_tried_again() -> None:
-    """A quota may be what has ended."""
+    """A quota of the system may have been exhausted."""
     disk = disk_of(1000 * MIB)
     room = room_of(disk)
     room.found_full()
     room.measure()
-    found = [room.is_low]
+    states = [room.is_low]
     room.forget_full()
     room.measure()
-    assert [*found, room.is_low] == [True, False]
+    assert [*states, room.is_low] == [True, False]
 
 
 def test_a_disk_that_does_not_say_how_much_room_it_has_is_full_when_a_write_finds_it_so() -> None:
     room = room_of(MemoryDisk())
     assert room.usable_bytes is None
-    found = [room.is_low]
+    states = [room.is_low]
     room.found_full()
-    found.append(room.is_low)
+    states.append(room.is_low)
     assert "is full" in room.explanation
     room.measure()
-    assert [*found, room.is_low] == [False, True, False]
+    assert [*states, room.is_low] == [False, True, False]
 
 
 class Racing(MemoryDisk):
-    """Another program is always faster."""
+    """Another program takes the space first."""
 
     def allocate(self, path: str, size: int) -> None:
         raise DiskFull(f"{path}: No space left on device")

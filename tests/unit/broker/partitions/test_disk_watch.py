@@ -1,4 +1,4 @@
-"""A full disk, and what comes back by itself when it has room again."""
+"""A full disk, and the work that resumes once the disk has space again."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -45,7 +45,7 @@ def free(storage: Storage) -> None:
 
 
 async def until(storage: Storage, seen: Callable[[], bool]) -> None:
-    """Let time go by until it is so."""
+    """Advance the time until a condition holds."""
     while not seen():
         storage.clock.advance(ms=1)
         await asyncio.sleep(0)
@@ -87,7 +87,7 @@ async def test_everybody_who_waited_is_answered_before(broker: BrokerNode, small
 
 
 async def test_a_failed_sync_takes_a_restart_though_the_disk_was_full_too(broker: BrokerNode, small: Storage) -> None:
-    """What was to be made durable may be lost, and can still be read."""
+    """The data to sync may be lost although it can still be read."""
     await publish(broker, ("t", 0))
     partition = broker.partitions.find("t", 0)
     publishing = asyncio.ensure_future(publish(broker, ("t", 0)))
@@ -125,7 +125,7 @@ async def test_a_partition_is_not_opened_while_a_job_works_on_its_files(broker: 
 
 
 async def test_a_trim_of_a_log_that_was_opened_again_is_not_carried_out(broker: BrokerNode, small: Storage) -> None:
-    """What it would remove is the new log's."""
+    """The file that it would remove belongs to the new log."""
     await broker.topics.change_config("t", [ConfigChange(name="segment.bytes", operation=Operation.SET, value="1024")])
     await publish(broker, *[("t", 0)] * 40)
     partition = broker.partitions.find("t", 0)
@@ -153,7 +153,7 @@ async def test_a_partition_that_could_not_be_opened_comes_back(small: Storage) -
 
 
 async def test_retention_makes_room_when_the_disk_is_low(small: Storage) -> None:
-    """Long before its own time."""
+    """Retention runs before its interval has passed."""
     settings = {"topics.segment_bytes": "10000", "topics.retention_bytes": "20000"}
     async with running_parts(settings, small) as broker:
         await broker.topics.create(TopicRequest(name="t"))
@@ -196,9 +196,9 @@ async def test_leases_hold_though_the_messages_were_offline(broker: BrokerNode, 
         await broker.leases.lease("s", 1, 0, None)
     await until(small, is_online(broker))
     assert await broker.settlements.ack("s", [leases[1].ack_id]) == [None]
-    assert [each.message.offset for each in await broker.leases.lease("s", 10, 0, None)] == [2]
+    assert [lease.message.offset for lease in await broker.leases.lease("s", 10, 0, None)] == [2]
     await publish(broker, ("t", 0))
-    assert [each.message.offset for each in await broker.leases.lease("s", 10, 1000, None)] == [3]
+    assert [lease.message.offset for lease in await broker.leases.lease("s", 10, 1000, None)] == [3]
 
 
 async def test_a_queue_is_loaded_again_when_its_state_was_offline(broker: BrokerNode, small: Storage) -> None:
@@ -212,7 +212,7 @@ async def test_a_queue_is_loaded_again_when_its_state_was_offline(broker: Broker
         await broker.leases.lease("s", 1, 0, None)
     await until(small, lambda: broker.partitions.find("t", 0).queue not in (None, before))
     await broker.subscription_lifecycle.change("s", {"max_deliveries": 7})
-    assert [each.message.offset for each in await broker.leases.lease("s", 10, 0, None)] == [1]
+    assert [lease.message.offset for lease in await broker.leases.lease("s", 10, 0, None)] == [1]
 
 
 @pytest.mark.parametrize("side", ["t", "__inbox.t"])
@@ -241,7 +241,7 @@ async def test_nothing_is_forwarded_while_the_disk_is_low(broker: BrokerNode, sm
 
 
 async def test_a_leader_epoch_that_cannot_be_stored_is_raised_when_there_is_room(small: Storage) -> None:
-    """Until then nobody appends: records of the epoch before the crash may be lost, and be known to somebody."""
+    """Until then the partition refuses appends: a consumer may know records of the previous epoch that are lost."""
     async with running_parts(storage=small) as broker:
         await broker.topics.create(TopicRequest(name="t"))
         await publish(broker, ("t", 0))
@@ -290,7 +290,7 @@ async def test_metadata_that_finds_no_room_says_so_and_may_be_tried_again(broker
 
 
 async def answer(broker: BrokerNode, command: CommitOffsets | FetchOffsets) -> object:
-    """What the coordinator replies, once it is there."""
+    """Return the coordinator's reply."""
     while True:
         answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         broker.groups.submit(command, answered.set_result)
@@ -311,7 +311,7 @@ async def committed(broker: BrokerNode) -> int:
 
 
 async def test_what_was_paused_for_a_moment_goes_on(storage: Storage) -> None:
-    """On a disk that does not say how much room it has."""
+    """The disk does not report its free space."""
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t", config={"delay.enable": "true"}))
         await broker.topics.create(TopicRequest(name="other"))

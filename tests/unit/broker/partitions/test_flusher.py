@@ -1,4 +1,4 @@
-"""Flush rounds: every log that wants a flush gets one, however busy the threads are."""
+"""Flush rounds: every requested flush happens, however busy the threads are."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from tests.unit.replication.parts import Owner
 
 
 class HeldThreads(Executor):
-    """Runs what it is given when the test says so."""
+    """Runs submitted work when the test permits it."""
 
     def __init__(self) -> None:
         self.held: list[Callable[[], None]] = []
@@ -29,12 +29,12 @@ class HeldThreads(Executor):
 
     def run_all(self) -> None:
         held, self.held = self.held, []
-        for each in held:
-            each()
+        for job in held:
+            job()
 
 
 class HeldSyncs:
-    """Takes so many syncs at once, which end when the test says so."""
+    """Accepts a limited number of syncs, and ends them when the test permits it."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -65,7 +65,7 @@ def with_something_to_flush() -> Partition:
 
 
 async def test_log_that_is_wanted_while_a_round_ends_is_flushed() -> None:
-    """Between the end of a round, which takes the free thread at once, and the start that was asked for before."""
+    """The request comes between the end of a round, which occupies the free thread, and the start requested before."""
     loop, threads = asyncio.get_running_loop(), HeldThreads()
     flusher = Flusher(loop, threads, 1)
     first, second, third = (with_something_to_flush() for _ in range(3))
@@ -80,11 +80,11 @@ async def test_log_that_is_wanted_while_a_round_ends_is_flushed() -> None:
         await turns()
         threads.run_all()
     await asyncio.wait_for(flusher.drain(), 5)
-    assert [each.log.flushed_offset for each in (first, second, third)] == [1, 1, 1]
+    assert [partition.log.flushed_offset for partition in (first, second, third)] == [1, 1, 1]
 
 
 def with_a_plain_flush() -> Partition:
-    """A new log's first flush has more to do."""
+    """A new log's first flush does more than one sync."""
     partition = with_something_to_flush()
     job = partition.begin_flush()
     assert job is not None
@@ -100,16 +100,16 @@ async def test_system_takes_what_is_only_to_be_synced() -> None:
     flusher = Flusher(asyncio.get_running_loop(), threads, 1)
     flusher.use(syncs)
     new, *others = with_something_to_flush(), with_a_plain_flush(), with_a_plain_flush(), with_a_plain_flush()
-    for each in (new, *others):
-        flusher.want(each)
+    for partition in (new, *others):
+        flusher.want(partition)
     await turns()
     assert (len(syncs.held), len(threads.held)) == (2, 1)
     syncs.end_all()
     await turns()
-    assert [each.log.flushed_offset for each in (new, *others)] == [0, 2, 2, 1]
+    assert [partition.log.flushed_offset for partition in (new, *others)] == [0, 2, 2, 1]
     threads.run_all()
     await asyncio.wait_for(flusher.drain(), 5)
-    assert [each.log.flushed_offset for each in (new, *others)] == [1, 2, 2, 2]
+    assert [partition.log.flushed_offset for partition in (new, *others)] == [1, 2, 2, 2]
 
 
 async def test_what_is_wanted_during_a_sync_is_one_flush_after_it() -> None:
@@ -146,8 +146,8 @@ async def test_sync_that_failed_takes_its_partition_offline() -> None:
 
 
 async def test_bug_at_the_end_of_a_flush_is_told_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, syncs, told = asyncio.get_running_loop(), HeldSyncs(room=2), []
-    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    loop, syncs, bugs = asyncio.get_running_loop(), HeldSyncs(room=2), []
+    loop.set_exception_handler(lambda _, context: bugs.append(context["exception"]))
     flusher = Flusher(loop, HeldThreads(), 1)
     flusher.use(syncs)
     broken, sound = with_a_plain_flush(), with_a_plain_flush()
@@ -157,7 +157,7 @@ async def test_bug_at_the_end_of_a_flush_is_told_and_holds_up_nobody(monkeypatch
     await turns()
     syncs.end_all()
     await asyncio.wait_for(flusher.drain(), 5)
-    assert [type(each) for each in told] == [ZeroDivisionError]
+    assert [type(bug) for bug in bugs] == [ZeroDivisionError]
     assert sound.log.flushed_offset == 2
 
 
@@ -166,8 +166,8 @@ async def test_busy_threads_hold_up_no_sync() -> None:
     flusher = Flusher(asyncio.get_running_loop(), threads, 1)
     flusher.use(syncs)
     slow, waiting, plain = with_something_to_flush(), with_something_to_flush(), with_a_plain_flush()
-    for each in (slow, waiting, plain):
-        flusher.want(each)
+    for partition in (slow, waiting, plain):
+        flusher.want(partition)
         await turns()
     assert (len(threads.held), len(syncs.held)) == (1, 1)
     syncs.end_all()
@@ -177,4 +177,4 @@ async def test_busy_threads_hold_up_no_sync() -> None:
     await turns()
     threads.run_all()
     await asyncio.wait_for(flusher.drain(), 5)
-    assert [each.log.flushed_offset for each in (slow, waiting)] == [1, 1]
+    assert [partition.log.flushed_offset for partition in (slow, waiting)] == [1, 1]

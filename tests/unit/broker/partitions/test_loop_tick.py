@@ -1,4 +1,4 @@
-"""The end of a tick: everything is written and answered, whatever one write or output does."""
+"""The end of a tick: all writes and outputs run, even if one of them raises an exception."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tests.unit.replication.parts import Owner
 
 
 class Loop:
-    """Runs callbacks when the test says so, and keeps the bugs that were reported."""
+    """Runs callbacks when the test permits it, and stores reported bugs."""
 
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
@@ -36,7 +36,7 @@ def raising(*_: object) -> None:
 
 
 def partition_with_batch() -> tuple[Partition, list[object]]:
-    """A partition, and what the waiter for its batch is told."""
+    """A partition with a batch, and the results that the batch's waiter receives."""
     partition, told = Owner().partition, list[object]()
     partition.append(own_batch(BATCH), NOW_MS)
     partition.when_written(1, told.append)

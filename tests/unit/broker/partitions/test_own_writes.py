@@ -1,4 +1,4 @@
-"""What acks=1 has acknowledged is there for the next reader, though the disk is slow."""
+"""Records acknowledged under acks=1 are visible to the next reader, even on a slow disk."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,7 +33,7 @@ def storage(disk: HeldDisk) -> Storage:
 
 @pytest.fixture
 async def broker(storage: Storage, disk: HeldDisk) -> AsyncIterator[BrokerNode]:
-    """A broker with a topic `t` of one partition, which has a subscription `q`."""
+    """A broker with a topic `t` of one partition and a subscription `q`."""
     async with running_parts(storage=storage) as running:
         await running.topics.create(TopicRequest(name="t"))
         await running.subscription_lifecycle.create("t", "q", EARLIEST, {})
@@ -43,7 +43,7 @@ async def broker(storage: Storage, disk: HeldDisk) -> AsyncIterator[BrokerNode]:
 
 @pytest.fixture
 async def behind(broker: BrokerNode, disk: HeldDisk) -> Partition:
-    """Three records are acknowledged, and none is committed."""
+    """Append three records that are acknowledged and not committed."""
     disk.hold_syncs()
     await publish(broker, ("t", 0), ("t", 0), ("t", 0), acks=ACKS_LEADER)
     partition = broker.partitions.find("t", 0)
@@ -73,7 +73,7 @@ async def got(broker: BrokerNode) -> int:
 
 
 async def read_all(broker: BrokerNode) -> int:
-    return len([each async for each in broker.message_browser.read_all("t", 0, 10)])
+    return len([message async for message in broker.message_browser.read_all("t", 0, 10)])
 
 
 async def purged(broker: BrokerNode) -> int:
@@ -155,7 +155,7 @@ async def test_wait_ends_with_the_partition(broker: BrokerNode, behind: Partitio
 
 
 async def test_nothing_waits_for_what_nobody_was_promised(broker: BrokerNode, disk: HeldDisk) -> None:
-    """acks=all is answered later, and acks=0 never: their records may be missing from a reader's answer."""
+    """With acks=all the answer comes later, and with acks=0 never, so a reader may miss the records."""
     disk.hold_syncs()
     await publish(broker, ("t", 0), acks=0)
     publishing = asyncio.ensure_future(publish(broker, ("t", 0)))

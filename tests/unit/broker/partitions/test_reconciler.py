@@ -1,4 +1,4 @@
-"""The partitions of a broker follow the image of the cluster, and their hosts are told who leads them."""
+"""The partitions of a broker follow the cluster image, and the hosts learn which ones it leads."""
 
 import asyncio
 from dataclasses import replace
@@ -23,7 +23,7 @@ OTHER_BROKER = BrokerRegistered(node_id=OTHER, host="other.example", port=9093)
 
 
 class Listener:
-    """Keeps what it is told, in order."""
+    """Stores its notifications in order."""
 
     def __init__(self, broker: BrokerNode) -> None:
         self.told: list[tuple[str, Partition]] = []
@@ -50,7 +50,7 @@ def roles(partition: Partition) -> list[Role]:
 
 
 async def assign(broker: BrokerNode, topic: str, number: int, partition: PartitionImage) -> None:
-    """Give a partition to other brokers, or back."""
+    """Assign a partition to other brokers, or back to this one."""
     await propose(broker, OTHER_BROKER, partition_changed(topic, number, partition))
 
 
@@ -77,7 +77,7 @@ async def test_partition_that_only_others_hold_is_not_here(broker: BrokerNode, s
         broker.partitions.find("t", 0)
     assert (refused.value.leader, refused.value.leader_epoch) == (2, 1)
     async with running_parts(storage=storage) as again:
-        assert [str(each.identity) for each in again.partitions] == ["t-1"]
+        assert [str(partition.identity) for partition in again.partitions] == ["t-1"]
         assert again.partitions.offline() == {}
 
 
@@ -171,7 +171,7 @@ async def test_read_only_leader_gains_its_partition_when_its_epoch_is_stored(sto
 
 
 class BrokenDisk(MemoryDisk):
-    """Makes no file whose path begins with a text."""
+    """Fails to create files whose path begins with a prefix."""
 
     refused = "-"
 
@@ -194,7 +194,7 @@ async def test_partition_that_fails_to_open_leaves_the_others_served() -> None:
 
 
 async def test_topic_of_two_changes_at_once_ends_as_the_last_one_says(broker: BrokerNode) -> None:
-    """The steps between two images are taken once, however many changes lie between them."""
+    """The reconciler takes the steps between two images once, even if several changes lie between them."""
     topic = broker.topics.existing("t")
 
     def changed(value: str) -> TopicPut:
@@ -207,7 +207,7 @@ async def test_topic_of_two_changes_at_once_ends_as_the_last_one_says(broker: Br
 
 
 async def test_two_that_open_a_partition_again_open_it_once(broker: BrokerNode) -> None:
-    """A caller that is cancelled leaves the others waiting for the result."""
+    """The other callers still wait for the result when one caller is cancelled."""
     partition = broker.partitions.find("t", 0)
     partition.go_offline(DiskFull("no room"))
     first, second = (asyncio.ensure_future(broker.reconciler.reopen(partition.identity)) for _ in range(2))

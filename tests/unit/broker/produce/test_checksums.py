@@ -1,4 +1,4 @@
-"""A produced batch is weighed once: its CRC-32C is checked at the door, and computed anew only where bytes change."""
+"""The broker checks a produced batch's CRC-32C once, and computes a new one only where bytes change."""
 
 import asyncio
 from collections import Counter
@@ -27,7 +27,8 @@ TOPICS: Mapping[str, Mapping[str, str]] = {
     "delayed": {"delay.enable": "true"},
 }
 PLACES = {checked_batch: "checked", record: "sealed", batch: "changed"}
-"""Where CRCs are computed: to check a producer's bytes, to seal records, to change fields of a sealed batch."""
+"""The modules that compute CRCs, by purpose: check a producer's bytes, seal records, change fields of a sealed batch.
+"""
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
 
 @pytest.fixture
 def weighed(broker: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often a CRC is computed from now on, by what for."""
+    """Count the CRC computations from now on, by purpose."""
     counts: Counter[str] = Counter()
     for module, place in PLACES.items():
 
@@ -53,7 +54,7 @@ def weighed(broker: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> Counter[str]
 
 
 def made(*ids: bytes, codec: int = 0, at_ms: int = NOW_MS) -> bytes:
-    return encode_batch([(at_ms, b"k", b"v", ((DEDUP_ID, each),)) for each in ids], codec=codec)
+    return encode_batch([(at_ms, b"k", b"v", ((DEDUP_ID, dedup_id),)) for dedup_id in ids], codec=codec)
 
 
 async def produce(broker: BrokerNode, topic: str, content: bytes) -> Published:

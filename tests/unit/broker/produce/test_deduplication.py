@@ -1,4 +1,4 @@
-"""The same message published twice is there once: at once, later, after a restart, by any door."""
+"""A message published twice is stored once: immediately, later, after a restart, through any door."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,21 +23,23 @@ def message(dedup_id: bytes, value: bytes = b"v") -> OutgoingMessage:
 
 
 async def put(broker: BrokerNode, *messages: OutgoingMessage, topic: str = "t") -> list[tuple[int, bool]]:
-    """(offset, duplicate) of each."""
+    """Publish messages. Returns (offset, duplicate) of each."""
     results = await broker.message_publisher.publish(topic, messages)
-    return [(each.offset, each.duplicate) for each in results if isinstance(each, PublishedMessage)]
+    return [(result.offset, result.duplicate) for result in results if isinstance(result, PublishedMessage)]
 
 
 async def produce(broker: BrokerNode, topic: str, *ids: bytes, now_ms: int = NOW_MS, **producer: int) -> Published:
-    """As a Kafka client does."""
-    batch = encode_batch([(now_ms, None, b"v", ((DEDUP_ID, each),)) for each in ids], **producer)
+    """Produce one batch, as a Kafka client does."""
+    batch = encode_batch([(now_ms, None, b"v", ((DEDUP_ID, dedup_id),)) for dedup_id in ids], **producer)
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
     broker.publisher.publish([(topic, 0, batch)], ACKS_ALL, done.set_result)
     return (await done)[0]
 
 
 async def offsets(broker: BrokerNode, topic: str) -> list[int]:
-    return [each.offset for each in await broker.message_browser.browse(topic, 0, StartPosition(kind="earliest"), 100)]
+    return [
+        stored.offset for stored in await broker.message_browser.browse(topic, 0, StartPosition(kind="earliest"), 100)
+    ]
 
 
 async def test_second_message_of_an_id_is_answered_with_the_first(broker: BrokerNode) -> None:
@@ -73,13 +75,13 @@ async def test_readers_go_on_over_batches_of_which_nothing_was_left(broker: Brok
     for number in range(4):
         await produce(broker, "once", b"a", producer_id=7, producer_epoch=0, base_sequence=number)
     await produce(broker, "once", b"b")
-    assert [each.offset for each in await broker.message_browser.browse("once", 0, 1, 1)] == [4]
-    assert [each.offset async for each in broker.message_browser.read_all("once", 0, 1)] == [0, 4]
+    assert [stored.offset for stored in await broker.message_browser.browse("once", 0, 1, 1)] == [4]
+    assert [stored.offset async for stored in broker.message_browser.read_all("once", 0, 1)] == [0, 4]
 
 
 async def test_same_id_published_at_the_same_time_is_there_once(broker: BrokerNode) -> None:
     results = await asyncio.gather(*(put(broker, message(b"a")) for _ in range(5)))
-    assert sorted(each for (each,) in results) == [(0, False), *[(0, True)] * 4]
+    assert sorted(result for (result,) in results) == [(0, False), *[(0, True)] * 4]
     assert await offsets(broker, "t") == [0]
 
 
@@ -138,8 +140,8 @@ async def test_topic_may_leave_out_duplicates_of_kafka_clients(once: BrokerNode)
     await produce(once, "once", b"a", b"b")
     mixed = await produce(once, "once", b"b", b"c")
     assert (mixed.base_offset, mixed.duplicates) == (2, {0: 1})
-    known = await produce(once, "once", b"a", b"b")
-    assert (known.base_offset, known.duplicates) == (0, {0: 0, 1: 1})
+    repeated = await produce(once, "once", b"a", b"b")
+    assert (repeated.base_offset, repeated.duplicates) == (0, {0: 0, 1: 1})
     assert await offsets(once, "once") == [0, 1, 3]
 
 

@@ -1,4 +1,4 @@
-"""Batches whose records are looked at: those that lie are refused, the others keep their order, whatever their size."""
+"""Inspected batches: invalid ones are refused, and the others keep their order, whatever their size."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -92,11 +92,11 @@ async def test_batches_keep_their_order_behind_one_that_takes_long(broker: Broke
     await create(broker, "compacted")
     await create(broker, "other", LOOKING["compacted"])
     large = many_records(20_000, compression.ZSTD)
-    answers = [begin(broker, "compacted", each) for each in (large, sound(b"a"), large, sound(b"b"))]
+    answers = [begin(broker, "compacted", content) for content in (large, sound(b"a"), large, sound(b"b"))]
     beside = begin(broker, "other", sound(b"c"), ACKS_LEADER)
     await broker.loop_tick.end()
     assert beside.done(), "a small batch of another partition waits for nothing"
-    assert [(await each).base_offset for each in answers] == [0, 20_000, 20_001, 40_001]
+    assert [(await answer).base_offset for answer in answers] == [0, 20_000, 20_001, 40_001]
 
 
 @CODECS
@@ -107,7 +107,7 @@ async def test_large_batch_is_deduplicated(broker: BrokerNode, codec: int) -> No
     answer = await begin(broker, "once", sealed(content, 2, codec=codec))
     assert (answer.base_offset, answer.duplicates) == (1, {1: 0})
     messages = await broker.message_browser.browse("once", 0, 0, 9)
-    assert [(each.offset, len(each.value or b"")) for each in messages] == [(0, 1), (1, 3 << 20)]
+    assert [(message.offset, len(message.value or b"")) for message in messages] == [(0, 1), (1, 3 << 20)]
 
 
 async def test_retry_of_a_large_batch_is_answered_with_the_first_try(broker: BrokerNode) -> None:
@@ -116,14 +116,14 @@ async def test_retry_of_a_large_batch_is_answered_with_the_first_try(broker: Bro
         [(NOW_MS, b"k", b"", ())] * 5_000, codec=compression.LZ4, producer_id=7, producer_epoch=0, base_sequence=0
     )
     answers = [begin(broker, "compacted", batch) for _ in range(3)]
-    assert [(await each).base_offset for each in answers] == [0, 0, 0]
+    assert [(await answer).base_offset for answer in answers] == [0, 0, 0]
 
 
 async def test_what_is_under_way_is_appended_before_the_broker_stops(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         await create(broker, "compacted")
         under_way = [begin(broker, "compacted", many_records(5_000, compression.GZIP)) for _ in range(4)]
-    assert [(await each).base_offset for each in under_way] == [0, 5_000, 10_000, 15_000]
+    assert [(await pending).base_offset for pending in under_way] == [0, 5_000, 10_000, 15_000]
 
 
 @CODECS
@@ -176,7 +176,7 @@ async def test_each_record_that_a_topic_does_not_take_is_named(broker: BrokerNod
     answer = await begin(broker, "compacted", encode_batch(records))
     assert isinstance(answer.error, RefusedRecords)
     assert answer.error.kind is ErrorKind.INVALID_TIMESTAMP
-    assert [each.batch_index for each in answer.error.record_errors] == [1, 2]
+    assert [error.batch_index for error in answer.error.record_errors] == [1, 2]
     without_key, too_old = answer.error.record_errors
     assert "without a key" in without_key.message
     assert "message.timestamp.before.max.ms" in too_old.message
@@ -190,7 +190,7 @@ async def test_records_from_the_future_are_named_on_a_plain_topic(broker: Broker
     records = [(NOW_MS, None, b"", ())] * count + [(later_ms, None, b"", ())]
     error = await refusal(broker, "t", encode_batch(records, codec=compression.GZIP))
     assert isinstance(error, RefusedRecords)
-    assert [each.batch_index for each in error.record_errors] == [count]
+    assert [refused.batch_index for refused in error.record_errors] == [count]
     lying = sealed(raw_record(), 1, fields={"max_timestamp": later_ms})
     assert (await refusal(broker, "t", lying)).kind is ErrorKind.INVALID_TIMESTAMP
 
@@ -211,7 +211,7 @@ async def test_message_that_is_refused_says_why_and_the_others_of_its_batch_that
     results = await broker.message_publisher.publish(
         "compacted", [OutgoingMessage(b"v", key=b"k"), OutgoingMessage(b"v")]
     )
-    reasons = [each.message for each in results if isinstance(each, RequestError)]
+    reasons = [result.message for result in results if isinstance(result, RequestError)]
     assert ["another message" in reasons[0], "without a key" in reasons[1]] == [True, True]
 
 
@@ -219,5 +219,5 @@ async def test_readers_pass_over_stored_batches_that_lie(broker: BrokerNode) -> 
     for number, lie in enumerate(LIES.values()):
         await begin(broker, "t", lie)
         await begin(broker, "t", sound(b"%d" % number))
-    values = [each.value async for each in broker.message_browser.read_all("t", 0, 100)]
+    values = [message.value async for message in broker.message_browser.read_all("t", 0, 100)]
     assert values == [b"%d" % number for number in range(len(LIES))]

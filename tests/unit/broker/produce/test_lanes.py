@@ -1,4 +1,4 @@
-"""Lanes: order within a partition, none between partitions."""
+"""Lanes keep the order within a partition, and do not order different partitions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ from tests.unit.replication.parts import Owner
 
 
 class Jobs:
-    """Jobs that wait until they are released, and note when they are done."""
+    """Jobs that wait for their release, and record when they end."""
 
     def __init__(self) -> None:
         self.done: list[str] = []

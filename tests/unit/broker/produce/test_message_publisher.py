@@ -12,12 +12,16 @@ from tests.unit.broker.publishing import message, put
 
 
 def kinds(results: list[PublishedMessage | RequestError]) -> list[ErrorKind | None]:
-    return [each.kind if isinstance(each, RequestError) else None for each in results]
+    return [result.kind if isinstance(result, RequestError) else None for result in results]
 
 
 async def test_results_are_in_the_order_of_the_messages(broker: BrokerNode) -> None:
     results = await put(broker, message(partition=1), message(partition=0), message(partition=1))
-    assert [(each.message_id, each.duplicate) for each in results] == [("1-0", False), ("0-0", False), ("1-1", False)]
+    assert [(result.message_id, result.duplicate) for result in results] == [
+        ("1-0", False),
+        ("0-0", False),
+        ("1-1", False),
+    ]
 
 
 async def test_published_messages_are_committed(broker: BrokerNode) -> None:
@@ -28,12 +32,12 @@ async def test_published_messages_are_committed(broker: BrokerNode) -> None:
 async def test_key_decides_the_partition_as_in_kafka(broker: BrokerNode) -> None:
     keys = [b"key-%d" % number for number in range(20)]
     results = await put(broker, *(message(key=key) for key in keys))
-    assert [each.partition for each in results] == [partition_for_key(key, 2) for key in keys]
+    assert [result.partition for result in results] == [partition_for_key(key, 2) for key in keys]
 
 
 async def test_messages_without_keys_take_turns_by_the_call(broker: BrokerNode) -> None:
     calls = [await put(broker, message(), message()) for _ in range(3)]
-    assert [[each.partition for each in call] for call in calls] == [[0, 0], [1, 1], [0, 0]]
+    assert [[result.partition for result in call] for call in calls] == [[0, 0], [1, 1], [0, 0]]
 
 
 async def test_one_bad_message_does_not_stop_the_others(broker: BrokerNode) -> None:
@@ -49,8 +53,8 @@ async def test_many_messages_are_more_than_one_batch_and_one_may_be_too_large(st
         sizes = [400, 400, 400, 2000, 100]
         results = await broker.message_publisher.publish("small", [message(bytes(size)) for size in sizes])
         assert kinds(results) == [None, None, None, ErrorKind.MESSAGE_TOO_LARGE, None]
-        found = await broker.message_browser.browse("small", 0, 0, 10)
-        assert [len(each.value or b"") for each in found] == [400, 400, 400, 100]
+        stored = await broker.message_browser.browse("small", 0, 0, 10)
+        assert [len(browsed.value or b"") for browsed in stored] == [400, 400, 400, 100]
 
 
 async def test_topic_is_made_only_where_the_settings_say_so(storage: Storage) -> None:

@@ -1,4 +1,4 @@
-"""Publishing: who is told what, and when."""
+"""Publishing: the result of each batch, and when it arrives."""
 
 from collections.abc import Sequence
 
@@ -14,14 +14,14 @@ from tests.unit.broker.parts import BATCH, NOW_MS, Storage, publish
 
 
 def kinds(results: Sequence[Published]) -> list[ErrorKind | None]:
-    return [None if each.error is None else each.error.kind for each in results]
+    return [None if result.error is None else result.error.kind for result in results]
 
 
 async def test_publish_to_several_partitions_answers_in_order(broker: BrokerNode) -> None:
     await publish(broker, ("t", 1))
     results = await publish(broker, ("t", 0), ("t", 1), ("t", 0))
-    assert [each.base_offset for each in results] == [0, 1, 1]
-    assert [each.append_timestamp_ms for each in results] == [-1, -1, -1]
+    assert [result.base_offset for result in results] == [0, 1, 1]
+    assert [result.append_timestamp_ms for result in results] == [-1, -1, -1]
 
 
 async def test_publish_reports_the_failure_of_one_partition_only(broker: BrokerNode) -> None:
@@ -40,9 +40,9 @@ async def test_publish_with_acks_leader_does_not_wait_for_the_disk(broker: Broke
 
 
 async def test_publish_with_acks_none_is_answered_within_the_call(broker: BrokerNode) -> None:
-    told: list[Sequence[Published]] = []
-    broker.publisher.publish([("t", 0, BATCH)], ACKS_NONE, told.append)
-    assert kinds(told[0]) == [None]
+    answers: list[Sequence[Published]] = []
+    broker.publisher.publish([("t", 0, BATCH)], ACKS_NONE, answers.append)
+    assert kinds(answers[0]) == [None]
 
 
 async def test_publish_refuses_other_acks(broker: BrokerNode) -> None:
@@ -56,9 +56,9 @@ async def test_publish_of_nothing_is_answered(broker: BrokerNode) -> None:
 
 
 async def test_a_batch_that_is_missing_is_refused(broker: BrokerNode) -> None:
-    told: list[Sequence[Published]] = []
-    broker.publisher.publish([("t", 0, None)], ACKS_ALL, told.append)
-    assert kinds(told[0]) == [ErrorKind.INVALID_RECORD]
+    answers: list[Sequence[Published]] = []
+    broker.publisher.publish([("t", 0, None)], ACKS_ALL, answers.append)
+    assert kinds(answers[0]) == [ErrorKind.INVALID_RECORD]
 
 
 async def test_publish_says_when_the_broker_stamped_the_records(broker: BrokerNode) -> None:
@@ -83,22 +83,26 @@ async def test_a_failing_disk_is_told_to_the_publisher(broker: BrokerNode, stora
 
 async def test_partition_that_is_offline_says_so_before_a_damaged_batch(broker: BrokerNode) -> None:
     broker.partitions.find("t", 0).go_offline(StorageFailure("broken"))
-    told: list[Sequence[Published]] = []
-    broker.publisher.publish([("t", 0, BATCH[:-1])], ACKS_ALL, told.append)
-    assert kinds(told[0]) == [ErrorKind.PARTITION_OFFLINE]
+    answers: list[Sequence[Published]] = []
+    broker.publisher.publish([("t", 0, BATCH[:-1])], ACKS_ALL, answers.append)
+    assert kinds(answers[0]) == [ErrorKind.PARTITION_OFFLINE]
 
 
 async def test_wrong_sequence_is_refused_before_records_from_the_future(broker: BrokerNode) -> None:
-    told: list[Sequence[Published]] = []
+    answers: list[Sequence[Published]] = []
     for sequence, at_ms in ((0, NOW_MS), (2, NOW_MS + 3_600_001), (1, NOW_MS + 3_600_001)):
         batch = encode_batch([(at_ms, None, b"v", ())], producer_id=1, producer_epoch=0, base_sequence=sequence)
-        broker.publisher.publish([("t", 0, batch)], ACKS_NONE, told.append)
-    assert [kinds(each) for each in told] == [[None], [ErrorKind.OUT_OF_ORDER_SEQUENCE], [ErrorKind.INVALID_TIMESTAMP]]
+        broker.publisher.publish([("t", 0, batch)], ACKS_NONE, answers.append)
+    assert [kinds(results) for results in answers] == [
+        [None],
+        [ErrorKind.OUT_OF_ORDER_SEQUENCE],
+        [ErrorKind.INVALID_TIMESTAMP],
+    ]
 
 
 async def test_own_batch_is_too_large_for_its_topic_as_any(broker: BrokerNode) -> None:
     await broker.topics.create(TopicRequest(name="small", config={"max.message.bytes": "70"}))
     for batch in (BATCH, own_batch(BATCH)):
-        told: list[Sequence[Published]] = []
-        broker.publisher.publish([("small", 0, batch)], ACKS_ALL, told.append)
-        assert kinds(told[0]) == [ErrorKind.MESSAGE_TOO_LARGE]
+        answers: list[Sequence[Published]] = []
+        broker.publisher.publish([("small", 0, batch)], ACKS_ALL, answers.append)
+        assert kinds(answers[0]) == [ErrorKind.MESSAGE_TOO_LARGE]

@@ -1,4 +1,4 @@
-"""The stages that look at records: what each of them asks, and what it makes of a batch."""
+"""The record stages: the checks of each stage, and its resulting batch."""
 
 import pytest
 
@@ -28,15 +28,17 @@ ROOM = 64 << 20
 
 
 def produced(*ids: bytes, codec: int = compression.NONE, at_ms: int = NOW_MS, key: bytes | None = b"k") -> CheckedBatch:
-    headers: list[tuple[Header, ...]] = [((DEDUP_ID, each),) if each else () for each in ids]
-    return check_batch(encode_batch([(at_ms, key, b"v", each) for each in headers], codec=codec), ROOM)
+    headers: list[tuple[Header, ...]] = [((DEDUP_ID, dedup_id),) if dedup_id else () for dedup_id in ids]
+    return check_batch(
+        encode_batch([(at_ms, key, b"v", record_headers) for record_headers in headers], codec=codec), ROOM
+    )
 
 
 def known(*ids: bytes) -> DedupIndex:
-    """The records with these ids lie at offsets 100 and so on."""
+    """Return an index with these ids at offsets from 100 on."""
     index = DedupIndex(100)
-    for offset, each in enumerate(ids, 100):
-        digest = dedup_digest(((DEDUP_ID, each),))
+    for offset, dedup_id in enumerate(ids, 100):
+        digest = dedup_digest(((DEDUP_ID, dedup_id),))
         assert digest is not None
         index.add(KnownId(digest, offset, NOW_MS), 60_000)
     return index
@@ -111,9 +113,9 @@ def test_batch_with_ids_or_delays_has_a_largest_count() -> None:
 def test_records_whose_id_is_known_are_left_out() -> None:
     left = staged(produced(b"a", b"b", b"c", b"b"), ids=known(b"a"))
     assert (left.duplicates, left.repeats) == ({0: 100}, {3: 1})
-    assert [each.offset for each in left.fresh] == [1, 2]
+    assert [fresh_id.offset for fresh_id in left.fresh] == [1, 2]
     assert left.batch is not None
-    assert [each.offset for each in decode_records(left.batch.content)] == [1, 2]
+    assert [record.offset for record in decode_records(left.batch.content)] == [1, 2]
 
 
 def test_batch_of_which_all_is_known_is_not_appended() -> None:
@@ -125,7 +127,7 @@ def test_ids_are_noted_only_where_nobody_asks_to_drop_them() -> None:
     content = unpack_records(batch.header, batch.content)
     left = leave_out_known(batch.header, content, known(b"a"), PLAIN, NOW_MS, drops_known=False)
     assert left.content is content
-    assert [each.offset for each in left.fresh] == [0, 2]
+    assert [fresh_id.offset for fresh_id in left.fresh] == [0, 2]
     assert staged(batch, ids=known(b"a"), drops_known=False).batch is batch
 
 

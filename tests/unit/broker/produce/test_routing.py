@@ -1,4 +1,4 @@
-"""Where batches go: to their partition, to its inbox, or back to where they were taken first."""
+"""Routing: to a batch's partition, to its inbox, or to the place that accepted it before."""
 
 import pytest
 

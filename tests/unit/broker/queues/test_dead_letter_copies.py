@@ -1,4 +1,4 @@
-"""What looking at dead letters reads: the copies of those that still count, wherever they lie, and nothing else."""
+"""Showing dead letters reads only the copies of current ones, wherever they are."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ HISTORY = 2_000
 
 @pytest.fixture
 async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
-    """A broker with a topic, a subscription of it, and another that shares its dead-letter topic."""
+    """A broker with a topic and its subscription, and another subscription that shares the dead-letter topic."""
     async with running_parts(storage=storage) as running:
         for name in ("t", "u"):
             await running.topics.create(TopicRequest(name=name, partitions=1))
@@ -28,7 +28,7 @@ async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
 
 
 async def reject(broker: BrokerNode, count: int, topic: str = "t", key: bytes | None = None) -> None:
-    """Let so many messages become dead letters."""
+    """Turn `count` messages into dead letters."""
     before = await broker.dead_letters.count(f"of-{topic}")
     await broker.message_publisher.publish(topic, [OutgoingMessage(b"%d" % number, key) for number in range(count)])
     await reject_what_there_is(broker, count, topic)
@@ -39,28 +39,28 @@ async def reject_what_there_is(broker: BrokerNode, count: int, topic: str = "t")
     rejected = 0
     while rejected < count:
         leases = await broker.leases.lease(f"of-{topic}", count, 0, None)
-        await broker.settlements.reject(f"of-{topic}", [each.ack_id for each in leases], "no stock")
+        await broker.settlements.reject(f"of-{topic}", [lease.ack_id for lease in leases], "no stock")
         rejected += len(leases)
         await asyncio.sleep(0)
 
 
 async def dead(broker: BrokerNode, count: int, topic: str = "t") -> None:
-    """There are so many dead letters."""
-    found = -1
+    """Wait until there are `count` dead letters."""
+    result = -1
     async with asyncio.timeout(30):
-        while found != count:
+        while result != count:
             await asyncio.sleep(0)
-            found = await broker.dead_letters.count(f"of-{topic}")
+            result = await broker.dead_letters.count(f"of-{topic}")
 
 
 async def shown(broker: BrokerNode, limit: int = 100_000) -> list[str]:
-    """The originals of a page."""
+    """Return the ids of a page's originals."""
     page = await broker.dead_letters.peek("of-t", limit)
-    return [each.message.message_id for each in page.letters]
+    return [letter.message.message_id for letter in page.letters]
 
 
 class Reads:
-    """Counts what is read of the dead-letter topic."""
+    """Counts the reads of the dead-letter topic and their bytes."""
 
     def __init__(self, broker: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = self.bytes = 0
@@ -68,10 +68,10 @@ class Reads:
         read = partition.read
 
         def counted(offset: int, max_bytes: int, *, at_least_one: bool) -> FileSlice | None:
-            found = read(offset, max_bytes, at_least_one=at_least_one)
+            result = read(offset, max_bytes, at_least_one=at_least_one)
             self.count += 1
-            self.bytes += 0 if found is None else found.length
-            return found
+            self.bytes += 0 if result is None else result.length
+            return result
 
         monkeypatch.setattr(partition, "read", counted)
 
@@ -80,7 +80,7 @@ class Reads:
 async def test_page_costs_the_same_whatever_died_before(
     broker: BrokerNode, monkeypatch: pytest.MonkeyPatch, gone_by: str
 ) -> None:
-    """The first and the last letters are left: history lies between, and behind is another subscription's."""
+    """Only the first and the last letters remain; another subscription's letters follow."""
     await reject(broker, 5)
     costs = []
     for history in (100, HISTORY):
@@ -95,8 +95,8 @@ async def test_page_costs_the_same_whatever_died_before(
         await reject(broker, history, "u")
         reads = Reads(broker, monkeypatch)
         assert await shown(broker, limit=10) == ids[:5] + ids[-5:]
-        found = await broker.dead_letters.peek("of-t", 10, filter="payload == 'none'")
-        assert (found.letters, found.without_copy) == ([], 0)
+        result = await broker.dead_letters.peek("of-t", 10, filter="payload == 'none'")
+        assert (result.letters, result.without_copy) == ([], 0)
         assert await broker.dead_letter_redrive.drop("of-t", filter="payload == 'none'") == 0
         assert await broker.dead_letter_redrive.redrive("of-t", filter="payload == 'none'") == 0
         costs.append((reads.count, reads.bytes))
@@ -104,7 +104,7 @@ async def test_page_costs_the_same_whatever_died_before(
         for topic in ("t", "u"):
             for lease in await broker.leases.lease(f"of-{topic}", 10_000, 0, None):
                 await broker.settlements.ack(f"of-{topic}", [lease.ack_id])
-    assert all(count <= 4 * 10 for count, _ in costs)  # Four times, at most a batch for each letter.
+    assert all(count <= 4 * 10 for count, _ in costs)  # Up to four reads, of at most one batch per letter.
     assert costs[1][1] <= 1.5 * costs[0][1]
 
 
@@ -124,7 +124,7 @@ async def test_pages_go_on_behind_the_last_one(broker: BrokerNode) -> None:
     ids: list[str] = []
     after: str | None = None
     while page := (await broker.dead_letters.peek("of-t", 70, after=after)).letters:
-        ids += [each.message.message_id for each in page]
+        ids += [letter.message.message_id for letter in page]
         after = page[-1].copy_id
     assert ids == [f"0-{offset}" for offset in range(500)]
 
@@ -136,7 +136,7 @@ async def test_letter_that_died_again_is_shown_once_as_it_died_last(broker: Brok
     await broker.settlements.reject("of-t", [lease.ack_id], "again")
     await dead(broker, 3)
     letters = (await broker.dead_letters.peek("of-t", 10)).letters
-    assert [(each.message.message_id, each.reason) for each in letters] == [
+    assert [(letter.message.message_id, letter.reason) for letter in letters] == [
         ("0-1", "no stock"),
         ("0-2", "no stock"),
         ("0-0", "again"),
@@ -154,7 +154,7 @@ async def test_letters_that_die_again_while_others_are_redriven_are_not_redriven
             storage.clock.advance(ms=100)
             await asyncio.sleep(0)
             leases = await broker.leases.lease("of-t", 10, 0, None)
-            await broker.settlements.reject("of-t", [each.ack_id for each in leases], "again")
+            await broker.settlements.reject("of-t", [lease.ack_id for lease in leases], "again")
     assert redriving.result() == 3
     await dead(broker, 3)
 
@@ -168,11 +168,11 @@ async def test_copies_are_known_after_a_restart(storage: Storage, broker: Broker
     async with running_parts(storage=storage) as again:
         assert await shown(again) == ids == [f"0-{offset}" for offset in range(30) if offset not in (3, 4)]
         page = await again.dead_letters.peek("of-t", 5)
-        assert [each.copy_id for each in page.letters] == ["0-0", "0-1", "0-2", "0-5", "0-6"]
+        assert [letter.copy_id for letter in page.letters] == ["0-0", "0-1", "0-2", "0-5", "0-6"]
 
 
 async def test_second_copies_of_a_crash_are_not_shown(storage: Storage) -> None:
-    """The broker ends after the copies are made and before that is written down."""
+    """The broker stops after it writes the copies and before it records them."""
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t", partitions=1))
         await broker.topics.create(TopicRequest(name="dlq", partitions=1))
@@ -192,7 +192,10 @@ async def test_second_copies_of_a_crash_are_not_shown(storage: Storage) -> None:
         await dead(broker, 2)
         assert len(await broker.message_browser.browse("dlq", 0, EARLIEST, 10)) == 4
         page = await broker.dead_letters.peek("of-t", 10)
-        assert [(each.message.message_id, each.copy_id) for each in page.letters] == [("0-0", "0-2"), ("0-1", "0-3")]
+        assert [(letter.message.message_id, letter.copy_id) for letter in page.letters] == [
+            ("0-0", "0-2"),
+            ("0-1", "0-3"),
+        ]
         assert page.without_copy == 0
 
 
@@ -204,7 +207,7 @@ async def test_copies_that_the_topic_has_let_go_are_passed_over(
     await broker.retention.trim(copies, HISTORY - 3)
     reads = Reads(broker, monkeypatch)
     page = await broker.dead_letters.peek("of-t", 10)
-    assert [each.copy_id for each in page.letters] == [f"0-{HISTORY - each}" for each in (3, 2, 1)]
+    assert [letter.copy_id for letter in page.letters] == [f"0-{HISTORY - distance}" for distance in (3, 2, 1)]
     assert page.without_copy == HISTORY - 3
     assert reads.count <= 3
     assert await broker.dead_letter_redrive.redrive("of-t") == HISTORY
@@ -215,8 +218,8 @@ async def test_copies_of_originals_that_are_gone_are_delivered(broker: BrokerNod
     await broker.retention.trim(broker.partitions.find("t", 0), 550)
     assert await broker.dead_letter_redrive.redrive("of-t", message_ids=["0-3", "0-560"]) == 2
     again = await broker.leases.lease("of-t", 10, 0, None)
-    assert sorted(each.message.message_id for each in again) == ["0-560", "0-600"]
-    assert sorted(each.message.value or b"" for each in again) == [b"3", b"560"]
+    assert sorted(lease.message.message_id for lease in again) == ["0-560", "0-600"]
+    assert sorted(lease.message.value or b"" for lease in again) == [b"3", b"560"]
     assert await broker.dead_letter_redrive.redrive("of-t") == 598
     await dead(broker, 0)
 
@@ -226,7 +229,7 @@ async def test_copies_in_a_topic_that_was_made_again_are_not_taken_for_those_of_
     await broker.topics.delete("dlq")
     await reject(broker, 2)
     page = await broker.dead_letters.peek("of-t", 10)
-    assert [each.message.message_id for each in page.letters] == ["0-3", "0-4"]
+    assert [letter.message.message_id for letter in page.letters] == ["0-3", "0-4"]
     assert page.without_copy == 3
     assert await broker.dead_letter_redrive.redrive("of-t") == 5
 
@@ -245,11 +248,11 @@ async def test_message_that_pretends_to_be_a_dead_letter_is_none(broker: BrokerN
     [copy, _] = await broker.message_browser.browse("dlq", 0, EARLIEST, 2)
     far = [(name, b"9" * 18 if name.endswith("partition") else value) for name, value in copy.headers]
     await broker.message_publisher.publish(
-        "dlq", [OutgoingMessage(b"false", headers=each) for each in (copy.headers, tuple(far))]
+        "dlq", [OutgoingMessage(b"false", headers=headers) for headers in (copy.headers, tuple(far))]
     )
     await reject(broker, 1)
     letters = (await broker.dead_letters.peek("of-t", 10)).letters
-    assert [(each.message.message_id, each.message.value) for each in letters] == [
+    assert [(letter.message.message_id, letter.message.value) for letter in letters] == [
         ("0-0", b"0"),
         ("0-1", b"1"),
         ("0-2", b"0"),
@@ -265,15 +268,15 @@ async def test_compacted_topic_shows_what_it_has_left(broker: BrokerNode, storag
     kept = copies.high_watermark
     await compacted(broker, storage)
     page = await broker.dead_letters.peek("of-t", 100)
-    left = [each.message_id for each in await broker.message_browser.browse("few", 0, EARLIEST, 100)]
-    assert [each.copy_id for each in page.letters] == left
+    left = [message.message_id for message in await broker.message_browser.browse("few", 0, EARLIEST, 100)]
+    assert [letter.copy_id for letter in page.letters] == left
     assert 0 < len(left) < kept
     assert page.without_copy == kept - len(left)
     assert await broker.dead_letter_redrive.redrive("of-t") == kept
 
 
 async def compacted(broker: BrokerNode, storage: Storage) -> None:
-    """The topic `few` has fewer messages than before."""
+    """Compact the topic `few`, which then has fewer messages."""
     before = len(await broker.message_browser.browse("few", 0, EARLIEST, 100))
     async with asyncio.timeout(30):
         while len(await broker.message_browser.browse("few", 0, EARLIEST, 100)) == before:
@@ -294,8 +297,8 @@ async def test_copies_that_go_through_an_inbox_are_found_where_they_come_out(
             storage.clock.advance(ms=200)
             await asyncio.sleep(0)
     letters = (await broker.dead_letters.peek("of-t", 100)).letters
-    assert sorted(each.message.offset for each in letters) == list(range(8))
-    assert {each.copy_id.partition("-")[0] for each in letters} == {"0", "1"}
+    assert sorted(letter.message.offset for letter in letters) == list(range(8))
+    assert {letter.copy_id.partition("-")[0] for letter in letters} == {"0", "1"}
 
 
 async def test_redrive_ends_with_its_subscription(broker: BrokerNode, storage: Storage) -> None:

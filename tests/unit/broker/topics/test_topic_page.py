@@ -1,4 +1,4 @@
-"""Topics in pages: every partition comes once, in order, however small the pages are."""
+"""Pages of topics: every partition appears once, in order, whatever the page size."""
 
 from uuid import uuid4
 
@@ -24,7 +24,7 @@ def image_of(**sizes: int) -> ClusterImage:
 
 
 def parts(page: TopicPage) -> list[tuple[str, int]]:
-    return [(each.name, number) for each in page.slices for number in each.partitions]
+    return [(topic_slice.name, number) for topic_slice in page.slices for number in topic_slice.partitions]
 
 
 IMAGE = image_of(b=3, a=2, c=1)
@@ -56,7 +56,9 @@ def test_topics_that_are_named_come_once_each_in_order() -> None:
 
 def test_a_name_that_is_not_there_has_a_place_and_takes_no_room() -> None:
     page = topic_page(IMAGE, ["a", "aa", "c"], None, 3)
-    assert [(each.name, each.topic is None, len(each.partitions)) for each in page.slices] == [
+    assert [
+        (topic_slice.name, topic_slice.topic is None, len(topic_slice.partitions)) for topic_slice in page.slices
+    ] == [
         ("a", False, 2),
         ("aa", True, 0),
         ("c", False, 1),

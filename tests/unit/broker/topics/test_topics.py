@@ -1,4 +1,4 @@
-"""Topics: made, deleted, found again after a restart."""
+"""Topics: created, deleted, and present after a restart."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ async def test_topics_come_back_after_a_restart(storage: Storage) -> None:
 
 
 async def test_partition_that_was_not_stopped_cleanly_begins_a_new_epoch(storage: Storage) -> None:
-    """Who has read what a power cut took away finds that out by the epoch that it knows."""
+    """A consumer detects by its epoch that records which it has read were lost in a power failure."""
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t", config={"flush.policy": "os"}))
         await publish(broker, ("t", 0))
@@ -63,7 +63,7 @@ async def test_partition_that_was_not_stopped_cleanly_begins_a_new_epoch(storage
 
 @pytest.mark.parametrize("count", [0, 2])
 async def test_epochs_in_which_nothing_was_written_are_no_truncation(storage: Storage, count: int) -> None:
-    """A consumer at the end of a quiet partition has its epoch from ListOffsets, and asks about it after each start."""
+    """A consumer at the end of a quiet partition has the epoch from ListOffsets, and validates it after each start."""
     handed_out: list[int] = []
     for number in range(4):
         async with running_parts(storage=storage) as broker:
@@ -113,7 +113,7 @@ async def test_a_topic_can_be_made_again_after_its_deletion(broker: BrokerNode) 
 async def test_kafkas_settings_without_effect_are_stored_and_described(broker: BrokerNode) -> None:
     given = {"unclean.leader.election.enable": "true", "flush.messages": "1", "compression.zstd.level": "7"}
     topic = await broker.topics.create(TopicRequest(name="from-kafka", config=given))
-    described = {each.name: each.value for each in topic_configs(topic, broker.dynamic_settings.layers)}
+    described = {entry.name: entry.value for entry in topic_configs(topic, broker.dynamic_settings.layers)}
     assert {name: described[name] for name in given} == given
     assert described["file.delete.delay.ms"] == "60000"
     assert described["preallocate"] == "false"
@@ -133,8 +133,8 @@ async def test_the_brokers_own_topic_cannot_be_deleted(broker: BrokerNode) -> No
 
 
 async def test_many_who_need_a_topic_at_once_get_the_same(broker: BrokerNode) -> None:
-    found = await asyncio.gather(*(broker.topics.ensure(TopicRequest(name="wanted")) for _ in range(5)))
-    assert len({each.topic_id for each in found}) == 1
+    topics = await asyncio.gather(*(broker.topics.ensure(TopicRequest(name="wanted")) for _ in range(5)))
+    assert len({topic.topic_id for topic in topics}) == 1
 
 
 @pytest.mark.parametrize("first", ["create", "ensure"])

@@ -129,10 +129,10 @@ def test_letters_whose_copies_are_gone_are_told_and_redriven(run_with_dead: Run)
 
 
 REFUSED = {
-    "peek x": "subscription 'x' is not there: see 'conveyor queue list'",
-    "redrive x": "subscription 'x' is not there: see 'conveyor queue list'",
-    "drop x --yes": "subscription 'x' is not there: see 'conveyor queue list'",
-    "redrive x --message-id 0-0": "subscription 'x' is not there: see 'conveyor queue list'",
+    "peek x": "subscription 'x' does not exist: see 'conveyor queue list'",
+    "redrive x": "subscription 'x' does not exist: see 'conveyor queue list'",
+    "drop x --yes": "subscription 'x' does not exist: see 'conveyor queue list'",
+    "redrive x --message-id 0-0": "subscription 'x' does not exist: see 'conveyor queue list'",
     "redrive q --filter 1": "the filter returns a value of type int",
 }
 

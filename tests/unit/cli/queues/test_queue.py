@@ -233,22 +233,22 @@ def test_queue_is_deleted(run_with_queue: Run) -> None:
 
 REFUSED = {
     "create t q": "subscription 'q' exists already",
-    "create x y": "topic 'x' is not there: see 'conveyor topic list'",
+    "create x y": "topic 'x' does not exist: see 'conveyor topic list'",
     "create t y --start 17": "--start 17: expected earliest, latest, a time such as",
     "create t y --ordering size": "--ordering size: expected none or key",
     "create t y --visibility 30": "--visibility: '30' is not a duration",
     "create t y --retry-base 2m": "retry.cap_ms (60000) is below retry.base_ms (120000)",
-    "describe x": "subscription 'x' is not there: see 'conveyor queue list'",
-    "delete x": "subscription 'x' is not there: see 'conveyor queue list'",
-    "describe a/b?c": "subscription 'a/b?c' is not there",
-    "list --topic x": "topic 'x' is not there",
+    "describe x": "subscription 'x' does not exist: see 'conveyor queue list'",
+    "delete x": "subscription 'x' does not exist: see 'conveyor queue list'",
+    "describe a/b?c": "subscription 'a/b?c' does not exist",
+    "list --topic x": "topic 'x' does not exist",
     "pull q --format xml": "--format xml: expected text, json or payload",
     "pull q --visibility 13h": "at most 12h",
     "nack q 0-0 --delay soon": "--delay: 'soon' is not a duration",
     "seek q --to 17": "--to 17: expected earliest, latest, PARTITION=OFFSET, a time",
     "seek q --to 0=1 --to earliest": "--to: give one position for all partitions",
     "seek q --to 0=99": "partition 0 has offsets 0 to 3, not 99",
-    "purge x --yes": "subscription 'x' is not there",
+    "purge x --yes": "subscription 'x' does not exist",
 }
 
 
