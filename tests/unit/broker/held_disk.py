@@ -21,5 +21,5 @@ class HeldDisk(MemoryDisk):
 
     def check(self, operation: str, path: str) -> None:
         if operation == "sync":
-            assert self._released.wait(20), "nobody has released the disk"
+            assert self._released.wait(20), "the disk was not released"
         super().check(operation, path)

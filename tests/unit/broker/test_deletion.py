@@ -44,7 +44,7 @@ class FailingDisk(MemoryDisk):
 
     def remove_tree(self, path: str) -> None:
         self.is_removing.set()
-        assert self._released.wait(20), "nobody has released the disk"
+        assert self._released.wait(20), "the disk was not released"
         if self.refused == "remove_tree":
             raise StorageFailure("the disk is failing")
         super().remove_tree(path)

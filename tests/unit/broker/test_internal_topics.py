@@ -83,7 +83,7 @@ async def test_wrong_settings_are_mended_at_the_start(
     caplog.clear()
     async with running_parts(storage=storage) as broker:
         assert in_force(settings_of(broker, name), expected) == expected
-    assert caplog.text == "", "they are right now"
+    assert caplog.text == "", "the settings are correct"
 
 
 async def test_offsets_topic_without_a_record_gets_its_partitions(storage: Storage) -> None:

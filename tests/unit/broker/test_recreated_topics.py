@@ -68,7 +68,7 @@ async def test_compaction_of_a_deleted_topic_leaves_its_successor_alone(
             )
             await compaction.compact_all()
         assert compactor.has_failed
-        assert (compaction.failures, caplog.text) == (0, ""), "that is no failure"
+        assert (compaction.failures, caplog.text) == (0, ""), "this is not a failure"
         names = [name for name in storage.disk.list("logs/c-0") if name.endswith(".log")]
         assert names == ["00000000000000000000.log"]
     async with running_parts(storage=storage) as again:
@@ -105,7 +105,7 @@ class SlowToOpen(MemoryDisk):
 
     def check(self, operation: str, path: str) -> None:
         if path.startswith("logs/slow-"):
-            assert self.released.wait(20), "nobody has released the disk"
+            assert self.released.wait(20), "the disk was not released"
         super().check(operation, path)
 
 
@@ -119,7 +119,7 @@ class SlowToRemove(MemoryDisk):
 
     def remove_tree(self, path: str) -> None:
         self.is_removing = True
-        assert self.released.wait(20), "nobody has released the disk"
+        assert self.released.wait(20), "the disk was not released"
         super().remove_tree(path)
 
 

@@ -126,11 +126,11 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, told: Sequence[SessionPartition], *, by_id: bool, now_ms: int) -> int:
+    def open(self, partitions: Sequence[SessionPartition], *, by_id: bool, now_ms: int) -> int:
         """Open a session with the partitions of an answer. Returns its id, or NO_SESSION if the limits are reached."""
-        if not self._make_room(len(told), now_ms):
+        if not self._make_room(len(partitions), now_ms):
             return NO_SESSION
-        session = FetchSession(self._unused_id(), by_id, told, now_ms)
+        session = FetchSession(self._unused_id(), by_id, partitions, now_ms)
         self._sessions[session.session_id] = session
         self.partition_count += len(session)
         return session.session_id

@@ -81,7 +81,7 @@ class SubscriptionLifecycle:
         try:
             await self._tell(self._partitions.of(subscription.topic_id), subscription)
         except RequestError as error:  # A queue that was not reached forgets the subscription when it is next loaded.
-            log.warning("queues not told of a deletion subscription=%s reason=%s", name, error)
+            log.warning("queues not notified of a deletion subscription=%s reason=%s", name, error)
         if not self._subscriptions.has_any(subscription.topic_id):
             self._partitions.unload(subscription.topic)
 

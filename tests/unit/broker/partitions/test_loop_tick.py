@@ -37,30 +37,30 @@ def raising(*_: object) -> None:
 
 def partition_with_batch() -> tuple[Partition, list[object]]:
     """A partition with a batch, and the results that the batch's waiter receives."""
-    partition, told = Owner().partition, list[object]()
+    partition, results = Owner().partition, list[object]()
     partition.append(own_batch(BATCH), NOW_MS)
-    partition.when_written(1, told.append)
-    return partition, told
+    partition.when_written(1, results.append)
+    return partition, results
 
 
 def test_a_bug_in_one_write_loses_no_other_write_and_no_answer(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    (broken, _), (sound, told) = partition_with_batch(), partition_with_batch()
+    (broken, _), (sound, results) = partition_with_batch(), partition_with_batch()
     monkeypatch.setattr(broken, "write", raising)
     answered: list[str] = []
     loop.loop_tick.add_output(lambda: answered.append("answer"))
     loop.loop_tick.add_write(broken)
     loop.loop_tick.add_write(sound)
     loop.run_tick()
-    assert (told, answered, [str(bug) for bug in loop.bugs]) == ([None], ["answer"], ["a bug"])
+    assert (results, answered, [str(bug) for bug in loop.bugs]) == ([None], ["answer"], ["a bug"])
 
 
 def test_a_bug_in_one_waiter_loses_no_other_partition_its_waiters(loop: Loop) -> None:
-    (broken, _), (sound, told) = partition_with_batch(), partition_with_batch()
+    (broken, _), (sound, results) = partition_with_batch(), partition_with_batch()
     broken.when_written(1, raising)
     for partition in (broken, sound):
         loop.loop_tick.add_write(partition)
     loop.run_tick()
-    assert (told, len(loop.bugs)) == ([None], 1)
+    assert (results, len(loop.bugs)) == ([None], 1)
 
 
 def test_a_bug_in_one_output_loses_no_other_output(loop: Loop) -> None:
@@ -74,10 +74,10 @@ def test_a_bug_in_one_output_loses_no_other_output(loop: Loop) -> None:
 def test_turns_go_on_after_a_bug(loop: Loop) -> None:
     loop.loop_tick.add_output(raising)
     loop.run_tick()
-    sound, told = partition_with_batch()
+    sound, results = partition_with_batch()
     loop.loop_tick.add_write(sound)
     loop.run_tick()
-    assert told == [None]
+    assert results == [None]
 
 
 async def test_a_task_that_is_cancelled_while_it_waits_for_the_end_is_no_bug(loop: Loop) -> None:

@@ -26,19 +26,19 @@ class Listener:
     """Stores its notifications in order."""
 
     def __init__(self, broker: BrokerNode) -> None:
-        self.told: list[tuple[str, Partition]] = []
+        self.changes: list[tuple[str, Partition]] = []
         broker.reconciler.leadership.listen(self)
 
     def gained(self, partition: Partition) -> None:
         assert isinstance(partition.role, Leader)
-        self.told.append(("gained", partition))
+        self.changes.append(("gained", partition))
 
     def lost(self, partition: Partition) -> None:
-        self.told.append(("lost", partition))
+        self.changes.append(("lost", partition))
 
     def news(self) -> list[str]:
-        told, self.told = self.told, []
-        return [f"{what} {partition.identity}" for what, partition in told]
+        changes, self.changes = self.changes, []
+        return [f"{what} {partition.identity}" for what, partition in changes]
 
 
 def held_by(*replicas: NodeId, epoch: int = 1) -> PartitionImage:
@@ -109,9 +109,9 @@ async def test_topic_that_is_created_again_is_lost_and_then_gained(broker: Broke
     again = replace(broker.topics.existing("t"), topic_id=TopicId(uuid4()))
     await propose(broker, topic_put(again))
     second = broker.partitions.find("t", 1)
-    assert [what for what, _ in listener.told] == ["lost", "lost", "gained", "gained"]
-    assert ("lost", first) in listener.told
-    assert ("gained", second) in listener.told
+    assert [what for what, _ in listener.changes] == ["lost", "lost", "gained", "gained"]
+    assert ("lost", first) in listener.changes
+    assert ("gained", second) in listener.changes
     assert (first.offline_reason, second.offline_reason) == ("its topic was deleted", None)
 
 
@@ -126,7 +126,7 @@ async def test_listeners_are_told_when_a_partition_or_its_inbox_is_opened_again(
         before.go_offline(DiskFull("no room"))
         await broker.reconciler.reopen(TopicPartition(reopened, 0))
         assert broker.partitions.find(reopened, 0) is not before
-        assert listener.told == [("gained", broker.partitions.find("d", 0))]
+        assert listener.changes == [("gained", broker.partitions.find("d", 0))]
         assert broker.partitions.find("d", 0).inbox is broker.partitions.find("__inbox.d", 0)
 
 
@@ -167,7 +167,7 @@ async def test_read_only_leader_gains_its_partition_when_its_epoch_is_stored(sto
         await broker.reconciler.raise_epochs()
         await broker.reconciler.settled(broker.metadata.image.seq)
         assert partition.role == Leader(leader=ME, epoch=LeaderEpoch(1), isr=(ME,))
-        assert listener.told == [("lost", partition), ("gained", partition)]
+        assert listener.changes == [("lost", partition), ("gained", partition)]
 
 
 class BrokenDisk(MemoryDisk):

@@ -105,7 +105,7 @@ async def test_batch_for_an_inbox_is_checked_once_and_forwarded_unchecked(
         risen = asyncio.Event()
         topic.watch(risen.set)
         await asyncio.wait_for(risen.wait(), 20)
-    assert weighed == {"checked": 1, "sealed": 1, "changed": 1}, "the intent is sealed, the producer's id is taken out"
+    assert weighed == {"checked": 1, "sealed": 1, "changed": 1}, "the intent is sealed, the producer's id is removed"
 
 
 async def test_batch_that_is_refused_is_checked_once(broker: BrokerNode, weighed: Counter[str]) -> None:

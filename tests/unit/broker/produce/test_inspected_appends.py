@@ -95,7 +95,7 @@ async def test_batches_keep_their_order_behind_one_that_takes_long(broker: Broke
     answers = [begin(broker, "compacted", content) for content in (large, sound(b"a"), large, sound(b"b"))]
     beside = begin(broker, "other", sound(b"c"), ACKS_LEADER)
     await broker.loop_tick.end()
-    assert beside.done(), "a small batch of another partition waits for nothing"
+    assert beside.done(), "a small batch of another partition does not wait"
     assert [(await answer).base_offset for answer in answers] == [0, 20_000, 20_001, 40_001]
 
 

@@ -34,7 +34,7 @@ def test_batch_that_the_topic_has_taken_before_goes_there_again() -> None:
     assert route(topic, idempotent(0).header) is topic
     assert route(topic, idempotent(1).header) is inbox
     inbox.append(idempotent(1), NOW_MS)
-    assert route(topic, idempotent(0).header) is inbox, "its producer has gone on"
+    assert route(topic, idempotent(0).header) is inbox, "its producer has sent later batches"
 
 
 def test_nothing_goes_to_a_partition_that_is_offline_or_whose_inbox_is() -> None:
