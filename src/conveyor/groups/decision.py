@@ -1,4 +1,4 @@
-"""What one command produces: records to append, and replies to the waiting requests."""
+"""The result of one command: records to append, and replies to the waiting requests."""
 
 from dataclasses import dataclass, field
 

@@ -96,7 +96,7 @@ class GroupMachine:
             self._queue(key.group_id)
 
     def loaded(self, now_ms: int) -> None:
-        """All records are applied: activate the groups. Members keep the remainder of their sessions."""
+        """Activate the groups once all records are applied. Members keep the remainder of their sessions."""
         self._is_loaded = True
         self._classic.loaded(now_ms, self._silences)
         self._consumers.loaded(now_ms, self._silences)
@@ -134,7 +134,7 @@ class GroupMachine:
             case OneGroupCommand():
                 self._handle_one_group(command, token, now_ms, decision)
             case _:
-                raise AssertionError(f"{command} is no command of a coordinator")
+                raise AssertionError(f"{command} is not a command of a coordinator")
         return decision.outcome()
 
     def expire(self, now_ms: int) -> Outcome:

@@ -28,7 +28,7 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JoinRefused(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a member cannot join. For MEMBER_ID_REQUIRED, `member_id` is the id to join with."""
+    """The refusal of a join. For MEMBER_ID_REQUIRED, `member_id` is the id to join with."""
 
     error: RequestError
     member_id: str

@@ -1,4 +1,4 @@
-"""How long members have been silent while their coordinator was up, kept across coordinator restarts.
+"""Measures how long members are silent while their coordinator is up, across coordinator restarts.
 
 The log does not contain heartbeats. After a restart a coordinator therefore cannot tell live members from dead ones,
 and starts a session for every member in the log. A member that has not sent a heartbeat since the coordinator was
@@ -48,13 +48,13 @@ class Silences:
         return max(remaining_ms, min(timeout_ms, SHORTEST_SESSION_MS))
 
     def loaded(self, now_ms: int, groups: Iterable[str]) -> None:
-        """The coordinator is up. groups: those with unheard members."""
+        """Begin to measure silences. groups: the groups with unheard members."""
         self._up_since_ms, self._before = now_ms, dict(self._noted)
         self._groups = dict.fromkeys((*groups, *self._noted))
         self._next_ms = now_ms + NOTED_EVERY_MS if self._groups else None
 
     def clock_set(self, by_ms: int) -> None:
-        """The wall clock was set by this much: keep measured silences unchanged."""
+        """Keep measured silences unchanged, because the wall clock was set by `by_ms`."""
         self._up_since_ms += by_ms
         if self._next_ms is not None:
             self._next_ms += by_ms
@@ -64,9 +64,7 @@ class Silences:
         return self._next_ms
 
     def pop_due(self, now_ms: int) -> list[str]:
-        """Return groups to `note` now. A round covers all groups with unheard members, a limited number in each
-        call.
-        """
+        """Return groups to `note` now. A round covers all groups with unheard members, a limited number per call."""
         if self._next_ms is None or self._next_ms > now_ms:
             return []
         self._pass = self._pass or list(self._groups)

@@ -1,4 +1,4 @@
-"""Members of the consumer protocol, as a client plays them, in front of a coordinator without a broker."""
+"""Members of the consumer protocol, as clients of a coordinator without a broker."""
 
 from typing import Any
 from uuid import UUID
@@ -13,16 +13,16 @@ INTERVAL_MS = 5_000
 
 
 def topic_id(name: str) -> UUID:
-    """The id that a topic of this name has in these tests."""
+    """Return the id of a topic in these tests."""
     return UUID(bytes=name.encode().rjust(16, b"\0")[-16:])
 
 
 def place(name: str, *partitions: int) -> Assigned:
-    return frozenset((topic_id(name), each) for each in partitions)
+    return frozenset((topic_id(name), partition) for partition in partitions)
 
 
 def tell_topics(coordinator: Coordinator, **partition_counts: int) -> None:
-    """These are all the topics that there are now."""
+    """Replace the coordinator's view of all topics."""
     topics = [
         KnownTopic(name=name, topic_id=topic_id(name), partition_count=count, is_internal=name.startswith("__"))
         for name, count in partition_counts.items()
@@ -31,22 +31,22 @@ def tell_topics(coordinator: Coordinator, **partition_counts: int) -> None:
 
 
 def coordinator_with(partition_count: int = 4, **settings: Any) -> Coordinator:
-    """A coordinator that knows one topic, `topic`."""
+    """Return a coordinator with one topic, `topic`."""
     coordinator = Coordinator(**settings)
     tell_topics(coordinator, topic=partition_count)
     return coordinator
 
 
 def described(coordinator: Coordinator, group_id: str = GROUP) -> DescribedConsumerGroup:
-    found = coordinator.ask(DescribeConsumerGroup(group_id=group_id))
-    assert isinstance(found, DescribedConsumerGroup), found
-    return found
+    group = coordinator.ask(DescribeConsumerGroup(group_id=group_id))
+    assert isinstance(group, DescribedConsumerGroup), group
+    return group
 
 
 class ConsumerMember:
-    """A member: it takes at once what it is given, and gives up at once what it is not given any more.
+    """A member that reads assigned partitions at once, and stops reading revoked ones at once.
 
-    owned: what it reads. said: what it last told the coordinator that it reads.
+    owned: the partitions that it reads. said: the partitions in its last heartbeat.
     """
 
     def __init__(self, coordinator: Coordinator, member_id: str, **subscription: Any) -> None:
@@ -58,7 +58,7 @@ class ConsumerMember:
         self._said: Assigned | None = None
 
     def send(self, **fields: Any) -> Any:
-        """A heartbeat with these fields; nothing is taken from the answer."""
+        """Send a heartbeat with these fields, and ignore the assignment in the answer."""
         values: dict[str, Any] = {
             "group_id": GROUP,
             "member_id": self.member_id,
@@ -76,7 +76,7 @@ class ConsumerMember:
         return self.take(self.send(rebalance_timeout_ms=REBALANCE_MS, owned=frozenset(), **self.subscription))
 
     def beat(self, **fields: Any) -> HeartbeatAnswer:
-        """A heartbeat that tells what the member reads, if that has changed."""
+        """Send a heartbeat, with the owned partitions if they have changed."""
         if self.owned != self._said:
             fields = {"owned": self.owned} | fields
         return self.take(self.send(**fields))
@@ -97,8 +97,8 @@ class ConsumerMember:
 
 
 def joined(coordinator: Coordinator, *member_ids: str, **subscription: Any) -> list[ConsumerMember]:
-    """Members of a group that has come to rest."""
-    members = [ConsumerMember(coordinator, each, **subscription) for each in member_ids]
+    """Return the members of a group after its rebalance."""
+    members = [ConsumerMember(coordinator, member_id, **subscription) for member_id in member_ids]
     for member in members:
         member.join()
     settle(*members)
@@ -106,11 +106,11 @@ def joined(coordinator: Coordinator, *member_ids: str, **subscription: Any) -> l
 
 
 def settle(*members: ConsumerMember) -> None:
-    """Heartbeats, until everybody reads what it shall."""
+    """Send heartbeats until all members own their target assignments."""
     for _ in range(10):
-        before = [(each.epoch, each.owned) for each in members]
+        before = [(member.epoch, member.owned) for member in members]
         for member in members:
             member.beat()
-        if before == [(each.epoch, each.owned) for each in members]:
+        if before == [(member.epoch, member.owned) for member in members]:
             return
-    raise AssertionError("the group does not come to rest")
+    raise AssertionError("the group does not settle")

@@ -1,4 +1,4 @@
-"""A group coordinator without a broker: a GroupMachine, run as the runner runs it, on a log that is a list."""
+"""A group coordinator without a broker: a GroupMachine, run as the runner runs it, on a list as its log."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ RANGE = (("range", b"topics"),)
 
 
 class Coordinator:
-    """Answers are kept by token; that no caller is answered twice is checked with each."""
+    """Stores replies by token, and checks that no caller gets two."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = GroupsSettings(**settings)
@@ -39,7 +39,7 @@ class Coordinator:
         self.machine = self._loaded_machine()
 
     def submit(self, command: GroupCommand[object]) -> Token:
-        """Hand a command in; the answer may come later."""
+        """Submit a command. The reply may come later."""
         self._next_token += 1
         token = Token(self._next_token)
         self.waiting.add(token)
@@ -47,18 +47,18 @@ class Coordinator:
         return token
 
     def ask(self, command: GroupCommand[object]) -> Any:
-        """Hand a command in that is answered at once."""
+        """Submit a command that must be answered at once. Returns the reply."""
         return self.reply(self.submit(command))
 
     def reply(self, token: Token) -> Any:
-        assert token in self.replies, "it should have been answered"
+        assert token in self.replies, "no reply was sent"
         return self.replies[token]
 
     def is_parked(self, token: Token) -> bool:
         return token in self.waiting
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass, with a stop at each deadline."""
+        """Advance the time, and stop at each deadline."""
         end = self.now_ms + milliseconds
         while (deadline := self.machine.next_deadline_ms()) is not None and deadline <= end:
             self.now_ms = max(self.now_ms, deadline)
@@ -71,7 +71,7 @@ class Coordinator:
         self.machine.clock_set(by_ms)
 
     def crash(self) -> None:
-        """Lose everything but the log; who waited is told nothing."""
+        """Discard everything but the log. Waiting callers get no reply."""
         self.waiting.clear()
         self.machine = self._loaded_machine()
 
@@ -91,7 +91,7 @@ class Coordinator:
         return self.submit(JoinGroup(**values | fields))
 
     def join(self, member_id: str = "", **fields: Any) -> Joined:
-        """Join, where nobody else has to."""
+        """Join a group without other members that must rejoin."""
         joined = self.reply(self.start_join(member_id, **fields))
         assert isinstance(joined, Joined), joined
         return joined
@@ -105,7 +105,7 @@ class Coordinator:
         return self.ask(Heartbeat(member_id=member_id, generation_id=generation_id, **values))
 
     def leave(self, *member_ids: str, group_id: str = GROUP) -> Any:
-        members = tuple(LeavingMember(member_id=each) for each in member_ids)
+        members = tuple(LeavingMember(member_id=member_id) for member_id in member_ids)
         return self.ask(LeaveGroup(group_id=group_id, members=members))
 
     def commit(self, offset: int, member_id: str = "", generation_id: int = -1, **fields: Any) -> Any:
@@ -120,7 +120,9 @@ class Coordinator:
         return fetched.offsets
 
     def stable_group(self, size: int, **fields: Any) -> tuple[list[str], int]:
-        """A stable group: its members, the leader first, and its generation. Everybody is assigned its own name."""
+        """Create a stable group. Returns its members, the leader first, and its generation. Each member's assignment is
+        its name.
+        """
         joined = self.join(**fields)
         others = [self.start_join(**fields) for _ in range(size - 1)]
         if others:
@@ -130,9 +132,9 @@ class Coordinator:
         return members, joined.generation_id
 
     def assign(self, leader: str, generation_id: int, *members: str) -> None:
-        """All members sync, the leader last."""
-        others = [self.start_sync(each, generation_id) for each in members if each != leader]
-        assignments = {each: each.encode() for each in members}
+        """Sync all members, the leader last."""
+        others = [self.start_sync(member_id, generation_id) for member_id in members if member_id != leader]
+        assignments = {member_id: member_id.encode() for member_id in members}
         synced = self.reply(self.start_sync(leader, generation_id, assignments=assignments))
         assert isinstance(synced, Synced), synced
         assert all(isinstance(self.reply(token), Synced) for token in others)
@@ -155,7 +157,7 @@ class Coordinator:
 
 
 def kind_of(reply: object) -> ErrorKind:
-    """Why something was refused."""
+    """Return the kind of a refusal."""
     error = reply.error if isinstance(reply, JoinRefused) else reply
-    assert isinstance(error, RequestError), f"it was not refused: {error}"
+    assert isinstance(error, RequestError), f"not a refusal: {error}"
     return error.kind

@@ -1,4 +1,4 @@
-"""Listing, describing and deleting groups and offsets, as an administrator does."""
+"""Administrative requests: list, describe and delete groups, delete offsets."""
 
 from struct import pack
 
@@ -9,31 +9,31 @@ from tests.unit.groups.coordinator import GROUP, RANGE, Coordinator, kind_of
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer of the classic protocol says, version 0: its topics, and no user data."""
-    names = b"".join(pack(">h", len(each)) + each.encode() for each in topics)
+    """Return the subscription (version 0) of a classic consumer: its topics, no user data."""
+    names = b"".join(pack(">h", len(topic)) + topic.encode() for topic in topics)
     return pack(">hi", 0, len(topics)) + names + pack(">i", -1)
 
 
 def listed(coordinator: Coordinator, **filters: frozenset[str]) -> list[tuple[str, str, str, str]]:
-    found = coordinator.ask(ListGroups(**filters))
-    assert isinstance(found, ListedGroups)
-    return [(each.group_id, each.protocol_type, each.state, each.group_type) for each in found.groups]
+    reply = coordinator.ask(ListGroups(**filters))
+    assert isinstance(reply, ListedGroups)
+    return [(group.group_id, group.protocol_type, group.state, group.group_type) for group in reply.groups]
 
 
 def described(coordinator: Coordinator) -> DescribedGroup:
-    found = coordinator.ask(DescribeGroup(group_id=GROUP))
-    assert isinstance(found, DescribedGroup)
-    return found
+    reply = coordinator.ask(DescribeGroup(group_id=GROUP))
+    assert isinstance(reply, DescribedGroup)
+    return reply
 
 
 def delete_offsets(coordinator: Coordinator, *topics: str) -> list[ErrorKind | None]:
-    found = coordinator.ask(DeleteOffsets(group_id=GROUP, partitions=tuple((each, 0) for each in topics)))
-    assert isinstance(found, OffsetsDeleted)
-    return [None if each is None else each.kind for each in found.errors]
+    reply = coordinator.ask(DeleteOffsets(group_id=GROUP, partitions=tuple((topic, 0) for topic in topics)))
+    assert isinstance(reply, OffsetsDeleted)
+    return [None if error is None else error.kind for error in reply.errors]
 
 
 def commit_without_a_group(coordinator: Coordinator, *topics: str) -> None:
-    places = [OffsetToCommit(topic=each, partition=0, offset=1, leader_epoch=-1, metadata="") for each in topics]
+    places = [OffsetToCommit(topic=topic, partition=0, offset=1, leader_epoch=-1, metadata="") for topic in topics]
     coordinator.commit(0, offsets=tuple(places))
 
 
@@ -53,27 +53,31 @@ def test_list_is_filtered_by_state_and_type() -> None:
     coordinator = Coordinator()
     coordinator.commit(5, group_id="simple")
     coordinator.stable_group(1)
-    assert [each[0] for each in listed(coordinator, states=frozenset({"stable", "dead"}))] == [GROUP]
-    assert [each[0] for each in listed(coordinator, types=frozenset({"classic"}))] == [GROUP, "simple"]
+    assert [group[0] for group in listed(coordinator, states=frozenset({"stable", "dead"}))] == [GROUP]
+    assert [group[0] for group in listed(coordinator, types=frozenset({"classic"}))] == [GROUP, "simple"]
     assert listed(coordinator, types=frozenset({"consumer"})) == []
 
 
 def test_stable_group_is_described_with_its_members() -> None:
     coordinator = Coordinator()
     [member], _ = coordinator.stable_group(1, group_instance_id="one")
-    found = described(coordinator)
-    assert (found.state, found.protocol_type, found.protocol_name) == ("Stable", "consumer", "range")
-    [told] = found.members
-    assert (told.member_id, told.group_instance_id, told.client_id) == (member, "one", "client")
-    assert (told.metadata, told.assignment) == (RANGE[0][1], member.encode())
+    reply = described(coordinator)
+    assert (reply.state, reply.protocol_type, reply.protocol_name) == ("Stable", "consumer", "range")
+    [described_member] = reply.members
+    assert (described_member.member_id, described_member.group_instance_id, described_member.client_id) == (
+        member,
+        "one",
+        "client",
+    )
+    assert (described_member.metadata, described_member.assignment) == (RANGE[0][1], member.encode())
 
 
 def test_rebalancing_group_is_described_without_assignments() -> None:
     coordinator = Coordinator()
     coordinator.join()
-    found = described(coordinator)
-    assert (found.state, found.protocol_name) == ("CompletingRebalance", "")
-    assert [(each.metadata, each.assignment) for each in found.members] == [(b"", b"")]
+    reply = described(coordinator)
+    assert (reply.state, reply.protocol_name) == ("CompletingRebalance", "")
+    assert [(member.metadata, member.assignment) for member in reply.members] == [(b"", b"")]
     coordinator.start_join()
     assert described(coordinator).state == "PreparingRebalance"
 
@@ -117,7 +121,7 @@ def test_offsets_of_topics_that_are_read_are_kept() -> None:
     commit_without_a_group(coordinator, "read", "left")
     coordinator.stable_group(1, protocols=(("range", subscription("read")),))
     assert delete_offsets(coordinator, "read", "left", "other") == [ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC, None, None]
-    assert [each.topic for each in coordinator.committed()] == ["read"]
+    assert [offset.topic for offset in coordinator.committed()] == ["read"]
 
 
 def test_offsets_are_kept_while_nobody_knows_what_is_read() -> None:
@@ -132,7 +136,7 @@ def test_offsets_of_an_empty_group_are_deleted() -> None:
     commit_without_a_group(coordinator, "one", "two")
     assert delete_offsets(coordinator, "one") == [None]
     coordinator.crash()
-    assert [each.topic for each in coordinator.committed()] == ["two"]
+    assert [offset.topic for offset in coordinator.committed()] == ["two"]
 
 
 def test_offsets_of_a_living_group_of_no_consumers_are_kept() -> None:

@@ -1,4 +1,4 @@
-"""The wall clock is set by an hour, forward or back: no session or rebalance becomes shorter or longer."""
+"""The wall clock is set forward or back by an hour: the remaining time of sessions and rebalances stays the same."""
 
 import pytest
 
@@ -87,7 +87,7 @@ def test_time_to_give_up_partitions_is_as_long_as_before(by_ms: int) -> None:
         coordinator.advance(REBALANCE_MS // 2 - 1)
         first.send()
     coordinator.advance(2)
-    assert "a" not in [each.member_id for each in described(coordinator).members]
+    assert "a" not in [member.member_id for member in described(coordinator).members]
 
 
 def test_age_of_offsets_is_of_the_wall_clock() -> None:

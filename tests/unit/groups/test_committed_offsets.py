@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, what is read back, and when it is forgotten."""
+"""Committed offsets: permitted commits, fetches, and expiry."""
 
 import pytest
 
@@ -94,7 +94,7 @@ def test_note_that_is_too_long_is_refused_for_its_partition_alone() -> None:
     errors = coordinator.ask(command).errors
     assert [errors[0], errors[2]] == [None, None]
     assert kind_of(errors[1]) is ErrorKind.OFFSET_METADATA_TOO_LARGE
-    assert [each.partition for each in coordinator.committed()] == [0, 2]
+    assert [committed.partition for committed in coordinator.committed()] == [0, 2]
 
 
 def test_partitions_are_answered_in_the_order_asked_and_unknown_ones_with_nothing() -> None:
@@ -102,7 +102,7 @@ def test_partitions_are_answered_in_the_order_asked_and_unknown_ones_with_nothin
     coordinator.commit(5)
     asked = (("topic", 1), ("topic", 0), ("other", 0))
     fetched = coordinator.ask(FetchOffsets(group_id=GROUP, partitions=asked)).offsets
-    assert [(each.topic, each.partition, each.offset) for each in fetched] == [
+    assert [(committed.topic, committed.partition, committed.offset) for committed in fetched] == [
         ("topic", 1, -1),
         ("topic", 0, 5),
         ("other", 0, -1),

@@ -1,4 +1,4 @@
-"""The consumer protocol: epochs keep members away that do not know where the group is."""
+"""The consumer protocol: epochs fence members whose state is out of date."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.unit.groups.coordinator import GROUP, Coordinator, kind_of
 
 
 def reconciled_twice() -> tuple[Coordinator, ConsumerMember]:
-    """A member whose epoch is 3, and whose epoch before was 2."""
+    """Return a member at epoch 3 whose previous epoch was 2."""
     coordinator = coordinator_with(partition_count=2)
     first, second = joined(coordinator, "a", "b")
     second.leave()
@@ -53,7 +53,7 @@ def test_member_commits_with_its_epoch() -> None:
     assert kind_of(coordinator.commit(6, "stranger", 3)) is ErrorKind.UNKNOWN_MEMBER_ID
     assert kind_of(coordinator.commit(6)) is ErrorKind.UNKNOWN_MEMBER_ID
     assert kind_of(coordinator.commit(6, "a", 3, knows_member_epochs=False)) is ErrorKind.UNSUPPORTED_VERSION
-    assert [each.offset for each in coordinator.committed()] == [5]
+    assert [committed.offset for committed in coordinator.committed()] == [5]
 
 
 def test_anybody_commits_to_an_empty_group() -> None:

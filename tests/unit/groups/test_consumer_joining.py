@@ -1,4 +1,4 @@
-"""The consumer protocol: who may join, and what a member is told."""
+"""The consumer protocol: permitted joins, and their replies."""
 
 import pytest
 
@@ -121,9 +121,9 @@ def test_assignor_is_the_one_that_most_members_ask_for() -> None:
 def test_group_is_described() -> None:
     coordinator = coordinator_with(partition_count=2)
     joined(coordinator, "a", rack_id="rack", instance_id="one")
-    found = described(coordinator)
-    assert (found.state, found.epoch, found.target_epoch) == ("Stable", 1, 1)
-    [member] = found.members
+    group = described(coordinator)
+    assert (group.state, group.epoch, group.target_epoch) == ("Stable", 1, 1)
+    [member] = group.members
     assert (member.member_id, member.current.epoch, member.current.assigned) == ("a", 1, place("topic", 0, 1))
     assert (member.subscription.rack_id, member.subscription.instance_id) == ("rack", "one")
     assert member.target == member.current.assigned
@@ -134,7 +134,7 @@ def test_last_member_leaves_an_empty_group() -> None:
     [member] = joined(coordinator, "a")
     answer = member.leave()
     assert (answer.member_id, answer.member_epoch, answer.assignment) == ("a", -1, None)
-    found = described(coordinator)
-    assert (found.state, found.members) == ("Empty", ())
+    group = described(coordinator)
+    assert (group.state, group.members) == ("Empty", ())
     assert kind_of(member.send(member_epoch=1)) is ErrorKind.UNKNOWN_MEMBER_ID
     assert GROUP in coordinator.machine._consumers.group_ids()

@@ -60,7 +60,7 @@ def test_crash_in_the_middle_of_a_handover_loses_nothing() -> None:
     first.beat()
     coordinator.crash()
     tell_topics(coordinator, topic=2)
-    assert second.beat().assignment is None, "the first has not said that it stopped"
+    assert second.beat().assignment is None, "the first has not confirmed the revocation"
     settle(first, second)
     assert [first.owned, second.owned] == [place("topic", 0), place("topic", 1)]
 
@@ -117,8 +117,8 @@ def test_offsets_of_topics_that_are_read_are_kept() -> None:
     tell_topics(coordinator, topic=1, other=1)
     [member] = joined(coordinator, "a", pattern="to.*", topics=())
     coordinator.commit(5, "a", member.epoch)
-    found = coordinator.ask(DeleteOffsets(group_id=GROUP, partitions=(("topic", 0), ("other", 0))))
-    assert [each and each.kind for each in found.errors] == [ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC, None]
+    reply = coordinator.ask(DeleteOffsets(group_id=GROUP, partitions=(("topic", 0), ("other", 0))))
+    assert [error and error.kind for error in reply.errors] == [ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC, None]
 
 
 def test_offsets_of_a_deleted_topic_are_forgotten() -> None:

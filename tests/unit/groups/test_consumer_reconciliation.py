@@ -1,4 +1,4 @@
-"""The consumer protocol: how partitions go from one member to another, one step at a time."""
+"""The consumer protocol: partitions move between members step by step."""
 
 from conveyor.groups.records.consumer_member import MemberState
 from conveyor.groups.replies import HeartbeatAnswer
@@ -11,10 +11,12 @@ def test_new_member_gets_what_the_others_have_given_up() -> None:
     coordinator = coordinator_with(partition_count=4)
     [first] = joined(coordinator, "a")
     second = ConsumerMember(coordinator, "b")
-    assert second.join().assignment == frozenset(), "it is all taken still"
+    assert second.join().assignment == frozenset(), "all partitions are still taken"
     assert described(coordinator).state == "Reconciling"
-    told = first.beat()
-    assert (told.member_epoch, told.assignment) == (1, place("topic", 0, 1)), "its epoch rises when it has given up"
+    reply = first.beat()
+    assert (reply.member_epoch, reply.assignment) == (1, place("topic", 0, 1)), (
+        "its epoch rises once it has revoked them"
+    )
     assert second.beat().assignment is None
     assert first.beat().member_epoch == 2
     assert second.beat().assignment == place("topic", 2, 3)
@@ -31,7 +33,7 @@ def test_member_that_owns_what_it_must_give_up_is_not_let_on() -> None:
     for fields in ({}, {"owned": everything}, {"owned": place("topic", 0, 1, 2)}):
         assert first.send(**fields).member_epoch == 1
         assert second.send().assignment is None
-    assert first.send(owned=place("topic", 0)).member_epoch == 2, "it may read less than it may"
+    assert first.send(owned=place("topic", 0)).member_epoch == 2, "it may read fewer partitions than assigned"
 
 
 def test_members_with_nothing_to_give_up_go_on() -> None:
@@ -59,7 +61,7 @@ def test_target_may_change_while_a_member_gives_up_partitions() -> None:
     second.join()
     assert first.beat().assignment == place("topic", 0, 1)
     second.leave()
-    assert first.beat().assignment == place("topic", 0, 1, 2, 3), "it gets back what nobody wants now"
+    assert first.beat().assignment == place("topic", 0, 1, 2, 3), "it gets back the partitions without another reader"
     assert described(coordinator).members[0].current.state is MemberState.STABLE
 
 
@@ -97,10 +99,10 @@ def test_no_partition_has_two_readers_while_members_come_and_go() -> None:
         members[-1].join()
         for member in members:
             member.beat()
-            owned = [each for one in members for each in one.owned]
+            owned = [partition for one in members for partition in one.owned]
             assert len(owned) == len(set(owned))
     settle(*members)
-    assert sorted(len(each.owned) for each in members) == [1, 1, 1, 2, 2]
+    assert sorted(len(member.owned) for member in members) == [1, 1, 1, 2, 2]
 
 
 def test_subscription_change_moves_partitions() -> None:

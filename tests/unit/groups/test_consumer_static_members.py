@@ -1,4 +1,4 @@
-"""The consumer protocol: members with an instance id come back to their partitions."""
+"""The consumer protocol: static members return to their partitions."""
 
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.consumers import (
@@ -28,12 +28,12 @@ def test_static_member_that_left_for_a_while_finds_its_partitions() -> None:
     coordinator, static, dynamic = static_and_dynamic()
     kept, epoch = static.owned, described(coordinator).epoch
     assert static.leave(-2).member_epoch == -2
-    assert dynamic.beat().assignment is None, "nobody gets its partitions"
+    assert dynamic.beat().assignment is None, "no other member gets its partitions"
     back = ConsumerMember(coordinator, "c", instance_id="one")
     answer = back.join()
     assert (answer.assignment, answer.member_epoch) == (kept, epoch)
     assert described(coordinator).epoch == epoch
-    assert {each.member_id for each in described(coordinator).members} == {"b", "c"}
+    assert {member.member_id for member in described(coordinator).members} == {"b", "c"}
 
 
 def test_old_self_of_a_static_member_is_fenced() -> None:

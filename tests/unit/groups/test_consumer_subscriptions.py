@@ -1,4 +1,4 @@
-"""The consumer protocol: topics that come, grow and go, and subscriptions by pattern."""
+"""The consumer protocol: topics that are created, grow and are deleted, and subscriptions by pattern."""
 
 import pytest
 
@@ -83,5 +83,5 @@ def test_members_with_different_wishes_get_what_they_want() -> None:
     tell_topics(coordinator, one=2, two=2)
     joined(coordinator, "a", topics=("one",))
     joined(coordinator, "b", topics=("one", "two"))
-    members = {each.member_id: each.target for each in described(coordinator).members}
+    members = {member.member_id: member.target for member in described(coordinator).members}
     assert members == {"a": place("one", 0, 1), "b": place("two", 0, 1)}

@@ -1,4 +1,4 @@
-"""The partition that looks after a group is the one that Kafka would choose."""
+"""The coordinating partition of a group is the same as in Kafka."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Clients with the longest names and the largest subscriptions are served, and do not stop the broker."""
+"""The broker serves clients with the longest names and the largest subscriptions."""
 
 import socket
 from struct import pack, unpack
@@ -13,7 +13,7 @@ def text(content: bytes) -> bytes:
 
 
 def ask(connection: socket.socket, api_key: int, api_version: int, body: bytes) -> bytes:
-    """The answer, without its correlation id; nothing if the broker closes the connection."""
+    """Return the response without its correlation id; empty if the broker closes the connection."""
     frame = pack(">hhi", api_key, api_version, 7) + text(LONGEST) + body
     connection.sendall(pack(">i", len(frame)) + frame)
     with connection.makefile("rb") as answers:

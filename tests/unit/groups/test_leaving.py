@@ -1,4 +1,4 @@
-"""Leaving a group: alone, several at once, and whoever is not there."""
+"""LeaveGroup: one member, several members, and unknown members."""
 
 from conveyor.groups.group_commands import LeaveGroup, LeavingMember
 from conveyor.groups.replies import Alive, Left
@@ -55,7 +55,7 @@ def test_several_leave_at_once_with_one_rebalance() -> None:
     assert left == Left(errors=(None, None))
     assert kind_of(coordinator.reply(parked)) is ErrorKind.UNKNOWN_MEMBER_ID
     joined = coordinator.reply(staying)
-    assert [each.member_id for each in joined.members] == [members[2]]
+    assert [member.member_id for member in joined.members] == [members[2]]
     assert joined.generation_id == generation_id + 1
 
 
@@ -69,7 +69,7 @@ def test_each_of_several_is_answered_for_itself() -> None:
 
 def test_whoever_leaves_an_unknown_group_is_an_unknown_member_of_it() -> None:
     left = Coordinator().leave("stranger", "other", group_id="no-group")
-    assert [kind_of(each) for each in left.errors] == [ErrorKind.UNKNOWN_MEMBER_ID] * 2
+    assert [kind_of(error) for error in left.errors] == [ErrorKind.UNKNOWN_MEMBER_ID] * 2
 
 
 def test_leaving_without_a_group_id_is_refused_as_a_whole() -> None:

@@ -1,4 +1,4 @@
-"""Heartbeats and session timeouts: how the coordinator knows who lives, and what it tells them."""
+"""Heartbeats and session timeouts: the coordinator detects dead members, and tells the others to rejoin."""
 
 from conveyor.groups.replies import Alive
 from conveyor.kernel.errors import ErrorKind
@@ -8,7 +8,7 @@ from tests.unit.groups.coordinator import SESSION_MS, Coordinator, kind_of
 def test_heartbeat_of_a_stable_group_is_heard() -> None:
     coordinator = Coordinator()
     members, generation_id = coordinator.stable_group(2)
-    assert all(coordinator.heartbeat(each, generation_id) == Alive() for each in members)
+    assert all(coordinator.heartbeat(member_id, generation_id) == Alive() for member_id in members)
 
 
 def test_heartbeat_before_the_assignment_is_heard() -> None:

@@ -1,4 +1,4 @@
-"""Rebalances: the join barrier, the leader's assignment, and the deadlines that end each part."""
+"""Rebalances: the join barrier, the leader's assignment, and the deadlines of each phase."""
 
 from conveyor.groups.replies import Alive, Synced
 from conveyor.kernel.errors import ErrorKind
@@ -20,7 +20,10 @@ def test_only_the_leader_gets_the_list_of_members() -> None:
     second = coordinator.start_join(protocols=(("range", b"two"),))
     leader, follower = coordinator.join(first, protocols=(("range", b"one"),)), coordinator.reply(second)
     assert leader.leader == follower.leader == first
-    assert {each.member_id: each.metadata for each in leader.members} == {first: b"one", follower.member_id: b"two"}
+    assert {member.member_id: member.metadata for member in leader.members} == {
+        first: b"one",
+        follower.member_id: b"two",
+    }
     assert follower.members == ()
 
 
@@ -121,7 +124,7 @@ def test_rebalance_ends_early_when_the_last_missing_member_dies() -> None:
     coordinator.stable_group(1)
     token = coordinator.start_join()
     coordinator.advance(SESSION_MS)
-    assert [each.member_id for each in coordinator.reply(token).members] == [coordinator.reply(token).member_id]
+    assert [member.member_id for member in coordinator.reply(token).members] == [coordinator.reply(token).member_id]
 
 
 def test_empty_group_waits_for_more_members_as_long_as_it_is_told_to() -> None:
@@ -131,11 +134,13 @@ def test_empty_group_waits_for_more_members_as_long_as_it_is_told_to() -> None:
         tokens.append(coordinator.start_join())
         coordinator.advance(900)
     coordinator.advance(3_299)
-    assert all(coordinator.is_parked(token) for token in tokens), "who came after the start prolongs the wait once"
+    assert all(coordinator.is_parked(token) for token in tokens), (
+        "members that joined after the start extend the delay once"
+    )
     coordinator.advance(1)
     joined = [coordinator.reply(token) for token in tokens]
-    assert {each.generation_id for each in joined} == {1}
-    assert sorted(len(each.members) for each in joined) == [0, 0, 3]
+    assert {reply.generation_id for reply in joined} == {1}
+    assert sorted(len(reply.members) for reply in joined) == [0, 0, 3]
 
 
 def test_initial_delay_is_prolonged_up_to_the_rebalance_timeout() -> None:
@@ -169,7 +174,7 @@ def test_stable_group_whose_members_have_all_synced_stays_stable() -> None:
     coordinator = Coordinator()
     members, generation_id = coordinator.stable_group(2)
     for _ in range(2 * REBALANCE_MS // (SESSION_MS // 2)):
-        assert all(coordinator.heartbeat(each, generation_id) == Alive() for each in members)
+        assert all(coordinator.heartbeat(member_id, generation_id) == Alive() for member_id in members)
         coordinator.advance(SESSION_MS // 2)
 
 

@@ -1,4 +1,4 @@
-"""After a crash: what a coordinator knows from its log, and what its members notice."""
+"""A coordinator after a crash: its state from the log, and the effect on its members."""
 
 from conveyor.groups.records.group_records import GroupKey, GroupValue, group_record
 from conveyor.groups.records.record_fields import FieldWriter
@@ -13,7 +13,7 @@ def test_stable_group_goes_on_where_it_was() -> None:
     coordinator = Coordinator()
     members, generation_id = coordinator.stable_group(2)
     coordinator.crash()
-    assert all(coordinator.heartbeat(each, generation_id) == Alive() for each in members)
+    assert all(coordinator.heartbeat(member_id, generation_id) == Alive() for member_id in members)
     assert coordinator.reply(coordinator.start_sync(members[1], generation_id)).assignment == members[1].encode()
     assert coordinator.join(members[1]).leader == members[0]
 
@@ -70,7 +70,7 @@ def test_offsets_survive_and_tombstones_take_them_away() -> None:
     coordinator.commit(5)
     coordinator.commit(6)
     coordinator.crash()
-    assert [each.offset for each in coordinator.committed()] == [6]
+    assert [committed.offset for committed in coordinator.committed()] == [6]
     coordinator.log.append(LogRecord(coordinator.log[-1].key, None))
     coordinator.crash()
     assert coordinator.committed() == ()

@@ -1,4 +1,4 @@
-"""Members that died are expelled though their broker is killed again and again; those that live never are."""
+"""Dead members are expelled even if their broker is killed repeatedly; live members stay."""
 
 import pytest
 
@@ -13,32 +13,32 @@ from tests.unit.groups.coordinator import GROUP, Coordinator, kind_of
 
 SESSION_MS = 45_000
 LIFE_MS = 15_000
-"""How long the broker is up before it is killed."""
+"""The time between the broker's start and its kill."""
 
 
 def silences(coordinator: Coordinator, group_id: str = GROUP) -> dict[str, int] | None:
-    """What the log says of the silent members of a group."""
-    found = None
+    """Return the silence notes of a group in the log."""
+    notes = None
     for record in coordinator.log:
         if decode_key(record.key or b"") == SilenceKey(group_id=group_id):
-            found = None if record.value is None else decode_silences(record.value)
-    return found
+            notes = None if record.value is None else decode_silences(record.value)
+    return notes
 
 
 def members(coordinator: Coordinator) -> list[str]:
-    found = coordinator.ask(DescribeGroup(group_id=GROUP))
-    assert isinstance(found, DescribedGroup)
-    return sorted(each.member_id for each in found.members)
+    group = coordinator.ask(DescribeGroup(group_id=GROUP))
+    assert isinstance(group, DescribedGroup)
+    return sorted(member.member_id for member in group.members)
 
 
 def lives_until_expelled(coordinator: Coordinator, life_ms: int) -> int:
-    """How often the broker is killed until nobody is in the group."""
+    """Return how many times the broker is killed until the group has no members."""
     for count in range(1, 100):
         coordinator.crash()
         coordinator.advance(life_ms)
         if not members(coordinator):
             return count
-    raise AssertionError("the dead are kept")
+    raise AssertionError("the members are never expelled")
 
 
 @pytest.mark.parametrize(("life_ms", "expected"), [(15_000, 3), (14_999, 5), (6_000, 9), (44_000, 2), (60_000, 1)])
@@ -114,7 +114,7 @@ def test_a_member_has_some_time_after_each_start_whatever_is_noted() -> None:
     assert coordinator.heartbeat(member, generation_id) == Alive()
     coordinator.crash()
     coordinator.advance(SESSION_MS - 1)
-    assert members(coordinator) == [member], "it was heard: its session is whole again"
+    assert members(coordinator) == [member], "it sent a heartbeat: it has its full session again"
 
 
 def test_a_member_that_joins_again_or_leaves_loses_its_note() -> None:
@@ -190,13 +190,13 @@ def test_dead_members_of_the_consumer_protocol_are_expelled_and_living_ones_are_
     coordinator.crash()
     tell_topics(coordinator, topic=4)
     coordinator.advance(SHORTEST_SESSION_MS)
-    assert [each.member_id for each in described(coordinator).members] == ["alive"]
+    assert [member.member_id for member in described(coordinator).members] == ["alive"]
     assert kind_of(second.send()) is ErrorKind.UNKNOWN_MEMBER_ID
     assert silences(coordinator) in (None, {"alive": SHORTEST_SESSION_MS})
 
 
 def test_many_groups_are_noted_and_expelled_in_parts() -> None:
-    """A batch has a limit: one that is refused takes the coordinator's partition offline."""
+    """Batches have a size limit: a refused batch takes the coordinator's partition offline."""
     coordinator = Coordinator()
     for number in range(250):
         member = coordinator.join(group_id=f"g{number}", session_timeout_ms=SESSION_MS).member_id

@@ -1,4 +1,4 @@
-"""Static members (KIP-345): they come back under a new id and keep their place; the old id is fenced."""
+"""Static members (KIP-345) return under a new id and keep their place; the old id is fenced."""
 
 from conveyor.groups.replies import Alive, Joined
 from conveyor.kernel.errors import ErrorKind
@@ -6,7 +6,7 @@ from tests.unit.groups.coordinator import RANGE, REBALANCE_MS, SESSION_MS, Coord
 
 
 def two_static_members() -> tuple[Coordinator, Joined, Joined]:
-    """A stable group of `one`, the leader, and `two`."""
+    """Return a stable group of `one`, the leader, and `two`."""
     coordinator = Coordinator()
     one = coordinator.join(group_instance_id="one")
     token = coordinator.start_join(group_instance_id="two")
@@ -18,7 +18,7 @@ def two_static_members() -> tuple[Coordinator, Joined, Joined]:
 
 def test_static_member_joins_without_being_told_an_id_first() -> None:
     joined = Coordinator().join(group_instance_id="one", requires_known_id=True)
-    assert [each.group_instance_id for each in joined.members] == ["one"]
+    assert [member.group_instance_id for member in joined.members] == ["one"]
 
 
 def test_static_member_that_is_back_keeps_its_assignment_without_a_rebalance() -> None:
@@ -68,7 +68,7 @@ def test_old_id_of_a_static_member_is_fenced() -> None:
         coordinator.commit(1, two.member_id, two.generation_id, **old),
         coordinator.reply(coordinator.start_join(two.member_id, **old)),
     ]
-    assert [kind_of(each) for each in replies] == [ErrorKind.FENCED_INSTANCE_ID] * 4
+    assert [kind_of(reply) for reply in replies] == [ErrorKind.FENCED_INSTANCE_ID] * 4
 
 
 def test_parked_request_of_the_old_id_is_answered_as_fenced() -> None:

@@ -42,7 +42,7 @@ _SHORTEST_WAIT_MS = 1000
 
 @dataclass(slots=True, kw_only=True)
 class InitialDelay:
-    """How long a group that was empty waits for more members: `delay_ms` after each new member, but not beyond
+    """The time that a group waits for more members after it was empty: `delay_ms` after each new member, but not beyond
     `latest_ms`.
     """
 
@@ -73,7 +73,7 @@ class ClassicGroup:
         return self.protocol_type == PROTOCOL_TYPE
 
     def reads(self, topic: str) -> bool:
-        """Whether a member subscribes to a topic; True if a subscription cannot be decoded."""
+        """Return whether a member subscribes to a topic; True if a subscription cannot be decoded."""
         subscriptions = [
             decode_subscription(member.subscription(self.protocol_name)) for member in self.members.values()
         ]
@@ -92,7 +92,7 @@ class ClassicGroup:
         return {member.member_id for member in self.members.values() if not member.is_unheard}
 
     def clock_set(self, by_ms: int) -> None:
-        """The wall clock was set by this much: shift all deadlines."""
+        """Shift all deadlines by `by_ms`, because the wall clock was set."""
         for member in self.members.values():
             member.session_deadline_ms += by_ms
         for member_id in self.pending_members:
@@ -146,7 +146,7 @@ class ClassicGroup:
         self.members_left(now_ms, decision)
 
     def members_left(self, now_ms: int, decision: Decision) -> None:
-        """After members were removed: rebalance the remaining members."""
+        """Rebalance the remaining members after a removal."""
         if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare_rebalance(now_ms, decision)
         elif self.state is GroupState.PREPARING_REBALANCE:
@@ -278,7 +278,7 @@ class ClassicGroup:
             self._remove_unsynced_members(now_ms, decision)
 
     def _extend_initial_delay(self, now_ms: int) -> bool:
-        """Whether members that joined during the initial delay extend it, at most to the rebalance timeout."""
+        """Return whether members that joined during the initial delay extend it, at most to the rebalance timeout."""
         delay = self.initial_delay
         if delay is None or not delay.has_new_members or now_ms >= delay.latest_ms:
             return False

@@ -47,7 +47,7 @@ class ClassicGroups:
             self._groups[group_id] = restored_group(group_id, value, now_ms, silences)
 
     def clock_set(self, by_ms: int) -> None:
-        """The wall clock was set by this much: sessions and rebalances keep their remaining time."""
+        """Keep the remaining time of sessions and rebalances, because the wall clock was set by `by_ms`."""
         for group in self._groups.values():
             group.clock_set(by_ms)
 
@@ -109,8 +109,9 @@ class ClassicGroups:
         decision.reply(token, Left(errors=errors))
 
     def check_commit(self, command: CommitOffsets, now_ms: int) -> None:
-        """Check who commits: a member of the current generation, or any client if the group has no members. Raises
-        RequestError.
+        """Check that the sender is a member of the current generation, or that the group has no members.
+
+        Raises RequestError.
         """
         group = self._groups.get(command.group_id)
         has_generation = command.generation_id > NO_GENERATION

@@ -1,4 +1,4 @@
-"""JoinGroup: which members may join, and whether a join starts a rebalance."""
+"""JoinGroup: admits members, and decides whether a join starts a rebalance."""
 
 from conveyor.groups.classic.classic_group import ClassicGroup, GroupState
 from conveyor.groups.classic.classic_member import Member, new_member

@@ -72,7 +72,7 @@ class ConsumerGroup:
         return self._owners.get(partition)
 
     def reads(self, topic: str) -> bool:
-        """Whether a member subscribes to a topic, by name or by pattern."""
+        """Return whether a member subscribes to a topic, by name or by pattern."""
         by_pattern = {subscription.pattern for subscription in self.subscriptions.values() if subscription.pattern}
         return any(topic in subscription.topics for subscription in self.subscriptions.values()) or any(
             topic in self.patterns.get(pattern, ()) for pattern in by_pattern
@@ -106,8 +106,8 @@ class ConsumerGroup:
             self.static_members[subscription.instance_id] = member_id
 
     def _move(self, member_id: str, current: Current | None) -> None:
-        """After compaction, the next owner's record may precede the record by which the previous owner gave the
-        partition up.
+        """Move a member's partitions. After compaction, the next owner's record may precede the previous owner's
+        release.
         """
         for partition in self.current(member_id).owned:
             if self._owners.get(partition) == member_id:

@@ -74,7 +74,7 @@ class ConsumerGroups:
             self._expect_steps(group, now_ms)
 
     def clock_set(self, by_ms: int) -> None:
-        """The wall clock was set by this much: sessions keep their remaining time."""
+        """Keep the remaining time of sessions, because the wall clock was set by `by_ms`."""
         self._sessions.clock_set(by_ms)
 
     def group_ids(self) -> set[str]:
@@ -214,8 +214,9 @@ class ConsumerGroups:
             self._sessions.forget(group_id, member_id)
 
     def check_commit(self, group: ConsumerGroup, command: CommitOffsets) -> None:
-        """Check who commits: a member at its current epoch, or any client if the group has no members. Raises
-        RequestError.
+        """Check that the sender is a member at its current epoch, or that the group has no members.
+
+        Raises RequestError.
         """
         if command.generation_id <= NO_GENERATION and not group.subscriptions:
             return

@@ -126,7 +126,10 @@ def is_leaving(command: ConsumerHeartbeat) -> bool:
 
 
 def is_full(command: ConsumerHeartbeat) -> bool:
-    """Whether a heartbeat carries every field. Its reply then carries the assignment even if that has not changed."""
+    """Return whether a heartbeat carries every field.
+
+    Its reply then carries the assignment even if that has not changed.
+    """
     subscribes = command.topics is not None or command.pattern is not None
     return command.rebalance_timeout_ms != NOT_GIVEN and subscribes and command.owned is not None
 
@@ -144,7 +147,7 @@ def _check_join(command: ConsumerHeartbeat) -> None:
 
 
 def replace_static(draft: GroupDraft, group: ConsumerGroup, old_id: str, member_id: str) -> None:
-    """A static member returns under a new id. The new id takes over the old one's subscription, target and state."""
+    """Give the new id of a returning static member the subscription, target and state of its old id."""
     draft.drop_member(old_id)
     draft.put_subscription(member_id, group.subscriptions[old_id])
     draft.put_target(member_id, group.target(old_id))

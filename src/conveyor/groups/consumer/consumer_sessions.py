@@ -35,7 +35,7 @@ class ConsumerSessions:
         return member_id in self._steps.get(group_id, {})
 
     def clock_set(self, by_ms: int) -> None:
-        """The wall clock was set by this much: shift all deadlines."""
+        """Shift all deadlines by `by_ms`, because the wall clock was set."""
         for deadlines in (*self._sessions.values(), *self._steps.values()):
             for member_id in deadlines:
                 deadlines[member_id] += by_ms

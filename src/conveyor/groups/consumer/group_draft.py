@@ -62,7 +62,7 @@ class GroupDraft:
         return {member_id: value for member_id, value in merged.items() if value is not None}
 
     def is_taken(self, partition: TopicIdPartition, besides: str) -> bool:
-        """Whether a member other than `besides` reads a partition or has not confirmed its revocation."""
+        """Return whether a member other than `besides` reads a partition or has not confirmed its revocation."""
         owner = self._group.owner(partition)
         if owner is None or owner == besides:
             return False

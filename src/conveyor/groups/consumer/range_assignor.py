@@ -2,7 +2,7 @@
 
 Goals in this order. A topic's partitions are balanced over its subscribers, to within one. Members with the same
 subscription read the same partition numbers of topics of the same size, so that they can join these topics. Members
-keep their partitions as far as a new order of the members allows it. Source: KIP-848, `range`.
+keep their partitions where the new order of the members allows it. Source: KIP-848, `range`.
 """
 
 from collections.abc import Mapping

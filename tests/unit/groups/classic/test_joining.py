@@ -1,4 +1,4 @@
-"""Joining a group: who is let in, under which name, and what is refused at once."""
+"""JoinGroup: member ids, and immediate refusals."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def test_new_member_is_told_its_id_first_and_joins_with_it() -> None:
 def test_new_member_of_an_old_client_joins_at_once() -> None:
     joined = Coordinator().join(new_member_id="a-1")
     assert (joined.member_id, joined.protocol_type, joined.protocol_name) == ("a-1", "consumer", "range")
-    assert [each.member_id for each in joined.members] == ["a-1"]
+    assert [member.member_id for member in joined.members] == ["a-1"]
 
 
 def test_id_that_was_given_is_forgotten_after_the_session_timeout() -> None:

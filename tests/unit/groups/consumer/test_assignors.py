@@ -1,4 +1,4 @@
-"""Sharing partitions out: balance, stickiness, and the order in which they give way."""
+"""The assignors: balance, stickiness, and their precedence."""
 
 from uuid import UUID
 
@@ -13,15 +13,15 @@ NOBODY: dict[str, Assigned] = {}
 
 
 def places(topic: int, *partitions: int) -> Assigned:
-    return frozenset((TOPICS[topic], each) for each in partitions)
+    return frozenset((TOPICS[topic], partition) for partition in partitions)
 
 
 def wish(*topics: int) -> frozenset[UUID]:
-    return frozenset(TOPICS[each] for each in topics)
+    return frozenset(TOPICS[topic] for topic in topics)
 
 
 def loads(shares: dict[str, Assigned]) -> list[int]:
-    return sorted(len(each) for each in shares.values())
+    return sorted(len(share) for share in shares.values())
 
 
 counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 12), min_size=1)
@@ -36,13 +36,13 @@ def test_every_partition_that_somebody_wants_has_one_reader(
     before: dict[str, Assigned] = {}
     for _ in range(2):
         shares = ASSIGNORS[name](there, before, partition_counts)
-        given_out = [each for share in shares.values() for each in share]
+        given_out = [partition for share in shares.values() for partition in share]
         wanted = frozenset[UUID]().union(*there.values())
         expected = {(topic, number) for topic in wanted for number in range(partition_counts[topic])}
         assert (len(given_out), set(given_out)) == (len(expected), expected)
         assert all(topic in there[member_id] for member_id, share in shares.items() for topic, _ in share)
         before = shares
-    assert ASSIGNORS[name](there, before, partition_counts) == before, "what has come to rest stays"
+    assert ASSIGNORS[name](there, before, partition_counts) == before, "a settled assignment stays"
 
 
 @given(sizes=st.lists(st.integers(1, 7), min_size=1, max_size=6), partition_counts=counts)
@@ -52,14 +52,14 @@ def test_uniform_shares_of_members_with_the_same_wishes_are_equal_and_stick(
     before: dict[str, Assigned] = {}
     total = sum(partition_counts.values())
     for size in sizes:
-        wishes = {each: frozenset(partition_counts) for each in "abcdefg"[:size]}
+        wishes = {member: frozenset(partition_counts) for member in "abcdefg"[:size]}
         shares = ASSIGNORS["uniform"](wishes, before, partition_counts)
         assert max(loads(shares)) - min(loads(shares)) <= 1
         kept = sum(len(share & before.get(member_id, frozenset())) for member_id, share in shares.items())
-        had = [len(before.get(each, frozenset())) for each in shares]
+        had = [len(before.get(member, frozenset())) for member in shares]
         over = total % size
-        least = sum(min(each, total // size) for each in had) + min(sum(each > total // size for each in had), over)
-        assert kept == least, "nothing is moved without need"
+        least = sum(min(load, total // size) for load in had) + min(sum(load > total // size for load in had), over)
+        assert kept == least, "no partition moves without need"
         before = shares
 
 
@@ -78,14 +78,14 @@ def test_uniform_moves_from_who_has_too_much() -> None:
 
 
 def test_range_gives_the_same_numbers_of_each_topic() -> None:
-    wishes = {each: wish(0, 1) for each in ("a", "b")}
+    wishes = {member: wish(0, 1) for member in ("a", "b")}
     shares = ASSIGNORS["range"](wishes, NOBODY, {TOPICS[0]: 3, TOPICS[1]: 3})
     assert shares == {"a": places(0, 0, 1) | places(1, 0, 1), "b": places(0, 2) | places(1, 2)}
 
 
 def test_range_keeps_the_order_of_those_who_were_there() -> None:
     before = {"z": places(0, 0, 1), "m": places(0, 2, 3)}
-    wishes = {each: wish(0) for each in ("a", "m", "z")}
+    wishes = {member: wish(0) for member in ("a", "m", "z")}
     shares = ASSIGNORS["range"](wishes, before, {TOPICS[0]: 6})
     assert shares == {"z": places(0, 0, 1), "m": places(0, 2, 3), "a": places(0, 4, 5)}
 

@@ -1,4 +1,4 @@
-"""Groups that go from the classic to the consumer protocol and back, empty or with their members in them."""
+"""Groups that change from the classic to the consumer protocol and back, with and without members."""
 
 from struct import pack
 
@@ -14,7 +14,7 @@ from tests.unit.groups.coordinator import GROUP, REBALANCE_MS, SESSION_MS, Coord
 
 
 def subscription(*owned: int) -> bytes:
-    """What a consumer says that reads `topic`, version 1: it owns these partitions."""
+    """Return the subscription (version 1) of a consumer that reads `topic` and owns these partitions."""
     name = pack(">h", 5) + b"topic"
     places = pack(">i", 1) + name + pack(f">i{len(owned)}i", len(owned), *owned) if owned else pack(">i", 0)
     return pack(">hi", 1, 1) + name + pack(">i", -1) + places
@@ -25,7 +25,9 @@ def protocols(*owned: int) -> tuple[tuple[str, bytes], ...]:
 
 
 class ClassicClient:
-    """A member that speaks the classic protocol, of a group of any kind; it gives up at once what it is not given."""
+    """A member that uses the classic protocol, in a group of either protocol; it stops reading revoked partitions at
+    once.
+    """
 
     def __init__(self, coordinator: Coordinator, member_id: str, generation_id: int, *owned: int) -> None:
         self.coordinator = coordinator
@@ -40,7 +42,7 @@ class ClassicClient:
         return self.coordinator.start_join(self.member_id, protocols=protocols(*sorted(self.owned)))
 
     def rejoin(self) -> None:
-        """Join and sync, as a heartbeat asks for."""
+        """Join and sync again, as a heartbeat reply demands."""
         reply = self.coordinator.reply(self.start_join())
         assert isinstance(reply, Joined), reply
         self.generation_id = reply.generation_id
@@ -52,18 +54,22 @@ class ClassicClient:
 
 
 def classic_group(coordinator: Coordinator, size: int = 2, **fields: str) -> list[ClassicClient]:
-    """A stable classic group that shares the four partitions of `topic`."""
+    """Return the members of a stable classic group that shares the four partitions of `topic`."""
     first = coordinator.join(protocols=protocols(), **fields)
     tokens = [coordinator.start_join(protocols=protocols()) for _ in range(size - 1)]
     leader = coordinator.join(first.member_id, protocols=protocols()) if tokens else first
     ids = [leader.member_id] + [coordinator.reply(token).member_id for token in tokens]
     shares = [list(range(number, 4, size)) for number in range(size)]
-    told = {each: encode_assignment(1, [("topic", n) for n in share]) for each, share in zip(ids, shares, strict=True)}
+    assignments = {
+        member_id: encode_assignment(1, [("topic", n) for n in share])
+        for member_id, share in zip(ids, shares, strict=True)
+    }
     for member_id in ids[1:]:
         coordinator.start_sync(member_id, leader.generation_id)
-    coordinator.start_sync(ids[0], leader.generation_id, assignments=told)
+    coordinator.start_sync(ids[0], leader.generation_id, assignments=assignments)
     return [
-        ClassicClient(coordinator, each, leader.generation_id, *share) for each, share in zip(ids, shares, strict=True)
+        ClassicClient(coordinator, member_id, leader.generation_id, *share)
+        for member_id, share in zip(ids, shares, strict=True)
     ]
 
 
@@ -77,7 +83,9 @@ def reconcile(classic: list[ClassicClient], consumers: list[ConsumerMember]) -> 
 
 
 def all_owned(classic: list[ClassicClient], consumers: list[ConsumerMember]) -> list[int]:
-    return sorted([each for one in classic for each in one.owned] + [n for one in consumers for _, n in one.owned])
+    return sorted(
+        [partition for one in classic for partition in one.owned] + [n for one in consumers for _, n in one.owned]
+    )
 
 
 def test_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets() -> None:
@@ -87,8 +95,8 @@ def test_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets() ->
     coordinator.leave(member)
     joined(coordinator, "a")
     for _ in range(2):
-        assert [each.group_type for each in coordinator.ask(ListGroups()).groups] == ["consumer"]
-        assert [each.offset for each in coordinator.committed()] == [5]
+        assert [group.group_type for group in coordinator.ask(ListGroups()).groups] == ["consumer"]
+        assert [offset.offset for offset in coordinator.committed()] == [5]
         coordinator.crash()
 
 
@@ -98,7 +106,7 @@ def test_empty_consumer_group_becomes_a_classic_group() -> None:
     member.leave()
     coordinator.stable_group(1)
     for _ in range(2):
-        assert [each.group_type for each in coordinator.ask(ListGroups()).groups] == ["classic"]
+        assert [group.group_type for group in coordinator.ask(ListGroups()).groups] == ["classic"]
         coordinator.crash()
 
 
@@ -111,9 +119,9 @@ def test_living_classic_group_takes_in_a_consumer() -> None:
     for _ in range(4):
         reconcile(clients, [consumer])
         assert all_owned(clients, [consumer]) == [0, 1, 2, 3]
-    assert sorted([len(each.owned) for each in clients] + [len(consumer.owned)]) == [1, 1, 2]
+    assert sorted([len(client.owned) for client in clients] + [len(consumer.owned)]) == [1, 1, 2]
     assert described(coordinator).state == "Stable"
-    kinds = [each.subscription.classic is None for each in described(coordinator).members]
+    kinds = [member.subscription.classic is None for member in described(coordinator).members]
     assert kinds == [False, False, True]
 
 
@@ -128,19 +136,19 @@ def test_group_is_moved_over_one_by_one_and_back() -> None:
     consumers.append(ConsumerMember(coordinator, "two"))
     consumers[1].join()
     settle(*consumers)
-    assert [len(each.owned) for each in consumers] == [2, 2]
+    assert [len(consumer.owned) for consumer in consumers] == [2, 2]
     back = ClassicClient(coordinator, "", -1)
-    named = coordinator.reply(coordinator.start_join(protocols=protocols(), requires_known_id=True))
-    assert isinstance(named, JoinRefused)
-    back.member_id = named.member_id
+    refused = coordinator.reply(coordinator.start_join(protocols=protocols(), requires_known_id=True))
+    assert isinstance(refused, JoinRefused)
+    back.member_id = refused.member_id
     back.rejoin()
     reconcile([back], consumers)
     assert all_owned([back], consumers) == [0, 1, 2, 3]
     for consumer in consumers:
         consumer.leave()
-    found = coordinator.ask(DescribeGroup(group_id=GROUP))
-    assert isinstance(found, DescribedGroup)
-    assert (found.state, [each.member_id for each in found.members]) == ("PreparingRebalance", [back.member_id])
+    group = coordinator.ask(DescribeGroup(group_id=GROUP))
+    assert isinstance(group, DescribedGroup)
+    assert (group.state, [member.member_id for member in group.members]) == ("PreparingRebalance", [back.member_id])
     again = coordinator.reply(back.start_join())
     assert isinstance(again, Joined)
     assert again.leader == back.member_id
@@ -211,7 +219,7 @@ def test_consumers_do_not_answer_to_the_classic_protocol() -> None:
     assert kind_of(coordinator.heartbeat("a", consumer.epoch)) is ErrorKind.UNKNOWN_MEMBER_ID
     assert kind_of(coordinator.reply(coordinator.start_sync("a", consumer.epoch))) is ErrorKind.UNKNOWN_MEMBER_ID
     left = coordinator.leave("a", "nobody")
-    assert [kind_of(each) for each in left.errors] == [ErrorKind.UNKNOWN_MEMBER_ID] * 2
+    assert [kind_of(error) for error in left.errors] == [ErrorKind.UNKNOWN_MEMBER_ID] * 2
     stranger = coordinator.reply(coordinator.start_join(protocol_type="connect"))
     assert kind_of(stranger) is ErrorKind.INCONSISTENT_GROUP_PROTOCOL
 
@@ -252,7 +260,7 @@ def test_static_member_is_moved_over_in_one_step() -> None:
     classic_group(coordinator, 1, group_instance_id="one")
     moved = ConsumerMember(coordinator, "a", instance_id="one")
     assert moved.join().assignment == place("topic", 0, 1, 2, 3)
-    assert [each.member_id for each in described(coordinator).members] == ["a"]
+    assert [member.member_id for member in described(coordinator).members] == ["a"]
 
 
 @pytest.mark.parametrize(("assignor", "error"), [("cooperative-sticky", None), ("own", ErrorKind.GROUP_ID_NOT_FOUND)])
