@@ -144,7 +144,7 @@ class DropDeadLetters(SubscriptionCommand[None], frozen=True, kw_only=True):
 
 
 class CutBack(QueueCommand[None], frozen=True, kw_only=True):
-    """The first command after the log was truncated: forget all state from an offset on. Replies None."""
+    """Forget all state from an offset on: the first command after the log was truncated. Replies None."""
 
     offset: int
 

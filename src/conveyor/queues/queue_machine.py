@@ -122,10 +122,10 @@ class QueueMachine:
                 self._apply_started(UUID(bytes=record.key), progress)
 
     def loaded(self, now_ms: int) -> None:
-        """All records are applied. `know` then sets which subscriptions still exist."""
+        """Called once all records are applied. `know` then sets the existing subscriptions."""
 
     def reaches_beyond(self, offset: int) -> bool:
-        """Whether there is state about messages from an offset on. If the log ends there, a `CutBack` is due.
+        """Return whether there is state about messages from an offset on. If the log ends there, a `CutBack` is due.
 
         A power failure may remove messages of a topic with `flush.policy=os` that its subscriptions have settled.
         """
@@ -185,7 +185,7 @@ class QueueMachine:
                 finally:
                     self._reindex(queue)
             case _:
-                raise AssertionError(f"{command} is no command of a queue")
+                raise AssertionError(f"{command} is not a command of a queue")
 
     def know(self, subscriptions: Mapping[UUID, Subscription]) -> None:
         """Set the existing subscriptions, before the first command. Those with progress resume."""
@@ -431,7 +431,7 @@ class QueueMachine:
 
 
 def _is_soft(queue: Queue, command: SubscriptionCommand[object]) -> bool:
-    """Whether a reply without records reveals nothing that a crash may undo, such as an earlier acknowledgement.
+    """Return whether a reply without records reveals nothing that a crash may undo, such as an earlier acknowledgement.
 
     With key order, a lease reveals that earlier messages of the key are settled.
     """

@@ -4,12 +4,12 @@ from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 
 
 def lease_lost(why: str) -> RequestError:
-    """The lease is no longer valid."""
+    """Return the error for a lease that is no longer valid."""
     return RequestError(ErrorKind.LEASE_LOST, why)
 
 
 def lease_unnamed() -> RequestError:
-    """A message id was given where a lease is required: another consumer may have leased the message by now."""
+    """Return the error for a message id where a lease is required: another consumer may hold the lease by now."""
     return RequestError(
         ErrorKind.INVALID_ACK_ID,
         "the subscription delivers exactly once: settle a message by the ack_id of its lease, not by its message id",
@@ -17,15 +17,15 @@ def lease_unnamed() -> RequestError:
 
 
 def no_message(offset: int) -> RequestError:
-    """The offset holds no message."""
+    """Return the error for an offset without a message."""
     return RequestError(ErrorKind.UNKNOWN_MESSAGE, f"there is no message at offset {offset}")
 
 
 def unreadable(failure: StorageFailure) -> RequestError:
-    """The message exists, but the disk cannot deliver it."""
+    """Return the error for a message that exists but cannot be read from the disk."""
     return RequestError(ErrorKind.PARTITION_OFFLINE, f"the message cannot be read: {failure}")
 
 
 def subscription_gone() -> RequestError:
-    """The subscription was deleted, or has not been started."""
+    """Return the error for a subscription that was deleted, or not started."""
     return RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, "the subscription does not exist")

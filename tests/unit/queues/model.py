@@ -1,4 +1,4 @@
-"""What a subscription should be doing, as a plain dict of messages: the measure of the machine in a property test."""
+"""A subscription modelled as a plain dict of messages, for comparison with the machine in a property test."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +14,14 @@ from conveyor.queues.subscription.subscription_progress import Progress
 
 COPY_LOGS = [CopyLog(UUID(int=1), 0), CopyLog(UUID(int=1), 1), CopyLog(UUID(int=2), 0)]
 Hard = tuple[bool, bool, bool, bool, bool, int, int, Copy | None]
-"""Of one message: is it cancelled, settled, a dead letter, on its way there, a dead letter to be delivered again; how
-often it was delivered in vain; when it is due again; where its copy lies."""
+"""The hard state of one message: whether it is cancelled, settled, a dead letter, dead-lettering, to be redelivered
+from the dead letters; its failed deliveries; its next due time; the position of its copy.
+"""
 
 
 @dataclass(slots=True)
 class Known:
-    """One message: what it asks for, and what became of it. wanted: what the filter says, `yes`, `no` or `fail`."""
+    """One message: its attributes and its state. wanted: the filter's result, `yes`, `no` or `fail`."""
 
     offset: int
     key: bytes | None
@@ -74,16 +75,16 @@ class QueueModel:
 
     @property
     def leased(self) -> list[Known]:
-        return [each for each in self if each.lease is not None]
+        return [message for message in self if message.lease is not None]
 
     def copy(self) -> "dict[int, Known]":
-        return {offset: replace(each) for offset, each in self.messages.items()}
+        return {offset: replace(message) for offset, message in self.messages.items()}
 
     def hard(self) -> dict[int, Hard]:
-        return {each.offset: each.hard for each in self}
+        return {message.offset: message.hard for message in self}
 
     def lease_refused(self, target: Target) -> ErrorKind | None:
-        """Why a lease cannot be touched, if it cannot."""
+        """Return why a lease cannot be changed; None if it can be."""
         if target.lease is None and self.policy.delivery == "exactly_once":
             return ErrorKind.INVALID_ACK_ID
         known = self.messages.get(target.offset)
@@ -95,7 +96,7 @@ class QueueModel:
         return None
 
     def acknowledge(self, targets: Sequence[Target]) -> list[ErrorKind | None]:
-        results = [self._acknowledgement_refused(each) for each in targets]
+        results = [self._acknowledgement_refused(target) for target in targets]
         for target, refused in zip(targets, results, strict=True):
             known = self.messages.get(target.offset)
             if refused is None and known is not None and not known.settled:
@@ -118,10 +119,10 @@ class QueueModel:
         return None if self.remembered.get(target.offset) == target.lease else ErrorKind.LEASE_LOST
 
     def held(self, targets: Sequence[Target]) -> tuple[list[ErrorKind | None], list[Known]]:
-        """What is answered for each, and the messages whose leases hold."""
-        results = [self.lease_refused(each) for each in targets]
-        offsets = {each.offset for each, refused in zip(targets, results, strict=True) if refused is None}
-        return results, [self.messages[each] for each in sorted(offsets)]
+        """Return the answer for each target, and the messages with valid leases."""
+        results = [self.lease_refused(target) for target in targets]
+        offsets = {target.offset for target, refused in zip(targets, results, strict=True) if refused is None}
+        return results, [self.messages[offset] for offset in sorted(offsets)]
 
     def fail(self, known: Known, now_ms: int, delay_ms: int | None) -> None:
         assert known.lease is not None
@@ -141,31 +142,31 @@ class QueueModel:
         known.lease, known.dead_lettering = None, True
 
     def pass_time(self, before_ms: int, now_ms: int) -> None:
-        for each in self.leased:
-            assert each.lease is not None
-            if each.lease.ends_ms <= now_ms:
-                self.fail(each, max(each.lease.ends_ms, before_ms), 0)
+        for message in self.leased:
+            assert message.lease is not None
+            if message.lease.ends_ms <= now_ms:
+                self.fail(message, max(message.lease.ends_ms, before_ms), 0)
 
     def seek(self, offset: int) -> int:
-        """Returns how many it settles."""
-        unsettled = sum(not each.settled for each in self if each.offset < offset)
-        for each in self:
-            dead = each.dead
-            each.settle()
-            if each.offset < offset:
-                each.dead = dead
+        """Seek. Returns the number of messages that this settles."""
+        unsettled = sum(not message.settled for message in self if message.offset < offset)
+        for message in self:
+            dead = message.dead
+            message.settle()
+            if message.offset < offset:
+                message.dead = dead
             else:
-                each.dead, each.settled = False, each.cancelled
+                message.dead, message.settled = False, message.cancelled
         self.forget_leases()
         return unsettled
 
     def forget_leases(self) -> None:
-        """Soft state is lost: leases, and who came back when."""
-        for each in self:
-            each.lease, each.came_back = None, False
+        """Lose the soft state: leases, and the order of returned messages."""
+        for message in self:
+            message.lease, message.came_back = None, False
 
     def has_settled_rightly(self, known: Known, now_ms: int) -> bool:
-        """Whether looking for messages may have settled this one: it has expired, or nobody wants it."""
+        """Return whether a search may have settled this message: it has expired, or the filter rejects it."""
         if known.is_expired(now_ms) and self.policy.on_expiry == "drop":
             return True
         return self._is_filtered(known, "skip")
@@ -178,7 +179,7 @@ class QueueModel:
         return known.is_expired(now_ms) and not self._is_filtered(known, "skip")
 
     def may_lease(self, known: Known, now_ms: int) -> bool:
-        """Whether a message may be handed out, its key and its place in the order aside."""
+        """Return whether a message may be leased, apart from key order and delivery order."""
         is_free = known.is_open and known.lease is None and known.is_due(now_ms) and not known.is_expired(now_ms)
         return is_free and not self._is_filtered(known, "skip") and not self._is_filtered(known, "dead_letter")
 
@@ -188,17 +189,19 @@ class QueueModel:
         return known.wanted == "no" or self.policy.on_filter_error == on_error
 
     def is_first_of_key(self, known: Known) -> bool:
-        """With key order: whether no other of its key is before it. One that came back may stand behind a later one."""
+        """Return whether a message is the first of its key. A returned message may be behind a later one."""
         if self.policy.ordering != "key" or known.key is None:
             return True
-        others = [each for each in self if each.key == known.key and each.is_open and each is not known]
-        if any(each.lease is not None for each in others):
+        others = [other for other in self if other.key == known.key and other.is_open and other is not known]
+        if any(other.lease is not None for other in others):
             return False
-        return any(each.came_back for each in (known, *others)) or all(each.offset > known.offset for each in others)
+        return any(message.came_back for message in (known, *others)) or all(
+            message.offset > known.offset for message in others
+        )
 
 
 def hard_of(machine: QueueMachine, progress: Progress, offset: int) -> Hard:
-    """The same of the machine's state."""
+    """Return the hard state of a message in the machine."""
     attempt = progress.attempts.get(offset)
     is_dead_lettering = attempt is not None and attempt.dead_letter_reason is not None
     return (
@@ -214,12 +217,12 @@ def hard_of(machine: QueueMachine, progress: Progress, offset: int) -> Hard:
 
 
 def copy_of(progress: Progress, offset: int) -> Copy | None:
-    """Where the copy of a dead letter lies."""
-    found = [each for each in progress.copies.ranges() if each.start <= offset < each.end]
+    """Return the position of a dead letter's copy."""
+    found = [copied for copied in progress.copies.ranges() if copied.start <= offset < copied.end]
     assert len(found) < 2
     return Copy(found[0].log, found[0].copy_offset + offset - found[0].start) if found else None
 
 
 def kinds(results: object) -> list[ErrorKind | None]:
     assert isinstance(results, tuple)
-    return [each.kind if isinstance(each, RequestError) else None for each in results]
+    return [result.kind if isinstance(result, RequestError) else None for result in results]

@@ -1,4 +1,4 @@
-"""A topic's partition as a queue, in memory: what a broker does around a machine, one step after the other."""
+"""A topic's partition as a queue in memory: the work of a broker around a machine, one step at a time."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -50,7 +50,7 @@ VISIBILITY_MS = 30_000
 
 
 def subscription(identity: UUID = SUBSCRIPTION, **document: object) -> Subscription:
-    """One with this policy."""
+    """Return a subscription with this policy."""
     policy = policy_from_document(TOPIC, document, default_policy(TOPIC, 100_000))
     return Subscription(
         id=identity,
@@ -68,7 +68,7 @@ def header(name: str, value: object) -> Header:
 
 
 class DecidedMachine(QueueMachine):
-    """Keeps what it has decided last, before anybody may be told."""
+    """Stores its last decision before any reply is sent."""
 
     decided: object = None
 
@@ -79,7 +79,7 @@ class DecidedMachine(QueueMachine):
 
 
 class Stage:
-    """See the module's docstring. Nothing is written or flushed but by `settle`, which `ask` calls."""
+    """See the module's docstring. Only `settle`, which `ask` calls, writes and flushes."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class Stage:
         self._incarnation = 0
         self._open()
         self.know(*subscriptions)
-        for each in subscriptions if begun else ():
-            self.ask(SeekSubscription(subscription=each.id, offset=0))
+        for new in subscriptions if begun else ():
+            self.ask(SeekSubscription(subscription=new.id, offset=0))
 
     @property
     def now_ms(self) -> int:
@@ -114,18 +114,18 @@ class Stage:
         return found
 
     def know(self, *subscriptions: Subscription) -> None:
-        """From now on there are these, with these policies."""
+        """Replace the existing subscriptions and their policies."""
         gone = self.subscriptions
-        self.subscriptions = {each.id: each for each in subscriptions}
-        for each in gone.keys() - self.subscriptions.keys():
-            self.ask(ForgetSubscription(subscription=each))
+        self.subscriptions = {new.id: new for new in subscriptions}
+        for identity in gone.keys() - self.subscriptions.keys():
+            self.ask(ForgetSubscription(subscription=identity))
         for subscription in subscriptions:
             self.ask(PutSubscription(subscription=subscription))
 
     def publish(
         self, *records: tuple[bytes | None, bytes | None, Sequence[Header]], codec: int = compression.NONE
     ) -> None:
-        """One batch of (key, value, headers), durable."""
+        """Append one durable batch of (key, value, headers)."""
         batch = encode_batch([(self.now_ms, *record) for record in records], codec=codec)
         self.messages.append(own_batch(batch), self.now_ms)
         self.settle()
@@ -134,7 +134,7 @@ class Stage:
         self.publish(*[(None, b"%d" % number, ()) for number in range(count)])
 
     def submit(self, command: QueueCommand[object], respond: Respond = lambda _: None) -> object:
-        """Returns what is decided; `respond` is told when it is safe."""
+        """Submit a command. Returns the decision; `respond` is called once it is durable."""
         try:
             self.runner.submit(command, respond)
         except StillPacked as packed:
@@ -144,7 +144,6 @@ class Stage:
         return self.machine.decided
 
     def ask(self, command: QueueCommand[Answer]) -> Answer:
-        """The reply."""
         replies: list[Answer] = []
         self.submit(command, replies.append)
         self.settle()
@@ -168,7 +167,7 @@ class Stage:
         return self.ask(command).messages
 
     def lease_offsets(self, count: int = 1000, visibility_ms: int = VISIBILITY_MS) -> list[int]:
-        return [each.message.offset for each in self.lease(count, visibility_ms)]
+        return [leased.message.offset for leased in self.lease(count, visibility_ms)]
 
     def ack(self, *targets: Target) -> Settled:
         return self.ask(Acknowledge(subscription=SUBSCRIPTION, targets=targets))
@@ -180,7 +179,7 @@ class Stage:
         return count_messages(self.queue, self.source, self.messages.high_watermark)
 
     def settle(self) -> None:
-        """Write and flush everything, and look through what is new."""
+        """Write and flush everything, and scan the new records."""
         for partition in (self.messages, self.state):
             partition.write()
             job = partition.begin_flush()
@@ -199,19 +198,19 @@ class Stage:
         self.advance()
 
     def snapshot(self) -> None:
-        """Write the whole state anew, and let go of what is before it."""
+        """Write a snapshot of the state, and delete the records before it."""
         offset = self.runner.append_snapshot(self.machine.snapshot())
         assert offset is not None
         self.settle()
         delete_records(self.state, offset).run()
 
     def let_go_below(self, offset: int) -> None:
-        """What retention does."""
+        """Delete the records below an offset, as retention does."""
         delete_records(self.messages, offset).run()
         self.advance()
 
     def restart(self) -> None:
-        """Stop in order, and start again."""
+        """Stop cleanly, and start again."""
         self.runner.stop()
         self.settle()
         for partition in (self.messages, self.state):
@@ -219,7 +218,7 @@ class Stage:
         self._load()
 
     def crash(self, seed: int = 0) -> None:
-        """Cut the power, and start again: of what was not flushed, some may be there."""
+        """Lose the power and start again: some unflushed data may survive."""
         self.runner.stop()
         self.disk = self.disk.power_cut(Random(seed))
         self._load()
@@ -250,7 +249,7 @@ class Stage:
 
 
 def target(leased: LeasedMessage) -> Target:
-    """The lease itself, as an ack id names it."""
+    """Return the target that an ack id identifies."""
     return Target(leased.message.offset, (leased.incarnation, leased.number))
 
 

@@ -1,4 +1,4 @@
-"""The wall clock is set by an hour: leases and backoffs last as long as before, times of day stay times of day."""
+"""The wall clock is set by an hour: leases and backoffs keep their duration, times of day follow the clock."""
 
 import pytest
 
@@ -11,7 +11,7 @@ by_an_hour = pytest.mark.parametrize("by_s", [3600, -3600])
 
 
 def targets(stage: Stage, count: int = 1) -> list[Target]:
-    return [Target(each.message.offset, (each.incarnation, each.number)) for each in stage.lease(count)]
+    return [Target(leased.message.offset, (leased.incarnation, leased.number)) for leased in stage.lease(count)]
 
 
 @by_an_hour

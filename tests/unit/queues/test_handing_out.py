@@ -1,4 +1,4 @@
-"""Which message comes next, and which does not come at all."""
+"""Delivery order, and messages that are not delivered at all."""
 
 from uuid import UUID
 
@@ -34,7 +34,7 @@ def keyed(stage: Stage, *keys: bytes | None, headers: list[Header] | None = None
 
 
 def dead_letter(stage: Stage, *offsets: int) -> None:
-    """Reject what is leased and move it to the dead letters."""
+    """Reject leased messages, and move them to the dead letters."""
     stage.ask(Reject(subscription=SUBSCRIPTION, targets=tuple(map(Target, offsets)), reason="bad"))
     stage.ask(MoveToDeadLetters(subscription=SUBSCRIPTION, offsets=offsets))
 
@@ -44,14 +44,14 @@ def redeliver(stage: Stage, *offsets: int) -> object:
 
 
 def states(stage: Stage) -> list[str]:
-    return [each.state.state for each in peek(stage.queue, stage.source, 1_000, 1_000, stage.now_ms)]
+    return [peeked.state.state for peeked in peek(stage.queue, stage.source, 1_000, 1_000, stage.now_ms)]
 
 
 def test_next_of_a_key_comes_when_the_last_is_settled() -> None:
     stage = Stage(subscription(ordering="key"))
     keyed(stage, b"a", b"a", b"b", None)
     first = stage.lease(10)
-    assert [each.message.offset for each in first] == [0, 2, 3]
+    assert [peeked.message.offset for peeked in first] == [0, 2, 3]
     assert states(stage) == ["leased", "waiting", "leased", "leased"]
     stage.nack(target(first[0]), delay_ms=500)
     assert stage.lease_offsets() == []
@@ -124,7 +124,7 @@ def test_what_has_no_age_is_not_taken_for_the_oldest() -> None:
     stage.publish((None, b"low", [header("priority", 0)]))
     stage.ask(Release(subscription=SUBSCRIPTION, targets=(target(stage.lease()[0]),)))
     stage.publish((None, b"high", [header("priority", 9)]))
-    assert [each.message.value for each in stage.lease()] == [b"high"]
+    assert [leased.message.value for leased in stage.lease()] == [b"high"]
 
 
 def test_log_keeps_what_is_on_its_way_to_the_dead_letters() -> None:
@@ -167,9 +167,9 @@ def test_other_order_takes_hold_at_once() -> None:
 def test_other_policy_leaves_leases_as_they_are() -> None:
     stage = Stage(subscription())
     stage.publish_plain(1)
-    mine = target(stage.lease()[0])
+    lease = target(stage.lease()[0])
     stage.know(subscription(max_deliveries=1, visibility_timeout_ms=5, dead_letter_topic="other"))
-    assert kinds(stage.nack(mine)) == [None]
+    assert kinds(stage.nack(lease)) == [None]
     assert len(stage.machine.dead_lettering(SUBSCRIPTION, 10)) == 1
 
 
@@ -231,7 +231,7 @@ def test_dead_letter_comes_again_however_old_it_is() -> None:
     redeliver(stage, 0)
     stage.snapshot()
     stage.restart()
-    assert [each.delivery_count for each in stage.lease()] == [1]
+    assert [leased.delivery_count for leased in stage.lease()] == [1]
     stage.nack(Target(0))
     assert stage.lease_offsets() == [0]
 
@@ -273,7 +273,7 @@ def test_cancelled_message_is_seen_by_nobody(ordering: str) -> None:
     stage.crash()
     stage.pass_time(1_000)
     assert stage.lease_offsets() == [1]
-    assert [each.message.offset for each in stage.lease(10, identity=OTHER)] == [1]
+    assert [leased.message.offset for leased in stage.lease(10, identity=OTHER)] == [1]
     assert (stage.counts().withheld, stage.counts().in_flight) == (0, 1)
 
 
@@ -281,7 +281,7 @@ def test_cancelled_message_is_no_dead_letter() -> None:
     stage = Stage(subscription(ordering="key", filter='headers["x"] == "1"', on_filter_error="dead_letter"))
     stage.publish((None, b"", DELAYED))
     stage.lease()
-    assert [each.id for each in stage.machine.with_dead_lettering()] == [SUBSCRIPTION]
+    assert [waiting.id for waiting in stage.machine.with_dead_lettering()] == [SUBSCRIPTION]
     stage.ask(Cancel(offset=0))
     assert stage.machine.with_dead_lettering() == []
 
@@ -289,8 +289,8 @@ def test_cancelled_message_is_no_dead_letter() -> None:
 def test_message_that_is_due_cannot_be_cancelled() -> None:
     stage = Stage(subscription())
     stage.publish_plain(1)
-    found = [stage.ask(Cancel(offset=each)) for each in (0, 1)]
-    assert kinds(tuple(found)) == [ErrorKind.MESSAGE_NOT_DELAYED, ErrorKind.UNKNOWN_MESSAGE]
+    replies = [stage.ask(Cancel(offset=offset)) for offset in (0, 1)]
+    assert kinds(tuple(replies)) == [ErrorKind.MESSAGE_NOT_DELAYED, ErrorKind.UNKNOWN_MESSAGE]
 
 
 def test_message_for_one_subscription_is_settled_for_the_others() -> None:
@@ -316,7 +316,7 @@ def test_message_on_which_the_filter_fails_goes_where_the_policy_says(
 
 SLOW_FILTER = "payload.l.exists(x, x == 2)"
 SLOW_VALUE = b'{"l":[%b1]}' % (b"1," * 5_000)
-"""By its price the filter takes some milliseconds for it."""
+"""The filter's estimated cost for this value is some milliseconds."""
 
 
 def test_lease_ends_where_the_filter_has_cost_enough_for_one_tick() -> None:
@@ -342,7 +342,7 @@ def test_failing_filter_is_one_line(expression: str, caplog: pytest.LogCaptureFi
     stage = Stage(subscription(filter=expression, on_filter_error="skip"))
     stage.publish(*[(None, b'{"n":1}', ())] * 100)
     assert stage.lease_offsets() == []
-    assert [each.name for each in caplog.records] == ["conveyor.queues.delivery.subscription_queue"]
+    assert [record.name for record in caplog.records] == ["conveyor.queues.delivery.subscription_queue"]
     assert stage.probes[SUBSCRIPTION].filter_errors == 100
 
 

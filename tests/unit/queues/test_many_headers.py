@@ -1,4 +1,4 @@
-"""Records with very many headers: a few bytes on the wire, a long time to decode and to show."""
+"""Records with very many headers: small on the wire, and slow to decode and show."""
 
 from conveyor.log.record_source import SMALL_BYTES
 from conveyor.records.message import Message

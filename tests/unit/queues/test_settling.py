@@ -1,4 +1,4 @@
-"""Acknowledged, given back, refused: what each lease may do, and what is told when."""
+"""Settlement: the effect of each lease on acks, nacks and rejects, and when they are answered."""
 
 from collections.abc import Callable
 from functools import partial
@@ -42,21 +42,21 @@ def extend(stage: Stage, at: Target, visibility_ms: int) -> list[ErrorKind | Non
 
 def test_acknowledgement_is_told_when_it_is_safe() -> None:
     stage = stage_with()
-    mine = target(stage.lease()[0])
-    told: list[object] = []
-    stage.submit(acknowledge(mine), told.append)
-    assert told == []
+    lease = target(stage.lease()[0])
+    replies: list[object] = []
+    stage.submit(acknowledge(lease), replies.append)
+    assert replies == []
     stage.settle()
-    assert told == [(None,)]
+    assert replies == [(None,)]
 
 
 def test_second_acknowledgement_is_not_told_before_the_first_is_safe() -> None:
     stage = stage_with()
-    mine = target(stage.lease()[0])
-    told: list[object] = []
-    stage.submit(acknowledge(mine))
-    stage.submit(acknowledge(mine), told.append)
-    assert told == []
+    lease = target(stage.lease()[0])
+    replies: list[object] = []
+    stage.submit(acknowledge(lease))
+    stage.submit(acknowledge(lease), replies.append)
+    assert replies == []
 
 
 def test_lease_is_told_at_once_unless_keys_are_ordered() -> None:
@@ -64,9 +64,9 @@ def test_lease_is_told_at_once_unless_keys_are_ordered() -> None:
     for ordering, is_told in (("none", True), ("key", False)):
         stage = stage_with(2, ordering=ordering)
         stage.submit(acknowledge(target(stage.lease()[0])))
-        told: list[object] = []
-        stage.submit(command, told.append)
-        assert bool(told) is is_told
+        replies: list[object] = []
+        stage.submit(command, replies.append)
+        assert bool(replies) is is_told
 
 
 def test_stale_lease_is_refused() -> None:
@@ -141,20 +141,20 @@ def test_at_least_once_takes_any_acknowledgement_of_what_is_settled() -> None:
 
 def test_at_most_once_is_settled_when_leased() -> None:
     stage = stage_with(1, delivery="at_most_once")
-    mine = target(stage.lease()[0])
+    lease = target(stage.lease()[0])
     assert stage.counts().unsettled == 0
-    assert kinds(stage.ack(mine)) == [None]
-    assert kinds(stage.nack(mine)) == [LOST]
-    assert extend(stage, mine, 5) == [LOST]
+    assert kinds(stage.ack(lease)) == [None]
+    assert kinds(stage.nack(lease)) == [LOST]
+    assert extend(stage, lease, 5) == [LOST]
     stage.crash()
     assert stage.lease_offsets() == []
 
 
 def test_message_named_twice_is_given_back_once() -> None:
     stage = stage_with()
-    mine = target(stage.lease()[0])
-    stale = Target(0, (mine.lease[0], 99) if mine.lease else None)
-    assert kinds(stage.nack(mine, Target(0), stale)) == [None, None, LOST]
+    lease = target(stage.lease()[0])
+    stale = Target(0, (lease.lease[0], 99) if lease.lease else None)
+    assert kinds(stage.nack(lease, Target(0), stale)) == [None, None, LOST]
     assert stage.lease()[0].delivery_count == 2
     assert stage.lease_offsets() == []
 
@@ -191,8 +191,8 @@ def test_rejected_message_is_dead_lettered_at_once_and_stays_so_after_a_crash() 
 
 def test_extended_lease_ends_later() -> None:
     stage = stage_with()
-    mine = target(stage.lease(visibility_ms=100)[0])
-    assert extend(stage, mine, 1_000) == [None]
+    lease = target(stage.lease(visibility_ms=100)[0])
+    assert extend(stage, lease, 1_000) == [None]
     stage.pass_time(999)
     assert stage.counts().in_flight == 1
     stage.pass_time(1)
@@ -208,9 +208,9 @@ def test_lease_for_no_time_ends_at_once() -> None:
 
 def test_released_message_counts_no_delivery() -> None:
     stage = stage_with(2)
-    mine = target(stage.lease()[0])
-    stage.ask(Release(subscription=SUBSCRIPTION, targets=(mine, Target(0, (9, 9)))))
-    assert [(each.message.offset, each.delivery_count) for each in stage.lease(2)] == [(0, 1), (1, 1)]
+    lease = target(stage.lease()[0])
+    stage.ask(Release(subscription=SUBSCRIPTION, targets=(lease, Target(0, (9, 9)))))
+    assert [(leased.message.offset, leased.delivery_count) for leased in stage.lease(2)] == [(0, 1), (1, 1)]
 
 
 def test_many_leases_end_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def test_many_leases_end_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> No
 def test_ack_that_is_forgotten_is_refused_when_it_is_repeated() -> None:
     stage = Stage(subscription(delivery="exactly_once"), acks=MemoryBudget(10))
     stage.publish_plain(20)
-    leases = [target(each) for each in stage.lease(20)]
+    leases = [target(leased) for leased in stage.lease(20)]
     stage.ack(*leases)
     assert kinds(stage.ack(leases[9], leases[10], leases[-1])) == [LOST, None, None]
     assert stage.lease_offsets() == []
@@ -239,7 +239,7 @@ def test_queues_share_what_is_remembered_and_the_busiest_forgets() -> None:
     kept: list[Target] = []
     for stage, count in ((quiet, 10), (busy, 500)):
         stage.publish_plain(count)
-        kept += [target(each) for each in stage.lease(count)]
+        kept += [target(leased) for leased in stage.lease(count)]
         stage.ack(*kept[-count:])
     assert budget.total == 100
     assert kinds(quiet.ack(*kept[:10])) == [None] * 10
@@ -257,7 +257,7 @@ def test_queues_share_what_is_remembered_and_the_busiest_forgets() -> None:
 )
 def test_queue_that_goes_gives_its_share_back(end: Callable[[Stage], None]) -> None:
     stage = stage_with(5, delivery="exactly_once")
-    stage.ack(*[target(each) for each in stage.lease(5)])
+    stage.ack(*[target(leased) for leased in stage.lease(5)])
     assert stage.acks.total == 5
     end(stage)
     assert stage.acks.total == 0
@@ -273,7 +273,7 @@ def test_queue_that_goes_gives_its_share_back(end: Callable[[Stage], None]) -> N
     ],
 )
 def test_exactly_once_takes_no_message_id_for_a_lease(verb: Callable[..., QueueCommand[object]]) -> None:
-    """Another worker's lease would be settled by it."""
+    """It would settle another worker's lease."""
     stage = stage_with(3, delivery="exactly_once")
     settled, leased = stage.lease(2)
     stage.ack(target(settled))
@@ -284,9 +284,9 @@ def test_exactly_once_takes_no_message_id_for_a_lease(verb: Callable[..., QueueC
 
 def test_ends_of_extended_leases_are_forgotten() -> None:
     stage = stage_with()
-    mine = target(stage.lease()[0])
+    lease = target(stage.lease()[0])
     for number in range(3_000):
-        stage.submit(Extend(subscription=SUBSCRIPTION, targets=(mine,), visibility_ms=1_000 + number))
+        stage.submit(Extend(subscription=SUBSCRIPTION, targets=(lease,), visibility_ms=1_000 + number))
     assert len(stage.queue.deliveries._lease_ends) < 2_000
 
 

@@ -1,4 +1,4 @@
-"""Headers that ask for what makes no sense: ignored, counted, and the first one told."""
+"""Invalid headers are ignored and counted, and the first one is logged."""
 
 import pytest
 
@@ -12,8 +12,10 @@ def test_unreadable_headers_are_counted_and_the_first_is_logged(caplog: pytest.L
     stage.publish((None, b"c", [header("ttl-ms", "x" * 1000)]), (None, b"d", [header("delay-ms", "0s")]))
     assert stage.lease_offsets() == [0, 1, 2, 3]
     assert stage.probes[SUBSCRIPTION].unreadable_headers == 3
-    (told,) = [each.getMessage() for each in caplog.records]
-    assert told.startswith("header ignored topic=t subscription=s7 partition=0 offset=1: conveyor-delay-ms is 'soon'")
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith(
+        "header ignored topic=t subscription=s7 partition=0 offset=1: conveyor-delay-ms is 'soon'"
+    )
 
 
 def test_unreadable_header_is_counted_once_though_its_message_comes_again() -> None:

@@ -142,7 +142,7 @@ class Deliveries:
             self.available.push_range(start, end, run.priority, run.since_ms, run.group)
 
     def retry(self, offset: int, attempt: Attempt, priority: int, group: str, now_ms: int) -> None:
-        """Put a failed message where its attempt says: dead-lettering, withheld or available."""
+        """Put a failed message into the place that its attempt determines: dead-lettering, withheld or available."""
         if attempt.dead_letter_reason is not None:
             self.dead_lettering[offset] = attempt
         elif attempt.due_ms > now_ms:
@@ -238,7 +238,7 @@ class Deliveries:
         return None
 
     def clock_set(self, by_ms: int) -> None:
-        """The wall clock was set by this much: shift the ends of leases and backoffs, here and in `progress`."""
+        """Shift the ends of leases and backoffs by `by_ms`, here and in `progress`, because the wall clock was set."""
         for offset, lease in self.leases.items():
             self.leases[offset] = lease._replace(ends_ms=lease.ends_ms + by_ms)
         self._lease_ends = [lease.ends_ms << _OFFSET_BITS | offset for offset, lease in self.leases.items()]

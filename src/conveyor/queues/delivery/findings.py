@@ -25,7 +25,9 @@ class Findings:
         self._filter_began_ns = 0.0 if message_filter is None else message_filter.spent_ns
 
     def has_budget(self, max_bytes: float = inf) -> bool:
-        """Whether the reply has room for more messages and the filter has not used up its time for one loop tick."""
+        """Return whether the reply has room for more messages and the filter has not used up its time for one loop
+        tick.
+        """
         is_slow = self._filter is not None and self._filter.spent_ns - self._filter_began_ns >= MAX_COST_NS
         return self.bytes < max_bytes and not is_slow
 

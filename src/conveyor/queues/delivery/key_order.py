@@ -16,7 +16,7 @@ class _Line:
 
 
 class KeyOrder:
-    """Which message of each key is deliverable. Messages without a key are not ordered."""
+    """Decides which message of each key is deliverable. Messages without a key are not ordered."""
 
     def __init__(self) -> None:
         self._lines: dict[bytes, _Line] = {}
@@ -25,7 +25,7 @@ class KeyOrder:
         """Messages that wait behind another message of their key."""
 
     def admit(self, offset: int, key: bytes | None) -> bool:
-        """Whether a message is deliverable now. If not, it waits until `settled` returns it."""
+        """Return whether a message is deliverable now. If not, it waits until `settled` returns it."""
         if key is None:
             return True
         line = self._lines.get(key)
@@ -40,7 +40,7 @@ class KeyOrder:
         return False
 
     def is_behind(self, offset: int, key: bytes | None) -> bool:
-        """Whether another message of the key comes first."""
+        """Return whether another message of the key comes first."""
         line = None if key is None else self._lines.get(key)
         return line is not None and line.first != offset
 

@@ -1,4 +1,4 @@
-"""Which lease acknowledged which message, for one queue with exactly-once delivery.
+"""The leases that acknowledged messages, for one queue with exactly-once delivery.
 
 A client that lost the response to an ack repeats the ack, and the repetition succeeds. All queues of a broker share one
 budget. When an ack has been dropped from memory, its repetition is refused, although the message stays settled.

@@ -118,20 +118,20 @@ class Queue:
         """Lease the next messages. Raises StorageFailure; StillPacked if the next batch has to be decompressed off
         the loop first.
         """
-        found = Findings(self._filter)
+        findings = Findings(self._filter)
         room = self._policy.max_in_flight - len(self.deliveries.leases)
         wanted = 0 if self._policy.paused else min(command.count, room)
         examined = 0
-        while len(found.leased) < wanted and examined < _EXAMINED_AT_ONCE and found.has_budget(command.max_bytes):
-            limit = 1 if self.deliveries.keys is not None else wanted - len(found.leased)
+        while len(findings.leased) < wanted and examined < _EXAMINED_AT_ONCE and findings.has_budget(command.max_bytes):
+            limit = 1 if self.deliveries.keys is not None else wanted - len(findings.leased)
             popped = None if self._must_wait else self.deliveries.available.pop(now_ms, command.lowest_priority, limit)
             if popped is None:
                 break
             examined += popped.end - popped.start
-            if not self._examine_all(popped, command, now_ms, found):
+            if not self._examine_all(popped, command, now_ms, findings):
                 break
-        self._probe.leased += len(found.leased)
-        return LeasedMessages(tuple(found.leased)), self._records_of(found)
+        self._probe.leased += len(findings.leased)
+        return LeasedMessages(tuple(findings.leased)), self._records_of(findings)
 
     def acknowledge(self, targets: Sequence[Target]) -> tuple[Settled, list[LogRecord]]:
         """Settle messages as done. A repeated ack succeeds; with exactly-once delivery, only by the same lease."""
@@ -203,7 +203,7 @@ class Queue:
             self._release_next_of_key(offset)
 
     def wants(self, message: Message) -> bool:
-        """Whether the message passes the filter."""
+        """Return whether the message passes the filter."""
         try:
             return self._filter is None or self._filter.matches(message)
         except FilterFailure:
@@ -220,9 +220,9 @@ class Queue:
 
     def _expire_overdue(self, now_ms: int) -> list[LogRecord]:
         """Expire messages past their time to live, even if no consumer leases."""
-        found = Findings(self._filter)
+        findings = Findings(self._filter)
         overdue = self.deliveries.pop_overdue(now_ms, _OVERDUE_AT_ONCE)
-        while found.has_budget() and (offset := next(overdue, None)) is not None:
+        while findings.has_budget() and (offset := next(overdue, None)) is not None:
             if self.progress.is_settled(offset) or offset in self.deliveries.dead_lettering:
                 continue
             if self.fault is not None:  # Without a valid filter the message stays unsettled.
@@ -232,11 +232,11 @@ class Queue:
             except StorageFailure:  # A lease of the message reports the failure.
                 continue
             if message is None:
-                found.settled.append(offset)
-            elif self._is_wanted(message, read_attributes(message.headers, message.timestamp_ms), now_ms, found):
+                findings.settled.append(offset)
+            elif self._is_wanted(message, read_attributes(message.headers, message.timestamp_ms), now_ms, findings):
                 continue
             self._release_next_of_key(offset)
-        return self._records_of(found)
+        return self._records_of(findings)
 
     @property
     def _policy(self) -> Policy:
@@ -264,18 +264,18 @@ class Queue:
                 f"the filter of subscription '{subscription.name}' is not valid: {error.message}; change the filter"
             )
 
-    def _examine_all(self, popped: Popped, command: LeaseMessages, now_ms: int, found: Findings) -> bool:
+    def _examine_all(self, popped: Popped, command: LeaseMessages, now_ms: int, findings: Findings) -> bool:
         """Examine adjacent messages and return the rest to `available`. Returns whether to continue. Raises
         StorageFailure.
         """
         reached = popped.start
         ends_ms = now_ms + command.visibility_ms
         try:
-            while reached < popped.end and found.has_budget(command.max_bytes):
-                self._examine(reached, popped, ends_ms, now_ms, found)
+            while reached < popped.end and findings.has_budget(command.max_bytes):
+                self._examine(reached, popped, ends_ms, now_ms, findings)
                 reached += 1
         except StorageFailure:
-            if not found:
+            if not findings:
                 raise
             return False
         finally:
@@ -283,17 +283,17 @@ class Queue:
                 self.deliveries.available.push(offset, popped.priority, now_ms, popped.group)
         return True
 
-    def _examine(self, offset: int, popped: Popped, ends_ms: int, now_ms: int, found: Findings) -> None:
+    def _examine(self, offset: int, popped: Popped, ends_ms: int, now_ms: int, findings: Findings) -> None:
         if self.progress.is_settled(offset) or offset in self.deliveries.dead_lettering:
             return self._release_next_of_key(offset)
         message = self._source.get(offset, SMALL_BYTES)
         if message is None:
-            found.settled.append(offset)
+            findings.settled.append(offset)
             return self._release_next_of_key(offset)
         attributes = read_attributes(message.headers, message.timestamp_ms) if message.headers else PLAIN
         if attributes.unreadable and offset not in self.progress.attempts:
             self._count_unreadable(message, attributes.unreadable)
-        if (message.headers or self._filter is not None) and not self._is_wanted(message, attributes, now_ms, found):
+        if (message.headers or self._filter is not None) and not self._is_wanted(message, attributes, now_ms, findings):
             return self._release_next_of_key(offset)
         if self.deliveries.keys is not None:
             if not self.deliveries.keys.admit(offset, message.key):
@@ -302,34 +302,34 @@ class Queue:
             due_ms = attributes.due_ms if attempt is None else attempt.due_ms
             if due_ms > now_ms:
                 return self.deliveries.withhold(offset, due_ms, popped.priority)
-        self._lease(message, popped, ends_ms, found)
+        self._lease(message, popped, ends_ms, findings)
 
-    def _is_wanted(self, message: Message, attributes: MessageAttributes, now_ms: int, found: Findings) -> bool:
-        """Whether to deliver a message. If not, `found` gets its settlement."""
+    def _is_wanted(self, message: Message, attributes: MessageAttributes, now_ms: int, findings: Findings) -> bool:
+        """Return whether to deliver a message. If not, `findings` gets its settlement."""
         offset = message.offset
         if not self._is_addressee(message):
-            found.settled.append(offset)
+            findings.settled.append(offset)
             return False
         is_expired = 0 < attributes.expires_ms <= now_ms and offset not in self.progress.restored
         if is_expired and self._policy.on_expiry != "dead_letter":
-            found.expired.append(offset)
+            findings.expired.append(offset)
             return False
-        if not self._passes(message, now_ms, found):
+        if not self._passes(message, now_ms, findings):
             return False
         if is_expired:
-            found.records.append(self._dead_letter(offset, self._deliveries_of(offset), "expired", now_ms))
+            findings.records.append(self._dead_letter(offset, self._deliveries_of(offset), "expired", now_ms))
         return not is_expired
 
-    def _passes(self, message: Message, now_ms: int, found: Findings) -> bool:
-        """Whether a message passes the filter. If not, `found` gets its settlement."""
+    def _passes(self, message: Message, now_ms: int, findings: Findings) -> bool:
+        """Return whether a message passes the filter. If not, `findings` gets its settlement."""
         if self._filter is None or message.offset in self.progress.attempts:
             return True
         try:
             if self._filter.matches(message):
                 return True
         except FilterFailure as failure:
-            return self._filter_failed(message, failure, now_ms, found)
-        found.settled.append(message.offset)
+            return self._filter_failed(message, failure, now_ms, findings)
+        findings.settled.append(message.offset)
         self._probe.filtered += 1
         return False
 
@@ -337,7 +337,7 @@ class Queue:
         addressee = last_header(message.headers, ONLY_FOR)
         return addressee is None or addressee == self._subscription.name.encode()
 
-    def _filter_failed(self, message: Message, failure: FilterFailure, now_ms: int, found: Findings) -> bool:
+    def _filter_failed(self, message: Message, failure: FilterFailure, now_ms: int, findings: Findings) -> bool:
         self._probe.filter_errors += 1
         if not self._has_logged_filter_failure:
             self._has_logged_filter_failure = True
@@ -347,9 +347,9 @@ class Queue:
         if self._policy.on_filter_error == "deliver":
             return True
         if self._policy.on_filter_error == "skip":
-            found.settled.append(message.offset)
+            findings.settled.append(message.offset)
         else:
-            found.records.append(self._dead_letter(message.offset, 0, f"filter failed: {failure}", now_ms))
+            findings.records.append(self._dead_letter(message.offset, 0, f"filter failed: {failure}", now_ms))
         return False
 
     def _count_unreadable(self, message: Message, names: Sequence[str]) -> None:
@@ -365,26 +365,26 @@ class Queue:
             )
         self._probe.unreadable_headers += len(names)
 
-    def _lease(self, message: Message, popped: Popped, ends_ms: int, found: Findings) -> None:
+    def _lease(self, message: Message, popped: Popped, ends_ms: int, findings: Findings) -> None:
         offset, number = message.offset, next(self._numbers)
         delivery_count = self._deliveries_of(offset) + 1
         if self._policy.delivery == "at_most_once":
-            found.settled.append(offset)
+            findings.settled.append(offset)
             self._release_next_of_key(offset)
         else:
             self.deliveries.lease(offset, HeldLease(number, ends_ms, delivery_count, popped.priority, popped.group))
-        found.bytes += message.weight_bytes
-        found.leased.append(LeasedMessage(message, self._incarnation, number, ends_ms, delivery_count))
+        findings.bytes += message.weight_bytes
+        findings.leased.append(LeasedMessage(message, self._incarnation, number, ends_ms, delivery_count))
 
     def _deliveries_of(self, offset: int) -> int:
         attempt = self.progress.attempts.get(offset)
         return 0 if attempt is None else attempt.deliveries
 
-    def _records_of(self, found: Findings) -> list[LogRecord]:
+    def _records_of(self, findings: Findings) -> list[LogRecord]:
         return [
-            *self._settlement_records(Kind.SETTLED, found.settled),
-            *self._settlement_records(Kind.EXPIRED, found.expired),
-            *found.records,
+            *self._settlement_records(Kind.SETTLED, findings.settled),
+            *self._settlement_records(Kind.EXPIRED, findings.expired),
+            *findings.records,
         ]
 
     def _settlement_records(self, kind: Kind, offsets: Iterable[int]) -> list[LogRecord]:

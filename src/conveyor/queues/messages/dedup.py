@@ -76,7 +76,7 @@ class Deduplicated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_ids(content: Unpacked) -> bool:
-    """Whether any record of a batch may have an id."""
+    """Return whether any record of a batch may have an id."""
     return contains(content, _NAME)
 
 
@@ -130,13 +130,13 @@ def ids_of_log(batches: Iterable[StoredBatch], oldest_ms: int) -> tuple[list[Kno
 
     An unreadable batch, which a plain topic may contain, has no ids.
     """
-    known: list[KnownId] = []
+    ids: list[KnownId] = []
     next_offset = 0
     for header, _, content in batches:
         if header.max_timestamp >= oldest_ms:
-            known += _ids_of_batch(content)
+            ids += _ids_of_batch(content)
         next_offset = header.next_offset
-    return known, next_offset
+    return ids, next_offset
 
 
 def _ids_of_batch(batch: bytes) -> list[KnownId]:

@@ -1,4 +1,4 @@
-"""Extracts from a batch what the index of a subscription needs, before any message is leased.
+"""Extracts from a batch the data for a subscription's index, before any message is leased.
 
 Most batches contain only messages without queue headers. One search for the headers' common prefix detects this, and
 the whole batch becomes one run.
@@ -17,7 +17,7 @@ from conveyor.records.message_attributes import DEFAULT_PRIORITY, PREFIX, last_h
 from conveyor.records.record import Header, Record, UnreadableBatch, raw_records, read_record
 
 NO_GROUP = ""
-"""The fairness group of a message that names none."""
+"""The fairness group of a message without one."""
 
 _MARK = PREFIX.encode()
 
@@ -98,13 +98,13 @@ class BatchScan:
             yield from _joined(self._scanned(fair_by))
 
     def _has_parts(self, fair_by: str | None) -> bool:
-        """Whether the batch is too large to scan in one loop tick. Raises as `_is_plain`."""
+        """Return whether the batch is too large to scan in one loop tick. Raises as `_is_plain`."""
         if self.header.attributes & CONTROL or not self.header.records_count or self._is_plain(fair_by):
             return False
         return not self._opened().is_small
 
     def _is_plain(self, fair_by: str | None) -> bool:
-        """Whether no message of the batch has queue headers. Raises UnreadableBatch, StillPacked."""
+        """Return whether no message of the batch has queue headers. Raises UnreadableBatch, StillPacked."""
         if fair_by is not None:
             return False
         if not self.header.attributes & COMPRESSION_MASK:

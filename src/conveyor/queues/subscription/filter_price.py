@@ -142,7 +142,7 @@ def _price_sum(sizes: list[Amount]) -> Priced:
 
 
 def _price_search(node: Node, sizes: list[Amount]) -> Amount:
-    """The cost of `in`: a list is compared element by element, a map is searched by hash."""
+    """Return the cost of `in`, which compares a list element by element, and searches a map by hash."""
     wanted, searched = sizes
     if node.parts[1].kind == "list":
         return min(searched, wanted.times(len(node.parts[1].parts)), key=_order)

@@ -107,9 +107,9 @@ class _Parser:
 
     def _takes(self, mark: str) -> bool:
         """Consume the next token if it is this mark. Returns whether it was."""
-        found = self._token.kind == "mark" and self._token.text == mark
-        self._next += found
-        return found
+        is_taken = self._token.kind == "mark" and self._token.text == mark
+        self._next += is_taken
+        return is_taken
 
     def _expect(self, mark: str) -> None:
         if not self._takes(mark):
@@ -143,9 +143,9 @@ class _Parser:
         """Parse operators of at least a precedence level."""
         node = self._unary()
         chained = 0
-        while (found := self._level()) >= level:
+        while (operator_level := self._level()) >= level:
             token = self._take()
-            following = self._operation(found + 1)
+            following = self._operation(operator_level + 1)
             if node.kind == "operator" and node.name == token.text and token.text in ("||", "&&", "+"):
                 node = node._replace(parts=(*node.parts, following))
                 continue
@@ -215,34 +215,34 @@ class _Parser:
 
     def _list(self, end: str) -> tuple[Node, ...]:
         """Parse expressions up to a closing mark; a comma may follow the last."""
-        found: list[Node] = []
+        items: list[Node] = []
         while not self._takes(end):
-            found.append(self._conditional())
+            items.append(self._conditional())
             if not self._takes(","):
                 self._expect(end)
                 break
-        return tuple(found)
+        return tuple(items)
 
     def _entries(self) -> tuple[Node, ...]:
-        found: list[Node] = []
+        nodes: list[Node] = []
         while not self._takes("}"):
-            found.append(self._conditional())
+            nodes.append(self._conditional())
             self._expect(":")
-            found.append(self._conditional())
+            nodes.append(self._conditional())
             if not self._takes(","):
                 self._expect("}")
                 break
-        return tuple(found)
+        return tuple(nodes)
 
 
 def _tokens(expression: str) -> Iterator[_Token]:
     position = 0
     while position < len(expression):
-        found = _TOKEN.match(expression, position)
-        if found is None:
+        match = _TOKEN.match(expression, position)
+        if match is None:
             refuse(expression, position, f"`{expression[position]}` is not a valid character")
-        kind = found.lastgroup or ""
+        kind = match.lastgroup or ""
         if kind != "space":
-            yield _Token(kind, found.group(), position)
-        position = found.end()
+            yield _Token(kind, match.group(), position)
+        position = match.end()
     yield _Token("end", "", len(expression))

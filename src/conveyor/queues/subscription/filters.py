@@ -1,4 +1,4 @@
-"""Filters: which messages a subscription receives, as an expression in CEL (the Common Expression Language, cel.dev).
+"""Filters: expressions in CEL (the Common Expression Language, cel.dev) that select a subscription's messages.
 
     key           string, "" without a key; invalid UTF-8 is replaced by U+FFFD, here and below
     headers       map of string to string (null where the header is null); the last header of a name
@@ -41,7 +41,7 @@ _SAMPLE = Message("topic", 0, 0, 0, None, None)
 
 
 class FilterFailure(ConveyorError):  # noqa: N818 - named for what it is
-    """A filter gave no boolean for a message. The text says why."""
+    """A filter did not return a boolean for a message. The text states the reason."""
 
 
 class Filter:
@@ -64,8 +64,9 @@ class Filter:
         _try_out(self._checked, self._context(_SAMPLE, None))
 
     def matches(self, message: Message) -> bool:
-        """Whether the message passes. Raises FilterFailure, without an evaluation if that would cost more than
-        MAX_COST_NS.
+        """Return whether the message passes.
+
+        Raises FilterFailure, without an evaluation if that would cost more than MAX_COST_NS.
         """
         payload = self._check_cost(message)
         try:
@@ -163,7 +164,7 @@ _VARIABLES: dict[str, Callable[[Message], object]] = {
     "offset": lambda message: message.offset,
     "priority": lambda message: read_attributes(message.headers, message.timestamp_ms).priority,
 }
-"""How each variable is read; PayloadReader reads the payload."""
+"""By variable, the function that reads it; PayloadReader reads the payload."""
 
 _SCOPE = {
     **dict.fromkeys(("key", "headers", "tag"), MESSAGE),

@@ -47,7 +47,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartPosition:
-    """Where a subscription starts: `earliest`, `latest`, or the first message with at least a `timestamp`."""
+    """The start of a subscription: `earliest`, `latest`, or the first message with at least a `timestamp`."""
 
     kind: str = "latest"
     timestamp_ms: int = -1
@@ -55,7 +55,7 @@ class StartPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How a subscription's messages are delivered, and how failures are handled.
+    """The delivery of a subscription's messages, and the handling of failures.
 
     filter: a CEL expression; messages that do not match count as settled.
     on_filter_error: what to do with a message on which the filter fails.
@@ -111,11 +111,11 @@ def default_policy(topic: str, max_in_flight: int) -> Policy:
 
 def policy_from_document(topic: str, document: Mapping[str, object], base: Policy) -> Policy:
     """Return `base` with the document's fields replaced. Raises RequestError."""
-    known = {policy_field.name for policy_field in fields(Policy)}
+    field_names = {policy_field.name for policy_field in fields(Policy)}
     values: dict[str, Any] = {}
     for name, value in document.items():
-        if name not in known:
-            raise _invalid(f"unknown field '{name}': known are {', '.join(sorted(known))}")
+        if name not in field_names:
+            raise _invalid(f"unknown field '{name}': known are {', '.join(sorted(field_names))}")
         values[name] = _retry(value, base.retry) if name == "retry" else _checked(name, value)
     policy = replace(base, **values)
     if policy.retry.cap_ms < policy.retry.base_ms:
@@ -133,7 +133,7 @@ def policy_document(policy: Policy) -> dict[str, object]:
 
 
 def delivery_order(policy: Policy) -> tuple[object, ...]:
-    """The policy fields that the delivery index depends on."""
+    """Return the policy fields that the delivery index depends on."""
     return policy.ordering, policy.fair_by, policy.priority_ageing_ms
 
 
@@ -144,7 +144,7 @@ def encode_subscription(subscription: Subscription) -> str:
 
 
 def decode_subscription(content: str) -> Subscription:
-    """The subscription in a document that `encode_subscription` has made."""
+    """Decode a document of `encode_subscription`."""
     document = json.loads(content)
     policy = document["policy"]
     return Subscription(
@@ -159,9 +159,9 @@ def decode_subscription(content: str) -> Subscription:
 
 
 def _retry(value: object, base: RetryPolicy) -> RetryPolicy:
-    known = {retry_field.name for retry_field in fields(RetryPolicy)}
-    if not isinstance(value, Mapping) or not value.keys() <= known:
-        raise _invalid(f"retry takes an object of {', '.join(sorted(known))}")
+    field_names = {retry_field.name for retry_field in fields(RetryPolicy)}
+    if not isinstance(value, Mapping) or not value.keys() <= field_names:
+        raise _invalid(f"retry takes an object of {', '.join(sorted(field_names))}")
     values = {name: _checked(name, retry_value) for name, retry_value in value.items()}
     return replace(base, **values)
 

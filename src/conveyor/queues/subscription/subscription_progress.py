@@ -104,12 +104,12 @@ class Progress:
                 yield dead_lettering(subscription, offset, attempt)
 
     def clock_set(self, by_ms: int) -> None:
-        """The wall clock was set by this much: shift the backoffs in memory. The log keeps the recorded times."""
+        """Shift the backoffs in memory by `by_ms`, because the wall clock was set. The log keeps the recorded times."""
         for offset, attempt in self.attempts.items():
             self.attempts[offset] = msgspec.structs.replace(attempt, due_ms=attempt.due_ms + by_ms)
 
     def cut(self, offset: int) -> None:
-        """The log was truncated: forget all state from `offset` on, where new messages will be appended."""
+        """Forget all state from `offset` on: the log was truncated there, and new messages will be appended."""
         for ranges in (self.settled, self.expired, self.restored):
             ranges.remove(offset, BEYOND)
         self._remove_dead(offset, BEYOND)
@@ -117,13 +117,13 @@ class Progress:
         self.start_offset = min(self.start_offset, offset)
 
     def reaches_beyond(self, offset: int) -> bool:
-        """Whether there is state about messages from `offset` on."""
+        """Return whether there is state about messages from `offset` on."""
         ranges = (self.settled, self.expired, self.dead, self.restored)
         has_ranges = any(offsets.count_from(offset) for offsets in ranges)
         return self.start_offset > offset or has_ranges or any(attempted >= offset for attempted in self.attempts)
 
     def forget_below(self, log_start_offset: int) -> None:
-        """The log has deleted everything below. Dead letters remain, because their copies are elsewhere."""
+        """Forget all state below the log start offset, except dead letters, whose copies are elsewhere."""
         self.expired.remove(0, log_start_offset)
 
     def _start(self, offset: int) -> None:
@@ -162,7 +162,7 @@ class Progress:
                 del attempts[offset]
 
     def _remove_dead(self, start: int, end: int) -> None:
-        """Remove dead letters that are dead letters no longer."""
+        """Remove the offsets that are no longer dead letters."""
         self.dead.remove(start, end)
         self.copies.remove(start, end)
 

@@ -1,4 +1,4 @@
-"""The text that names a lease."""
+"""The ack id, which identifies a lease."""
 
 from uuid import UUID
 

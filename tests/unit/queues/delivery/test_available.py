@@ -1,4 +1,4 @@
-"""The order in which messages are handed out, and what it costs to keep it."""
+"""The delivery order of available messages, and its cost."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,7 +114,7 @@ def test_everything_comes_out_once_and_costs_nothing_then(pushed: list[tuple[int
         else:
             available.push_range(2 * offset, 2 * offset + 1, priority, NOW_MS, group)
     assert available.count == len(pushed)
-    assert available.has_returned == any(each[2] for each in pushed)
+    assert available.has_returned == any(push[2] for push in pushed)
     assert sorted(pop_all(available)) == [2 * offset for offset in range(len(pushed))]
     assert (available.count, available.has_returned, available.cost) == (0, False, 0)
     assert available.first_priority(NOW_MS) is None

@@ -1,4 +1,4 @@
-"""The wait before a message is delivered again."""
+"""The delay before a redelivery."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One unsettled message a key."""
+"""Key order: one deliverable message per key."""
 
 from conveyor.queues.delivery.key_order import KeyOrder
 

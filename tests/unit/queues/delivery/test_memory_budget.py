@@ -1,10 +1,10 @@
-"""What holders keep together stays below the limit, at the cost of the largest."""
+"""The total of all holders stays below the limit, at the expense of the largest holder."""
 
 from conveyor.queues.delivery.memory_budget import MemoryBudget
 
 
 class Keeper:
-    """Keeps sizes, and gives up the oldest."""
+    """Holds entries of given sizes, and discards the oldest."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
@@ -33,10 +33,10 @@ def test_holders_of_one_size_share_the_limit() -> None:
     budget = MemoryBudget(90)
     keepers = [Keeper(budget) for _ in range(3)]
     for _ in range(100):
-        for each in keepers:
-            each.keep(1)
+        for keeper in keepers:
+            keeper.keep(1)
     assert budget.total == 90
-    assert all(16 <= len(each.sizes) <= 64 for each in keepers)
+    assert all(16 <= len(keeper.sizes) <= 64 for keeper in keepers)
 
 
 def test_what_is_larger_than_the_limit_is_not_kept() -> None:

@@ -1,4 +1,4 @@
-"""Times are found in their order, whatever became of earlier ones."""
+"""Deadlines become due in their order, including replaced and removed ones."""
 
 from random import Random
 from uuid import UUID
@@ -26,4 +26,4 @@ def test_times_that_change_often_cost_no_memory_and_stay_right() -> None:
         expected[subscription] = time_ms
     assert len(times._heap) < 2_000
     assert times.first_ms() == min(expected.values())
-    assert times.pop_due(1_000_000) == sorted(expected, key=lambda each: expected[each])
+    assert times.pop_due(1_000_000) == sorted(expected, key=lambda subscription: expected[subscription])

@@ -1,4 +1,4 @@
-"""Where copies lie: found by the copies and by the originals, whatever was added and removed."""
+"""The positions of copies, by copy and by original, after any additions and removals."""
 
 from random import Random
 from uuid import UUID
@@ -13,17 +13,17 @@ ORIGINALS, COPIES = 60, 80
 
 def of_originals(copies: DeadCopies, log: CopyLog, start: int, end: int) -> dict[int, int]:
     return {
-        offset: each.copy_offset + offset - each.start
-        for each in copies.of_originals(log, start, end)
-        for offset in range(each.start, each.end)
+        offset: copied.copy_offset + offset - copied.start
+        for copied in copies.of_originals(log, start, end)
+        for offset in range(copied.start, copied.end)
     }
 
 
 def from_copy(copies: DeadCopies, log: CopyLog, start: int, end: int) -> list[tuple[int, int]]:
     return [
-        (copy_offset, each.start + copy_offset - each.copy_offset)
-        for each in copies.from_copy(log, start, end)
-        for copy_offset in range(each.copy_offset, each.copy_end)
+        (copy_offset, copied.start + copy_offset - copied.copy_offset)
+        for copied in copies.from_copy(log, start, end)
+        for copy_offset in range(copied.copy_offset, copied.copy_end)
     ]
 
 
@@ -35,27 +35,31 @@ def test_copies_are_found_both_ways(seed: int) -> None:
         end, copy_offset = start + random.randrange(1, 8), random.randrange(COPIES)
         if random.random() < 0.6:
             added = {offset: Copy(log, copy_offset + offset - start) for offset in range(start, end)}
-            expected = {each: copy for each, copy in expected.items() if copy not in added.values()} | added
+            expected = {original: copy for original, copy in expected.items() if copy not in added.values()} | added
             for copied in copied_ranges(added):
                 copies.add(copied)
         else:
-            expected = {each: copy for each, copy in expected.items() if not start <= each < end}
+            expected = {original: copy for original, copy in expected.items() if not start <= original < end}
             copies.remove(start, end)
-        for each in LOGS:
-            mine = {offset: copy.offset for offset, copy in expected.items() if copy.log == each}
-            near = {offset: copy_offset for offset, copy_offset in mine.items() if start <= offset < end}
-            assert of_originals(copies, each, 0, 1_000) == mine
-            assert of_originals(copies, each, start, end) == near
-            behind = sorted((copy_offset, offset) for offset, copy_offset in mine.items() if 20 <= copy_offset < 70)
-            assert from_copy(copies, each, 20, 70) == behind
+        for copy_log in LOGS:
+            copies_in_log = {offset: copy.offset for offset, copy in expected.items() if copy.log == copy_log}
+            near = {offset: copy_offset for offset, copy_offset in copies_in_log.items() if start <= offset < end}
+            assert of_originals(copies, copy_log, 0, 1_000) == copies_in_log
+            assert of_originals(copies, copy_log, start, end) == near
+            behind = sorted(
+                (copy_offset, offset) for offset, copy_offset in copies_in_log.items() if 20 <= copy_offset < 70
+            )
+            assert from_copy(copies, copy_log, 20, 70) == behind
     copies.remove(0, 1_000)
     assert list(copies.ranges()) == []
 
 
 def test_neighbours_with_neighbouring_copies_are_one_range() -> None:
     log, other = LOGS[:2]
-    found = copied_ranges({5: Copy(log, 8), 4: Copy(log, 7), 3: Copy(other, 6), 7: Copy(log, 10), 8: Copy(log, 12)})
-    assert [(each.log, each.start, each.end, each.copy_offset) for each in found] == [
+    copied_runs = copied_ranges(
+        {5: Copy(log, 8), 4: Copy(log, 7), 3: Copy(other, 6), 7: Copy(log, 10), 8: Copy(log, 12)}
+    )
+    assert [(copied.log, copied.start, copied.end, copied.copy_offset) for copied in copied_runs] == [
         (other, 3, 4, 6),
         (log, 4, 6, 7),
         (log, 7, 8, 10),

@@ -1,4 +1,4 @@
-"""Which records of a batch are known already, and what is left of it."""
+"""Deduplication of a batch: its known records, and the remaining ones."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ WINDOW_MS = 1000
 def batch(
     *ids: bytes | None, codec: int = compression.NONE, producer_id: int = -1, timestamp_ms: int = NOW_MS
 ) -> bytes:
-    records = [(timestamp_ms, None, b"v%d" % number, headers(each)) for number, each in enumerate(ids)]
+    records = [(timestamp_ms, None, b"v%d" % number, headers(dedup_id)) for number, dedup_id in enumerate(ids)]
     sequence = 0 if producer_id >= 0 else -1
     return encode_batch(records, codec=codec, producer_id=producer_id, producer_epoch=sequence, base_sequence=sequence)
 
@@ -28,8 +28,8 @@ def headers(dedup_id: bytes | None) -> tuple[Header, ...]:
 
 def index_of(*ids: bytes, base_offset: int = 100, max_ids: int = 1000) -> DedupIndex:
     index = DedupIndex(max_ids)
-    for each in deduplicated(batch(*ids), index).fresh:
-        index.add(KnownId(each.digest, base_offset + each.offset, each.timestamp_ms), WINDOW_MS)
+    for fresh_id in deduplicated(batch(*ids), index).fresh:
+        index.add(KnownId(fresh_id.digest, base_offset + fresh_id.offset, fresh_id.timestamp_ms), WINDOW_MS)
     return index
 
 
@@ -54,7 +54,7 @@ def test_new_ids_leave_the_batch_as_it_is_and_are_told() -> None:
     content = batch(b"b", None, b"c")
     result = deduplicated(content, index_of(b"a"))
     assert result.content == unpacked_records(content)[1]
-    assert [each.offset for each in result.fresh] == [0, 2]
+    assert [fresh_id.offset for fresh_id in result.fresh] == [0, 2]
     assert not result.duplicates
 
 
@@ -119,7 +119,7 @@ def stored(content: bytes) -> Iterator[StoredBatch]:
 def test_ids_are_read_back_from_a_log() -> None:
     old, new = batch(b"old", timestamp_ms=NOW_MS - 10), batch(b"a", None, b"b", codec=compression.GZIP)
     known, next_offset = ids_of_log(stored(old + new), NOW_MS)
-    assert [(each.offset, each.timestamp_ms) for each in known] == [(0, NOW_MS), (2, NOW_MS)]
+    assert [(known_id.offset, known_id.timestamp_ms) for known_id in known] == [(0, NOW_MS), (2, NOW_MS)]
     assert next_offset == 3
 
 

@@ -1,4 +1,4 @@
-"""What the index needs to know of a batch: runs of messages that are alike."""
+"""Scanning a batch into runs of messages with equal attributes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,12 +28,12 @@ def scan(content: bytes, attributes: int = 0) -> BatchScan:
 
 
 def batch(*headers: Sequence[Header], codec: int = compression.NONE) -> bytes:
-    return encode_batch([(NOW_MS, None, b"v", each) for each in headers], codec=codec)
+    return encode_batch([(NOW_MS, None, b"v", record_headers) for record_headers in headers], codec=codec)
 
 
 def runs(content: bytes, fair_by: str | None = None) -> list[tuple[int, int, int, int, str]]:
     found = scan(content).runs(fair_by)[0]
-    return [(each.start, each.end, each.priority, each.due_ms, each.group) for each in found]
+    return [(run.start, run.end, run.priority, run.due_ms, run.group) for run in found]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -73,12 +73,12 @@ def test_batch_that_was_emptied_holds_no_messages() -> None:
 def test_holes_among_special_messages_are_left_out() -> None:
     content = batch([header("priority", 9)], (), ())
     found = read_header(content)
-    kept = [each for each in decode_records(content) if each.offset != 1]
+    kept = [record for record in decode_records(content) if record.offset != 1]
     assert runs(rebuild_batch(found, kept, NOW_MS, found.attributes)) == [(0, 1, 9, 0, ""), (2, 3, 4, 0, "")]
 
 
 def test_batch_whose_record_lies_beyond_it_has_no_messages() -> None:
-    """A producer may write any offset into a record; what follows in the log must not be taken for empty."""
+    """A producer may write any offset into a record. The log after such a batch must not appear empty."""
     content = bytearray(batch([header("priority", 9)], [header("priority", 9)]))
     found = read_header(bytes(content))
     records = list(decode_records(bytes(content)))
@@ -90,14 +90,14 @@ def test_batch_whose_record_lies_beyond_it_has_no_messages() -> None:
 def test_batch_of_many_records_is_looked_through_part_by_part(codec: int) -> None:
     content = batch(*[[header("priority", number % 2)] for number in range(2_500)], codec=codec)
     found = read_header(content)
-    kept = [each for each in decode_records(content) if not 1_200 <= each.offset < 1_300]
+    kept = [record for record in decode_records(content) if not 1_200 <= record.offset < 1_300]
     scanned = scan(rebuild_batch(found, kept, NOW_MS, found.attributes))
     offsets: list[int] = []
     start = 0
     while start < found.next_offset:
         runs_found, reached = scanned.runs(None, start)
         assert start < reached
-        offsets += [each.start for each in runs_found]
+        offsets += [run.start for run in runs_found]
         start = reached
-    assert offsets == [each.offset for each in kept]
+    assert offsets == [record.offset for record in kept]
     assert scanned.runs(None, 1_250)[0][0].start == 1_300

@@ -1,4 +1,4 @@
-"""Filters: what they see of a message, what they refuse, and where their errors point."""
+"""Filters: their variables, their refusals, and the positions in their errors."""
 
 import pytest
 

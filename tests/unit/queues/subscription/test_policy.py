@@ -1,4 +1,4 @@
-"""Policies as documents, good and bad."""
+"""Policies as documents, valid and invalid."""
 
 from dataclasses import replace
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""What is written to the state topic can be read again."""
+"""Round trips of the records in the state topic."""
 
 from uuid import UUID
 
@@ -51,10 +51,10 @@ def test_dead_lettering_keeps_its_reason(offset: int, reason: str) -> None:
 
 
 def test_many_ranges_take_several_records() -> None:
-    ranges = [(each, each + 1) for each in range(0, 240_000, 2)]
+    ranges = [(offset, offset + 1) for offset in range(0, 240_000, 2)]
     written = queue_records.ranges_records(PARTITION_KEY, Kind.CANCELLED, ranges)
     assert len(written) == 3
-    assert [each for record in written for each in queue_records.read_ranges(record.value or b"")] == ranges
+    assert [offsets for record in written for offsets in queue_records.read_ranges(record.value or b"")] == ranges
 
 
 def test_no_ranges_take_no_record() -> None:

@@ -1,4 +1,4 @@
-"""Rates from counts that are sampled as time goes on."""
+"""Rates of regularly sampled counters."""
 
 from conveyor.queues.subscription.rates import SAMPLED_EVERY_MS, Rates
 

@@ -1,4 +1,4 @@
-"""How far a subscription has come, from its records, and back to records."""
+"""The progress of a subscription: from records, and back to records."""
 
 from uuid import UUID
 
@@ -20,9 +20,9 @@ def begun(offset: int = 0) -> Progress:
 
 
 def apply(progress: Progress, *written: LogRecord) -> None:
-    for each in written:
-        assert each.value is not None
-        progress.apply(Kind(each.value[0]), each.value)
+    for record in written:
+        assert record.value is not None
+        progress.apply(Kind(record.value[0]), record.value)
 
 
 def ranges(kind: Kind, *found: tuple[int, int]) -> LogRecord:
@@ -40,7 +40,7 @@ def state(progress: Progress) -> tuple[object, ...]:
 
 def test_everything_below_the_start_is_settled() -> None:
     progress = begun(5)
-    assert [progress.is_settled(each) for each in (4, 5)] == [True, False]
+    assert [progress.is_settled(offset) for offset in (4, 5)] == [True, False]
     assert progress.unsettled_count(10) == 5
     assert progress.unsettled_count(3) == 0
 
@@ -96,7 +96,7 @@ def test_restored_messages_below_the_start_bring_it_back() -> None:
     apply(progress, ranges(Kind.RESTORED, (3, 4)))
     apply(progress, ranges(Kind.RESTORED, (2, 3)))
     apply(progress, ranges(Kind.RESTORED, (2, 3)))
-    assert [each for each in range(12) if not progress.is_settled(each)] == [2, 3, 10, 11]
+    assert [offset for offset in range(12) if not progress.is_settled(offset)] == [2, 3, 10, 11]
     assert progress.unsettled_count(12) == 4
 
 
