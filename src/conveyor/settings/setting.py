@@ -1,4 +1,4 @@
-"""One setting: how it is declared, and how its value is read from text and checked."""
+"""The declaration of a setting, and the parsing and checks of its value."""
 
 import re
 from dataclasses import Field, field
@@ -23,11 +23,11 @@ def setting(
     pattern: str = "",
     live: bool = False,
 ) -> Any:
-    """Declare one setting: what it is by default, what it means, and what it may be.
+    """Declare one setting: its default, its meaning and its valid values.
 
-    choices: every value that it takes, as text. is_list: it is a list, of its choices if it has any, with commas
-    between them. pattern: what the whole of a text has to match; `unit` says that in words. live: a change at run time
-    takes effect at once; any other setting is read at the start only.
+    choices: all valid values, as text. is_list: the value is a list with commas, of the choices if there are any.
+    pattern: matches the whole of a valid value; `unit` describes it in words. live: a change at run time takes effect
+    at once; any other setting is read only at the start.
     """
     metadata = {
         "doc": doc, "unit": unit, "kafka": kafka, "minimum": minimum, "maximum": maximum, "choices": choices,

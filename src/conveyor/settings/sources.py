@@ -1,4 +1,4 @@
-"""Where settings come from besides flags: the environment, and conveyor.toml. Both become flat maps of names."""
+"""Settings from the environment and from conveyor.toml, as flat maps by name. Flags are the third source."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -20,13 +20,14 @@ FLAGS = (
     "broker.rack",
     "broker.log_level",
 )
-"""Settings with a flag of their own, named without their section; and so is a variable, CONVEYOR_DATA_DIR."""
+"""Settings whose flag and environment variable omit the section: `--data-dir`, CONVEYOR_DATA_DIR."""
 
 
 def environment_settings(environment: Mapping[str, str]) -> dict[str, object]:
-    """`CONVEYOR_TOPICS_SEGMENT_BYTES=1` is `topics.segment_bytes`, `CONVEYOR_DATA_DIR=d` is `broker.data_dir`.
+    """Return the settings in the environment, by `section.name`.
 
-    Raises SettingsError for an unknown section, and where both variables of a setting are there.
+    `CONVEYOR_TOPICS_SEGMENT_BYTES=1` sets `topics.segment_bytes`, `CONVEYOR_DATA_DIR=d` sets `broker.data_dir`.
+    Raises SettingsError for an unknown section, or if both variables of one setting exist.
     """
     settings: dict[str, object] = {}
     short = {PREFIX + name.partition(".")[2].upper(): name for name in FLAGS}
@@ -35,7 +36,7 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, object]:
             name = short[variable]
             long = PREFIX + name.replace(".", "_").upper()
             if long in environment:
-                raise SettingsError(f"environment variables {variable} and {long} both set {name}: take one out")
+                raise SettingsError(f"environment variables {variable} and {long} both set {name}: remove one")
             settings[name] = value
         elif variable.startswith(PREFIX) and variable not in _NO_SETTINGS:
             section, _, name = variable.removeprefix(PREFIX).lower().partition("_")
@@ -46,7 +47,7 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, object]:
 
 
 def file_settings(path: Path, *, required: bool) -> dict[str, object]:
-    """Return the tables of a TOML file; nothing if it is not there and not `required`. Raises SettingsError."""
+    """Return the settings in a TOML file; none if the file is missing and not `required`. Raises SettingsError."""
     try:
         text = path.read_text()
     except FileNotFoundError as error:
@@ -55,7 +56,7 @@ def file_settings(path: Path, *, required: bool) -> dict[str, object]:
         raise SettingsError(f"settings file {path} does not exist: check --config") from error
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
-    import tomllib  # Most brokers have no such file: they start without its regular expressions.
+    import tomllib  # Compiles regular expressions, and most brokers have no such file.
 
     try:
         document = tomllib.loads(text)

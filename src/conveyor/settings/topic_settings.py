@@ -1,7 +1,7 @@
-"""What each topic can set for itself, by Kafka's names.
+"""The settings of a topic, by Kafka's names.
 
-Kafka's settings that Conveyor has no use for are known too: what creates a topic on Kafka creates it here. They are
-checked, stored and described as Kafka does, and their sentence says why they are "without effect here".
+Kafka's settings that Conveyor does not use are accepted too, so a request that creates a topic in Kafka also creates it
+here. Conveyor checks, stores and describes them as Kafka does; their sentences say why they are "without effect here".
 """
 
 from collections.abc import Mapping
@@ -262,7 +262,7 @@ class TopicSettings:
 
 
 def topic_settings(defaults: TopicSettings, overrides: Mapping[str, str]) -> TopicSettings:
-    """A topic's settings from its overrides by Kafka's names (or ours, where Kafka has none: `flush.policy`).
+    """Return a topic's settings. overrides: by Kafka's names (or Conveyor's, where Kafka has none: `flush.policy`).
 
     Raises SettingsError.
     """
@@ -277,7 +277,7 @@ def topic_settings(defaults: TopicSettings, overrides: Mapping[str, str]) -> Top
 
 
 def tidied(overrides: Mapping[str, str]) -> dict[str, str]:
-    """Settings as they are stored: Kafka drops the blanks around the words of a list."""
+    """Return settings in their stored form: without blanks around the items of a list, as in Kafka."""
     declared = topic_setting_fields()
     return {
         name: ",".join(words(text)) if name in declared and declared[name].metadata["is_list"] else text
@@ -286,15 +286,15 @@ def tidied(overrides: Mapping[str, str]) -> dict[str, str]:
 
 
 def words(text: str) -> list[str]:
-    """The words of a list, without the blanks around them."""
+    """Return the items of a list, without the blanks around them."""
     return [word.strip() for word in text.split(",")]
 
 
 def topic_setting_fields() -> "dict[str, Field[Any]]":
-    """Every setting of a topic by the name it is given by."""
+    """Return every setting of a topic by its public name."""
     return {topic_setting_name(declared): declared for declared in fields(TopicSettings)}
 
 
 def topic_setting_name(declared: "Field[Any]") -> str:
-    """The name by which a topic's setting is given: Kafka's, else ours with dots."""
+    """Return the public name of a topic's setting: Kafka's, or Conveyor's with dots."""
     return cast("str", declared.metadata["kafka"]) or declared.name.replace("_", ".")

@@ -1,7 +1,8 @@
-"""All settings, as one frozen tree. Flags, environment, conveyor.toml, DescribeConfigs and the docs are made from it.
+"""All settings, as one frozen tree: the source of the flags, environment variables, conveyor.toml, DescribeConfigs and
+docs.
 
-Every field has a default, a unit, a sentence and, where Kafka has the same thing, Kafka's name. A value is checked
-when the tree is made; relations between values are checked by `check_relations`.
+Every field has a default, a unit, a sentence and, if Kafka has the setting, Kafka's name. Creating the tree checks each
+value; `check_relations` checks the relations between values.
 """
 
 from collections.abc import Mapping
@@ -69,7 +70,7 @@ class BrokerSettings:
     )
     flush_threads: int = setting(
         4,
-        "Threads for the fsyncs that the kernel's own queue (Linux AIO) does not take.",
+        "Threads for the fsyncs that the kernel's own queue (Linux AIO) does not accept.",
         unit="threads",
         minimum=1,
         maximum=64,
@@ -367,7 +368,7 @@ class Settings:
 
 
 def from_sources(*sources: Mapping[str, object]) -> Settings:
-    """Build the tree from flat maps `section.name` -> value, the first map that has a name wins.
+    """Build the tree from flat maps `section.name` -> value. The first map that has a name determines its value.
 
     Raises SettingsError for an unknown name, a wrong type, or a value out of range.
     """
@@ -378,7 +379,7 @@ def from_sources(*sources: Mapping[str, object]) -> Settings:
 
 
 def with_values(settings: Settings, given: Mapping[str, object]) -> Settings:
-    """The tree with some values, by `section.name`, in place of its own. Raises SettingsError, as `from_sources`."""
+    """Return the tree with some values replaced, by `section.name`. Raises SettingsError, as `from_sources` does."""
     sections: dict[str, dict[str, object]] = {}
     for name, value in given.items():
         section, _, key = name.partition(".")
@@ -392,7 +393,7 @@ def with_values(settings: Settings, given: Mapping[str, object]) -> Settings:
 
 
 def check_relations(settings: Settings) -> None:
-    """Check what must hold between settings. Raises SettingsError naming both."""
+    """Check the relations between settings. Raises SettingsError with the names of both."""
     groups, network, topics = settings.groups, settings.network, settings.topics
     if groups.min_session_timeout_ms > groups.max_session_timeout_ms:
         raise SettingsError(

@@ -29,6 +29,6 @@ def test_the_page_has_a_row_for_every_setting(run: Run) -> None:
     assert {row.count(" | ") for row in rows} == {3}
     assert (
         "| `broker.flush_threads` | `4` | threads, from 1 to 64 |"
-        " Threads for the fsyncs that the kernel's own queue (Linux AIO) does not take. |" in rows
+        " Threads for the fsyncs that the kernel's own queue (Linux AIO) does not accept. |" in rows
     )
     assert page.startswith("# Settings\n")

@@ -1,4 +1,4 @@
-"""Settings: a flag over the environment over the file over the default, and clear words for what is wrong."""
+"""The precedence of settings - flag, environment, file, default - and the errors for invalid ones."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Kafka's topic settings, also those without effect here: known, checked as Kafka checks them, with its defaults."""
+"""Kafka's topic settings, including those without effect here: accepted, checked as in Kafka, with Kafka's defaults."""
 
 from dataclasses import fields
 
@@ -106,7 +106,7 @@ def test_value_that_cannot_be_is_refused(name: str, value: str, says: str) -> No
 
 
 def test_settings_without_effect_say_why() -> None:
-    docs = [each.metadata["doc"] for each in fields(TopicSettings)]
-    without = [each for each in docs if "ithout effect" in each]
+    docs = [declared.metadata["doc"] for declared in fields(TopicSettings)]
+    without = [doc for doc in docs if "ithout effect" in doc]
     assert len(without) == 14
-    assert all(each.startswith("Without effect here, as ") for each in without)
+    assert all(doc.startswith("Without effect here, as ") for doc in without)

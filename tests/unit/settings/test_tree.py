@@ -1,4 +1,4 @@
-"""Settings: what a value may be, what must hold between values, and whose value wins."""
+"""The settings tree: valid values, relations between values, and precedence of sources."""
 
 from dataclasses import FrozenInstanceError, fields
 
@@ -14,20 +14,24 @@ from conveyor.settings.tree import (
     topic_settings,
 )
 
-SECTIONS = [each.name for each in fields(Settings)]
+SECTIONS = [section.name for section in fields(Settings)]
 
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_settings_say_what_they_mean(section: str) -> None:
-    for each in fields(getattr(Settings(), section)):
-        assert each.metadata["doc"].endswith("."), each.name
-        assert type(each.default) in type_names, each.name
-        assert not each.name.endswith("_ms") or each.metadata["unit"] == "ms", each.name
-        assert not each.name.endswith("_bytes") or each.metadata["unit"] == "bytes", each.name
+    for declared in fields(getattr(Settings(), section)):
+        assert declared.metadata["doc"].endswith("."), declared.name
+        assert type(declared.default) in type_names, declared.name
+        assert not declared.name.endswith("_ms") or declared.metadata["unit"] == "ms", declared.name
+        assert not declared.name.endswith("_bytes") or declared.metadata["unit"] == "bytes", declared.name
 
 
 def test_settings_defaults_pass_their_own_checks() -> None:
-    every = {f"{name}.{each.name}": each.default for name in SECTIONS for each in fields(getattr(Settings(), name))}
+    every = {
+        f"{name}.{declared.name}": declared.default
+        for name in SECTIONS
+        for declared in fields(getattr(Settings(), name))
+    }
     assert from_sources(every) == from_sources() == Settings()
 
 
@@ -108,7 +112,7 @@ def test_topic_settings_take_kafkas_names_over_the_defaults() -> None:
 
 
 def test_topic_settings_names_are_distinct() -> None:
-    names = [topic_setting_name(each) for each in fields(TopicSettings)]
+    names = [topic_setting_name(declared) for declared in fields(TopicSettings)]
     assert len(set(names)) == len(names)
 
 
