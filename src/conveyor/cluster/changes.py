@@ -211,7 +211,7 @@ class _Draft:
         self._image = image
         self._parts: dict[str, Any] = {}
         self._partitions: dict[str, list[PartitionImage]] = {}
-        """Of topics of which single partitions change: an entry may change all those of a large topic."""
+        """The partitions of topics with changed partitions: one entry may change all partitions of a large topic."""
 
     def put(self, part: str, key: Key, value: Value) -> None:
         self._of(part)[key] = value
@@ -231,7 +231,7 @@ class _Draft:
         self.remove("topics", name)
 
     def put_partition(self, name: str, number: int, partition: PartitionImage) -> None:
-        """Leaves out one that is not there."""
+        """Replace a partition, if it exists."""
         topic = self._parts.get("topics", self._image.topics).get(name)
         if topic is not None and 0 <= number < len(topic.partitions):
             if name not in self._partitions:

@@ -101,7 +101,7 @@ def changed_texts(
 
 
 def sound_texts(texts: Texts, settings: Mapping[str, BrokerSetting]) -> tuple[dict[str, str], list[str]]:
-    """Split stored texts into those that this version knows as live settings, and the names of all others."""
+    """Split stored texts into the live settings of this version, and the names of all others."""
     sound = {name: text for name, text in texts.items() if name in settings and settings[name].is_live}
     return sound, sorted(texts.keys() - sound.keys())
 

@@ -135,19 +135,19 @@ def _owner(name: str) -> str:
 
 def _subscriptions(nodes: Nodes, topics: Mapping[str, TopicPut]) -> Iterator[SubscriptionPut]:
     for path, content in _below(nodes, "/subscriptions"):
-        found, document = _decoded(path, content, _Subscription), _text(path, content)
-        topic = topics.get(found.topic)
-        if topic is not None and topic.topic_id == found.topic_id:
+        stored, document = _decoded(path, content, _Subscription), _text(path, content)
+        topic = topics.get(stored.topic)
+        if topic is not None and topic.topic_id == stored.topic_id:
             yield SubscriptionPut(
-                name=_name(path), subscription_id=found.id, topic_id=topic.topic_id, document=document
+                name=_name(path), subscription_id=stored.id, topic_id=topic.topic_id, document=document
             )
 
 
 def _schedules(nodes: Nodes, topics: Mapping[str, TopicPut]) -> Iterator[SchedulePut]:
     for path, content in _below(nodes, "/schedules"):
-        found, document = _decoded(path, content, _Schedule), _text(path, content)
-        topic = topics.get(found.topic)
-        if topic is not None and found.topic_id in (None, topic.topic_id):
+        stored, document = _decoded(path, content, _Schedule), _text(path, content)
+        topic = topics.get(stored.topic)
+        if topic is not None and stored.topic_id in (None, topic.topic_id):
             yield SchedulePut(name=_name(path), topic_id=topic.topic_id, document=document)
 
 

@@ -149,7 +149,7 @@ def _packed(content: bytes) -> bytes:
 
 
 def _unpacked(content: bytes) -> bytes:
-    """Raises zlib.error, ValueError."""
+    """Raise zlib.error, ValueError."""
     if content[:1] != bytes([_ZLIB_FIRST_BYTE]):
         return content
     unpacking = zlib.decompressobj()

@@ -108,7 +108,7 @@ def checked_config(config: Mapping[str, str], settings: Settings) -> Mapping[str
 
 
 def check_partition_count(image: ClusterImage, added: int, settings: Settings) -> None:
-    """Raises RequestError (INVALID_PARTITIONS) if this broker cannot hold `added` more partitions."""
+    """Raise RequestError (INVALID_PARTITIONS) if this broker cannot hold `added` more partitions."""
     total = image.partition_count + added
     if total > settings.broker.max_partitions:
         raise RequestError(

@@ -138,9 +138,9 @@ def missing_inboxes(image: ClusterImage, settings: Settings, new_id: NewId) -> l
         try:
             changes += _inbox(image, topic, settings, new_id)
         except RequestError as error:
-            message = f"topic '{topic.name}' has delay.enable, and no inbox: {error.message}"
+            message = f"topic '{topic.name}' has delay.enable but no inbox: {error.message}"
             raise RequestError(error.kind, message) from error
-    if changes:  # Each has found room for itself alone.
+    if changes:  # Each inbox was checked against the limit alone, not their total.
         added = fold(image, changes, image.seq).partition_count - image.partition_count
         check_partition_count(image, added, settings)
     return changes

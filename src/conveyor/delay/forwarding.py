@@ -165,7 +165,7 @@ class Forwarding:
         self.scanned_offset = next_offset
 
     def forget_history(self) -> None:
-        """All records that were in the inbox when it was opened are scanned; drop the history."""
+        """Drop the history, because all records that were in the inbox when it was opened are scanned."""
         self._forwarded.clear()
 
     def is_waiting(self, offset: int, due_ms: int, now_ms: int) -> bool:

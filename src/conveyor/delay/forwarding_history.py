@@ -15,7 +15,7 @@ _COUNT_MASK = (1 << _COUNT_BITS) - 1
 
 
 class _CarriedOut:
-    """An intent as far as it may have been executed; ranges as start, count, start, count..."""
+    """The part of an intent that may have been executed; ranges as start, count, start, count..."""
 
     __slots__ = ("end_offset", "is_early", "ranges", "topic_offset")
 

@@ -16,7 +16,7 @@ class InboxScan:
     """See the module's docstring.
 
     loaded_offset: the inbox's end offset when it was opened; all records forwarded before are below it. honours_delay:
-    whether the topic still has `delay.enable`.
+    set while the topic has `delay.enable`.
     """
 
     def __init__(

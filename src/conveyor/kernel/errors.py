@@ -14,7 +14,7 @@ from conveyor.kernel.ids import LeaderEpoch, NodeId
 
 
 class ErrorKind(Enum):
-    """The reasons for which a request fails."""
+    """The reason why a request fails."""
 
     CORRUPT_BATCH = auto()
     COORDINATOR_LOADING = auto()

@@ -1,4 +1,4 @@
-"""Record batches as they lie on the wire and on the disk: the 61-byte header, and what the broker sets in it.
+"""Record batches in their wire and disk format: the 61-byte header, and the fields that the broker sets in it.
 
     0  base offset            int64     23 last offset delta   int32     43 producer id      int64
     8  batch length           int32     27 base timestamp      int64     51 producer epoch   int16
@@ -7,7 +7,7 @@
     17 CRC-32C of 21..end     uint32                                     61 records
     21 attributes             int16
 
-The batch length counts what follows it, from byte 12 on. The CRC leaves out the base offset and the leader epoch,
+The batch length counts the bytes after it, from byte 12 on. The CRC excludes the base offset and the leader epoch,
 so that a broker can set both in a producer's own bytes. Source: Kafka's message format, version 2 (KIP-98).
 """
 

@@ -90,11 +90,11 @@ def read_attributes(headers: Sequence[Header], timestamp_ms: int) -> MessageAttr
 
 def last_header(headers: Iterable[Header], name: str) -> bytes | None:
     """Return the last value of a header name; None if the header is missing or its value is null."""
-    found = None
+    last = None
     for header_name, value in headers:
         if header_name == name:
-            found = value
-    return found
+            last = value
+    return last
 
 
 def check_attributes(headers: Iterable[Header]) -> None:
@@ -147,10 +147,10 @@ def _read_leniently(asked: dict[str, bytes | None], timestamp_ms: int) -> Messag
 
 
 def _duration(value: bytes | None) -> int:
-    found = _DURATION.fullmatch(value or b"")
-    if found is None:
+    match = _DURATION.fullmatch(value or b"")
+    if match is None:
         raise ValueError(value)
-    return _time(int(found[1]) * UNITS_MS[(found[2] or b"ms").decode()])
+    return _time(int(match[1]) * UNITS_MS[(match[2] or b"ms").decode()])
 
 
 def _number(value: bytes | None) -> int:

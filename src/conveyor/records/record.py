@@ -225,7 +225,7 @@ def read_record(
 
 
 def _timestamp(base_timestamp: int, delta: int) -> int:
-    """Raises UnreadableBatch if no record can have this timestamp."""
+    """Raise UnreadableBatch if no record can have this timestamp."""
     timestamp_ms = base_timestamp + delta
     if not -_LAST_TIMESTAMP <= timestamp_ms <= _LAST_TIMESTAMP:
         raise UnreadableBatch(f"a record's timestamp is {timestamp_ms}")

@@ -23,7 +23,7 @@ _SECOND_MS = 1000
 
 
 def check_cron(cron: str, time_zone: str) -> None:
-    """Raises RequestError (INVALID_SCHEDULE), also if the expression has no due time within fifty years."""
+    """Raise RequestError (INVALID_SCHEDULE), also if the expression has no due time within fifty years."""
     if next_firing_ms(cron, time_zone, 0) is None:
         raise RequestError(ErrorKind.INVALID_SCHEDULE, f"cron expression '{cron}' never falls due")
 

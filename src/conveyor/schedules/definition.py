@@ -34,7 +34,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_schedule(schedule: Schedule) -> None:
-    """Raises RequestError: INVALID_SCHEDULE, INVALID_REQUEST (a header)."""
+    """Raise RequestError: INVALID_SCHEDULE, INVALID_REQUEST (a header)."""
     if not _NAME.fullmatch(schedule.name) or schedule.name in (".", ".."):
         raise RequestError(
             ErrorKind.INVALID_SCHEDULE,

@@ -1,4 +1,4 @@
-"""Hypothesis strategies of images and changes."""
+"""Hypothesis strategies for images and changes."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""Images for tests, made as the broker makes them: by folding changes."""
+"""Images for tests, created like the broker's: by folding changes."""
 
 from conveyor.cluster.changes import BrokerRegistered, Change, ClusterNamed, TopicRemoved, fold, topic_put
 from conveyor.cluster.image import BrokerImage, ClusterImage, TopicImage
@@ -11,7 +11,7 @@ def registered(broker: BrokerImage) -> BrokerRegistered:
 
 
 def changed(image: ClusterImage, *changes: Change) -> ClusterImage:
-    """The image after one more entry of the log."""
+    """Return the image after one more entry of the log."""
     return fold(image, changes, image.seq + 1)
 
 

@@ -1,4 +1,4 @@
-"""The typed changes: what each makes of an image, and that a whole image is made again of changes."""
+"""The typed changes: the effect of each on an image, and the changes that rebuild a whole image."""
 
 from typing import get_args
 from uuid import UUID
@@ -65,7 +65,7 @@ def test_entry_is_carried_out_as_its_changes_one_by_one(entry: tuple[Change, ...
 def test_every_change_can_be_carried_out_and_stored() -> None:
     classes = set(get_args(Change))
     assert classes == _CARRY_OUT.keys()
-    assert len({each.__struct_config__.tag for each in classes}) == len(classes)
+    assert len({change_class.__struct_config__.tag for change_class in classes}) == len(classes)
 
 
 def test_parts_that_do_not_change_are_shared() -> None:

@@ -1,4 +1,4 @@
-"""The id of a new cluster: written as Kafka writes it."""
+"""The id of a new cluster has Kafka's format."""
 
 from base64 import urlsafe_b64decode
 from uuid import UUID, uuid4

@@ -1,4 +1,4 @@
-"""Settings changed at run time, without a broker: how they lie over each other, and whose they are in the image."""
+"""Settings changed at run time, without a broker: their precedence, and their owners in the image."""
 
 import pytest
 
@@ -26,8 +26,8 @@ def test_the_broker_has_precedence_over_all_brokers_and_both_over_what_was_given
     of_all = with_broker_texts(as_given(GIVEN), None, {NAME: "3"})
     of_broker = with_broker_texts(of_all, 1, {NAME: "4"})
     again = with_broker_texts(of_broker, 1, {})
-    found = [each.in_force.broker.num_partitions for each in (as_given(GIVEN), of_all, of_broker, again)]
-    assert found == [2, 3, 4, 3]
+    counts = [layers.in_force.broker.num_partitions for layers in (as_given(GIVEN), of_all, of_broker, again)]
+    assert counts == [2, 3, 4, 3]
 
 
 def test_group_has_its_own_and_the_rest_from_the_broker() -> None:
@@ -52,7 +52,7 @@ def test_only_settings_that_are_live_change() -> None:
 
 
 def test_every_setting_of_a_group_is_live() -> None:
-    assert all(each.is_live for each in group_settings().values())
+    assert all(setting.is_live for setting in group_settings().values())
 
 
 @pytest.mark.parametrize(("node_id", "name"), [(None, "default"), (1, "1")])

@@ -1,4 +1,4 @@
-"""The image: each change makes a new one, and nothing changes one that is there."""
+"""The image: each change creates a new one and leaves the old one unchanged."""
 
 from uuid import UUID
 

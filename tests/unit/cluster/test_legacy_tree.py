@@ -1,4 +1,4 @@
-"""The metadata of versions before the metadata log: read as they have written it, and refused when damaged."""
+"""The metadata of versions before the metadata log: it is read unless it is damaged."""
 
 import json
 from collections.abc import Mapping
@@ -84,8 +84,8 @@ def test_documents_of_subscriptions_and_schedules_stay_as_they_are() -> None:
     s = image.subscriptions["s"]
     assert (s.subscription_id, s.topic_id, s.document.encode()) == (UUID(int=9), T_ID, TREE["/subscriptions/s"])
     for name in ("d", "old"):
-        found = image.schedules[name]
-        assert (found.topic_id, found.document.encode()) == (T_ID, TREE[f"/schedules/{name}"])
+        schedule = image.schedules[name]
+        assert (schedule.topic_id, schedule.document.encode()) == (T_ID, TREE[f"/schedules/{name}"])
 
 
 def test_nothing_becomes_an_empty_image() -> None:
@@ -105,7 +105,7 @@ def test_nothing_becomes_an_empty_image() -> None:
     ],
 )
 def test_nodes_of_a_topic_that_is_gone_are_left_out(path: str, document: object) -> None:
-    """The broker has ended in the middle of the topic's deletion; another topic may have its name since."""
+    """The broker stopped in the middle of the topic's deletion; another topic may have taken its name."""
     assert image_of(TREE | nodes_of({path: document})) == image_of(TREE)
 
 

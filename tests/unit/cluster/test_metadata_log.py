@@ -1,4 +1,4 @@
-"""The bytes of the metadata log: read back as they were written, limited, and never guessed at when damaged."""
+"""The bytes of the metadata log: round trips, limits, and errors for damaged bytes."""
 
 import contextlib
 import zlib
@@ -38,7 +38,7 @@ def subscription(name: str, document: str) -> SubscriptionPut:
 
 
 def noise(length: int, seed: int = 1) -> str:
-    """Text that cannot be compressed to much less than three quarters."""
+    """Return text that compresses to no less than about three quarters."""
     return Random(seed).randbytes(length // 2).hex()
 
 
@@ -80,7 +80,7 @@ def test_entry_beyond_the_limit_is_refused() -> None:
 
 
 def test_entry_that_could_not_be_unpacked_again_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is small enough when it is compressed."""
+    """Its compressed size is within the limit."""
     monkeypatch.setattr(metadata_log, "_MAX_UNPACKED_BYTES", 100_000)
     with pytest.raises(RequestError):
         encode_entry(LogEntry(controller_epoch=1, changes=(subscription("s", "x" * 100_000),)))
@@ -112,7 +112,7 @@ def test_snapshot_of_nothing_has_one_part() -> None:
 
 
 def test_one_change_beyond_the_limit_is_a_part_of_its_own() -> None:
-    """Only an earlier version can have stored it, and the embedded store takes it."""
+    """Only an earlier version can have stored it; the embedded store accepts it."""
     changes = [subscription("a", "x"), subscription("b", noise(4 * MAX_ENTRY_BYTES)), subscription("c", "x")]
     chunks = encode_snapshot(changes)
     assert read_back(chunks) == changes

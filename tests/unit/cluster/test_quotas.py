@@ -1,4 +1,4 @@
-"""Client quotas: which of them holds for whom, what is refused, and how entities are shown."""
+"""Client quotas: the quota that applies to a client, invalid quotas, and entities as text."""
 
 import pytest
 
@@ -35,8 +35,8 @@ BY_PRECEDENCE: list[tuple[QuotaEntity, tuple[str | None, str | None]]] = [
 
 
 def rates(*entities: QuotaEntity) -> ClientQuotas:
-    """Each entity with a producer rate of its own: 1, 2, 3 and so on."""
-    return from_entities({each: {PRODUCER_BYTE_RATE: float(number)} for number, each in enumerate(entities, 1)})
+    """Return quotas that give the entities the producer rates 1, 2, 3 and so on."""
+    return from_entities({entity: {PRODUCER_BYTE_RATE: float(number)} for number, entity in enumerate(entities, 1)})
 
 
 @pytest.mark.parametrize("first", range(len(BY_PRECEDENCE)))
@@ -68,9 +68,9 @@ def test_addresses_have_quotas_of_their_own_or_the_default() -> None:
     quotas = from_entities(
         {((IP, "10.0.0.1"),): {CONNECTION_CREATION_RATE: 1.0}, ((IP, None),): {CONNECTION_CREATION_RATE: 2.0}}
     )
-    limits = [quotas.connection_limit(each) for each in ("10.0.0.1", "10.0.0.2")]
-    assert [each.per_second for each in limits if each] == [1.0, 2.0]
-    assert [each.rate_key[2] for each in limits if each] == ["10.0.0.1", "10.0.0.2"]
+    limits = [quotas.connection_limit(address) for address in ("10.0.0.1", "10.0.0.2")]
+    assert [limit.per_second for limit in limits if limit] == [1.0, 2.0]
+    assert [limit.rate_key[2] for limit in limits if limit] == ["10.0.0.1", "10.0.0.2"]
     assert ClientQuotas().connection_limit("10.0.0.1") is None
 
 

@@ -1,4 +1,4 @@
-"""Changing a topic: settings one by one or all at once, and more partitions."""
+"""Changes of a topic: single settings, all settings, more partitions."""
 
 from uuid import UUID
 
@@ -18,7 +18,7 @@ CLUSTER = with_brokers(EMPTY, BROKER)
 
 
 def topic(**config: str) -> TopicImage:
-    request = TopicRequest(name="t", partitions=2, config={key.replace("_", "."): each for key, each in config.items()})
+    request = TopicRequest(name="t", partitions=2, config={key.replace("_", "."): text for key, text in config.items()})
     return plan_topic(CLUSTER, request, SETTINGS, TopicId(UUID(int=1)))
 
 
@@ -80,7 +80,7 @@ def test_more_partitions_keeps_those_there_are() -> None:
     before = topic()
     after = more_partitions(CLUSTER, before, 4, None, SETTINGS)
     assert after.partitions[:2] == before.partitions
-    assert [each.leader for each in after.partitions] == [1, 1, 1, 1]
+    assert [partition.leader for partition in after.partitions] == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(

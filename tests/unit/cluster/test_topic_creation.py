@@ -1,4 +1,4 @@
-"""What makes a sound request for a topic, and who gets its partitions."""
+"""Valid and invalid requests for a topic, and the assignment of its partitions."""
 
 from dataclasses import replace
 from typing import Any
@@ -34,7 +34,7 @@ def refusal(image: ClusterImage = THREE, settings: Settings | None = None, **req
 
 
 def replicas(topic: TopicImage) -> list[tuple[int, ...]]:
-    return [tuple(each.replicas) for each in topic.partitions]
+    return [tuple(partition.replicas) for partition in topic.partitions]
 
 
 def test_partitions_go_round_the_brokers() -> None:

@@ -1,4 +1,4 @@
-"""What goes together with a topic is one decision with it."""
+"""A decision on a topic includes its dependents."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -82,8 +82,11 @@ def test_companion_lies_where_its_topic_does_and_begins_its_own_epochs() -> None
     image = created(TopicRequest(name="t", assignment={0: [2, 1], 1: [1]}))
     image = apply(image, raised_epochs(image, {(image.topics["t"].topic_id, 1): LeaderEpoch(0)}, ME))
     image = apply(image, ensured_companion(image, QUEUE_STATE, "t", SETTINGS, uuid4))
-    found = image.topics["__queue_state.t"].partitions
-    assert [(each.leader, each.replicas, each.leader_epoch) for each in found] == [(2, (2, 1), 0), (1, (1,), 0)]
+    partitions = image.topics["__queue_state.t"].partitions
+    assert [(partition.leader, partition.replicas, partition.leader_epoch) for partition in partitions] == [
+        (2, (2, 1), 0),
+        (1, (1,), 0),
+    ]
     assert ensured_companion(image, QUEUE_STATE, "t", SETTINGS, uuid4) == []
 
 
@@ -145,5 +148,5 @@ def test_epoch_is_raised_only_from_the_one_that_was_seen() -> None:
     identity = image.topics["t"].topic_id
     seen = {(identity, 0): LeaderEpoch(0), (identity, 1): LeaderEpoch(0), (TopicId(UUID(int=1)), 0): LeaderEpoch(0)}
     after = apply(image, raised_epochs(image, seen, ME))
-    assert [each.leader_epoch for each in after.topics["t"].partitions] == [1, 0]
+    assert [partition.leader_epoch for partition in after.topics["t"].partitions] == [1, 0]
     assert raised_epochs(after, seen, ME) == []

@@ -1,4 +1,4 @@
-"""When the records of an inbox go on: decided here, without a log, a disk or a clock."""
+"""The forwarding of an inbox's records, decided without a log, a disk or a clock."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def machine(
 
 def take(forwarding: Forwarding, *runs: tuple[int, int, int], now_ms: int = 0, honours_delay: bool = True) -> None:
     end = runs[-1][1]
-    forwarding.take([DueRun(*each) for each in runs], end, now_ms=now_ms, honours_delay=honours_delay)
+    forwarding.take([DueRun(*run) for run in runs], end, now_ms=now_ms, honours_delay=honours_delay)
 
 
 def applied(forwarding: Forwarding, outcome: Outcome) -> None:
@@ -32,7 +32,7 @@ def applied(forwarding: Forwarding, outcome: Outcome) -> None:
 
 
 def next_intent(forwarding: Forwarding, now_ms: int) -> Intent | None:
-    """The one before is carried out, and whoever does that asks for the next."""
+    """Ask for the next intent, which confirms that the previous one is executed."""
     outcome = forwarding.handle(NextIntent(), TAKER, now_ms)
     applied(forwarding, outcome)
     if not outcome.replies:
@@ -49,7 +49,7 @@ def ranges(forwarding: Forwarding, now_ms: int) -> tuple[Range, ...]:
 
 
 def cancel(forwarding: Forwarding, offset: int, due_ms: int, now_ms: int) -> None:
-    """Raises RequestError."""
+    """Cancel a withheld record. Raises RequestError."""
     outcome = forwarding.handle(CancelForwarding(offset=offset, due_ms=due_ms), CANCELLER, now_ms)
     applied(forwarding, outcome)
     [reply] = outcome.replies
@@ -182,9 +182,9 @@ def test_what_is_needed_still_is_held() -> None:
     intent = next_intent(forwarding, 1)
     assert intent is not None
     assert forwarding.retain_from_offset() == 0
-    for each in (intent, next_intent(forwarding, 1)):
-        assert each is not None
-        forwarding.release(each)
+    for next_one in (intent, next_intent(forwarding, 1)):
+        assert next_one is not None
+        forwarding.release(next_one)
     assert 0 < forwarding.retain_from_offset() <= 5_000
     last = next_intent(forwarding, 50)
     assert last is not None

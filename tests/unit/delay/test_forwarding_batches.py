@@ -1,4 +1,4 @@
-"""Notes of an inbox, when its batches are due, and what becomes of them in the topic."""
+"""The notes of an inbox, the due times of its batches, and the forwarded batches."""
 
 import pytest
 from crc32c import crc32c
@@ -22,7 +22,7 @@ LATER = [(DELAY_MS, b"500")]
 
 
 def garbled(content: bytes) -> bytes:
-    """A sound batch whose records make no sense."""
+    """Return a valid batch whose records cannot be decoded."""
     changed = bytearray(content)
     changed[HEADER_BYTES] = 0xFF
     changed[MAGIC_END:CRC_START] = crc32c(memoryview(changed)[CRC_START:]).to_bytes(4, "big")
@@ -75,44 +75,46 @@ def test_a_whole_batch_goes_on_as_it_is_without_its_producer() -> None:
     log = open_topic_log(MemoryDisk())
     sent = idempotent_batch(3, b"1", b"2")
     append(log, sent)
-    (found,) = forwarded(log, (0, 2))
-    header, before = read_header(found), read_header(sent)
+    (batches,) = forwarded(log, (0, 2))
+    header, before = read_header(batches), read_header(sent)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
-    assert found[HEADER_BYTES:] == sent[HEADER_BYTES:]
-    assert header.crc == crc32c(memoryview(found)[CRC_START:]) != before.crc
+    assert batches[HEADER_BYTES:] == sent[HEADER_BYTES:]
+    assert header.crc == crc32c(memoryview(batches)[CRC_START:]) != before.crc
 
 
 def test_a_batch_that_makes_no_sense_goes_on_as_it_is() -> None:
     log = open_topic_log(MemoryDisk())
     append(log, garbled(batch(b"1")))
     append(log, garbled(batch(b"1", b"2")))
-    assert [len(each) for each in forwarded(log, (0, 1), (1, 3))] == [len(batch(b"1")), len(batch(b"1", b"2"))]
+    assert [len(content) for content in forwarded(log, (0, 1), (1, 3))] == [len(batch(b"1")), len(batch(b"1", b"2"))]
 
 
 def test_records_of_many_batches_are_packed_in_their_order() -> None:
     log = open_topic_log(MemoryDisk())
     for number in range(4):
         append(log, batch(b"%d" % number, b"-"))
-    found = forwarded(log, (6, 7), (0, 1), (2, 4), (4, 5))
-    assert [values(each) for each in found] == [[b"3", b"0"], [b"1", b"-"], [b"2"]]
+    batches = forwarded(log, (6, 7), (0, 1), (2, 4), (4, 5))
+    assert [values(content) for content in batches] == [[b"3", b"0"], [b"1", b"-"], [b"2"]]
 
 
 def test_packed_records_are_compressed_as_the_topic_says_and_a_lone_one_as_it_was() -> None:
     log = open_topic_log(MemoryDisk())
     append(log, batch(b"1", b"2"))
     append(log, batch(b"3", codec=ZSTD))
-    codecs = [read_header(each).attributes for each in forwarded(log, (0, 1), (2, 3))]
+    codecs = [read_header(content).attributes for content in forwarded(log, (0, 1), (2, 3))]
     assert codecs == [NONE, ZSTD]
     topic = TopicSettings(compression_type="zstd")
-    assert [read_header(each).attributes for each in forwarded(log, (0, 1), topic=topic)] == [ZSTD]
+    assert [read_header(content).attributes for content in forwarded(log, (0, 1), topic=topic)] == [ZSTD]
 
 
 def test_packed_batches_stay_below_what_the_topic_takes() -> None:
     log = open_topic_log(MemoryDisk())
     append(log, batch(*[b"x" * 300] * 10))
-    found = forwarded(log, *((each, each + 1) for each in range(10)), topic=TopicSettings(max_message_bytes=1_000))
-    assert len(found) == 5
-    assert all(len(each) <= 1_000 for each in found)
+    batches = forwarded(
+        log, *((offset, offset + 1) for offset in range(10)), topic=TopicSettings(max_message_bytes=1_000)
+    )
+    assert len(batches) == 5
+    assert all(len(content) <= 1_000 for content in batches)
 
 
 def test_a_record_that_is_lost_stops_the_forwarder() -> None:

@@ -1,4 +1,4 @@
-"""The alarm: it rings once for each time that it is set, and for the last time only."""
+"""The alarm rings once for each time that is set; a new time replaces the previous one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The table of errors is total, and says of each kind what Kafka says of it."""
+"""The table of errors is total, and agrees with Kafka's codes."""
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -27,7 +27,7 @@ NOT_KAFKAS = {
     ErrorKind.UNKNOWN_SCHEDULE,
     ErrorKind.UNKNOWN_SUBSCRIPTION,
 }
-"""What no request of Kafka's protocol can get wrong; each has the code of something like it."""
+"""Kinds that the Kafka protocol cannot cause; each has the code of a similar kind."""
 
 
 def test_errors_table_is_total() -> None:
@@ -35,7 +35,7 @@ def test_errors_table_is_total() -> None:
 
 
 def test_errors_kafka_codes_are_kafkas_and_distinct() -> None:
-    """DISK_FULL and PARTITION_OFFLINE have one: Kafka tells no full disk from one that has failed."""
+    """DISK_FULL and PARTITION_OFFLINE share a code: Kafka does not distinguish a full disk from a failed one."""
     others = {*NOT_KAFKAS, ErrorKind.DISK_FULL}
     codes = [face.kafka_code for kind, face in ERRORS.items() if kind not in others]
     assert len(set(codes)) == len(codes)
@@ -44,7 +44,7 @@ def test_errors_kafka_codes_are_kafkas_and_distinct() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in ErrorKind if kind is not ErrorKind.METADATA_UNAVAILABLE])
 def test_errors_are_retriable_where_kafkas_are(kind: ErrorKind) -> None:
-    """METADATA_UNAVAILABLE is left out: Kafka has no code for it, and a client takes the unknown one as final."""
+    """METADATA_UNAVAILABLE is excluded: Kafka has no code for it, and clients do not retry the unknown one."""
     assert ERRORS[kind].retriable == ErrorCode(ERRORS[kind].kafka_code).retriable
 
 

@@ -1,4 +1,4 @@
-"""A set of offsets kept as ranges does what a plain set does."""
+"""A set of offsets stored as ranges behaves like a plain set."""
 
 from itertools import pairwise
 
@@ -26,11 +26,11 @@ def test_range_set_is_a_set_of_offsets(changes: list[tuple[bool, int, int]], low
             model -= set(range(start, start + length))
     assert offsets(ranges) == model
     assert ranges.count == len(model)
-    assert [each in ranges for each in range(60)] == [each in model for each in range(60)]
-    assert ranges.count_from(low) == sum(each >= low for each in model)
+    assert [offset in ranges for offset in range(60)] == [offset in model for offset in range(60)]
+    assert ranges.count_from(low) == sum(offset >= low for offset in model)
     gaps = {offset for start, end in ranges.gaps(low, high) for offset in range(start, end)}
     assert gaps == set(range(low, high)) - model
-    assert ranges.end_of_range_at(low) == next(each for each in range(low, 100) if each not in model)
+    assert ranges.end_of_range_at(low) == next(offset for offset in range(low, 100) if offset not in model)
 
 
 @given(CHANGES)
@@ -38,15 +38,15 @@ def test_ranges_ascend_and_never_touch(changes: list[tuple[bool, int, int]]) -> 
     ranges = RangeSet()
     for is_added, start, length in changes:
         (ranges.add if is_added else ranges.remove)(start, start + length)
-    found = list(ranges)
-    assert all(start < end for start, end in found)
-    assert all(before[1] < after[0] for before, after in pairwise(found))
-    assert ranges.range_count == len(found)
-    assert bool(ranges) == bool(found)
+    members = list(ranges)
+    assert all(start < end for start, end in members)
+    assert all(before[1] < after[0] for before, after in pairwise(members))
+    assert ranges.range_count == len(members)
+    assert bool(ranges) == bool(members)
 
 
 def test_neighbours_cost_one_range() -> None:
-    ranges = RangeSet((each, each + 1) for each in range(1_000))
+    ranges = RangeSet((offset, offset + 1) for offset in range(1_000))
     assert list(ranges) == [(0, 1_000)]
 
 

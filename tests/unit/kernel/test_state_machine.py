@@ -1,4 +1,4 @@
-"""What machines and the runner hand to each other is plain, unchangeable data."""
+"""Machines and the runner exchange plain, immutable data."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The header of a record batch: what is read from it, what is refused, what the broker may set in it."""
+"""The header of a record batch: decoding, refusals, and the fields that the broker sets."""
 
 import pytest
 from crc32c import crc32c
@@ -23,7 +23,7 @@ ROOM = 1 << 20
 
 
 def changed(content: bytes, **fields: int) -> bytes:
-    """The batch with other header fields, and a CRC that fits them."""
+    """Return the batch with changed header fields and a matching CRC."""
     header = read_header(content)._replace(**fields)
     made = bytearray(HEADER.pack(*header) + content[HEADER_BYTES:])
     made[MAGIC_END:CRC_START] = crc32c(memoryview(made)[CRC_START:]).to_bytes(4, "big")

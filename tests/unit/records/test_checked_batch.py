@@ -1,4 +1,4 @@
-"""The few ways to make a checked batch: what each of them refuses, and that each weighs the bytes once."""
+"""The functions that create a checked batch: what they refuse, and that each checks the CRC once at most."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The codecs: round trips, the framing that clients put around snappy, and the bound on what is unpacked."""
+"""The codecs: round trips, the framing that clients use for snappy, and the limit on decompressed content."""
 
 from random import Random
 
@@ -12,7 +12,7 @@ EVERY = pytest.mark.parametrize("codec", CODECS, ids=[NAMES[codec] for codec in 
 
 
 def noise(size: int) -> bytes:
-    """Bytes that pack, yet not to nothing."""
+    """Return bytes that compress, but not to almost nothing."""
     return (Random(size).randbytes(64) * (size // 64 + 1))[:size]
 
 

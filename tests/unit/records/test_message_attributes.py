@@ -1,4 +1,4 @@
-"""What headers ask for, and what of them makes no sense."""
+"""The attributes in a message's headers, and invalid headers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Keys go where Kafka's Java producer puts them."""
+"""A key has the same partition as with Kafka's Java producer."""
 
 import pytest
 

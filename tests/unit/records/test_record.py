@@ -1,4 +1,4 @@
-"""Records inside a batch: what is encoded is decoded, and hostile bytes end in UnreadableBatch, soon."""
+"""The records of a batch: round trips, and hostile bytes that soon end in UnreadableBatch."""
 
 import contextlib
 from collections import deque
@@ -34,7 +34,7 @@ ONE_RECORD = encode_batch([(0, None, b"value", ())])[HEADER_BYTES:]
 
 
 def batch_of(content: bytes, records_count: int) -> bytes:
-    """A batch with a right checksum around whatever content."""
+    """Return a batch of arbitrary content with a correct checksum."""
     length = HEADER_BYTES - 12 + len(content)
     header = HEADER.pack(0, length, -1, 2, 0, 0, records_count - 1, 0, 0, -1, -1, -1, records_count)
     made = bytearray(header + content)
@@ -142,7 +142,7 @@ def test_one_record_is_read_as_all_are(
 def test_records_of_a_large_batch_are_read(codec: int) -> None:
     values = [bytes([number]) * (1 << 20) for number in range(3)]
     records = decode_records(encode_batch([(0, b"k", value, [("n", value[:9])]) for value in values], codec=codec))
-    assert [(each.key, each.value, each.headers) for each in records] == [
+    assert [(record.key, record.value, record.headers) for record in records] == [
         (b"k", value, (("n", value[:9]),)) for value in values
     ]
 

@@ -1,4 +1,4 @@
-"""Packing a batch anew: other bytes, the same records."""
+"""Recompressing a batch changes its bytes and keeps its records."""
 
 from random import Random
 

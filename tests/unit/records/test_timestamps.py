@@ -13,12 +13,12 @@ LIMITED = TopicSettings(message_timestamp_before_max_ms=100, message_timestamp_a
 
 
 def check(topic: TopicSettings, *times: int) -> None:
-    check_records(*unpacked_records(encode_batch([(each, None, b"", ()) for each in times])), topic, NOW_MS)
+    check_records(*unpacked_records(encode_batch([(time_ms, None, b"", ()) for time_ms in times])), topic, NOW_MS)
 
 
 @pytest.mark.parametrize("times", [[0], [-100, 50], [50, 0]])
 def test_timestamp_within_the_limits_is_taken(times: list[int]) -> None:
-    check(LIMITED, *(NOW_MS + each for each in times))
+    check(LIMITED, *(NOW_MS + time_ms for time_ms in times))
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_timestamp_within_the_limits_is_taken(times: list[int]) -> None:
 )
 def test_timestamp_beyond_a_limit_is_refused(times: list[int], side: str) -> None:
     with pytest.raises(RequestError, match=rf"message\.timestamp\.{side}\.max\.ms") as refused:
-        check(LIMITED, *(NOW_MS + each for each in times))
+        check(LIMITED, *(NOW_MS + time_ms for time_ms in times))
     assert refused.value.kind is ErrorKind.INVALID_TIMESTAMP
 
 

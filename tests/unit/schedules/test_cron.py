@@ -1,4 +1,4 @@
-"""When cron expressions fall due."""
+"""The due times of cron expressions."""
 
 from datetime import datetime
 from zoneinfo import ZoneInfo

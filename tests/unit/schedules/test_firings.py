@@ -1,4 +1,4 @@
-"""Which firings of a schedule are due: decided here, without a clock, a log or a store."""
+"""The due firings of a schedule, decided without a clock, a log or a store."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Schedules as the metadata has them."""
+"""The documents of schedules in the metadata."""
 
 from uuid import UUID
 
@@ -23,8 +23,8 @@ FULL = Schedule(
 
 def test_a_schedule_is_read_back_as_it_was_written() -> None:
     for schedule in (FULL, Schedule(name="s", topic="t", cron="* * * * *")):
-        found = decode_schedule("s", encode_schedule(Firings(schedule, 1_700, is_sure=True), TOPIC_ID))
-        assert (found.schedule, found.fired_ms, found.is_sure, found.failures) == (schedule, 1_700, False, 0)
+        firings = decode_schedule("s", encode_schedule(Firings(schedule, 1_700, is_sure=True), TOPIC_ID))
+        assert (firings.schedule, firings.fired_ms, firings.is_sure, firings.failures) == (schedule, 1_700, False, 0)
 
 
 def test_a_document_has_these_fields() -> None:
