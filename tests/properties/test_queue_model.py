@@ -178,7 +178,7 @@ class QueueStory(RuleBasedStateMachine):
             before.priority_ageing_ms != after.priority_ageing_ms
         ):
             self.model.forget_leases()
-        self.stage.know(mine)
+        self.stage.set_subscriptions(mine)
         self.confirm()
 
     @rule(pick=st.integers(0, 1_000))
@@ -256,7 +256,7 @@ class QueueStory(RuleBasedStateMachine):
         """Of what the log loses, nothing is asked here but that it does not hurt."""
         start = self.log_start
         offset = start + pick % (self.end - start + 1)
-        self.stage.let_go_below(offset)
+        self.stage.delete_below(offset)
         for each in [each for each in self.model.messages if each < offset]:
             del self.model.messages[each]
         self.stage.settle()
@@ -319,7 +319,7 @@ class QueueStory(RuleBasedStateMachine):
             max_in_flight=policy.max_in_flight,
         )  # fmt: skip
         self.model.policy = mine.policy
-        self.stage.know(mine)
+        self.stage.set_subscriptions(mine)
         open_offsets = {each.offset for each in self.model if each.is_open}
         expiring = {each.offset for each in self.model if each.expires_ms and not each.restored}
         leased: set[int] = set()

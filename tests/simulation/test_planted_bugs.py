@@ -68,7 +68,7 @@ def acknowledge_a_topic_before_its_commit(monkeypatch: pytest.MonkeyPatch) -> No
 
 def open_whatever_lies_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic takes the directories of its name, also those of another topic."""
-    monkeypatch.setattr(PartitionDirectory, "is_anothers", False)
+    monkeypatch.setattr(PartitionDirectory, "belongs_to_other_topic", False)
     monkeypatch.setattr(PartitionDirectory, "_check", lambda *_: None)
 
 

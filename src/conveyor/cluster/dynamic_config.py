@@ -18,7 +18,7 @@ from conveyor.cluster.image import ConfigOwner, ConfigScope, Texts
 from conveyor.cluster.setting_names import BrokerSetting, broker_settings, group_settings
 from conveyor.cluster.topic_change import ConfigChange, Operation, change_text
 from conveyor.kernel.errors import SettingsError
-from conveyor.settings.topic_settings import words
+from conveyor.settings.topic_settings import list_items
 from conveyor.settings.tree import GroupsSettings, Settings, with_values
 
 ALL_BROKERS = "default"
@@ -96,11 +96,11 @@ def changed_texts(
         section = getattr(in_force, setting.section)
         change_text(texts, change, setting.declared, getattr(section, setting.declared.name))
         if setting.declared.metadata["is_list"]:
-            texts[change.name] = ",".join(words(texts[change.name]))
+            texts[change.name] = ",".join(list_items(texts[change.name]))
     return texts
 
 
-def sound_texts(texts: Texts, settings: Mapping[str, BrokerSetting]) -> tuple[dict[str, str], list[str]]:
+def valid_texts(texts: Texts, settings: Mapping[str, BrokerSetting]) -> tuple[dict[str, str], list[str]]:
     """Split stored texts into the live settings of this version, and the names of all others."""
     sound = {name: text for name, text in texts.items() if name in settings and settings[name].is_live}
     return sound, sorted(texts.keys() - sound.keys())

@@ -10,7 +10,7 @@ from conveyor.cluster.internal_topics import with_own_config
 from conveyor.cluster.topic_creation import check_partition_count, check_replicas, checked_config
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId
-from conveyor.settings.topic_settings import words
+from conveyor.settings.topic_settings import list_items
 from conveyor.settings.tree import Settings, topic_setting_fields
 
 
@@ -101,12 +101,12 @@ def change_text(config: dict[str, str], change: ConfigChange, declared: "Field[A
             ErrorKind.INVALID_CONFIG,
             f"'{change.name}' is not a list: it can be set, not appended to or subtracted from",
         )
-    present = [word for word in words(config.get(change.name, str(default))) if word]
-    given = words(change.value)
+    present = [item for item in list_items(config.get(change.name, str(default))) if item]
+    given = list_items(change.value)
     if change.operation is Operation.APPEND:
-        present += [word for word in given if word not in present]
+        present += [item for item in given if item not in present]
     else:
-        present = [word for word in present if word not in given]
+        present = [item for item in present if item not in given]
     config[change.name] = ",".join(present)
 
 

@@ -17,7 +17,7 @@ from conveyor.cluster.image import (
 from conveyor.cluster.internal_topics import own_config
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
-from conveyor.settings.topic_settings import tidied
+from conveyor.settings.topic_settings import normalized
 from conveyor.settings.tree import Settings, topic_settings
 
 BROKER_DEFAULT = -1
@@ -48,7 +48,7 @@ def plan_topic(image: ClusterImage, request: TopicRequest, settings: Settings, t
     if request.name in image.topics:
         raise RequestError(ErrorKind.TOPIC_ALREADY_EXISTS, f"topic '{request.name}' exists already")
     _check_collision(image, request.name)
-    request = _as_the_broker_needs_it(request, settings)
+    request = _with_broker_requirements(request, settings)
     config = checked_config(request.config, settings)
     replicas = _assigned(image, request) if request.assignment else _spread(image, request, settings)
     check_partition_count(image, len(replicas), settings)
@@ -81,7 +81,7 @@ def companion_partition(owner: PartitionImage) -> PartitionImage:
     return replace(owner, leader_epoch=LeaderEpoch(0))
 
 
-def _as_the_broker_needs_it(request: TopicRequest, settings: Settings) -> TopicRequest:
+def _with_broker_requirements(request: TopicRequest, settings: Settings) -> TopicRequest:
     """Return the request, with the mandatory partitions and settings if the topic is one of the broker's own."""
     if request.name == OFFSETS_TOPIC:
         request = TopicRequest(name=request.name, partitions=settings.groups.offsets_partitions)
@@ -104,7 +104,7 @@ def checked_config(config: Mapping[str, str], settings: Settings) -> Mapping[str
         topic_settings(settings.topics, config)
     except SettingsError as error:
         raise RequestError(ErrorKind.INVALID_CONFIG, str(error)) from error
-    return MappingProxyType(tidied(config))
+    return MappingProxyType(normalized(config))
 
 
 def check_partition_count(image: ClusterImage, added: int, settings: Settings) -> None:

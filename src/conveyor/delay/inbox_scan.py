@@ -31,7 +31,7 @@ class InboxScan:
         """Continue the scan. Returns whether it is at the end, or has enough records for now.
 
         limit_bytes: StillPacked is raised for a batch whose content exceeds this, and after several compressed batches
-        in one call. The caller then passes the batch to `look_into` and the result to `take`. Raises StorageFailure.
+        in one call. The caller then passes the batch to `scan_packed` and the result to `take`. Raises StorageFailure.
         """
         machine = self._machine
         offset = machine.scanned_offset
@@ -66,7 +66,7 @@ class InboxScan:
             self._machine.forget_history()
 
 
-def look_into(packed: StillPacked) -> list[DueRun]:
+def scan_packed(packed: StillPacked) -> list[DueRun]:
     """Return the due runs of a batch that is slow to decompress. Blocks. Raises StorageFailure."""
     place = packed.place
     return scan_due(packed.header, place.file.read(place.position, place.length))

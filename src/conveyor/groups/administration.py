@@ -99,11 +99,11 @@ class Administration:
         """
         check_group_id(command.group_id)
         group = self._existing(command.group_id)
-        if isinstance(group, ClassicGroup) and group.members and not group.is_of_consumers:
+        if isinstance(group, ClassicGroup) and group.members and not group.uses_embedded_protocol:
             raise _not_empty(command.group_id)
         committed, errors = self._offsets.of(command.group_id), list[RequestError | None]()
         for topic, partition in command.partitions:
-            is_read = group.reads(topic)
+            is_read = group.subscribes_to(topic)
             errors.append(_is_read(command.group_id, topic) if is_read else None)
             if not is_read and (topic, partition) in committed:
                 key = OffsetKey(group_id=command.group_id, topic=topic, partition=partition)

@@ -3,7 +3,7 @@
 - `RequestError`: expected; the client receives it. `ERRORS` maps its kind to Kafka, HTTP and SQS.
 - `ProtocolViolation`: the peer does not follow the protocol; its connection is closed.
 - `StorageFailure`: the partition's files cannot be trusted; the partition goes offline and reports the reason. After a
-  `PassingFailure` the partition comes back online by itself; a `ReadLater` leaves it online.
+  `TransientFailure` the partition comes back online by itself; a `ReadLater` leaves it online.
 - `AssertionError`: a bug; the broker stops rather than guess.
 """
 
@@ -94,7 +94,7 @@ class ErrorKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorFace:
+class ErrorCodes:
     """The codes of one kind of error at each door.
 
     kafka_code: the protocol's error code. http_status: the REST status. sqs_code: the SQS error code.
@@ -111,82 +111,82 @@ _INVALID = "InvalidParameterValue"
 _UNAVAILABLE = "ServiceUnavailable"
 _MISSING = "AWS.SimpleQueueService.NonExistentQueue"
 
-ERRORS: dict[ErrorKind, ErrorFace] = {
-    ErrorKind.CORRUPT_BATCH: ErrorFace(2, 400, _INVALID, retriable=True),
-    ErrorKind.COORDINATOR_LOADING: ErrorFace(14, 503, _UNAVAILABLE, retriable=True),
-    ErrorKind.COORDINATOR_NOT_AVAILABLE: ErrorFace(15, 503, _UNAVAILABLE, retriable=True),
-    ErrorKind.DISK_FULL: ErrorFace(56, 507, _UNAVAILABLE, retriable=True),
-    ErrorKind.ELECTION_NOT_NEEDED: ErrorFace(84, 409, _INVALID, retriable=True),
-    ErrorKind.ELIGIBLE_LEADERS_NOT_AVAILABLE: ErrorFace(83, 503, _UNAVAILABLE, retriable=True),
-    ErrorKind.FENCED_INSTANCE_ID: ErrorFace(82, 409, _INVALID),
-    ErrorKind.FENCED_LEADER_EPOCH: ErrorFace(74, 409, _UNAVAILABLE, retriable=True),
-    ErrorKind.FENCED_MEMBER_EPOCH: ErrorFace(110, 409, _INVALID),
-    ErrorKind.FETCH_SESSION_NOT_FOUND: ErrorFace(70, 404, _INVALID, retriable=True),
-    ErrorKind.FETCH_SESSION_TOPIC_ID_ERROR: ErrorFace(106, 400, _INVALID, retriable=True),
-    ErrorKind.GROUP_AUTHORIZATION_FAILED: ErrorFace(30, 403, "AccessDenied"),
-    ErrorKind.GROUP_ID_NOT_FOUND: ErrorFace(69, 404, _MISSING),
-    ErrorKind.GROUP_MAX_SIZE_REACHED: ErrorFace(81, 409, "OverLimit"),
-    ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC: ErrorFace(86, 409, _INVALID),
-    ErrorKind.ILLEGAL_GENERATION: ErrorFace(22, 409, _INVALID),
-    ErrorKind.INCONSISTENT_GROUP_PROTOCOL: ErrorFace(23, 409, _INVALID),
-    ErrorKind.INVALID_ACK_ID: ErrorFace(42, 400, "ReceiptHandleIsInvalid"),
-    ErrorKind.INVALID_COMMIT_OFFSET_SIZE: ErrorFace(28, 400, _INVALID),
-    ErrorKind.INVALID_CONFIG: ErrorFace(40, 400, _INVALID),
-    ErrorKind.INVALID_FETCH_SESSION_EPOCH: ErrorFace(71, 409, _INVALID, retriable=True),
-    ErrorKind.INVALID_FILTER: ErrorFace(42, 400, _INVALID),
-    ErrorKind.INVALID_GROUP_ID: ErrorFace(24, 400, _INVALID),
-    ErrorKind.INVALID_PARTITIONS: ErrorFace(37, 400, _INVALID),
-    ErrorKind.INVALID_PRODUCER_EPOCH: ErrorFace(47, 409, _INVALID),
-    ErrorKind.INVALID_RECORD: ErrorFace(87, 400, _INVALID),
-    ErrorKind.INVALID_REGULAR_EXPRESSION: ErrorFace(128, 400, _INVALID),
-    ErrorKind.INVALID_REPLICA_ASSIGNMENT: ErrorFace(39, 400, _INVALID),
-    ErrorKind.INVALID_REPLICATION_FACTOR: ErrorFace(38, 400, _INVALID),
-    ErrorKind.INVALID_REQUEST: ErrorFace(42, 400, _INVALID),
-    ErrorKind.INVALID_REQUIRED_ACKS: ErrorFace(21, 400, _INVALID),
-    ErrorKind.INVALID_SCHEDULE: ErrorFace(42, 400, _INVALID),
-    ErrorKind.INVALID_SESSION_TIMEOUT: ErrorFace(26, 400, _INVALID),
-    ErrorKind.INVALID_SUBSCRIPTION: ErrorFace(42, 400, _INVALID),
-    ErrorKind.INVALID_TIMESTAMP: ErrorFace(32, 400, _INVALID),
-    ErrorKind.INVALID_TOPIC: ErrorFace(17, 400, _INVALID),
-    ErrorKind.LEASE_LOST: ErrorFace(121, 409, "ReceiptHandleIsInvalid"),
-    ErrorKind.MEMBER_ID_REQUIRED: ErrorFace(79, 409, _INVALID),
-    ErrorKind.MESSAGE_NOT_DELAYED: ErrorFace(121, 409, "UnsupportedOperation"),
-    ErrorKind.MESSAGE_TOO_LARGE: ErrorFace(10, 413, _INVALID),
-    ErrorKind.METADATA_UNAVAILABLE: ErrorFace(-1, 503, _UNAVAILABLE, retriable=True),
-    ErrorKind.MISMATCHED_ENDPOINT_TYPE: ErrorFace(114, 400, _INVALID),
-    ErrorKind.NON_EMPTY_GROUP: ErrorFace(68, 409, _INVALID),
-    ErrorKind.NOT_COORDINATOR: ErrorFace(16, 503, _UNAVAILABLE, retriable=True),
-    ErrorKind.NOT_ENOUGH_REPLICAS: ErrorFace(19, 503, _UNAVAILABLE, retriable=True),
-    ErrorKind.NOT_LEADER: ErrorFace(6, 503, _UNAVAILABLE, retriable=True),
-    ErrorKind.OFFSET_METADATA_TOO_LARGE: ErrorFace(12, 400, _INVALID),
-    ErrorKind.OFFSET_OUT_OF_RANGE: ErrorFace(1, 416, _INVALID),
-    ErrorKind.OUT_OF_ORDER_SEQUENCE: ErrorFace(45, 409, _INVALID),
-    ErrorKind.PARTITION_OFFLINE: ErrorFace(56, 503, _UNAVAILABLE, retriable=True),
-    ErrorKind.PREFERRED_LEADER_NOT_AVAILABLE: ErrorFace(80, 503, _UNAVAILABLE, retriable=True),
-    ErrorKind.POLICY_VIOLATION: ErrorFace(44, 409, "UnsupportedOperation"),
-    ErrorKind.REBALANCE_IN_PROGRESS: ErrorFace(27, 409, _UNAVAILABLE),
-    ErrorKind.REQUEST_TIMED_OUT: ErrorFace(7, 504, _UNAVAILABLE, retriable=True),
-    ErrorKind.REQUEST_TOO_SLOW: ErrorFace(7, 408, _INVALID, retriable=True),
-    ErrorKind.SCHEDULE_ALREADY_EXISTS: ErrorFace(42, 409, _INVALID),
-    ErrorKind.SECURITY_DISABLED: ErrorFace(54, 501, "UnsupportedOperation"),
-    ErrorKind.STALE_MEMBER_EPOCH: ErrorFace(113, 409, _INVALID),
-    ErrorKind.SUBSCRIPTION_ALREADY_EXISTS: ErrorFace(42, 409, "QueueNameExists"),
-    ErrorKind.THROTTLING_QUOTA_EXCEEDED: ErrorFace(89, 429, "RequestThrottled", retriable=True),
-    ErrorKind.TOPIC_ALREADY_EXISTS: ErrorFace(36, 409, "QueueNameExists"),
-    ErrorKind.TOPIC_DELETION_DISABLED: ErrorFace(73, 403, "AccessDenied"),
-    ErrorKind.TRANSACTIONS_UNSUPPORTED: ErrorFace(53, 501, "UnsupportedOperation"),
-    ErrorKind.UNKNOWN_LEADER_EPOCH: ErrorFace(75, 503, _UNAVAILABLE, retriable=True),
-    ErrorKind.UNKNOWN_MEMBER_ID: ErrorFace(25, 404, _INVALID),
-    ErrorKind.UNKNOWN_MESSAGE: ErrorFace(1, 404, _INVALID),
-    ErrorKind.UNKNOWN_SCHEDULE: ErrorFace(69, 404, _MISSING),
-    ErrorKind.UNKNOWN_SUBSCRIPTION: ErrorFace(69, 404, _MISSING),
-    ErrorKind.UNKNOWN_TOPIC: ErrorFace(3, 404, _MISSING, retriable=True),
-    ErrorKind.UNKNOWN_TOPIC_ID: ErrorFace(100, 404, _MISSING, retriable=True),
-    ErrorKind.UNRELEASED_INSTANCE_ID: ErrorFace(111, 409, _INVALID),
-    ErrorKind.UNSUPPORTED_ASSIGNOR: ErrorFace(112, 400, _INVALID),
-    ErrorKind.UNSUPPORTED_COMPRESSION: ErrorFace(76, 415, _INVALID),
-    ErrorKind.UNSUPPORTED_ENDPOINT_TYPE: ErrorFace(115, 400, _INVALID),
-    ErrorKind.UNSUPPORTED_VERSION: ErrorFace(35, 400, _INVALID),
+ERRORS: dict[ErrorKind, ErrorCodes] = {
+    ErrorKind.CORRUPT_BATCH: ErrorCodes(2, 400, _INVALID, retriable=True),
+    ErrorKind.COORDINATOR_LOADING: ErrorCodes(14, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.COORDINATOR_NOT_AVAILABLE: ErrorCodes(15, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.DISK_FULL: ErrorCodes(56, 507, _UNAVAILABLE, retriable=True),
+    ErrorKind.ELECTION_NOT_NEEDED: ErrorCodes(84, 409, _INVALID, retriable=True),
+    ErrorKind.ELIGIBLE_LEADERS_NOT_AVAILABLE: ErrorCodes(83, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.FENCED_INSTANCE_ID: ErrorCodes(82, 409, _INVALID),
+    ErrorKind.FENCED_LEADER_EPOCH: ErrorCodes(74, 409, _UNAVAILABLE, retriable=True),
+    ErrorKind.FENCED_MEMBER_EPOCH: ErrorCodes(110, 409, _INVALID),
+    ErrorKind.FETCH_SESSION_NOT_FOUND: ErrorCodes(70, 404, _INVALID, retriable=True),
+    ErrorKind.FETCH_SESSION_TOPIC_ID_ERROR: ErrorCodes(106, 400, _INVALID, retriable=True),
+    ErrorKind.GROUP_AUTHORIZATION_FAILED: ErrorCodes(30, 403, "AccessDenied"),
+    ErrorKind.GROUP_ID_NOT_FOUND: ErrorCodes(69, 404, _MISSING),
+    ErrorKind.GROUP_MAX_SIZE_REACHED: ErrorCodes(81, 409, "OverLimit"),
+    ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC: ErrorCodes(86, 409, _INVALID),
+    ErrorKind.ILLEGAL_GENERATION: ErrorCodes(22, 409, _INVALID),
+    ErrorKind.INCONSISTENT_GROUP_PROTOCOL: ErrorCodes(23, 409, _INVALID),
+    ErrorKind.INVALID_ACK_ID: ErrorCodes(42, 400, "ReceiptHandleIsInvalid"),
+    ErrorKind.INVALID_COMMIT_OFFSET_SIZE: ErrorCodes(28, 400, _INVALID),
+    ErrorKind.INVALID_CONFIG: ErrorCodes(40, 400, _INVALID),
+    ErrorKind.INVALID_FETCH_SESSION_EPOCH: ErrorCodes(71, 409, _INVALID, retriable=True),
+    ErrorKind.INVALID_FILTER: ErrorCodes(42, 400, _INVALID),
+    ErrorKind.INVALID_GROUP_ID: ErrorCodes(24, 400, _INVALID),
+    ErrorKind.INVALID_PARTITIONS: ErrorCodes(37, 400, _INVALID),
+    ErrorKind.INVALID_PRODUCER_EPOCH: ErrorCodes(47, 409, _INVALID),
+    ErrorKind.INVALID_RECORD: ErrorCodes(87, 400, _INVALID),
+    ErrorKind.INVALID_REGULAR_EXPRESSION: ErrorCodes(128, 400, _INVALID),
+    ErrorKind.INVALID_REPLICA_ASSIGNMENT: ErrorCodes(39, 400, _INVALID),
+    ErrorKind.INVALID_REPLICATION_FACTOR: ErrorCodes(38, 400, _INVALID),
+    ErrorKind.INVALID_REQUEST: ErrorCodes(42, 400, _INVALID),
+    ErrorKind.INVALID_REQUIRED_ACKS: ErrorCodes(21, 400, _INVALID),
+    ErrorKind.INVALID_SCHEDULE: ErrorCodes(42, 400, _INVALID),
+    ErrorKind.INVALID_SESSION_TIMEOUT: ErrorCodes(26, 400, _INVALID),
+    ErrorKind.INVALID_SUBSCRIPTION: ErrorCodes(42, 400, _INVALID),
+    ErrorKind.INVALID_TIMESTAMP: ErrorCodes(32, 400, _INVALID),
+    ErrorKind.INVALID_TOPIC: ErrorCodes(17, 400, _INVALID),
+    ErrorKind.LEASE_LOST: ErrorCodes(121, 409, "ReceiptHandleIsInvalid"),
+    ErrorKind.MEMBER_ID_REQUIRED: ErrorCodes(79, 409, _INVALID),
+    ErrorKind.MESSAGE_NOT_DELAYED: ErrorCodes(121, 409, "UnsupportedOperation"),
+    ErrorKind.MESSAGE_TOO_LARGE: ErrorCodes(10, 413, _INVALID),
+    ErrorKind.METADATA_UNAVAILABLE: ErrorCodes(-1, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.MISMATCHED_ENDPOINT_TYPE: ErrorCodes(114, 400, _INVALID),
+    ErrorKind.NON_EMPTY_GROUP: ErrorCodes(68, 409, _INVALID),
+    ErrorKind.NOT_COORDINATOR: ErrorCodes(16, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.NOT_ENOUGH_REPLICAS: ErrorCodes(19, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.NOT_LEADER: ErrorCodes(6, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.OFFSET_METADATA_TOO_LARGE: ErrorCodes(12, 400, _INVALID),
+    ErrorKind.OFFSET_OUT_OF_RANGE: ErrorCodes(1, 416, _INVALID),
+    ErrorKind.OUT_OF_ORDER_SEQUENCE: ErrorCodes(45, 409, _INVALID),
+    ErrorKind.PARTITION_OFFLINE: ErrorCodes(56, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.PREFERRED_LEADER_NOT_AVAILABLE: ErrorCodes(80, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.POLICY_VIOLATION: ErrorCodes(44, 409, "UnsupportedOperation"),
+    ErrorKind.REBALANCE_IN_PROGRESS: ErrorCodes(27, 409, _UNAVAILABLE),
+    ErrorKind.REQUEST_TIMED_OUT: ErrorCodes(7, 504, _UNAVAILABLE, retriable=True),
+    ErrorKind.REQUEST_TOO_SLOW: ErrorCodes(7, 408, _INVALID, retriable=True),
+    ErrorKind.SCHEDULE_ALREADY_EXISTS: ErrorCodes(42, 409, _INVALID),
+    ErrorKind.SECURITY_DISABLED: ErrorCodes(54, 501, "UnsupportedOperation"),
+    ErrorKind.STALE_MEMBER_EPOCH: ErrorCodes(113, 409, _INVALID),
+    ErrorKind.SUBSCRIPTION_ALREADY_EXISTS: ErrorCodes(42, 409, "QueueNameExists"),
+    ErrorKind.THROTTLING_QUOTA_EXCEEDED: ErrorCodes(89, 429, "RequestThrottled", retriable=True),
+    ErrorKind.TOPIC_ALREADY_EXISTS: ErrorCodes(36, 409, "QueueNameExists"),
+    ErrorKind.TOPIC_DELETION_DISABLED: ErrorCodes(73, 403, "AccessDenied"),
+    ErrorKind.TRANSACTIONS_UNSUPPORTED: ErrorCodes(53, 501, "UnsupportedOperation"),
+    ErrorKind.UNKNOWN_LEADER_EPOCH: ErrorCodes(75, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.UNKNOWN_MEMBER_ID: ErrorCodes(25, 404, _INVALID),
+    ErrorKind.UNKNOWN_MESSAGE: ErrorCodes(1, 404, _INVALID),
+    ErrorKind.UNKNOWN_SCHEDULE: ErrorCodes(69, 404, _MISSING),
+    ErrorKind.UNKNOWN_SUBSCRIPTION: ErrorCodes(69, 404, _MISSING),
+    ErrorKind.UNKNOWN_TOPIC: ErrorCodes(3, 404, _MISSING, retriable=True),
+    ErrorKind.UNKNOWN_TOPIC_ID: ErrorCodes(100, 404, _MISSING, retriable=True),
+    ErrorKind.UNRELEASED_INSTANCE_ID: ErrorCodes(111, 409, _INVALID),
+    ErrorKind.UNSUPPORTED_ASSIGNOR: ErrorCodes(112, 400, _INVALID),
+    ErrorKind.UNSUPPORTED_COMPRESSION: ErrorCodes(76, 415, _INVALID),
+    ErrorKind.UNSUPPORTED_ENDPOINT_TYPE: ErrorCodes(115, 400, _INVALID),
+    ErrorKind.UNSUPPORTED_VERSION: ErrorCodes(35, 400, _INVALID),
 }
 
 
@@ -224,11 +224,11 @@ class StorageFailure(ConveyorError):  # noqa: N818 - named for what it is
     """A file could not be written, flushed or trusted; its partition goes offline."""
 
 
-class PassingFailure(StorageFailure):
+class TransientFailure(StorageFailure):
     """A failure that leaves stored data intact; a later attempt may succeed."""
 
 
-class ReadLater(PassingFailure):
+class ReadLater(TransientFailure):
     """A read that cannot be done now and can be retried; the disk is intact."""
 
 
@@ -236,7 +236,7 @@ class OutOfFiles(ReadLater):
     """No file can be opened, because too many are open. Reads can be retried."""
 
 
-class DiskFull(PassingFailure):
+class DiskFull(TransientFailure):
     """The disk has no space for a write. A failed sync is never a DiskFull, because the data to sync is lost."""
 
 

@@ -122,7 +122,7 @@ class QueueMachine:
                 self._apply_started(UUID(bytes=record.key), progress)
 
     def loaded(self, now_ms: int) -> None:
-        """Called once all records are applied. `know` then sets the existing subscriptions."""
+        """Called once all records are applied. `set_subscriptions` then sets the existing subscriptions."""
 
     def reaches_beyond(self, offset: int) -> bool:
         """Return whether there is state about messages from an offset on. If the log ends there, a `CutBack` is due.
@@ -187,14 +187,14 @@ class QueueMachine:
             case _:
                 raise AssertionError(f"{command} is not a command of a queue")
 
-    def know(self, subscriptions: Mapping[UUID, Subscription]) -> None:
+    def set_subscriptions(self, subscriptions: Mapping[UUID, Subscription]) -> None:
         """Set the existing subscriptions, before the first command. Those with progress resume."""
         self._subscriptions = dict(subscriptions)
         for subscription in subscriptions.values():
             if subscription.id in self._progress:
                 self._open(subscription)
 
-    def strays(self, subscriptions: Collection[UUID]) -> list[UUID]:
+    def unknown_subscriptions(self, subscriptions: Collection[UUID]) -> list[UUID]:
         """Return subscriptions with state here that are not among the given ones: they were deleted while the
         machine was not loaded.
         """

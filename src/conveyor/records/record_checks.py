@@ -30,7 +30,7 @@ class RefusedRecords(RequestError):  # noqa: N818 - named for what it is
         self.record_errors = record_errors
 
 
-def looks_at_records(topic: TopicSettings) -> bool:
+def demands_record_checks(topic: TopicSettings) -> bool:
     """Return whether a topic has demands on each record, so that batches must be decompressed."""
     return "compact" in topic.cleanup_policy or limits_age(topic)
 

@@ -11,7 +11,7 @@ States:
     role Follower    another broker leads, or none: every call and every waiter gets NOT_LEADER
     offline          in either role, after a StorageFailure: every call and every waiter gets the reason
 
-An offline partition stays offline. After a PassingFailure the owner reopens its log as another `Partition`; any other
+An offline partition stays offline. After a TransientFailure the owner reopens its log as another `Partition`; any other
 failure requires a restart. Invariants: each waiter is called exactly once; after a StorageFailure, and on a broker that
 does not lead, no record is appended or acknowledged. Callers: the broker, from the loop's thread; only the owner of the
 roles calls `assume`, `resign` and `end`.
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from conveyor.kernel.errors import ErrorKind, NotLeader, PassingFailure, ReadLater, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, NotLeader, ReadLater, RequestError, StorageFailure, TransientFailure
 from conveyor.kernel.ids import LeaderEpoch, Offset, TopicPartition
 from conveyor.kernel.ports import FileSlice
 from conveyor.log.flush import FlushJob
@@ -171,7 +171,7 @@ class Partition:
         """Process the result of a flush."""
         self._flushing = False
         if self.offline_reason is not None:
-            if failure is not None and not isinstance(failure, PassingFailure):
+            if failure is not None and not isinstance(failure, TransientFailure):
                 self._has_passing_failure = False  # Both failures are passing ones: neither has lost data.
             return self.log.abandon()
         if failure is not None:
@@ -269,14 +269,14 @@ class Partition:
         if self.offline_reason is None:
             reason = str(failure)
             log.error("partition offline partition=%s reason=%s", self.identity, reason)
-            self._has_passing_failure = isinstance(failure, PassingFailure)
+            self._has_passing_failure = isinstance(failure, TransientFailure)
             self.end(reason)
             if self._went_offline is not None:
                 self._went_offline(failure)
 
     def stay_offline(self, failure: StorageFailure) -> None:
         """Record that the log could not be reopened."""
-        self._has_passing_failure = isinstance(failure, PassingFailure)
+        self._has_passing_failure = isinstance(failure, TransientFailure)
         self.offline_reason = str(failure)
 
     def end(self, reason: str) -> None:

@@ -97,7 +97,7 @@ class KafkaListener:
         """Account for bytes of small requests. Above the limit, close the connection that holds most."""
         budget = self.broker.request_budget
         budget.count(change)
-        if change > 0 and budget.has_too_many:
+        if change > 0 and budget.is_over_limit:
             largest = max(self.connections, key=_counted, default=connection)
             largest.close(
                 f"small requests take {budget.small_bytes} bytes (network.max_buffered_bytes),"

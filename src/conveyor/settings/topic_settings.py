@@ -268,7 +268,7 @@ def topic_settings(defaults: TopicSettings, overrides: Mapping[str, str]) -> Top
     """
     by_topic_name = topic_setting_fields()
     values: dict[str, object] = {}
-    for name, text in tidied(overrides).items():
+    for name, text in normalized(overrides).items():
         if name not in by_topic_name:
             names = ", ".join(sorted(by_topic_name))
             raise SettingsError(f"unknown topic setting '{name}': known are {names}")
@@ -276,16 +276,16 @@ def topic_settings(defaults: TopicSettings, overrides: Mapping[str, str]) -> Top
     return replace(defaults, **cast("Any", values))
 
 
-def tidied(overrides: Mapping[str, str]) -> dict[str, str]:
+def normalized(overrides: Mapping[str, str]) -> dict[str, str]:
     """Return settings in their stored form: without blanks around the items of a list, as in Kafka."""
     declared = topic_setting_fields()
     return {
-        name: ",".join(words(text)) if name in declared and declared[name].metadata["is_list"] else text
+        name: ",".join(list_items(text)) if name in declared and declared[name].metadata["is_list"] else text
         for name, text in overrides.items()
     }
 
 
-def words(text: str) -> list[str]:
+def list_items(text: str) -> list[str]:
     """Return the items of a list, without the blanks around them."""
     return [word.strip() for word in text.split(",")]
 

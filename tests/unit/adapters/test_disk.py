@@ -11,7 +11,7 @@ from threading import Event
 import pytest
 
 from conveyor.adapters.disk import RealDisk, RealFile
-from conveyor.kernel.errors import DiskFull, PassingFailure, StorageFailure
+from conveyor.kernel.errors import DiskFull, StorageFailure, TransientFailure
 from conveyor.kernel.ports import Bytes, Disk
 
 
@@ -280,7 +280,7 @@ def test_a_sync_that_finds_no_room_has_lost_what_was_written(disk: RealDisk) -> 
     _, mark = file.begin_sync()
     with pytest.raises(StorageFailure, match="No space left") as failed:
         file.end_sync(mark, errno.ENOSPC)
-    assert not isinstance(failed.value, PassingFailure)
+    assert not isinstance(failed.value, TransientFailure)
 
 
 def test_allocated_bytes_are_taken_from_the_disk(disk: RealDisk, tmp_path: Path) -> None:

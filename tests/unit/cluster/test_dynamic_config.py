@@ -7,7 +7,7 @@ from conveyor.cluster.dynamic_config import (
     as_given,
     broker_owner,
     changed_texts,
-    sound_texts,
+    valid_texts,
     with_broker_texts,
     with_group_texts,
 )
@@ -45,7 +45,7 @@ def test_contradictions_are_refused_wherever_the_values_come_from() -> None:
 
 
 def test_only_settings_that_are_live_change() -> None:
-    known, unknown = sound_texts({NAME: "3", "node.id": "4", "no.such": "5"}, broker_settings())
+    known, unknown = valid_texts({NAME: "3", "node.id": "4", "no.such": "5"}, broker_settings())
     assert (known, unknown) == ({NAME: "3"}, ["no.such", "node.id"])
     with pytest.raises(SettingsError, match=r"'node\.id' needs a restart: set broker\.node_id"):
         changed_texts({}, [ConfigChange(name="node.id", operation=Operation.SET, value="4")], broker_settings(), GIVEN)

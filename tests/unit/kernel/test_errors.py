@@ -37,9 +37,9 @@ def test_errors_table_is_total() -> None:
 def test_errors_kafka_codes_are_kafkas_and_distinct() -> None:
     """DISK_FULL and PARTITION_OFFLINE share a code: Kafka does not distinguish a full disk from a failed one."""
     others = {*NOT_KAFKAS, ErrorKind.DISK_FULL}
-    codes = [face.kafka_code for kind, face in ERRORS.items() if kind not in others]
-    assert len(set(codes)) == len(codes)
-    assert {face.kafka_code for face in ERRORS.values()} <= {code.value for code in ErrorCode}
+    kafka_codes = [codes.kafka_code for kind, codes in ERRORS.items() if kind not in others]
+    assert len(set(kafka_codes)) == len(kafka_codes)
+    assert {codes.kafka_code for codes in ERRORS.values()} <= {code.value for code in ErrorCode}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ErrorKind if kind is not ErrorKind.METADATA_UNAVAILABLE])
@@ -49,10 +49,10 @@ def test_errors_are_retriable_where_kafkas_are(kind: ErrorKind) -> None:
 
 
 def test_errors_http_statuses_are_errors_and_only_retriable_ones_are_unavailable() -> None:
-    for kind, face in ERRORS.items():
-        assert 400 <= face.http_status < 600, kind
-        assert face.retriable or face.http_status not in (503, 504), kind
-        assert face.sqs_code
+    for kind, codes in ERRORS.items():
+        assert 400 <= codes.http_status < 600, kind
+        assert codes.retriable or codes.http_status not in (503, 504), kind
+        assert codes.sqs_code
 
 
 def test_request_error_carries_its_kind_and_message() -> None:

@@ -99,7 +99,7 @@ class Stage:
         self.acks = acks or MemoryBudget(1_000)
         self._incarnation = 0
         self._open()
-        self.know(*subscriptions)
+        self.set_subscriptions(*subscriptions)
         for new in subscriptions if begun else ():
             self.ask(SeekSubscription(subscription=new.id, offset=0))
 
@@ -113,7 +113,7 @@ class Stage:
         assert found is not None
         return found
 
-    def know(self, *subscriptions: Subscription) -> None:
+    def set_subscriptions(self, *subscriptions: Subscription) -> None:
         """Replace the existing subscriptions and their policies."""
         gone = self.subscriptions
         self.subscriptions = {new.id: new for new in subscriptions}
@@ -204,7 +204,7 @@ class Stage:
         self.settle()
         delete_records(self.state, offset).run()
 
-    def let_go_below(self, offset: int) -> None:
+    def delete_below(self, offset: int) -> None:
         """Delete the records below an offset, as retention does."""
         delete_records(self.messages, offset).run()
         self.advance()
@@ -226,7 +226,7 @@ class Stage:
     def _load(self) -> None:
         self._open()
         replay(self.state.log, self.machine)
-        self.machine.know(self.subscriptions)
+        self.machine.set_subscriptions(self.subscriptions)
         self.advance()
 
     def _open(self) -> None:

@@ -158,9 +158,9 @@ def test_other_order_takes_hold_at_once() -> None:
     stage = Stage(subscription())
     keyed(stage, b"a", b"a")
     stage.lease()
-    stage.know(subscription(ordering="key"))
+    stage.set_subscriptions(subscription(ordering="key"))
     assert stage.lease_offsets() == [0]
-    stage.know(subscription(fair_by="tenant"))
+    stage.set_subscriptions(subscription(fair_by="tenant"))
     assert stage.lease_offsets() == [0, 1]
 
 
@@ -168,7 +168,7 @@ def test_other_policy_leaves_leases_as_they_are() -> None:
     stage = Stage(subscription())
     stage.publish_plain(1)
     lease = target(stage.lease()[0])
-    stage.know(subscription(max_deliveries=1, visibility_timeout_ms=5, dead_letter_topic="other"))
+    stage.set_subscriptions(subscription(max_deliveries=1, visibility_timeout_ms=5, dead_letter_topic="other"))
     assert kinds(stage.nack(lease)) == [None]
     assert len(stage.machine.dead_lettering(SUBSCRIPTION, 10)) == 1
 
@@ -177,7 +177,7 @@ def test_paused_subscription_hands_nothing_out() -> None:
     stage = Stage(subscription(paused=True))
     stage.publish_plain(1)
     assert (stage.lease_offsets(), stage.queue.has_messages) == ([], False)
-    stage.know(subscription())
+    stage.set_subscriptions(subscription())
     assert stage.lease_offsets() == [0]
 
 
@@ -254,7 +254,7 @@ def test_dead_letter_whose_record_is_gone_is_told() -> None:
     stage.publish_plain(2)
     stage.lease(1)
     dead_letter(stage, 0)
-    stage.let_go_below(1)
+    stage.delete_below(1)
     assert redeliver(stage, 0, 5) == (0,)
     assert stage.counts().dead == 1
     stage.ask(DropDeadLetters(subscription=SUBSCRIPTION, offsets=(0,)))
@@ -399,13 +399,13 @@ def test_subscription_that_is_gone_is_refused_and_forgotten() -> None:
     stage.publish_plain(2)
     stage.ask(SeekSubscription(subscription=OTHER, offset=2))
     assert stage.machine.settled_offset() == 0
-    stage.know(subscription(OTHER))
+    stage.set_subscriptions(subscription(OTHER))
     assert stage.machine.settled_offset() == 2
     assert kinds((stage.ask(SeekSubscription(subscription=SUBSCRIPTION, offset=0)),)) == [
         ErrorKind.UNKNOWN_SUBSCRIPTION
     ]
     assert kinds((stage.ask(Redeliver(subscription=SUBSCRIPTION, offsets=())),)) == [ErrorKind.UNKNOWN_SUBSCRIPTION]
-    stage.know()
+    stage.set_subscriptions()
     stage.restart()
     assert stage.machine.settled_offset() == 0
 
@@ -414,19 +414,19 @@ def test_subscription_that_was_deleted_meanwhile_is_a_stray_until_it_is_forgotte
     stage = Stage(subscription(), subscription(OTHER))
     stage.subscriptions = {OTHER: subscription(OTHER)}
     stage.restart()
-    assert stage.machine.strays(stage.subscriptions) == [SUBSCRIPTION]
+    assert stage.machine.unknown_subscriptions(stage.subscriptions) == [SUBSCRIPTION]
     stage.ask(ForgetSubscription(subscription=SUBSCRIPTION))
-    assert stage.machine.strays(stage.subscriptions) == []
+    assert stage.machine.unknown_subscriptions(stage.subscriptions) == []
     stage.restart()
-    assert stage.machine.strays(stage.subscriptions) == []
-    assert stage.machine.strays({}) == [OTHER]
+    assert stage.machine.unknown_subscriptions(stage.subscriptions) == []
+    assert stage.machine.unknown_subscriptions({}) == [OTHER]
 
 
 def test_what_retention_took_is_not_counted_and_not_leased() -> None:
     stage = Stage(subscription(), topic=TopicSettings(segment_bytes=100))
     for _ in range(5):
         stage.publish_plain(2)
-    stage.let_go_below(6)
+    stage.delete_below(6)
     counts = stage.counts()
     assert (counts.unsettled, counts.available) == (4, 4)
     assert stage.lease_offsets() == [6, 7, 8, 9]

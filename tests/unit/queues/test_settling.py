@@ -249,8 +249,8 @@ def test_queues_share_what_is_remembered_and_the_busiest_forgets() -> None:
 @pytest.mark.parametrize(
     "end",
     [
-        Stage.know,
-        lambda stage: stage.know(subscription(delivery="at_least_once")),
+        Stage.set_subscriptions,
+        lambda stage: stage.set_subscriptions(subscription(delivery="at_least_once")),
         lambda stage: stage.machine.close(),
     ],
     ids=["deleted", "changed", "stopped"],

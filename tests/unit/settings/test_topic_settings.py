@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from conveyor.kernel.errors import SettingsError
-from conveyor.settings.topic_settings import TopicSettings, tidied, topic_setting_fields, topic_settings
+from conveyor.settings.topic_settings import TopicSettings, normalized, topic_setting_fields, topic_settings
 
 LONGEST = (1 << 63) - 1
 KAFKA_DEFAULTS: dict[str, object] = {
@@ -67,14 +67,14 @@ def test_value_that_kafka_takes_is_taken(name: str, value: str) -> None:
         ("follower.replication.throttled.replicas", " 0:1 , 1:2 ", "0:1,1:2"),
     ],
 )
-def test_words_of_a_list_are_trimmed(name: str, value: str, taken: str) -> None:
+def test_items_of_a_list_are_trimmed(name: str, value: str, taken: str) -> None:
     made = topic_settings(TopicSettings(), {name: value})
     assert getattr(made, topic_setting_fields()[name].name) == taken
-    assert tidied({name: value}) == {name: taken}
+    assert normalized({name: value}) == {name: taken}
 
 
-def test_only_lists_are_tidied() -> None:
-    assert tidied({"segment.bytes": " 4096", "no.such": "a, b"}) == {"segment.bytes": " 4096", "no.such": "a, b"}
+def test_only_lists_are_normalized() -> None:
+    assert normalized({"segment.bytes": " 4096", "no.such": "a, b"}) == {"segment.bytes": " 4096", "no.such": "a, b"}
 
 
 @pytest.mark.parametrize(

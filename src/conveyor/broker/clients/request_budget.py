@@ -45,7 +45,7 @@ class RequestBudget:
         return len(self._waiting)
 
     @property
-    def has_too_many(self) -> bool:
+    def is_over_limit(self) -> bool:
         """Whether small requests alone exceed the limit."""
         return self.small_bytes > self._limit_bytes
 

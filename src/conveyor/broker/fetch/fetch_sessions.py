@@ -48,7 +48,7 @@ class SessionPartition:
     def key(self) -> PartitionKey:
         return self.topic, self.position.partition
 
-    def tell(self, fetched: Fetched) -> bool:
+    def record_sent(self, fetched: Fetched) -> bool:
         """Store a result as the last one sent. Returns whether it differs from the one before; True after an error."""
         error = fetched.error is not None
         news = (
@@ -103,7 +103,7 @@ class FetchSession:
         Partitions that returned records move behind all others, so that none starves however small the answers are.
         """
         pairs = zip(self._partitions.values(), results, strict=True)
-        changed = [(partition, fetched) for partition, fetched in pairs if partition.tell(fetched)]
+        changed = [(partition, fetched) for partition, fetched in pairs if partition.record_sent(fetched)]
         for partition, fetched in changed:
             if fetched.records is not None:
                 self._partitions[partition.key] = self._partitions.pop(partition.key)
@@ -135,7 +135,7 @@ class FetchSessions:
         self.partition_count += len(session)
         return session.session_id
 
-    def go_on(
+    def continue_session(
         self,
         session_id: int,
         epoch: int,

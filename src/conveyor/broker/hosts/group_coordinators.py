@@ -61,7 +61,7 @@ class Coordinator:
 
         return await answered(submit)
 
-    def know(self, topics: KnownTopics) -> None:
+    def update_topics(self, topics: KnownTopics) -> None:
         """Pass the topics to the machine, unless it has them already."""
         if self._topics is not topics:
             self._topics = topics
@@ -99,7 +99,7 @@ class CoordinatorKind:
         coordinator.use(self.settings)
         return coordinator
 
-    def goes_on(self, machine: Coordinator, partition: Partition) -> bool:
+    def try_continue(self, machine: Coordinator, partition: Partition) -> bool:
         return machine.partition is partition
 
 
@@ -145,7 +145,7 @@ class Groups:
         if coordinator is None:
             self._tasks.start(self._submit_when_loaded(command, respond))
             return None
-        coordinator.know(self._known_topics())
+        coordinator.update_topics(self._known_topics())
         token = coordinator.submit(command, respond)
         return lambda: coordinator.runner.forget(token)
 
@@ -207,7 +207,7 @@ class Groups:
             coordinator = await self._loaded(partition_for_group(command.group_id, len(topic.partitions)))
         except RequestError as error:
             return respond(error)
-        coordinator.know(self._known_topics())
+        coordinator.update_topics(self._known_topics())
         coordinator.submit(command, respond)
 
     async def _offsets_topic(self) -> TopicImage:

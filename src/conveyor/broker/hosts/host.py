@@ -47,7 +47,7 @@ class MachineKind(Protocol[Machine]):
         """Read the machine's state and start it. Raises RequestError."""
         ...
 
-    def goes_on(self, machine: Machine, partition: Partition) -> bool:
+    def try_continue(self, machine: Machine, partition: Partition) -> bool:
         """Continue a running machine with a partition that may be reopened. Returns False if the machine cannot."""
         ...
 
@@ -129,7 +129,7 @@ class Host(Generic[Machine]):
         """Load the machine of a partition, unless it runs and can continue; see `LeadershipListener`."""
         place = self._place_of(partition)
         if place.machine is not None:
-            if self._kind.goes_on(place.machine, partition):
+            if self._kind.try_continue(place.machine, partition):
                 return
             self._stop(place)
         self._begin(place)
@@ -157,7 +157,7 @@ class Host(Generic[Machine]):
         place = self._places.get(partition.identity)
         if place is not None and place.partition is partition:
             return place
-        if place is not None and place.machine is not None and self._kind.goes_on(place.machine, partition):
+        if place is not None and place.machine is not None and self._kind.try_continue(place.machine, partition):
             place.partition = partition
             return place
         if place is not None:

@@ -23,7 +23,7 @@ from conveyor.delay.forwarding import (
 from conveyor.delay.forwarding_batches import batches_of
 from conveyor.delay.forwarding_records import Intent
 from conveyor.delay.forwarding_scan import DueRun
-from conveyor.delay.inbox_scan import InboxScan, look_into
+from conveyor.delay.inbox_scan import InboxScan, scan_packed
 from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.log.cache_share import CacheShare
@@ -177,7 +177,7 @@ class InboxPartition:
         return self._scan.advance(limit_offset, _SCANNED_BYTES, self._clock.now_ms(), SMALL_BYTES)
 
     def _unpack(self, packed: StillPacked, unpacked: Callable[[RequestError | None], None]) -> None:
-        self._off_loop(partial(look_into, packed), partial(self._scanned, packed.header, unpacked))
+        self._off_loop(partial(scan_packed, packed), partial(self._scanned, packed.header, unpacked))
         self.resume()
 
     def _scanned(

@@ -93,7 +93,7 @@ class Inboxes:
         for inbox in list(self._host.all_running()):
             inbox.resume()
 
-    def goes_on(self, machine: InboxPartition, partition: Partition) -> bool:
+    def try_continue(self, machine: InboxPartition, partition: Partition) -> bool:
         return machine.topic is partition and machine.inbox is partition.inbox
 
     async def load(self, partition: Partition) -> InboxPartition:

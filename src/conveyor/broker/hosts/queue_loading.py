@@ -73,7 +73,7 @@ class QueueKind:
         queue.start()
         return queue
 
-    def goes_on(self, machine: QueuePartition, partition: Partition) -> bool:
+    def try_continue(self, machine: QueuePartition, partition: Partition) -> bool:
         state = self._partitions.get(companion(QUEUE_STATE, partition.identity.topic), partition.identity.partition)
         return state is not None and machine.use(partition, state)
 
@@ -85,12 +85,12 @@ class QueueKind:
         """Begin the topic's subscriptions that the machine has no start offset for. Raises RequestError."""
         for subscription in self._subscriptions.by_id(queue.topic_id).values():
             if queue.machine.queue(subscription.id) is None:
-                await self.tell(queue, subscription)
+                await self.notify(queue, subscription)
                 is_older = queue.number < subscription.partition_count
                 start = subscription.start if is_older else StartPosition(kind="earliest")
                 await queue.begin(subscription.id, start)
 
-    async def tell(self, queue: QueuePartition, subscription: Subscription) -> None:
+    async def notify(self, queue: QueuePartition, subscription: Subscription) -> None:
         """Let a machine know the current state of a subscription: its policy, or its deletion. Raises RequestError."""
         if self._subscriptions.exists(subscription):
             await queue.ask(PutSubscription(subscription=self._subscriptions.current(subscription)))
@@ -103,7 +103,7 @@ class QueueKind:
                 "queue cut back partition=%s offset=%d: the log has lost messages", queue.messages.identity, cut_offset
             )
             await queue.ask(CutBack(offset=cut_offset))
-        for stray in queue.machine.strays(self._subscriptions.by_id(queue.topic_id)):
+        for stray in queue.machine.unknown_subscriptions(self._subscriptions.by_id(queue.topic_id)):
             queue.submit(ForgetSubscription(subscription=stray), ignored)
         await self.begin_subscriptions(queue)
         for subscription in self._subscriptions.by_id(queue.topic_id).values():
@@ -143,6 +143,6 @@ def _replay(state: Partition, machine: QueueMachine, recovered_end_offset: int |
 
 def _scan(machine: QueueMachine, subscriptions: dict[UUID, Subscription], limit: int, now_ms: int) -> None:
     """Scan the whole backlog for the given subscriptions. Blocks. Raises StorageFailure."""
-    machine.know(subscriptions)
+    machine.set_subscriptions(subscriptions)
     while not machine.advance(limit, now_ms):
         pass

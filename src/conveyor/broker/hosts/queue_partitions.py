@@ -103,9 +103,9 @@ class QueuePartitions:
         """Begin the subscriptions that a queue does not know yet. Raises RequestError."""
         await self._kind.begin_subscriptions(queue)
 
-    async def tell(self, queue: QueuePartition, subscription: Subscription) -> None:
+    async def notify(self, queue: QueuePartition, subscription: Subscription) -> None:
         """Let a queue know that a subscription is new, changed, or deleted. Raises RequestError."""
-        await self._kind.tell(queue, subscription)
+        await self._kind.notify(queue, subscription)
 
     def unload(self, topic: str) -> None:
         """Unload the queues of a topic that has no subscription."""

@@ -18,7 +18,7 @@ from conveyor.cluster.dynamic_config import (
     as_given,
     broker_owner,
     changed_texts,
-    sound_texts,
+    valid_texts,
     with_broker_texts,
     with_group_texts,
 )
@@ -98,7 +98,7 @@ class DynamicSettings:
         """Return the change of the metadata, and the resulting effective settings. Raises RequestError."""
         stored = {} if replaces else image.configs.get(place.owner, {})
         try:
-            present, _ = sound_texts(stored, place.known)
+            present, _ = valid_texts(stored, place.known)
             texts = changed_texts(present, changes, place.known, self.layers.in_force)
             scope, name = place.owner
             return ConfigPut(scope=scope, name=name, texts=texts), place.layered(self.layers, texts)
@@ -118,7 +118,7 @@ class DynamicSettings:
         self._apply(self.layers)
 
     def _take(self, place: _Place, stored: Texts) -> None:
-        texts, unknown = sound_texts(stored, place.known)
+        texts, unknown = valid_texts(stored, place.known)
         owner = "/".join(place.owner)
         if unknown:
             log.warning("settings left out owner=%s names=%s: they cannot change at run time", owner, unknown)

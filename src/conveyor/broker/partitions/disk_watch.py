@@ -20,7 +20,7 @@ from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.partitions.retention import Retention
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.alarm import Alarm
-from conveyor.kernel.errors import DiskFull, PassingFailure, StorageFailure
+from conveyor.kernel.errors import DiskFull, StorageFailure, TransientFailure
 from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock
 
@@ -92,7 +92,7 @@ class DiskWatch:
             self._full_ms = self._clock.steady_ms()
             self._is_anything_paused = True
             self._room.found_full()
-        if isinstance(failure, PassingFailure) and not self._is_looking:
+        if isinstance(failure, TransientFailure) and not self._is_looking:
             self._look_at(self._clock.steady_ms() + _SOON_MS)
 
     def _look_at(self, when_ms: int) -> None:

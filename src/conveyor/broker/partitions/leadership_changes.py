@@ -33,7 +33,7 @@ class _Led(NamedTuple):
 
 
 class LeadershipChanges:
-    """See the module's docstring. Collects the changes of a round until `tell`."""
+    """See the module's docstring. Collects the changes of a round until `notify`."""
 
     def __init__(self, partitions: PartitionTable) -> None:
         self._partitions = partitions
@@ -51,12 +51,12 @@ class LeadershipChanges:
         self._changed[TopicPartition(owner_of(identity.topic), identity.partition)] = None
 
     def closed(self, identity: TopicPartition) -> None:
-        """A partition was closed. Before `tell`, another partition may have taken its name."""
+        """A partition was closed. Before `notify`, another partition may have taken its name."""
         led = self._led.pop(identity, None)
         if led is not None:
             self._closed.append(led.partition)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Notify the listeners: first of all lost partitions, then of all gained ones."""
         lost, self._closed = self._closed, []
         changed, self._changed = self._changed, {}

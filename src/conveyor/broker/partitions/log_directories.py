@@ -84,7 +84,7 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
                 self.remove(f"{LOGS}/{name}")
             elif name.endswith(_STRAY_SUFFIX):
                 continue
-            elif owner is None or self._is_anothers(f"{LOGS}/{name}", owner):
+            elif owner is None or self._belongs_to_other_topic(f"{LOGS}/{name}", owner):
                 kept = _free_name(name, names)
                 log.warning("stray directory name=%s: no topic owns it, kept as %s", name, kept)
                 self.disk.rename(f"{LOGS}/{name}", f"{LOGS}/{kept}")
@@ -94,20 +94,20 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
         name = _path(topic, number)
         retired = f"{name}.{topic.topic_id.hex}{_DELETED_SUFFIX}"
         try:
-            if self.disk.exists(name) and not self._is_anothers(name, topic.topic_id):
+            if self.disk.exists(name) and not self._belongs_to_other_topic(name, topic.topic_id):
                 self.disk.rename(name, retired)
                 return retired
         except StorageFailure as failure:
             log.warning("directory of a deleted topic stays name=%s: %s", name, failure)
         return None
 
-    def _is_anothers(self, directory: str, owner: TopicId) -> bool:
+    def _belongs_to_other_topic(self, directory: str, owner: TopicId) -> bool:
         """Return whether the directory belongs to another topic id.
 
         An unreadable id counts as the owner's: opening it fails.
         """
         try:
-            return PartitionDirectory(self.disk, directory, owner).is_anothers
+            return PartitionDirectory(self.disk, directory, owner).belongs_to_other_topic
         except StorageFailure:
             return False
 

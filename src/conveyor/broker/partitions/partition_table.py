@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.cluster.image import INBOX, ClusterImage, TopicImage, companion, is_companion
-from conveyor.kernel.errors import ErrorKind, NotLeader, PassingFailure, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError, StorageFailure, TransientFailure
 from conveyor.kernel.ids import TopicPartition
 from conveyor.replication.partition import Partition
 
@@ -20,7 +20,7 @@ class _Unopened(NamedTuple):
     """Why a log could not be opened. The exception is not kept: its traceback would keep files open."""
 
     reason: str
-    may_pass: bool
+    is_transient: bool
 
 
 class PartitionTable:
@@ -77,7 +77,7 @@ class PartitionTable:
         unopened = self._unopened.get((topic, number))
         if unopened is None:
             return None
-        return PassingFailure(unopened.reason) if unopened.may_pass else StorageFailure(unopened.reason)
+        return TransientFailure(unopened.reason) if unopened.is_transient else StorageFailure(unopened.reason)
 
     def is_empty(self, topic: TopicImage) -> bool:
         """Return whether all partitions of a topic are here and online, and never had a record."""
@@ -96,7 +96,7 @@ class PartitionTable:
     def returning(self) -> list[TopicPartition]:
         """Return the partitions that can be reopened because their failure may have passed. Companions come first."""
         failed = [partition.identity for partition in self if partition.may_return]
-        failed += [TopicPartition(*key) for key, entry in self._unopened.items() if entry.may_pass]
+        failed += [TopicPartition(*key) for key, entry in self._unopened.items() if entry.is_transient]
         return sorted(failed, key=lambda identity: not is_companion(identity.topic))
 
     def may_return(self, topic: str, number: int) -> bool:
@@ -104,7 +104,7 @@ class PartitionTable:
         partition, unopened = self._partitions.get((topic, number)), self._unopened.get((topic, number))
         if (companion(INBOX, topic), number) in self._unopened:
             return False  # The partition would go offline at once.
-        return partition.may_return if partition is not None else unopened is not None and unopened.may_pass
+        return partition.may_return if partition is not None else unopened is not None and unopened.is_transient
 
     def put(self, partition: Partition) -> None:
         """Add a partition that was opened or reopened."""
@@ -119,7 +119,7 @@ class PartitionTable:
         else:
             log.warning("partition stays offline partition=%s reason=%s", identity, failure)
         if partition is None:
-            self._unopened[identity] = _Unopened(str(failure), isinstance(failure, PassingFailure))
+            self._unopened[identity] = _Unopened(str(failure), isinstance(failure, TransientFailure))
         else:
             partition.stay_offline(failure)
 

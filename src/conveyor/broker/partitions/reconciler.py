@@ -214,7 +214,7 @@ class Reconciler:
             for topic in image.topics.values():
                 self._configure(topic, defaults)
         self._applied, self._configured = image, defaults
-        self.leadership.tell()
+        self.leadership.notify()
         self._release(reopening)
 
     def _release(self, reopened: Sequence[TopicPartition]) -> None:

@@ -30,7 +30,7 @@ from conveyor.settings.tree import TopicSettings
 _READ_BYTES = 1 << 20
 
 
-def leave_out_known(
+def drop_duplicates(
     header: BatchHeader, content: Unpacked, ids: DedupIndex, topic: TopicSettings, now_ms: int, *, drops_known: bool
 ) -> Deduplicated:
     """Return the new records of a batch's decompressed records; all records, with their ids, unless `drops_known`.

@@ -23,7 +23,7 @@ from conveyor.kernel.ports import Clock
 from conveyor.log.log import AppendInfo
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.records.record import UnreadableBatch
-from conveyor.records.record_checks import RefusedRecords, looks_at_records
+from conveyor.records.record_checks import RefusedRecords, demands_record_checks
 from conveyor.records.repack import AS_PRODUCED, wants_recompression
 from conveyor.replication.partition import Partition
 
@@ -67,7 +67,7 @@ class InspectedAppends:
         topic = partition.log.topic
         return (
             topic.compression_type != AS_PRODUCED
-            or looks_at_records(topic)
+            or demands_record_checks(topic)
             or deduplicates
             or topic.dedup_enable
             or partition.inbox is not None

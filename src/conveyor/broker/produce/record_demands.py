@@ -8,7 +8,7 @@ from conveyor.records.batch import COMPRESSION_MASK, BatchHeader
 from conveyor.records.compression import Unpacked, contains
 from conveyor.records.message_attributes import PREFIX
 from conveyor.records.record import raw_records
-from conveyor.records.record_checks import check_records, looks_at_records
+from conveyor.records.record_checks import check_records, demands_record_checks
 from conveyor.records.timestamps import is_too_new, stamps_records
 from conveyor.settings.tree import TopicSettings
 
@@ -30,7 +30,7 @@ def check_demands(
 
     has_delays: the batch goes to an inbox, which reads its delays.
     """
-    if has_delays or looks_at_records(topic) or is_too_new(header.max_timestamp, topic, now_ms):
+    if has_delays or demands_record_checks(topic) or is_too_new(header.max_timestamp, topic, now_ms):
         check_records(header, content, topic, now_ms)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from conveyor.broker.produce.deduplication import leave_out_known
+from conveyor.broker.produce.deduplication import drop_duplicates
 from conveyor.broker.produce.recompression import recompress
 from conveyor.broker.produce.record_demands import check_demands, check_marked_size, may_have_delays
 from conveyor.queues.messages.dedup import DedupIndex, KnownId, has_ids
@@ -57,6 +57,6 @@ def run_record_stages(routed: RoutedBatch, limit_bytes: int = MAX_UNPACKED_BYTES
         check_marked_size(header, content, topic, has_delays=has_delays)
     if ids is None:
         return StagedBatch(recompress(batch, header, content, topic))
-    left = leave_out_known(header, content, ids, topic, now_ms, drops_known=routed.drops_known)
+    left = drop_duplicates(header, content, ids, topic, now_ms, drops_known=routed.drops_known)
     new = None if left.content is None else recompress(batch, left.header, left.content, topic)
     return StagedBatch(new, left.duplicates, left.repeats, left.fresh)

@@ -3,7 +3,7 @@
 from conveyor.broker.fetch.message_browser import unknown_message
 from conveyor.broker.hosts.inboxes import Inboxes
 from conveyor.broker.hosts.queue_partitions import QueuePartitions
-from conveyor.broker.queues.message_targets import numbered, parse_place
+from conveyor.broker.queues.message_targets import parse_place, partition_by_number
 from conveyor.broker.topics.topics import Topics
 from conveyor.queues.queue_commands import Cancel
 from conveyor.records.message import Message, is_waiting_id, parse_waiting_id
@@ -35,5 +35,5 @@ class DelayedMessages:
             self._topics.existing(topic)
             return await self._inboxes.cancel(topic, *parse_waiting_id(message_id))
         number, offset = parse_place(message_id)
-        partition = numbered(await self._partitions.load(topic), number, topic)
+        partition = partition_by_number(await self._partitions.load(topic), number, topic)
         await partition.ask(Cancel(offset=offset))

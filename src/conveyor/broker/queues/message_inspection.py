@@ -4,7 +4,7 @@ from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.hosts.queue_partition import QueuePartition
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.delayed_messages import DelayedMessages
-from conveyor.broker.queues.message_targets import numbered, parse_place
+from conveyor.broker.queues.message_targets import parse_place, partition_by_number
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.topics.topics import Topics
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -64,7 +64,7 @@ class MessageInspection:
         number, offset = parse_place(message_id)
         states: dict[str, MessageState] = {}
         for subscription in subscriptions:
-            partition = numbered(await self._partitions.ready(subscription), number, topic)
+            partition = partition_by_number(await self._partitions.ready(subscription), number, topic)
             message = _read(partition, offset)
             if message is None:
                 raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' has no message '{message_id}'")

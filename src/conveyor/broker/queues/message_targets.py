@@ -36,7 +36,7 @@ def parse_place(message_id: str) -> tuple[int, int]:
     return parse_message_id(message_id)
 
 
-def numbered(partitions: Sequence[QueuePartition], number: int, topic: str) -> QueuePartition:
+def partition_by_number(partitions: Sequence[QueuePartition], number: int, topic: str) -> QueuePartition:
     """Return a partition of a topic by its number. Raises RequestError (UNKNOWN_MESSAGE)."""
     if number >= len(partitions):
         raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' has no partition {number}")

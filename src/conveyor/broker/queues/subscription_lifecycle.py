@@ -49,7 +49,7 @@ class SubscriptionLifecycle:
         subscription = await self._subscriptions.add(topic, name, start, document, default)
         try:
             partitions = await self._partitions.load(topic)  # Deleting the last other subscription unloads them.
-            await self._tell(partitions, subscription)
+            await self._notify(partitions, subscription)
             await all_answered([partition.begin(subscription.id, start) for partition in partitions])
         except RequestError:
             await self._subscriptions.remove(subscription)  # The caller may retry: no message was promised.
@@ -63,7 +63,7 @@ class SubscriptionLifecycle:
         _check_filter(document)
         partitions = await self._subscribed.ready(self._subscriptions.existing(name))
         changed = await self._subscriptions.change_policy(name, document)
-        await self._tell(partitions, changed)
+        await self._notify(partitions, changed)
         return changed
 
     async def pause(self, name: str) -> Subscription:
@@ -79,7 +79,7 @@ class SubscriptionLifecycle:
         subscription = self._subscriptions.existing(name)
         await self._subscriptions.remove(subscription)
         try:
-            await self._tell(self._partitions.of(subscription.topic_id), subscription)
+            await self._notify(self._partitions.of(subscription.topic_id), subscription)
         except RequestError as error:  # A queue that was not reached forgets the subscription when it is next loaded.
             log.warning("queues not notified of a deletion subscription=%s reason=%s", name, error)
         if not self._subscriptions.has_any(subscription.topic_id):
@@ -123,9 +123,9 @@ class SubscriptionLifecycle:
                 f" {messages.high_watermark}, not {offset}",
             )
 
-    async def _tell(self, partitions: Sequence[QueuePartition], subscription: Subscription) -> None:
+    async def _notify(self, partitions: Sequence[QueuePartition], subscription: Subscription) -> None:
         """Notify the queues of a new, changed or deleted subscription."""
-        await all_answered([self._partitions.tell(partition, subscription) for partition in partitions])
+        await all_answered([self._partitions.notify(partition, subscription) for partition in partitions])
 
 
 def _check_filter(document: Mapping[str, object]) -> None:

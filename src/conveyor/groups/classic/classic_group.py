@@ -68,11 +68,11 @@ class ClassicGroup:
         self.initial_delay: InitialDelay | None = None
 
     @property
-    def is_of_consumers(self) -> bool:
+    def uses_embedded_protocol(self) -> bool:
         """Whether the members use Kafka's consumer embedded protocol: then the broker can read their subscriptions."""
         return self.protocol_type == PROTOCOL_TYPE
 
-    def reads(self, topic: str) -> bool:
+    def subscribes_to(self, topic: str) -> bool:
         """Return whether a member subscribes to a topic; True if a subscription cannot be decoded."""
         subscriptions = [
             decode_subscription(member.subscription(self.protocol_name)) for member in self.members.values()
@@ -150,7 +150,7 @@ class ClassicGroup:
         if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare_rebalance(now_ms, decision)
         elif self.state is GroupState.PREPARING_REBALANCE:
-            self.complete_join_if_all_are_in(now_ms, decision)
+            self.maybe_complete_join(now_ms, decision)
 
     def prepare_rebalance(self, now_ms: int, decision: Decision, delay_ms: int | None = None) -> None:
         """Make all members rejoin. `delay_ms`: how long a group that was empty waits for more members."""
@@ -168,9 +168,9 @@ class ClassicGroup:
             self.initial_delay = InitialDelay(delay_ms=delay_ms, latest_ms=latest_ms)
             return
         self.rebalance_deadline_ms = now_ms + self._longest_rebalance_timeout_ms()
-        self.complete_join_if_all_are_in(now_ms, decision)
+        self.maybe_complete_join(now_ms, decision)
 
-    def complete_join_if_all_are_in(self, now_ms: int, decision: Decision) -> None:
+    def maybe_complete_join(self, now_ms: int, decision: Decision) -> None:
         if self.initial_delay is not None or self.pending_members:
             return
         if all(member.join_token is not None for member in self.members.values()):
@@ -273,7 +273,7 @@ class ClassicGroup:
             if is_due and not self._extend_initial_delay(now_ms):
                 self.complete_join(now_ms, decision)
             else:
-                self.complete_join_if_all_are_in(now_ms, decision)
+                self.maybe_complete_join(now_ms, decision)
         elif is_due:
             self._remove_unsynced_members(now_ms, decision)
 

@@ -104,7 +104,7 @@ def _add(
     if was_empty:
         group.prepare_rebalance(now_ms, decision, settings.initial_rebalance_delay_ms)
     elif group.state is GroupState.PREPARING_REBALANCE:
-        group.complete_join_if_all_are_in(now_ms, decision)
+        group.maybe_complete_join(now_ms, decision)
     else:
         group.prepare_rebalance(now_ms, decision)
 
@@ -120,7 +120,7 @@ def _rejoin(
     member.update(command)
     member.join_token = token
     if group.state is GroupState.PREPARING_REBALANCE:
-        group.complete_join_if_all_are_in(now_ms, decision)
+        group.maybe_complete_join(now_ms, decision)
     else:
         group.prepare_rebalance(now_ms, decision)
 

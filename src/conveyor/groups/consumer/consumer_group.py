@@ -71,7 +71,7 @@ class ConsumerGroup:
         """Return the member that reads a partition or has not confirmed its revocation."""
         return self._owners.get(partition)
 
-    def reads(self, topic: str) -> bool:
+    def subscribes_to(self, topic: str) -> bool:
         """Return whether a member subscribes to a topic, by name or by pattern."""
         by_pattern = {subscription.pattern for subscription in self.subscriptions.values() if subscription.pattern}
         return any(topic in subscription.topics for subscription in self.subscriptions.values()) or any(

@@ -99,7 +99,7 @@ class ProtocolChange:
         """Return a draft of the consumer group that continues a classic group. Raises RequestError."""
         settings = self._settings.of(group.group_id)
         is_allowed = settings.consumer_migration_policy in _UPGRADES
-        if not is_allowed or not group.is_of_consumers or len(group.members) >= settings.consumer_max_size:
+        if not is_allowed or not group.uses_embedded_protocol or len(group.members) >= settings.consumer_max_size:
             raise _not_a_consumer_group(group)
         draft = GroupDraft(ConsumerGroup(group.group_id))
         draft.begin_at(group.generation_id)

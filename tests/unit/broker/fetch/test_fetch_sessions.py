@@ -60,11 +60,11 @@ def opened(cache: FetchSessions, size: int = 1, now_ms: int = NOW_MS) -> int:
     return cache.open([partition(number) for number in range(size)], by_id=False, now_ms=now_ms)
 
 
-def go_on(
+def continue_session(
     cache: FetchSessions, session_id: int, epoch: int, *named: SessionPartition, forget: int = 0, now_ms: int = NOW_MS
 ) -> FetchSession | None:
     forgotten = [("t", number) for number in range(forget)]
-    return cache.go_on(session_id, epoch, named, forgotten, by_id=False, now_ms=now_ms)
+    return cache.continue_session(session_id, epoch, named, forgotten, by_id=False, now_ms=now_ms)
 
 
 def refusal(act: Callable[[], object]) -> ErrorKind:
@@ -132,17 +132,17 @@ def test_sessions_go_on_with_rising_epochs() -> None:
     cache = sessions()
     session_id = opened(cache)
     for epoch in (1, 2, 3):
-        assert refusal(lambda: go_on(cache, session_id, 9)) is ErrorKind.INVALID_FETCH_SESSION_EPOCH
-        assert go_on(cache, session_id, epoch) is not None
+        assert refusal(lambda: continue_session(cache, session_id, 9)) is ErrorKind.INVALID_FETCH_SESSION_EPOCH
+        assert continue_session(cache, session_id, epoch) is not None
 
 
 def test_sessions_after_the_largest_epoch_go_on_with_one() -> None:
     cache = sessions()
     session_id = opened(cache)
-    session = go_on(cache, session_id, 1)
+    session = continue_session(cache, session_id, 1)
     assert session is not None
     session.next_epoch = LARGEST_EPOCH
-    go_on(cache, session_id, LARGEST_EPOCH)
+    continue_session(cache, session_id, LARGEST_EPOCH)
     assert session.next_epoch == epoch_after(LARGEST_EPOCH) == 1
 
 
@@ -151,28 +151,28 @@ def test_sessions_know_nothing_of_an_unknown_id() -> None:
     closed = opened(cache)
     cache.close(closed)
     for session_id in (NO_SESSION, 5, -1, closed):
-        assert refusal(partial(go_on, cache, session_id, 1)) is ErrorKind.FETCH_SESSION_NOT_FOUND
+        assert refusal(partial(continue_session, cache, session_id, 1)) is ErrorKind.FETCH_SESSION_NOT_FOUND
 
 
 def test_sessions_name_topics_as_they_did_at_first() -> None:
     cache = sessions()
     session_id = opened(cache)
-    mixed = refusal(lambda: cache.go_on(session_id, 1, [], [], by_id=True, now_ms=NOW_MS))
+    mixed = refusal(lambda: cache.continue_session(session_id, 1, [], [], by_id=True, now_ms=NOW_MS))
     assert mixed is ErrorKind.FETCH_SESSION_TOPIC_ID_ERROR
-    assert go_on(cache, session_id, 1) is not None
+    assert continue_session(cache, session_id, 1) is not None
 
 
 def test_sessions_end_when_nothing_is_left_of_them() -> None:
     cache = sessions()
     session_id = opened(cache, 2)
-    assert go_on(cache, session_id, 1, forget=2) is None
+    assert continue_session(cache, session_id, 1, forget=2) is None
     assert (len(cache), cache.partition_count) == (0, 0)
 
 
 def test_sessions_count_their_partitions() -> None:
     cache = sessions()
     first, second = opened(cache, 3), opened(cache, 2)
-    go_on(cache, first, 1, partition(5), partition(6), forget=1)
+    continue_session(cache, first, 1, partition(5), partition(6), forget=1)
     assert cache.partition_count == 6
     cache.close(second)
     cache.close(second)
@@ -183,17 +183,17 @@ def test_sessions_in_use_keep_their_place() -> None:
     cache = sessions(most=2)
     kept = [opened(cache), opened(cache)]
     assert opened(cache, now_ms=NOW_MS + STALE_MS) == NO_SESSION
-    assert all(go_on(cache, session_id, 1) for session_id in kept)
+    assert all(continue_session(cache, session_id, 1) for session_id in kept)
 
 
 def test_sessions_that_are_stale_lose_their_place_longest_unused_first() -> None:
     cache = sessions(most=2)
     first, second = opened(cache), opened(cache, now_ms=NOW_MS + 1)
-    go_on(cache, first, 1, now_ms=NOW_MS + 2)
+    continue_session(cache, first, 1, now_ms=NOW_MS + 2)
     third = opened(cache, now_ms=NOW_MS + STALE_MS + 2)
     assert third != NO_SESSION
-    assert refusal(lambda: go_on(cache, second, 1)) is ErrorKind.FETCH_SESSION_NOT_FOUND
-    assert go_on(cache, first, 2) is not None
+    assert refusal(lambda: continue_session(cache, second, 1)) is ErrorKind.FETCH_SESSION_NOT_FOUND
+    assert continue_session(cache, first, 2) is not None
     assert len(cache) == 2
 
 
@@ -202,7 +202,7 @@ def test_sessions_hold_so_many_partitions_together() -> None:
     first = opened(cache, 6)
     assert opened(cache, 5) == NO_SESSION
     second = opened(cache, 4)
-    grown = refusal(lambda: go_on(cache, second, 1, partition(77)))
+    grown = refusal(lambda: continue_session(cache, second, 1, partition(77)))
     assert grown is ErrorKind.FETCH_SESSION_NOT_FOUND
     assert (len(cache), cache.partition_count) == (1, 6)
     assert opened(cache, 11, now_ms=NOW_MS + STALE_MS + 1) == NO_SESSION

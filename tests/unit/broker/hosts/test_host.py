@@ -46,7 +46,7 @@ class Kind:
         self.made.append(Machine(partition))
         return self.made[-1]
 
-    def goes_on(self, machine: Machine, partition: Partition) -> bool:
+    def try_continue(self, machine: Machine, partition: Partition) -> bool:
         return machine.partition is partition or self.may_go_on
 
 

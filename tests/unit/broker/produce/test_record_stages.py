@@ -2,7 +2,7 @@
 
 import pytest
 
-from conveyor.broker.produce.deduplication import leave_out_known
+from conveyor.broker.produce.deduplication import drop_duplicates
 from conveyor.broker.produce.recompression import recompress
 from conveyor.broker.produce.record_demands import (
     MAX_MARKED_RECORDS,
@@ -125,7 +125,7 @@ def test_batch_of_which_all_is_known_is_not_appended() -> None:
 def test_ids_are_noted_only_where_nobody_asks_to_drop_them() -> None:
     batch = produced(b"a", b"", b"b")
     content = unpack_records(batch.header, batch.content)
-    left = leave_out_known(batch.header, content, known(b"a"), PLAIN, NOW_MS, drops_known=False)
+    left = drop_duplicates(batch.header, content, known(b"a"), PLAIN, NOW_MS, drops_known=False)
     assert left.content is content
     assert [fresh_id.offset for fresh_id in left.fresh] == [0, 2]
     assert staged(batch, ids=known(b"a"), drops_known=False).batch is batch

@@ -106,7 +106,7 @@ def _go_on(call: KafkaCall, positions: Sequence[FetchPosition]) -> FetchSession 
     forgotten: list[PartitionKey] = [
         (_topic_key(call, topic), number) for topic in request.forgotten_topics_data for number in topic.partitions
     ]
-    return call.broker.fetch_sessions.go_on(
+    return call.broker.fetch_sessions.continue_session(
         request.session_id,
         request.session_epoch,
         _session_partitions(call, positions),
@@ -145,7 +145,7 @@ def _may_fetch(call: KafkaCall, results: Sequence[Fetched]) -> bool:
 def _open_session(call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> int:
     partitions = list(_session_partitions(call, positions))
     for partition, fetched in zip(partitions, results, strict=True):
-        partition.tell(fetched)
+        partition.record_sent(fetched)
     by_id = call.api_version >= _TOPIC_IDS
     return call.broker.fetch_sessions.open(partitions, by_id=by_id, now_ms=call.broker.clock.steady_ms())
 
