@@ -42,7 +42,7 @@ class TopicSettings:
     )
     cleanup_policy: str = setting(
         "delete",
-        "How old records are removed. `delete`: by retention.ms and retention.bytes. `compact`: the last record of"
+        "The policy for old records. `delete`: by retention.ms and retention.bytes. `compact`: the last record of"
         " every key stays. `acknowledged`: a segment is deleted once every subscription has settled its records."
         " Policies can be combined.",
         kafka="cleanup.policy",
@@ -161,7 +161,7 @@ class TopicSettings:
     )
     dedup_enable: bool = setting(
         False,
-        "Leave out a Kafka producer's record if its partition has had the same `conveyor-dedup-id` within"
+        "Drop a Kafka producer's record if its partition has had the same `conveyor-dedup-id` within"
         " dedup.window.ms. For messages published over REST the broker always does so.",
     )
     dedup_window_ms: int = setting(

@@ -152,7 +152,7 @@ class NetworkSettings:
     max_http_connections: int = setting(
         1_000,
         "Maximum number of open HTTP connections; Kafka connections are not counted. `/healthz`, `/readyz` and"
-        " `/metrics` are answered above the limit, too.",
+        " `/metrics` are answered even above the limit.",
         unit="connections",
         minimum=1,
     )
@@ -267,7 +267,7 @@ class GroupsSettings:
     )
     consumer_assignors: str = setting(
         "uniform,range",
-        "Assignors that groups of the consumer protocol can use; the first one applies where no member names one.",
+        "Assignors that groups of the consumer protocol can use; the first one applies if no member requests one.",
         kafka="group.consumer.assignors",
         choices=("uniform", "range"),
         is_list=True,
@@ -326,7 +326,7 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """How the broker measures the rates of clients for their quotas."""
+    """Measurement of the clients' rates, for quotas."""
 
     quota_window_count: int = setting(
         11,
