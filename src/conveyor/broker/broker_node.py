@@ -170,7 +170,7 @@ class BrokerNode:
 
     async def finish_requests(self) -> None:
         """Answer all waiting requests: with the available records, with an error, or after the last flush."""
-        self._stop_looking()
+        self._stop_background_work()
         self.fetcher.finish_all()
         self.schedules.stop()
         self.leases.stop()
@@ -188,13 +188,12 @@ class BrokerNode:
     async def stop(self) -> None:
         """Flush and seal every log. All acknowledged records are on the disk when this returns."""
         self._housekeeping.cancel()
-        self._stop_looking()
+        self._stop_background_work()
         await asyncio.get_running_loop().run_in_executor(self._ports.threads, self.reconciler.close)
         await self.metadata.close()
         self.log_levels.reset()
 
-    def _stop_looking(self) -> None:
-        """Start no more background work."""
+    def _stop_background_work(self) -> None:
         self.disk_watch.stop()
         self.retention.stop()
         self.compaction.stop()
@@ -219,7 +218,6 @@ class BrokerNode:
         )
 
     def _make_housekeeping(self, ports: BrokerPorts) -> None:
-        """Create the parts that work in the background."""
         self.retention = Retention(
             partitions=self.partitions,
             room=self.room,

@@ -134,7 +134,7 @@ class QueueMachine:
         )
 
     def snapshot(self) -> list[LogRecord]:
-        """Return records that rebuild the hard state, whatever precedes them."""
+        """Return records that rebuild the hard state, regardless of earlier records."""
         records = [reset(), *ranges_records(PARTITION_KEY, Kind.CANCELLED, self.cancelled)]
         for subscription, progress in self._progress.items():
             records += progress.records(subscription)
@@ -326,7 +326,6 @@ class QueueMachine:
                 progress.settle(start, end)
 
     def _seek(self, command: SeekSubscription, token: Token) -> Outcome:
-        """Set a subscription's start, or move it."""
         if command.subscription not in self._subscriptions:
             return Outcome(replies=(Reply(token, subscription_gone()),))
         queue = self._queues.get(command.subscription)

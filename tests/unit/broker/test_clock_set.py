@@ -46,7 +46,7 @@ async def asleep(broker: BrokerNode) -> None:
         if broker.schedules._active["s"].alarm.is_set:
             return
         await asyncio.sleep(0)
-    raise AssertionError("the schedule does not come to rest")
+    raise AssertionError("the schedule does not settle")
 
 
 async def reaches(partition: Partition, count: int) -> None:

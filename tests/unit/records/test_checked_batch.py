@@ -1,4 +1,4 @@
-"""The functions that create a checked batch: what they refuse, and that each checks the CRC once at most."""
+"""The functions that create a checked batch: their refusals, and at most one CRC check."""
 
 from collections.abc import Mapping
 

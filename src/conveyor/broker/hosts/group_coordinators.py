@@ -192,7 +192,6 @@ class Groups:
         return -1 if topic is None else partition_for_group(group_id, len(topic.partitions))
 
     def _known_topics(self) -> KnownTopics:
-        """Return the coordinators' view of the topics."""
         image = self._metadata.image
         if self._known[0] is not image.topics:
             topics = _known_topics(image)

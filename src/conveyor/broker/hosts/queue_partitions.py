@@ -139,7 +139,7 @@ class QueuePartitions:
         return self._probes.setdefault(subscription, QueueProbe())
 
     def _forget(self, subscription: UUID) -> None:
-        """A subscription is deleted: drop its counters."""
+        """Drop the counters of a deleted subscription."""
         self._probes.pop(subscription, None)
 
     def _why_unloaded(self, topic: TopicImage) -> str:

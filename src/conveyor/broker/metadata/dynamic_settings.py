@@ -106,7 +106,6 @@ class DynamicSettings:
             raise RequestError(place.invalid, str(error)) from error
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
-        """Apply the settings in the metadata."""
         if new.configs is old.configs and old.seq:
             return
         self.layers = as_given(self.layers.given)

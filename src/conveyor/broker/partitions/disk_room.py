@@ -1,4 +1,4 @@
-"""Measures the free space of the broker's disk, and decides what to refuse when it is low.
+"""Measures the free space of the broker's disk, and decides which requests to refuse when it is low.
 
     usable bytes     >= min_free_bytes     all requests are served
                      <  min_free_bytes     producers are refused (DISK_FULL); deletions and settlements continue

@@ -76,7 +76,7 @@ class DiskWatch:
 
     def start(self) -> None:
         """Watch the disk from now on."""
-        self._look_at(self._clock.steady_ms() + self._interval_ms())
+        self._measure_by(self._clock.steady_ms() + self._interval_ms())
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -93,9 +93,9 @@ class DiskWatch:
             self._is_anything_paused = True
             self._room.found_full()
         if isinstance(failure, TransientFailure) and not self._is_looking:
-            self._look_at(self._clock.steady_ms() + _SOON_MS)
+            self._measure_by(self._clock.steady_ms() + _SOON_MS)
 
-    def _look_at(self, when_ms: int) -> None:
+    def _measure_by(self, when_ms: int) -> None:
         """Schedule a measurement, unless one is due earlier."""
         if self._is_stopped or (self._alarm.is_set and self._alarm_ms <= when_ms):
             return

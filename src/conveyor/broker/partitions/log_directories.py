@@ -117,7 +117,6 @@ def _path(topic: TopicImage, number: int) -> str:
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
-    """Return an unused name for a stray directory."""
     numbered = chain([name], (f"{name}.{number}" for number in count(2)))
     return next(
         f"{stray_name}{_STRAY_SUFFIX}" for stray_name in numbered if f"{stray_name}{_STRAY_SUFFIX}" not in taken

@@ -69,7 +69,7 @@ class Reconciler:
         self._new_partition = new_partition
         self._node_id = node_id
         self._defaults = self._configured = defaults
-        """The defaults to apply, and those that the open partitions have."""
+        """The defaults to apply, and the defaults of the open partitions."""
         self._threads = threads
         self._tasks = tasks
         self._applied = ClusterImage(seq=-1)
@@ -317,7 +317,6 @@ class Reconciler:
         )
 
     def _configure(self, topic: TopicImage, defaults: TopicSettings) -> None:
-        """Apply a topic's settings to its partitions."""
         settings = topic_settings(defaults, topic.config)
         for number in range(len(topic.partitions)):
             partition = self.partitions.get(topic.name, number)

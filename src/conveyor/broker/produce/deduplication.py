@@ -109,7 +109,7 @@ def _first_offset(log: Log, oldest_ms: int) -> int:
 
 
 def _add_ids(index: DedupIndex, chunk: FileSlice, oldest_ms: int, window_ms: int) -> int:
-    """Returns the offset after the last record read."""
+    """Return the offset after the last record read."""
     known_ids, next_offset = ids_of_log(batches_in(chunk), oldest_ms)
     for known_id in known_ids:
         index.add(known_id, window_ms)

@@ -169,7 +169,7 @@ def _is_small(produced: _ProducedBatch) -> bool:
 
 
 def _run_off_loop(routed: RoutedBatch) -> StagedBatch | RequestError:
-    """Errors are created anew: a traceback would keep the decompressed records, and the event loop would free them."""
+    """Create a new error: a traceback would keep the decompressed records, and the event loop would free them."""
     try:
         return run_record_stages(routed)
     except RefusedRecords as refused:

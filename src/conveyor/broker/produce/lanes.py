@@ -40,7 +40,6 @@ class Lanes:
         await self._idle.wait()
 
     async def _run(self, partition: Partition) -> None:
-        """Run a partition's jobs until its lane is empty."""
         lane = self._lanes[partition]
         try:
             while lane:

@@ -124,7 +124,6 @@ class SubscriptionLifecycle:
             )
 
     async def _notify(self, partitions: Sequence[QueuePartition], subscription: Subscription) -> None:
-        """Notify the queues of a new, changed or deleted subscription."""
         await all_answered([self._partitions.notify(partition, subscription) for partition in partitions])
 
 

@@ -93,7 +93,6 @@ class SubscriptionStatistics:
 
 
 def _total(subscription: Subscription, partitions: Sequence[QueuePartition]) -> QueueCounts:
-    """Return the sum over all partitions."""
     counts = [_counts(partition, subscription.id) for partition in partitions]
     return QueueCounts(
         unsettled=sum(count.unsettled for count in counts),

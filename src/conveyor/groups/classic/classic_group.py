@@ -321,7 +321,7 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def vote(self) -> str:
-        """Return the protocol that most members prefer among those that all members support."""
+        """Return the protocol, supported by all members, that most members prefer."""
         members = list(self.members.values())
         shared = {name for name, _ in members[0].protocols if all(member.supports(name) for member in members)}
         votes = Counter(next(name for name, _ in member.protocols if name in shared) for member in members)

@@ -43,7 +43,7 @@ class Member:
         self.session_deadline_ms = now_ms + self.session_timeout_ms
 
     def update(self, command: JoinGroup) -> None:
-        """Store what a rejoining member sent."""
+        """Store the fields of a rejoining member's request."""
         self.protocols = command.protocols
         self.session_timeout_ms = command.session_timeout_ms
         self.rebalance_timeout_ms = command.rebalance_timeout_ms

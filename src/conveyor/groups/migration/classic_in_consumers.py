@@ -121,7 +121,7 @@ def partitions_by_name(assigned: Assigned, topics: KnownTopics) -> list[tuple[st
 
 
 def _take_over_static(draft: GroupDraft, group: ConsumerGroup, command: JoinGroup, member_id: str) -> None:
-    """A static member may return under a new id. Raises RequestError (FENCED_INSTANCE_ID)."""
+    """Let a static member return under a new id. Raises RequestError (FENCED_INSTANCE_ID)."""
     old_id = group.static_members.get(command.group_instance_id or "")
     if old_id is None or old_id == member_id:
         return

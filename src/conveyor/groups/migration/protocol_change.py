@@ -149,7 +149,6 @@ class ProtocolChange:
 
 
 def _group_of(draft: GroupDraft, now_ms: int) -> ConsumerGroup:
-    """Build a group from a draft's records."""
     group = ConsumerGroup(draft.group_id)
     for record in draft.records:
         key = decode_key(record.key or b"")

@@ -58,7 +58,7 @@ class Policy:
     """The delivery of a subscription's messages, and the handling of failures.
 
     filter: a CEL expression; messages that do not match count as settled.
-    on_filter_error: what to do with a message on which the filter fails.
+    on_filter_error: the handling of a message on which the filter fails.
     max_deliveries: 0 for no limit.
     fair_by: the header whose values take turns in delivery.
     priority_ageing_ms: the waiting time after which a message's priority rises by one; 0 for never.
