@@ -66,7 +66,8 @@ class Partition:
         self.identity = identity
         self.log = log
         self.role: Role = role
-        self._high_watermark = HighWatermark(log.flushed_offset)
+        self._progress = HighWatermark(log.flushed_offset)
+        self.high_watermark: Offset = self._progress.offset
         self.recovered_end_offset: Offset | None = self.high_watermark
         """The log end offset when the log was opened; None once the queue has discarded its state of lost messages."""
         self.acknowledged_offset: int = self.high_watermark
@@ -90,10 +91,6 @@ class Partition:
     @property
     def leader_epoch(self) -> LeaderEpoch:
         return self.role.epoch
-
-    @property
-    def high_watermark(self) -> Offset:
-        return self._high_watermark.offset
 
     def assume(self, role: Role) -> None:
         """Change to another role. Raises AssertionError if the role cannot follow the present one; see `roles`.
@@ -223,9 +220,10 @@ class Partition:
 
     def check_online(self) -> None:
         """Check that this broker serves the partition. Raises RequestError: PARTITION_OFFLINE, NOT_LEADER."""
-        error = self._unserved()
-        if error is not None:
-            raise error
+        if self.offline_reason is not None:
+            raise self.offline_error()
+        if isinstance(self.role, Follower):
+            raise self._not_leader(self.role)
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Check the role and the client's epoch (-1: unknown). Raises RequestError. Source: KIP-320."""
@@ -295,17 +293,18 @@ class Partition:
         """
         role, log = self.role, self.log
         if isinstance(role, Follower):
-            return self._high_watermark.begin((), is_new_epoch=is_new_epoch)
+            return self._progress.begin((), is_new_epoch=is_new_epoch)
         if is_new_epoch:
             log.begin_epoch(role.epoch)
             self.acknowledged_offset = log.log_end_offset
-        self._high_watermark.begin(role.isr, is_new_epoch=is_new_epoch)
+        self._progress.begin(role.isr, is_new_epoch=is_new_epoch)
         self._report_progress(log.flushed_offset if log.topic.flush_policy == "ack" else log.written_offset)
 
     def _report_progress(self, offset: Offset) -> None:
         """Report this broker's offset. The high watermark rises if all other replicas have reached it."""
         role = self.role
-        if isinstance(role, Leader) and self._high_watermark.report(role.leader, offset):
+        if isinstance(role, Leader) and self._progress.report(role.leader, offset):
+            self.high_watermark = self._progress.offset
             self._committed_waiters.release(self.high_watermark)
             self._watchers.notify()
 
