@@ -1,6 +1,6 @@
-"""The Kafka door. `wire` knows bytes and no handler, `apis` has one file for each API, `registry` lists them.
+"""The Kafka door: `wire` handles bytes, `apis` has one file for each API, `registry` lists their handlers.
 
-`kio` is imported here only. Not here: any rule of the broker (`broker`), sockets (`server`).
+Only this package imports `kio`. Rules of the broker belong to `broker`, sockets to `server`.
 """
 
 from conveyor.kafka_api.wire.kio_import import load_kio

@@ -1,7 +1,6 @@
-"""The handler of each API, by its key. The server passes this table to its connections.
+"""The handler of each API, by API key. The server passes this table to its connections.
 
-A handler takes a decoded request and answers it, at once or later. The versions that a handler is asked to serve are in
-`wire/versions.py`, which lists the same APIs.
+A handler takes a decoded request and answers it, at once or later. `wire/versions.py` lists the versions of each API.
 """
 
 from conveyor.kafka_api.apis.cluster import (
@@ -98,4 +97,4 @@ HANDLERS: dict[int, Handler] = {
     75: k75_describe_topic_partitions.handle,
 }
 
-assert HANDLERS.keys() == SERVED_APIS.keys(), "every API that is advertised has a handler, and no other"
+assert HANDLERS.keys() == SERVED_APIS.keys(), "the APIs with a handler are exactly the advertised ones"

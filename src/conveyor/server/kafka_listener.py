@@ -284,7 +284,7 @@ class _ClientProtocol(asyncio.Protocol):
             self._transport.close()
 
     def _next_chunk(self) -> Bytes:
-        """The next bytes to send without waiting for the disk; starts a read on a thread when there are none."""
+        """Return the next bytes to send without waiting for the disk; starts a read on a thread when there are none."""
         pieces: list[Bytes] = []
         size = 0
         output = self._output
@@ -296,7 +296,7 @@ class _ClientProtocol(asyncio.Protocol):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_cached(self, part: FileSlice, room: int) -> Bytes:
-        """The next bytes of a slice that are in the page cache; the rest goes back to the head of the queue."""
+        """Return the next bytes of a slice that are in the page cache; the rest goes back to the head of the queue."""
         try:
             content = part.file.read_cached(part.position, min(part.length, room))
         except StorageFailure as failure:
@@ -341,7 +341,7 @@ class _ClientProtocol(asyncio.Protocol):
             return
         try:
             if self._takes_requests():
-                self._connection.go_on()
+                self._connection.resume()
         except ProtocolViolation as violation:
             return self.close(str(violation))
         wanted = self._takes_requests() and self._has_share
@@ -353,7 +353,7 @@ class _ClientProtocol(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def _takes_requests(self) -> bool:
-        """Whether to work on received requests. These may hold shares already, so they do not wait for one."""
+        """Return whether to work on received requests. These may hold shares already, so they do not wait for one."""
         connection = self._connection
         if self._stopping or not self._writable or self._waits_for_disk or self._turn_bytes >= _TURN_BYTES:
             return False
@@ -361,12 +361,12 @@ class _ClientProtocol(asyncio.Protocol):
 
 
 def _after(part: FileSlice, length: int) -> FileSlice:
-    """The rest of a slice after its first `length` bytes."""
+    """Return the rest of a slice after its first `length` bytes."""
     return FileSlice(part.file, part.position + length, part.length - length, part.failed)
 
 
 def _read_whole(part: FileSlice, length: int) -> bytes | StorageFailure:
-    """The first bytes of a slice; StorageFailure if the file ends before them."""
+    """Return the first bytes of a slice; StorageFailure if the file ends before them."""
     try:
         content = part.file.read(part.position, length)
     except StorageFailure as failure:

@@ -13,13 +13,13 @@ from tests.unit.kafka_api.requests import framed, request, response
 
 
 class MemoryClient:
-    """Sends frames and keeps what comes back, in order."""
+    """Sends frames and collects the responses, in order."""
 
     def __init__(self, broker: BrokerNode) -> None:
         self.broker = broker
         self.answers: asyncio.Queue[bytes] = asyncio.Queue()
         self.failures: list[str] = []
-        """Why the connection would have been closed, if it had a socket."""
+        """The reason for which a connection with a socket would have been closed."""
         self.connection = KafkaConnection(broker, HANDLERS, "client.example", self._take, failed=self.failures.append)
         self._decoder = FrameDecoder(1 << 30)
 
@@ -27,16 +27,16 @@ class MemoryClient:
         self.connection.receive(b"".join(map(framed, frames)))
 
     async def answered_ids(self) -> list[int]:
-        """The correlation ids of everything that has come by the end of this tick."""
+        """Return the correlation ids of all responses received by the end of this tick."""
         await self.broker.loop_tick.end()
         return [correlation_id(self.answers.get_nowait()) for _ in range(self.answers.qsize())]
 
     async def next_id(self) -> int:
-        """The correlation id of the next answer, waited for."""
+        """Wait for the next response and return its correlation id."""
         return correlation_id(await self.answers.get())
 
     async def ask(self, api_key: int, version: int, **values: Any) -> Any:
-        """The body of the answer to one request."""
+        """Send a request and return the body of its response."""
         self.send(request(api_key, version, **values))
         return response(api_key, version, await self.answers.get())
 

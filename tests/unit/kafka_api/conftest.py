@@ -16,7 +16,7 @@ def storage() -> Storage:
 
 @pytest.fixture
 async def client(storage: Storage) -> AsyncIterator[MemoryClient]:
-    """A client of a broker that has one topic, `t`, and makes no others by itself."""
+    """Yield a client of a broker that has one topic, `t`, and creates no topics automatically."""
     settings = {"broker.auto_create_topics": False, "network.max_in_flight": 3}
     async with running_parts(settings, storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))

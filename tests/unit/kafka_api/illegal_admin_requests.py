@@ -1,4 +1,4 @@
-"""Administrators' requests that a broker has to refuse: topics, settings, quotas, elections and the rest.
+"""Invalid administrative requests: topics, settings, quotas, elections and others.
 
 Source: Kafka's KafkaApis, ControllerApis, ConfigAdminManager, ReplicationControlManager, ConfigurationControlManager,
 ClientQuotaControlManager and DescribeTopicPartitionsRequestHandler.
@@ -29,7 +29,7 @@ def create(name: str = "new", **more: Any) -> Values:
 
 
 def create_assigned(*brokers: tuple[int, ...], first: int = 0, **more: Any) -> Values:
-    replicas = [{"partition_index": number, "broker_ids": each} for number, each in enumerate(brokers, first)]
+    replicas = [{"partition_index": number, "broker_ids": replicas} for number, replicas in enumerate(brokers, first)]
     unset: Values = {"num_partitions": -1, "replication_factor": -1, "assignments": replicas}
     return create(**unset | more)
 
@@ -74,7 +74,7 @@ CREATE_TOPICS = [
 
 
 def delete(*names: str | None, topic_id: Any = None) -> Values:
-    topics = [{"name": each, "topic_id": topic_id} for each in names]
+    topics = [{"name": name, "topic_id": topic_id} for name in names]
     return {"topics": topics, "topic_names": names, "timeout": 1000}
 
 
@@ -90,9 +90,9 @@ DELETE_TOPICS = [
 
 
 def resource(kind: int = 2, name: str = "t", *configs: Values, **more: Any) -> Values:
-    known = {"resource_type": kind, "resource_name": name, "configs": configs, "configuration_keys": None}
+    resource = {"resource_type": kind, "resource_name": name, "configs": configs, "configuration_keys": None}
     options = {"validate_only": False, "include_synonyms": False, "include_documentation": False}
-    return {"resources": [known]} | options | more
+    return {"resources": [resource]} | options | more
 
 
 def setting(name: str = "segment.bytes", value: str | None = "1048576", operation: int = 0) -> Values:
@@ -203,7 +203,7 @@ DESCRIBE_LOG_DIRS = [
 
 
 def add_partitions(count: int, *brokers: tuple[int, ...], topic: str = "t") -> Values:
-    replicas = [{"broker_ids": each} for each in brokers] or None
+    replicas = [{"broker_ids": replicas} for replicas in brokers] or None
     wanted = {"name": topic, "count": count, "assignments": replicas}
     return {"topics": [wanted], "timeout": 1000, "validate_only": False}
 
@@ -241,7 +241,7 @@ ELECT_LEADERS = [
 
 def quota_filter(*parts: tuple[str, int, str | None]) -> Values:
     names = ("entity_type", "match_type", "match")
-    return {"components": [dict(zip(names, each, strict=True)) for each in parts], "strict": False}
+    return {"components": [dict(zip(names, row, strict=True)) for row in parts], "strict": False}
 
 
 DESCRIBE_CLIENT_QUOTAS = [
@@ -262,7 +262,7 @@ def quota(key: str = "producer_byte_rate", value: float = 1.0, **entity: str | N
 
 
 SAME_KEY = [{"key": "producer_byte_rate", "value": 1.0, "remove": False}] * 2
-SAME_TYPE = [{"entity_type": "user", "entity_name": each} for each in ("u", "v")]
+SAME_TYPE = [{"entity_type": "user", "entity_name": name} for name in ("u", "v")]
 
 ALTER_CLIENT_QUOTAS = [
     Row(49, (0, 1), "no entity", quota(), E.invalid_request),
@@ -309,7 +309,7 @@ DESCRIBE_CLUSTER = [
 
 def describe_topics(*names: str, cursor: tuple[str, int] | None = None) -> Values:
     start = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
-    return {"topics": [{"name": each} for each in names], "response_partition_limit": 10, "cursor": start}
+    return {"topics": [{"name": name} for name in names], "response_partition_limit": 10, "cursor": start}
 
 
 DESCRIBE_TOPIC_PARTITIONS = [

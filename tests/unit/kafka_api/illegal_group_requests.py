@@ -1,4 +1,4 @@
-"""Requests about groups that a broker has to refuse.
+"""Invalid requests about groups.
 
 Source: Kafka's KafkaApis, GroupCoordinatorService, GroupMetadataManager and OffsetMetadataManager; KIP-848.
 """
@@ -117,8 +117,8 @@ JOIN_GROUP = [
 
 
 def member(group_id: str, member_id: Any = "m", generation: int = 1, **more: Any) -> Values:
-    known = {"group_id": group_id, "member_id": member_id, "generation_id": generation, "group_instance_id": None}
-    return known | {"assignments": []} | more
+    identity = {"group_id": group_id, "member_id": member_id, "generation_id": generation, "group_instance_id": None}
+    return identity | {"assignments": []} | more
 
 
 def sync(group_id: str, member_id: Any = "m", generation: int = 1, **more: Any) -> Values:

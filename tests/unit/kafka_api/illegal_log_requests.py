@@ -1,4 +1,4 @@
-"""Requests about logs that a broker has to refuse: Produce, Fetch, ListOffsets, Metadata and their like.
+"""Invalid requests about logs: Produce, Fetch, ListOffsets, Metadata and others.
 
 Source: Kafka's KafkaApis, ReplicaManager, ProduceRequest, UnifiedLog, LogValidator and FetchSession.
 """
@@ -21,7 +21,7 @@ ZSTANDARD = encode_batch([(NOW_MS, b"key", b"value", [])], codec=ZSTD)
 
 
 def altered(batch: bytes = SOUND, records: bytes | None = None, **fields: int) -> bytes:
-    """A batch with some fields of its header changed, or other records, and a checksum that is right again."""
+    """Return a batch with changed header fields or other records, and a recomputed checksum."""
     changed = bytearray(HEADER.pack(*read_header(batch)._replace(**fields)))
     changed += batch[HEADER.size :] if records is None else records
     changed[MAGIC_END:CRC_START] = crc32c(memoryview(changed)[CRC_START:]).to_bytes(4, "big")
@@ -30,14 +30,14 @@ def altered(batch: bytes = SOUND, records: bytes | None = None, **fields: int) -
 
 def produce(records: bytes | None = SOUND, *, topic: str = "t", index: int = 0, acks: int = -1, **more: Any) -> Values:
     known_id = Given.TOPIC_ID if topic == "t" else Given.UNKNOWN_ID
-    named = {"name": topic, "topic_id": known_id, "partition_data": [{"index": index, "records": records}]}
-    return {"acks": acks, "timeout": 1000, "transactional_id": None, "topic_data": [named]} | more
+    topic_data = {"name": topic, "topic_id": known_id, "partition_data": [{"index": index, "records": records}]}
+    return {"acks": acks, "timeout": 1000, "transactional_id": None, "topic_data": [topic_data]} | more
 
 
 def idempotent(**more: int) -> bytes:
-    """The producer of this id has written sequence 0 with epoch 2."""
-    known = {"producer_id": 9, "producer_epoch": 2, "base_sequence": 1} | more
-    return encode_batch([(NOW_MS, b"key", b"value", [])], **known)
+    """Return a batch of producer 9, which has written sequence 0 in epoch 2."""
+    producer = {"producer_id": 9, "producer_epoch": 2, "base_sequence": 1} | more
+    return encode_batch([(NOW_MS, b"key", b"value", [])], **producer)
 
 
 PRODUCE = [
@@ -95,9 +95,9 @@ PRODUCE = [
 def fetch(topic: str = "t", partition: int = 0, offset: int = 0, leader_epoch: int = -1, **more: Any) -> Values:
     position = {"partition": partition, "fetch_offset": offset, "current_leader_epoch": leader_epoch}
     known_id = Given.TOPIC_ID if topic == "t" else Given.UNKNOWN_ID
-    named = {"topic": topic, "topic_id": known_id, "partitions": [position | {"partition_max_bytes": 1 << 20}]}
+    topic_fields = {"topic": topic, "topic_id": known_id, "partitions": [position | {"partition_max_bytes": 1 << 20}]}
     limits = {"max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 20}
-    return limits | {"topics": [named], "forgotten_topics_data": []} | more
+    return limits | {"topics": [topic_fields], "forgotten_topics_data": []} | more
 
 
 GONE_ON: Values = {"topics": [], "session_id": Given.SESSION}
@@ -174,8 +174,8 @@ OFFSET_FOR_LEADER_EPOCH = [
 
 
 def init_producer_id(transactional_id: str | None = None, producer_id: int = -1, producer_epoch: int = -1) -> Values:
-    known = {"producer_id": producer_id, "producer_epoch": producer_epoch}
-    return known | {"transactional_id": transactional_id, "transaction_timeout": 1000}
+    producer = {"producer_id": producer_id, "producer_epoch": producer_epoch}
+    return producer | {"transactional_id": transactional_id, "transaction_timeout": 1000}
 
 
 INIT_PRODUCER_ID = [

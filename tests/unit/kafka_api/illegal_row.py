@@ -1,4 +1,4 @@
-"""One row of the table of requests that a broker has to refuse, and how a row is written down."""
+"""One row of the table of invalid requests."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -7,11 +7,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 Values = dict[str, Any]
-"""A request by kio's field names, of all its versions: each takes the fields that it has."""
+"""The fields of a request in all its versions, by kio's names; each version takes the fields that it has."""
 
 
 class Given(Enum):
-    """What is known only when the broker runs; it takes the place of a value in a row."""
+    """A placeholder in a row for a value that is known only when the broker runs."""
 
     TOPIC_ID = auto()
     UNKNOWN_ID = auto()
@@ -26,7 +26,7 @@ class Given(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A request, the versions in which it is sent, and the one error code in the answer; `none`: it is no error."""
+    """A request, the versions in which it is sent, and the only error code of the response; `none`: no error."""
 
     api_key: int
     versions: tuple[int, ...]
@@ -36,18 +36,18 @@ class Row:
 
 
 def filled(value: Any, world: dict[Given, Any]) -> Any:
-    """A row's values with what is known now."""
+    """Return a row's values with the placeholders replaced."""
     if isinstance(value, Given):
         return world[value]
     if isinstance(value, dict):
-        return {name: filled(each, world) for name, each in value.items()}
+        return {name: filled(item, world) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(filled(each, world) for each in value)
+        return type(value)(filled(item, world) for item in value)
     return value
 
 
 def errors_in(answer: Any) -> set[int]:
-    """Every error code in a response, however deep."""
+    """Return every error code in a response, at any depth."""
     if isinstance(answer, tuple):
         return set().union(*map(errors_in, answer)) if answer else set()
     if not hasattr(answer, "__dataclass_fields__"):

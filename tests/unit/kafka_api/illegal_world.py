@@ -1,6 +1,6 @@
-"""The broker that the table of bad requests is put to: its topics, groups, sessions and producers, made over TCP.
+"""The broker for the table of invalid requests: its topics, groups, sessions and producers, created over TCP.
 
-Time stands still, so nothing of it expires, and no row of the table changes it.
+Time stands still, so nothing expires, and no row of the table changes the broker's state.
 """
 
 import socket
@@ -50,7 +50,7 @@ class Wire:
         self._socket.close()
 
     def ask(self, api_key: int, version: int, **values: Any) -> Any:
-        """The body of the answer to one request."""
+        """Send a request and return the body of its response."""
         self.send(request(api_key, version, **values))
         frame = self.receive()
         assert frame is not None, "the broker closed the connection"
@@ -63,7 +63,7 @@ class Wire:
         self._socket.sendall(data)
 
     def receive(self) -> bytes | None:
-        """The next frame; None if the broker has closed the connection."""
+        """Return the next frame; None if the broker has closed the connection."""
         head = self._exactly(4)
         return None if head is None else self._exactly(int.from_bytes(head, "big"))
 
@@ -81,7 +81,7 @@ class Wire:
 
 
 def build_world(broker: Broker, stack: ExitStack) -> dict[Given, Any]:
-    """Make everything that rows speak of. Who waits for an answer does so until the stack ends."""
+    """Create everything that rows refer to. Clients with pending requests wait until the stack is closed."""
     wire = stack.enter_context(Wire(broker))
     world: dict[Given, Any] = {Given.UNKNOWN_ID: UNKNOWN_ID, Given.TOPIC_ID: _make_topics(wire)}
     _write_logs(wire)
@@ -97,8 +97,8 @@ def _make_topics(wire: Wire) -> UUID:
         for name, config in TOPICS.items()
     ]
     made = wire.ask(19, 7, topics=wanted, timeout=1000, validate_only=False)
-    assert {int(each.error_code) for each in made.topics} == {0}
-    return UUID(int=next(each.topic_id for each in made.topics if each.name == "t").int)
+    assert {int(topic.error_code) for topic in made.topics} == {0}
+    return UUID(int=next(topic.topic_id for topic in made.topics if topic.name == "t").int)
 
 
 def _write_logs(wire: Wire) -> None:
@@ -120,16 +120,16 @@ def join_values(group_id: str, member_id: str = "", **more: Any) -> dict[str, An
 
 
 def _join_classic(wire: Wire, waiting: Wire) -> dict[Given, Any]:
-    """`classic` is stable, `static` has a static member, `unsynced` no assignment, `waiting` waits for one."""
+    """Create the groups `classic` (stable), `static` (a static member), `unsynced` and `waiting` (no assignment)."""
     static = wire.ask(11, 5, **join_values("static", group_instance_id="desk")).member_id
-    known: dict[str, Any] = {"generation_id": 1, "group_instance_id": None, "assignments": []}
+    fields: dict[str, Any] = {"generation_id": 1, "group_instance_id": None, "assignments": []}
     member = wire.ask(11, 3, **join_values("classic")).member_id
-    wire.ask(14, 3, group_id="classic", member_id=member, **known)
+    wire.ask(14, 3, group_id="classic", member_id=member, **fields)
     unsynced = wire.ask(11, 3, **join_values("unsynced")).member_id
     first = wire.ask(11, 3, **join_values("waiting")).member_id
-    wire.ask(14, 3, group_id="waiting", member_id=first, **known)
+    wire.ask(14, 3, group_id="waiting", member_id=first, **fields)
     waiting.send(request(11, 3, **join_values("waiting")))
-    while int(wire.ask(12, 3, group_id="waiting", member_id=first, **known).error_code) == 0:
+    while int(wire.ask(12, 3, group_id="waiting", member_id=first, **fields).error_code) == 0:
         pass
     return {
         Given.CLASSIC_MEMBER: member,
@@ -148,7 +148,7 @@ def beat(group_id: str = "consumers", member_id: str = "m1", member_epoch: Any =
 
 
 def _join_consumers(wire: Wire) -> dict[Given, Any]:
-    """`consumers` has a member m1, and a static one, m2, at the instance `chair`; `crowd` is full."""
+    """Create the groups `consumers`, with a member m1 and a static member m2 (instance `chair`), and `crowd` (full)."""
     for number in range(3):
         wire.ask(68, 1, **beat("crowd", f"c{number}"))
     joined = wire.ask(68, 1, **beat())

@@ -1,4 +1,4 @@
-"""Requests as bytes, and responses read back, by kio."""
+"""Requests encoded and responses decoded by kio."""
 
 import io
 from typing import Any
@@ -23,11 +23,11 @@ def request_body(api_key: int, version: int, **values: Any) -> bytes:
 
 
 def request(api_key: int, version: int, correlation_id: int = 7, **values: Any) -> bytes:
-    """A frame without its length."""
+    """Encode a request as a frame without its length."""
     header = load_request_schema(api_key, version).__header_schema__
-    known = {"request_api_key": api_key, "request_api_version": version, "correlation_id": correlation_id}
+    header_fields = {"request_api_key": api_key, "request_api_version": version, "correlation_id": correlation_id}
     out = io.BytesIO()
-    entity_writer(header)(out, build(header, known | {"client_id": "unit"}))
+    entity_writer(header)(out, build(header, header_fields | {"client_id": "unit"}))
     return out.getvalue() + request_body(api_key, version, **values)
 
 
@@ -36,21 +36,21 @@ def framed(frame: bytes) -> bytes:
 
 
 def fetch(correlation_id: int, offset: int = 0, wait_ms: int = 500, topic: str = "t") -> bytes:
-    """A fetch (v4) of one partition."""
+    """Encode a Fetch request (v4) for one partition."""
     partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
     limits = {"max_wait": wait_ms, "min_bytes": 1, "max_bytes": 1 << 20}
     return request(FETCH, 4, correlation_id, topics=[{"topic": topic, "partitions": [partition]}], **limits)
 
 
 def produce(correlation_id: int, batch: bytes, acks: int = -1, topic: str = "t") -> bytes:
-    """A produce (v9) to one partition."""
+    """Encode a Produce request (v9) for one partition."""
     partition = {"index": 0, "records": batch}
     topics = [{"name": topic, "partition_data": [partition]}]
     return request(PRODUCE, 9, correlation_id, acks=acks, timeout=1000, topic_data=topics)
 
 
 def response(api_key: int, version: int, frame: bytes) -> Any:
-    """The body of a response, whose every byte must be known to its schema."""
+    """Decode the body of a response, and check that its schema covers every byte."""
     schema = load_response_schema(api_key, version)
     _, header_size = entity_reader(schema.__header_schema__)(frame, 0)
     body, size = entity_reader(schema)(frame, header_size)

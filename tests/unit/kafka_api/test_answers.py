@@ -1,4 +1,4 @@
-"""What each API answers to requests that cannot be carried out."""
+"""The responses of each API to valid requests and to requests that fail."""
 
 from typing import Any
 from uuid import UUID
@@ -39,7 +39,7 @@ def creatable(name: str, **more: Any) -> dict[str, Any]:
 
 async def create(client: MemoryClient, *topics: dict[str, Any], validate_only: bool = False) -> list[int]:
     answer = await client.ask(CREATE_TOPICS, 7, topics=topics, timeout=1000, validate_only=validate_only)
-    return [int(each.error_code) for each in answer.topics]
+    return [int(topic.error_code) for topic in answer.topics]
 
 
 async def test_create_topics(client: MemoryClient) -> None:
@@ -47,28 +47,28 @@ async def test_create_topics(client: MemoryClient) -> None:
     assert "new" in client.broker.metadata.image.topics
 
 
-async def test_create_topics_answers_a_name_given_twice_once(client: MemoryClient) -> None:
+async def test_create_topics_answers_a_repeated_name_once(client: MemoryClient) -> None:
     assert await create(client, creatable("twice"), creatable("new"), creatable("twice")) == [42, 0]
 
 
-async def test_create_topics_may_only_be_checked(client: MemoryClient) -> None:
+async def test_create_topics_with_validate_only_creates_nothing(client: MemoryClient) -> None:
     assert await create(client, creatable("new"), validate_only=True) == [0]
     assert "new" not in client.broker.metadata.image.topics
 
 
-async def test_create_topics_tells_the_settings(client: MemoryClient) -> None:
+async def test_create_topics_returns_the_settings(client: MemoryClient) -> None:
     given = creatable("new", configs=[{"name": "segment.bytes", "value": "4096"}])
     answer = await client.ask(CREATE_TOPICS, 7, topics=[given], timeout=1000, validate_only=False)
-    told = {each.name: (each.value, int(each.config_source)) for each in answer.topics[0].configs}
-    assert told["segment.bytes"] == ("4096", 1)
-    assert told["flush.policy"] == ("ack", 5)
+    settings = {config.name: (config.value, int(config.config_source)) for config in answer.topics[0].configs}
+    assert settings["segment.bytes"] == ("4096", 1)
+    assert settings["flush.policy"] == ("ack", 5)
 
 
 @pytest.mark.parametrize("by_id", [False, True])
 async def test_delete_topics_by_name_or_id(client: MemoryClient, by_id: bool) -> None:
     identity = client.broker.metadata.image.topics["t"].topic_id
-    named = {"name": None, "topic_id": identity} if by_id else {"name": "t", "topic_id": None}
-    answer = await client.ask(DELETE_TOPICS, 6, topics=[named], timeout=1000)
+    topic = {"name": None, "topic_id": identity} if by_id else {"name": "t", "topic_id": None}
+    answer = await client.ask(DELETE_TOPICS, 6, topics=[topic], timeout=1000)
     [deleted] = answer.responses
     assert (int(deleted.error_code), deleted.name, deleted.topic_id) == (0, "t", identity)
 
@@ -76,7 +76,7 @@ async def test_delete_topics_by_name_or_id(client: MemoryClient, by_id: bool) ->
 async def test_metadata(client: MemoryClient) -> None:
     asked = {"topics": [{"name": "t", "topic_id": None}]} | ANY_AUTHORISATION
     answer = await client.ask(METADATA, 9, **asked)
-    assert [int(each.error_code) for each in answer.topics] == [0]
+    assert [int(topic.error_code) for topic in answer.topics] == [0]
     [broker] = answer.brokers
     assert (broker.node_id, broker.host, broker.port) == (1, "broker.example", 9092)
 
@@ -84,13 +84,13 @@ async def test_metadata(client: MemoryClient) -> None:
 @pytest.mark.parametrize(("version", "topics"), [(0, ()), (1, None)])
 async def test_metadata_of_all_topics(client: MemoryClient, version: int, topics: object) -> None:
     answer = await client.ask(METADATA, version, topics=topics)
-    assert [each.name for each in answer.topics] == ["t"]
+    assert [topic.name for topic in answer.topics] == ["t"]
 
 
 @pytest.mark.parametrize("asks_cluster", [False, True])
 @pytest.mark.parametrize("asks_topics", [False, True])
 @pytest.mark.parametrize("version", [8, 9, 10, 11, 12, 13])
-async def test_metadata_tells_operations_that_are_asked_for(
+async def test_metadata_returns_operations_on_request(
     client: MemoryClient, version: int, asks_topics: bool, asks_cluster: bool
 ) -> None:
     answer = await client.ask(
@@ -101,13 +101,13 @@ async def test_metadata_tells_operations_that_are_asked_for(
         include_cluster_authorized_operations=asks_cluster,
         allow_auto_topic_creation=False,
     )
-    told = {each.topic_authorized_operations for each in answer.topics}
-    assert told == {ALL_TOPIC_OPERATIONS if asks_topics else NOT_ASKED}
+    operations = {topic.topic_authorized_operations for topic in answer.topics}
+    assert operations == {ALL_TOPIC_OPERATIONS if asks_topics else NOT_ASKED}
     if version <= LAST_WITH_CLUSTER_OPERATIONS:
         assert answer.cluster_authorized_operations == (ALL_CLUSTER_OPERATIONS if asks_cluster else NOT_ASKED)
 
 
-async def test_metadata_tells_no_operations_of_an_unknown_id(client: MemoryClient) -> None:
+async def test_metadata_has_no_operations_for_an_unknown_id(client: MemoryClient) -> None:
     unknown = {"name": None, "topic_id": UUID(int=7)}
     asked = {"include_topic_authorized_operations": True, "allow_auto_topic_creation": False}
     [topic] = (await client.ask(METADATA, 12, topics=[unknown], **asked)).topics
@@ -115,7 +115,7 @@ async def test_metadata_tells_no_operations_of_an_unknown_id(client: MemoryClien
 
 
 @pytest.mark.parametrize(
-    ("version", "asks", "code", "told"),
+    ("version", "asks", "code", "operations"),
     [
         (3, False, 0, NOT_ASKED),
         (3, True, 0, ALL_GROUP_OPERATIONS),
@@ -123,11 +123,11 @@ async def test_metadata_tells_no_operations_of_an_unknown_id(client: MemoryClien
         (6, True, 69, NOT_ASKED),
     ],
 )
-async def test_dead_groups_tell_operations_while_they_are_no_error(
-    client: MemoryClient, version: int, asks: bool, code: int, told: int
+async def test_dead_groups_have_operations_in_versions_without_the_error(
+    client: MemoryClient, version: int, asks: bool, code: int, operations: int
 ) -> None:
     [group] = (await client.ask(DESCRIBE_GROUPS, version, groups=["g"], include_authorized_operations=asks)).groups
-    assert (int(group.error_code), group.group_state, group.authorized_operations) == (code, "Dead", told)
+    assert (int(group.error_code), group.group_state, group.authorized_operations) == (code, "Dead", operations)
 
 
 async def test_create_topics_refuses_a_name_that_collides(client: MemoryClient) -> None:
@@ -160,7 +160,7 @@ async def test_produce(client: MemoryClient) -> None:
     assert int(answer.responses[0].partition_responses[0].error_code) == 0
 
 
-async def test_produce_refuses_acks_that_are_none(client: MemoryClient) -> None:
+async def test_produce_refuses_invalid_acks(client: MemoryClient) -> None:
     client.send(produce(1, BATCH, acks=2))
     answer = response(PRODUCE, 9, await client.answers.get())
     [refused] = answer.responses[0].partition_responses

@@ -1,4 +1,4 @@
-"""What the APIs about the cluster answer: log directories, elections, brokers, producers, topics in pages."""
+"""The responses of the APIs about the cluster: log directories, elections, brokers, producers, pages of topics."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ PREFERRED, UNCLEAN = 0, 1
 
 @pytest.fixture
 async def client(client: MemoryClient) -> MemoryClient:
-    """Its broker has a topic `p` of three partitions besides."""
+    """Yield a client whose broker also has a topic `p` with three partitions."""
     await client.broker.topics.create(TopicRequest(name="p", partitions=3))
     return client
 
 
 async def go_offline(client: MemoryClient, storage: Storage, topic: str, number: int) -> None:
-    """The next write fails, and with it the partition."""
+    """Take the partition offline by a failing write."""
     storage.disk.fail("append")
     await publish(client.broker, (topic, number))
 
@@ -33,9 +33,9 @@ async def sizes(client: MemoryClient, asked: list[dict[str, Any]] | None) -> dic
     [directory] = answer.results
     assert (int(answer.error_code), int(directory.error_code)) == (0, 0)
     return {
-        (topic.name, each.partition_index): each.partition_size
+        (topic.name, partition.partition_index): partition.partition_size
         for topic in directory.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -46,7 +46,7 @@ async def test_log_directories_of_all_partitions(client: MemoryClient) -> None:
 
 
 async def test_log_directory_is_named_with_its_size(client: MemoryClient, storage: Storage) -> None:
-    """A disk in memory has none: -1, as before v4."""
+    """A disk in memory has no size: -1, as before v4."""
     found = (await client.ask(DESCRIBE_LOG_DIRS, 4, topics=[])).results[0]
     assert (found.error_code, found.log_dir, found.total_bytes, found.usable_bytes) == (0, "logs", -1, -1)
     storage.disk.fail("volume")
@@ -54,7 +54,7 @@ async def test_log_directory_is_named_with_its_size(client: MemoryClient, storag
     storage.disk.heal()
 
 
-async def test_log_directories_leave_out_what_is_not_there(client: MemoryClient) -> None:
+async def test_log_directories_omit_missing_partitions(client: MemoryClient) -> None:
     asked: list[dict[str, Any]] = [{"topic": "p", "partitions": (2, 9)}, {"topic": "nothing", "partitions": (0,)}]
     assert await sizes(client, asked) == {("p", 2): 0}
     assert await sizes(client, []) == {}
@@ -66,9 +66,9 @@ async def elections(
     topics = None if asked is None else [{"topic": name, "partitions": numbers} for name, numbers in asked.items()]
     answer = await client.ask(ELECT_LEADERS, 2, election_type=kind, topic_partitions=topics, timeout=1000)
     return [
-        (topic.topic, each.partition_id, int(each.error_code))
+        (topic.topic, partition.partition_id, int(partition.error_code))
         for topic in answer.replica_election_results
-        for each in topic.partition_result
+        for partition in topic.partition_result
     ]
 
 
@@ -80,7 +80,7 @@ async def test_elections_are_not_needed(client: MemoryClient, kind: int) -> None
 
 
 @pytest.mark.parametrize(("kind", "code"), [(PREFERRED, 80), (UNCLEAN, 83)])
-async def test_elections_for_all_name_only_those_that_are_needed(
+async def test_elections_for_all_partitions_omit_unneeded_ones(
     client: MemoryClient, storage: Storage, kind: int, code: int
 ) -> None:
     assert await elections(client, None, kind) == []
@@ -109,9 +109,9 @@ async def test_the_cluster_is_described(client: MemoryClient) -> None:
     image = client.broker.metadata.image
     answer = await describe_cluster(client, 1)
     assert (answer.cluster_id, answer.controller_id) == (image.cluster_id, 1)
-    assert [(each.broker_id, each.host, each.port, each.rack, each.is_fenced) for each in answer.brokers] == [
-        (1, "broker.example", 9092, None, False)
-    ]
+    assert [
+        (broker.broker_id, broker.host, broker.port, broker.rack, broker.is_fenced) for broker in answer.brokers
+    ] == [(1, "broker.example", 9092, None, False)]
     assert answer.cluster_authorized_operations == -(1 << 31)
     assert (await describe_cluster(client, 1, operations=True)).cluster_authorized_operations == 8096
 
@@ -138,20 +138,19 @@ async def test_producers_are_described_by_their_last_batch(client: MemoryClient)
     described = await producers(client, "p", 1)
     assert int(described.error_code) == 0
     assert sorted(
-        (each.producer_id, each.producer_epoch, each.last_sequence) for each in described.active_producers
+        (producer.producer_id, producer.producer_epoch, producer.last_sequence)
+        for producer in described.active_producers
     ) == [
         (8, 2, 2),
         (9, 2, 5),
     ]
-    assert {each.last_timestamp for each in described.active_producers} == {NOW_MS}
-    assert {each.current_txn_start_offset for each in described.active_producers} == {-1}
+    assert {producer.last_timestamp for producer in described.active_producers} == {NOW_MS}
+    assert {producer.current_txn_start_offset for producer in described.active_producers} == {-1}
     assert (await producers(client, "p", 0)).active_producers == ()
 
 
 @pytest.mark.parametrize(("topic", "number", "code"), [("p", 3, 3), ("nothing", 0, 3), ("no spaces", 0, 17)])
-async def test_producers_of_a_partition_that_is_not_there(
-    client: MemoryClient, topic: str, number: int, code: int
-) -> None:
+async def test_producers_of_a_missing_partition(client: MemoryClient, topic: str, number: int, code: int) -> None:
     assert int((await producers(client, topic, number)).error_code) == code
 
 
@@ -162,16 +161,18 @@ async def test_producers_of_an_offline_partition(client: MemoryClient, storage: 
 
 async def describe_topics(client: MemoryClient, names: list[str], cursor: tuple[str, int] | None, limit: int) -> Any:
     start = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
-    topics = [{"name": each} for each in names]
+    topics = [{"name": name} for name in names]
     return await client.ask(DESCRIBE_TOPICS, 0, topics=topics, response_partition_limit=limit, cursor=start)
 
 
 async def test_topics_are_described_in_pages(client: MemoryClient) -> None:
     first = await describe_topics(client, [], None, 2)
-    assert [(each.name, [part.partition_index for part in each.partitions]) for each in first.topics] == [("p", [0, 1])]
+    assert [(topic.name, [part.partition_index for part in topic.partitions]) for topic in first.topics] == [
+        ("p", [0, 1])
+    ]
     assert (first.next_cursor.topic_name, first.next_cursor.partition_index) == ("p", 2)
     last = await describe_topics(client, [], ("p", 2), 2)
-    assert [(each.name, [part.partition_index for part in each.partitions]) for each in last.topics] == [
+    assert [(topic.name, [part.partition_index for part in topic.partitions]) for topic in last.topics] == [
         ("p", [2]),
         ("t", [0]),
     ]
@@ -183,7 +184,9 @@ async def test_a_topic_is_described(client: MemoryClient, storage: Storage) -> N
     [topic] = (await describe_topics(client, ["p"], None, 2000)).topics
     assert (topic.topic_id, topic.is_internal) == (client.broker.metadata.image.topics["p"].topic_id, False)
     assert topic.topic_authorized_operations == 3576
-    assert [(each.leader_id, each.replica_nodes, each.offline_replicas) for each in topic.partitions] == [
+    assert [
+        (partition.leader_id, partition.replica_nodes, partition.offline_replicas) for partition in topic.partitions
+    ] == [
         (1, (1,), ()),
         (-1, (1,), (1,)),
         (1, (1,), ()),
@@ -191,24 +194,24 @@ async def test_a_topic_is_described(client: MemoryClient, storage: Storage) -> N
 
 
 @pytest.mark.parametrize("limit", [0, -5])
-async def test_a_page_has_one_partition_at_least(client: MemoryClient, limit: int) -> None:
+async def test_a_page_has_at_least_one_partition(client: MemoryClient, limit: int) -> None:
     answer = await describe_topics(client, [], None, limit)
-    assert [len(each.partitions) for each in answer.topics] == [1]
+    assert [len(topic.partitions) for topic in answer.topics] == [1]
 
 
-async def test_topics_that_are_not_there(client: MemoryClient) -> None:
+async def test_missing_topics(client: MemoryClient) -> None:
     answer = await describe_topics(client, ["no spaces", "nothing", "t"], None, 2000)
-    assert [(each.name, int(each.error_code)) for each in answer.topics] == [
+    assert [(topic.name, int(topic.error_code)) for topic in answer.topics] == [
         ("no spaces", 17),
         ("nothing", 3),
         ("t", 0),
     ]
-    assert {each.topic_authorized_operations for each in answer.topics} == {3576}
+    assert {topic.topic_authorized_operations for topic in answer.topics} == {3576}
 
 
 async def test_a_cursor_of_another_topic_is_refused(client: MemoryClient) -> None:
     answer = await describe_topics(client, ["t"], ("p", 0), 2000)
-    assert ([int(each.error_code) for each in answer.topics], answer.next_cursor) == ([42], None)
+    assert ([int(topic.error_code) for topic in answer.topics], answer.next_cursor) == ([42], None)
 
 
 async def test_a_cursor_that_is_cut_off_is_a_violation(client: MemoryClient) -> None:

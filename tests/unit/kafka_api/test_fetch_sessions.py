@@ -1,4 +1,4 @@
-"""Fetch sessions on the wire: what is answered to full, incremental and closing fetches."""
+"""Fetch sessions on the wire: the responses to full, incremental and closing fetches."""
 
 from typing import Any
 from uuid import UUID, uuid4
@@ -15,7 +15,7 @@ BY_NAME, BY_ID = 12, 17
 
 @pytest.fixture
 async def client(client: MemoryClient) -> MemoryClient:
-    """Its broker has a topic `p` of three partitions besides."""
+    """Yield a client whose broker also has a topic `p` with three partitions."""
     await client.broker.topics.create(TopicRequest(name="p", partitions=3))
     return client
 
@@ -25,7 +25,7 @@ def topic_id(client: MemoryClient, name: str = "p") -> UUID:
 
 
 def at(*offsets: int, topic: str | UUID = "p", first: int = 0, max_bytes: int = 1 << 20) -> dict[str, Any]:
-    """A topic of a request: where to read on in its partitions, from the first one on."""
+    """Return a topic of a request, with the fetch offsets of its partitions, beginning with partition `first`."""
     partitions = [
         {"partition": number, "fetch_offset": offset, "partition_max_bytes": max_bytes}
         for number, offset in enumerate(offsets, first)
@@ -42,8 +42,13 @@ def fetch(
     min_bytes: int = 1, max_bytes: int = 1 << 20, correlation_id: int = 7, forget: list[dict[str, Any]] | None = None,
 ) -> bytes:  # fmt: skip
     limits = {"max_wait": wait_ms, "min_bytes": min_bytes, "max_bytes": max_bytes}
-    named = {"session_id": session, "session_epoch": epoch, "topics": topics, "forgotten_topics_data": forget or []}
-    return request(FETCH, version, correlation_id, **limits, **named)
+    session_fields = {
+        "session_id": session,
+        "session_epoch": epoch,
+        "topics": topics,
+        "forgotten_topics_data": forget or [],
+    }
+    return request(FETCH, version, correlation_id, **limits, **session_fields)
 
 
 async def ask(client: MemoryClient, frame: bytes, version: int = BY_NAME) -> Any:
@@ -51,24 +56,28 @@ async def ask(client: MemoryClient, frame: bytes, version: int = BY_NAME) -> Any
     return response(FETCH, version, await client.answers.get())
 
 
-def told(answer: Any) -> dict[int, int]:
-    """Bytes of records by partition number, for all partitions in an answer."""
-    return {each.partition_index: len(each.records) for topic in answer.responses for each in topic.partitions}
+def record_bytes(answer: Any) -> dict[int, int]:
+    """Return the size of the records of each partition in a response, by partition number."""
+    return {
+        partition.partition_index: len(partition.records)
+        for topic in answer.responses
+        for partition in topic.partitions
+    }
 
 
 def errors(answer: Any) -> list[int]:
-    return [int(each.error_code) for topic in answer.responses for each in topic.partitions]
+    return [int(partition.error_code) for topic in answer.responses for partition in topic.partitions]
 
 
-async def test_an_incremental_fetch_is_told_only_what_changed(client: MemoryClient) -> None:
+async def test_an_incremental_fetch_returns_only_changes(client: MemoryClient) -> None:
     full = await ask(client, fetch(0, 0, at(0, 0, 0)))
     assert full.session_id > 0
-    assert told(full) == {0: 0, 1: 0, 2: 0}
+    assert record_bytes(full) == {0: 0, 1: 0, 2: 0}
     quiet = await ask(client, fetch(full.session_id, 1))
     assert (quiet.session_id, quiet.responses) == (full.session_id, ())
     await publish(client.broker, ("p", 1))
-    assert told(await ask(client, fetch(full.session_id, 2))) == {1: len(BATCH)}
-    assert told(await ask(client, fetch(full.session_id, 3, at(1, first=1)))) == {}
+    assert record_bytes(await ask(client, fetch(full.session_id, 2))) == {1: len(BATCH)}
+    assert record_bytes(await ask(client, fetch(full.session_id, 3, at(1, first=1)))) == {}
 
 
 async def test_a_waiting_incremental_fetch_wakes_for_records(client: MemoryClient) -> None:
@@ -76,17 +85,17 @@ async def test_a_waiting_incremental_fetch_wakes_for_records(client: MemoryClien
     client.send(fetch(session, 1, wait_ms=500))
     assert await client.answered_ids() == []
     await publish(client.broker, ("p", 2))
-    assert told(response(FETCH, BY_NAME, await client.answers.get())) == {2: len(BATCH)}
+    assert record_bytes(response(FETCH, BY_NAME, await client.answers.get())) == {2: len(BATCH)}
 
 
-async def test_a_waiting_incremental_fetch_ends_with_nothing_to_tell(client: MemoryClient, storage: Storage) -> None:
+async def test_a_waiting_incremental_fetch_ends_without_changes(client: MemoryClient, storage: Storage) -> None:
     session = (await ask(client, fetch(0, 0, at(0, 0, 0)))).session_id
     client.send(fetch(session, 1, wait_ms=500))
     storage.clock.advance(ms=500)
     assert response(FETCH, BY_NAME, await client.answers.get()).responses == ()
 
 
-async def test_a_waiting_incremental_fetch_ends_with_what_was_too_little(
+async def test_a_waiting_incremental_fetch_ends_with_less_than_min_bytes(
     client: MemoryClient, storage: Storage
 ) -> None:
     session = (await ask(client, fetch(0, 0, at(0, 0, 0)))).session_id
@@ -94,22 +103,22 @@ async def test_a_waiting_incremental_fetch_ends_with_what_was_too_little(
     await publish(client.broker, ("p", 2))
     assert await client.answered_ids() == []
     storage.clock.advance(ms=500)
-    assert told(response(FETCH, BY_NAME, await client.answers.get())) == {2: len(BATCH)}
+    assert record_bytes(response(FETCH, BY_NAME, await client.answers.get())) == {2: len(BATCH)}
 
 
-async def test_a_rising_high_watermark_is_told_without_records(client: MemoryClient) -> None:
+async def test_a_rising_high_watermark_is_returned_without_records(client: MemoryClient) -> None:
     session = (await ask(client, fetch(0, 0, at(0)))).session_id
     await publish(client.broker, ("p", 0))
     answer = await ask(client, fetch(session, 1, at(1)))
-    assert told(answer) == {0: 0}
+    assert record_bytes(answer) == {0: 0}
     assert answer.responses[0].partitions[0].high_watermark == 1
 
 
 async def test_partitions_are_added_and_forgotten(client: MemoryClient) -> None:
     session = (await ask(client, fetch(0, 0, at(0, 0)))).session_id
-    assert told(await ask(client, fetch(session, 1, at(0, first=2)))) == {2: 0}
+    assert record_bytes(await ask(client, fetch(session, 1, at(0, first=2)))) == {2: 0}
     await publish(client.broker, ("p", 0), ("p", 1), ("p", 2))
-    assert set(told(await ask(client, fetch(session, 2, forget=forgotten(0, 2))))) == {1}
+    assert set(record_bytes(await ask(client, fetch(session, 2, forget=forgotten(0, 2))))) == {1}
 
 
 async def test_forgetting_every_partition_ends_the_session(client: MemoryClient) -> None:
@@ -121,7 +130,7 @@ async def test_forgetting_every_partition_ends_the_session(client: MemoryClient)
 
 @pytest.mark.parametrize("session", [0, 5, -1])
 @pytest.mark.parametrize("epoch", [1, 5, -2])
-async def test_a_session_that_is_not_there(client: MemoryClient, session: int, epoch: int) -> None:
+async def test_an_unknown_session(client: MemoryClient, session: int, epoch: int) -> None:
     answer = await ask(client, fetch(session, epoch, at(0)))
     assert (int(answer.error_code), answer.session_id, answer.responses) == (70, 0, ())
 
@@ -132,7 +141,7 @@ async def test_an_epoch_that_is_not_the_next_one_changes_nothing(client: MemoryC
         answer = await ask(client, fetch(session, epoch, at(0, first=1), forget=forgotten(0)))
         assert (int(answer.error_code), answer.session_id) == (71, 0)
     await publish(client.broker, ("p", 0), ("p", 1))
-    assert set(told(await ask(client, fetch(session, 1)))) == {0}
+    assert set(record_bytes(await ask(client, fetch(session, 1)))) == {0}
 
 
 async def test_a_full_fetch_replaces_the_session_it_names(client: MemoryClient) -> None:
@@ -147,11 +156,11 @@ async def test_a_closing_fetch_reads_and_leaves_no_session(client: MemoryClient)
     session = (await ask(client, fetch(0, 0, at(0)))).session_id
     await publish(client.broker, ("p", 0))
     answer = await ask(client, fetch(session, -1, at(0)))
-    assert (answer.session_id, told(answer)) == (0, {0: len(BATCH)})
+    assert (answer.session_id, record_bytes(answer)) == (0, {0: len(BATCH)})
     assert len(client.broker.fetch_sessions) == 0
 
 
-async def test_a_request_that_was_overtaken_is_told_so(client: MemoryClient, storage: Storage) -> None:
+async def test_a_request_overtaken_by_a_later_one_gets_an_error(client: MemoryClient, storage: Storage) -> None:
     session = (await ask(client, fetch(0, 0, at(0)))).session_id
     client.send(fetch(session, 1, wait_ms=500, correlation_id=1), fetch(session, 2, correlation_id=2))
     storage.clock.advance(ms=500)
@@ -160,7 +169,7 @@ async def test_a_request_that_was_overtaken_is_told_so(client: MemoryClient, sto
     assert int(last.error_code) == 0
 
 
-async def test_a_client_that_goes_before_its_first_answer_leaves_nothing(
+async def test_a_client_that_disconnects_before_its_first_response_leaves_no_session(
     client: MemoryClient, storage: Storage
 ) -> None:
     client.send(fetch(0, 0, at(0), wait_ms=500))
@@ -178,24 +187,24 @@ async def test_a_session_outlives_its_connection(client: MemoryClient) -> None:
 
 
 @pytest.mark.parametrize("max_bytes", [0, 1, len(BATCH)])
-async def test_answers_with_room_for_one_batch_serve_every_partition_in_turn(
+async def test_responses_with_room_for_one_batch_serve_every_partition_in_turn(
     client: MemoryClient, max_bytes: int
 ) -> None:
     await publish(client.broker, *[("p", number) for number in (0, 1, 2)] * 2)
     answer = await ask(client, fetch(0, 0, at(0, 0, 0, max_bytes=1), max_bytes=max_bytes))
     offsets, served = [0, 0, 0], []
     for epoch in range(1, 7):
-        [number] = [number for number, size in told(answer).items() if size]
+        [number] = [number for number, size in record_bytes(answer).items() if size]
         served.append(number)
         offsets[number] += 1
         moved = at(offsets[number], first=number, max_bytes=1)
         answer = await ask(client, fetch(answer.session_id, epoch, moved, max_bytes=max_bytes))
     assert sorted(served) == [0, 0, 1, 1, 2, 2]
     assert sorted(served[1:4]) == [0, 1, 2]
-    assert not any(told(answer).values())
+    assert not any(record_bytes(answer).values())
 
 
-async def test_an_error_is_told_each_time_until_it_is_gone(client: MemoryClient) -> None:
+async def test_an_error_is_returned_until_it_is_gone(client: MemoryClient) -> None:
     session = (await ask(client, fetch(0, 0, at(0), at(0, topic="later")))).session_id
     assert errors(await ask(client, fetch(session, 1, wait_ms=500))) == [3]
     await client.broker.topics.create(TopicRequest(name="later"))
@@ -207,27 +216,27 @@ async def test_topics_by_id(client: MemoryClient) -> None:
     session = (await ask(client, fetch(0, 0, by_id, version=BY_ID), BY_ID)).session_id
     await publish(client.broker, ("p", 1))
     answer = await ask(client, fetch(session, 1, version=BY_ID), BY_ID)
-    assert (answer.responses[0].topic_id, told(answer)) == (topic_id(client), {1: len(BATCH)})
+    assert (answer.responses[0].topic_id, record_bytes(answer)) == (topic_id(client), {1: len(BATCH)})
     gone = fetch(session, 2, version=BY_ID, forget=forgotten(0, 1, topic=topic_id(client)))
     assert (await ask(client, gone, BY_ID)).session_id == 0
 
 
 async def test_an_unknown_topic_id_is_an_error_of_its_partition(client: MemoryClient) -> None:
-    known, unknown = at(0, topic=topic_id(client)), at(0, topic=uuid4())
-    full = await ask(client, fetch(0, 0, known, unknown, version=BY_ID), BY_ID)
+    existing, unknown = at(0, topic=topic_id(client)), at(0, topic=uuid4())
+    full = await ask(client, fetch(0, 0, existing, unknown, version=BY_ID), BY_ID)
     assert errors(full) == [0, 100]
     again = await ask(client, fetch(full.session_id, 1, version=BY_ID), BY_ID)
     assert [int(again.error_code), *errors(again)] == [0, 100]
 
 
-async def test_a_topic_made_anew_is_not_read_under_its_old_id(client: MemoryClient) -> None:
+async def test_a_recreated_topic_is_not_read_by_its_old_id(client: MemoryClient) -> None:
     old = topic_id(client)
     session = (await ask(client, fetch(0, 0, at(0, topic=old), version=BY_ID), BY_ID)).session_id
     await client.broker.topics.delete("p")
     await client.broker.topics.create(TopicRequest(name="p"))
     await publish(client.broker, ("p", 0))
     answer = await ask(client, fetch(session, 1, version=BY_ID), BY_ID)
-    assert (errors(answer), told(answer)) == ([100], {0: 0})
+    assert (errors(answer), record_bytes(answer)) == ([100], {0: 0})
 
 
 @pytest.mark.parametrize(("opened", "used"), [(BY_NAME, BY_ID), (BY_ID, BY_NAME)])
@@ -238,9 +247,9 @@ async def test_a_session_keeps_to_names_or_to_ids(client: MemoryClient, opened: 
     assert (int(answer.error_code), answer.session_id) == (106, 0)
 
 
-async def test_a_topic_is_named_once_in_an_answer(client: MemoryClient) -> None:
-    """However the order of the partitions has changed: some clients keep one entry for each topic."""
+async def test_a_topic_is_named_once_in_a_response(client: MemoryClient) -> None:
+    """Some clients keep one entry for each topic, so the order of partitions in the session must not matter."""
     await publish(client.broker, ("p", 0), ("t", 0), ("p", 1))
     session = (await ask(client, fetch(0, 0, at(0), at(0, topic="t"), at(0, first=1)))).session_id
     answer = await ask(client, fetch(session, 1))
-    assert [(each.topic, len(each.partitions)) for each in answer.responses] == [("p", 2), ("t", 1)]
+    assert [(topic.topic, len(topic.partitions)) for topic in answer.responses] == [("p", 2), ("t", 1)]

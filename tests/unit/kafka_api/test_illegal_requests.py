@@ -1,4 +1,4 @@
-"""Every request that makes no sense is answered with the error code that Kafka gives it: the table is beside this."""
+"""Every invalid request gets the error code that Kafka returns for it. The `illegal_...` modules hold the table."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Bytes that no request can be: the protocol has no answer to them. The connection closes, and the broker goes on."""
+"""Malformed requests, for which the protocol has no response: the broker closes the connection and keeps running."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -32,7 +32,7 @@ def sound(api_key: int, version: int) -> bytes:
 
 
 def sent(broker: Broker, stream: bytes) -> bytes | None:
-    """What comes back; None if the connection was closed."""
+    """Send a frame and return the response; None if the broker closes the connection."""
     with Wire(broker) as wire:
         wire.stream(stream)
         return wire.receive()
@@ -45,7 +45,7 @@ def assert_closes(broker: Broker, stream: bytes) -> None:
 
 
 def versions_beyond() -> list[tuple[int, int]]:
-    """Above the newest version of every API, below the oldest, and below all versions."""
+    """Yield versions above the newest of every API, below the oldest, and negative."""
     beyond = [
         (api.key, version) for api in SERVED_APIS.values() for version in (api.max_version + 1, api.min_version - 1)
     ]
@@ -58,7 +58,7 @@ def header(api_key: int, version: int) -> bytes:
 
 @pytest.mark.parametrize(("api_key", "version"), versions_beyond())
 def test_a_version_that_is_not_served_closes_the_connection(broker: Broker, api_key: int, version: int) -> None:
-    """ApiVersions tells its client, in v0, what is served (KIP-511)."""
+    """Except for ApiVersions, which returns the served versions in v0 (KIP-511)."""
     if api_key != API_VERSIONS_KEY:
         return assert_closes(broker, framed(header(api_key, version)))
     answer = sent(broker, framed(header(api_key, version)))
@@ -79,7 +79,7 @@ def test_a_request_that_is_cut_off_closes_the_connection(broker: Broker, api_key
 
 
 @pytest.mark.parametrize("api_key", sorted(SERVED_APIS))
-def test_bytes_behind_a_request_are_passed_over(broker: Broker, api_key: int) -> None:
+def test_bytes_after_a_request_are_ignored(broker: Broker, api_key: int) -> None:
     version = SERVED_APIS[api_key].max_version
     answer = sent(broker, framed(sound(api_key, version) + b"behind"))
     assert answer is not None
@@ -87,20 +87,20 @@ def test_bytes_behind_a_request_are_passed_over(broker: Broker, api_key: int) ->
 
 
 def arrays() -> list[tuple[int, int, str]]:
-    """Every array at the top of a request that must not be null."""
+    """Return every non-nullable array at the top level of a request."""
     return [
-        (key, version, each.name)
+        (key, version, field.name)
         for key, version in VERSIONS
-        for each in fields(load_request_schema(key, version))
-        if get_origin(each.type) is tuple
+        for field in fields(load_request_schema(key, version))
+        if get_origin(field.type) is tuple
     ]
 
 
 def with_length(api_key: int, version: int, name: str, length: int) -> bytes:
-    """A request in which one array has another length than items; its place shows where one without items differs."""
+    """Return a request with a wrong length of one array. A request without items shows the position of the length."""
     values: dict[str, Any] = FILTERS | SOUND[api_key]
     values = values | {name: values.get(name) or FILTERS.get(name)}
-    whole, empty = (request(api_key, version, **each) for each in (values, values | {name: ()}))
+    whole, empty = (request(api_key, version, **arguments) for arguments in (values, values | {name: ()}))
     place = next(number for number, (one, other) in enumerate(zip(whole, empty, strict=False)) if one != other)
     if not load_request_schema(api_key, version).__flexible__:
         return whole[: place - 3] + pack(">i", length) + whole[place + 1 :]

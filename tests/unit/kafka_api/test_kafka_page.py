@@ -1,4 +1,4 @@
-"""docs/kafka.md lists the APIs and versions that are served."""
+"""docs/kafka.md lists the served APIs and versions."""
 
 from pathlib import Path
 
@@ -18,4 +18,4 @@ def test_the_page_lists_every_api_with_its_versions() -> None:
     lines = PAGE.read_text().splitlines()
     begin = lines.index("|---|---|---|---|") + 1
     assert lines[begin : begin + len(SERVED_APIS)] == [row(key) for key in sorted(SERVED_APIS)]
-    assert len(lines) == begin + len(SERVED_APIS), "and no other"
+    assert len(lines) == begin + len(SERVED_APIS), "no other rows"

@@ -1,4 +1,4 @@
-"""kio is loaded without Hypothesis, and Hypothesis stays as usable as it was. Most cases are a process of their own."""
+"""kio is loaded without Hypothesis, and Hypothesis remains usable. Most cases run in a process of their own."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ assert sys.modules["hypothesis"] is hypothesis
 
 
 def run(program: str, directory: Path) -> None:
-    """In the current environment, which has Hypothesis, without its pytest plugin."""
+    """Run a program in the current environment, which has Hypothesis, without Hypothesis's pytest plugin."""
     ran = subprocess.run([sys.executable, "-c", program], cwd=directory, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
 

@@ -1,4 +1,4 @@
-"""What a connection is charged for, and what happens when an answer cannot be made."""
+"""The memory that a connection is charged for, and a response that cannot be encoded."""
 
 import pytest
 
@@ -13,10 +13,10 @@ async def test_waiting_requests_are_counted_until_they_are_answered(client: Memo
     waiting = client.connection.buffered_bytes
     assert waiting > len(fetch(1))
     client.send(*[fetch(number, wait_ms=60_000) for number in (2, 3, 4)])
-    assert client.connection.buffered_bytes > 3 * waiting, "what waits behind the limit counts as well"
+    assert client.connection.buffered_bytes > 3 * waiting, "requests beyond the limit count too"
     client.broker.fetcher.finish_all()
     await client.broker.loop_tick.end()
-    client.connection.go_on()
+    client.connection.resume()
     client.broker.fetcher.finish_all()
     await client.broker.loop_tick.end()
     assert client.connection.buffered_bytes == 0
@@ -33,14 +33,14 @@ async def test_ended_connection_counts_nothing(client: MemoryClient) -> None:
     assert client.connection.buffered_bytes == 0
 
 
-async def test_answer_that_cannot_be_made_closes_one_connection(
+async def test_unencodable_response_closes_one_connection(
     client: MemoryClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A bug, made here: the broker goes on, the client's connection does not."""
+    """The bug is injected. The broker keeps running, and closes the client's connection."""
     reasons: list[str] = []
     client.connection._failed = reasons.append
     monkeypatch.setattr(k03_metadata, "_described", lambda *_: {"name": "t", "error_code": "nonsense"})
     client.send(request(3, 4, topics=None, allow_auto_topic_creation=False))
     await client.broker.loop_tick.end()
     assert len(reasons) == 1
-    assert "cannot be answered" in caplog.text
+    assert "response cannot be encoded" in caplog.text

@@ -1,4 +1,4 @@
-"""A partition that another broker leads: requests are answered with NOT_LEADER_OR_FOLLOWER and the leader's name."""
+"""Requests for a partition that another broker leads get NOT_LEADER_OR_FOLLOWER and the leader's endpoint."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ PRODUCED_BY_NAME, FETCHED_BY_ID = 12, 17
 
 
 async def hand_over(client: MemoryClient) -> None:
-    """Another broker leads `t` from now on."""
+    """Make another broker the leader of `t`."""
     await propose(client.broker, OTHER_REGISTERED, partition_changed("t", 0, LED_ELSEWHERE))
 
 
@@ -42,14 +42,14 @@ async def fetched(client: MemoryClient) -> Any:
 
 
 def refusal(answer: Any) -> tuple[int, int, int]:
-    """Code, leader and epoch of the only partition of an answer."""
+    """Return the error code, leader and epoch of the only partition of a response."""
     [topic] = answer.responses
     [partition] = getattr(topic, "partition_responses", None) or topic.partitions
     return int(partition.error_code), partition.current_leader.leader_id, partition.current_leader.leader_epoch
 
 
 def leaders(answer: Any) -> list[tuple[int, str, int]]:
-    return [(each.node_id, each.host, each.port) for each in answer.node_endpoints]
+    return [(node.node_id, node.host, node.port) for node in answer.node_endpoints]
 
 
 async def test_produce_names_the_leader(client: MemoryClient) -> None:
@@ -74,7 +74,7 @@ async def test_a_fetch_that_waits_is_answered_when_the_leader_hands_over(client:
     assert refusal(await fetched(client)) == (NOT_LEADER_OR_FOLLOWER, 2, 5)
 
 
-async def test_a_fetch_that_knows_an_older_epoch_is_fenced(client: MemoryClient) -> None:
+async def test_a_fetch_with_an_older_epoch_is_fenced(client: MemoryClient) -> None:
     await publish(client.broker, ("t", 0))
     await hand_over(client)
     client.send(fetch(client, 0, epoch=0))
@@ -82,7 +82,7 @@ async def test_a_fetch_that_knows_an_older_epoch_is_fenced(client: MemoryClient)
     assert int(topic.partitions[0].error_code) == 74
 
 
-async def test_offsets_are_the_leaders_to_tell(client: MemoryClient) -> None:
+async def test_only_the_leader_returns_offsets(client: MemoryClient) -> None:
     await hand_over(client)
     partition = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}
     topics = [{"name": "t", "partitions": [partition]}]
@@ -90,8 +90,8 @@ async def test_offsets_are_the_leaders_to_tell(client: MemoryClient) -> None:
     assert int(answer.topics[0].partitions[0].error_code) == NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_partition_that_is_not_open_here_yet_is_not_unknown(client: MemoryClient) -> None:
-    """A client takes an unknown topic for a deleted one; this one comes soon, or is another broker's."""
+async def test_a_partition_that_is_not_open_yet_is_not_unknown(client: MemoryClient) -> None:
+    """A client treats an unknown topic as deleted, but this one opens soon, or another broker leads it."""
     topic = client.broker.topics.existing("t")
     grown = replace(topic, partitions=(*topic.partitions, replace(LED_ELSEWHERE, replicas=(OTHER,), isr=(OTHER,))))
     await propose(client.broker, OTHER_REGISTERED, topic_put(grown))
@@ -101,7 +101,7 @@ async def test_a_partition_that_is_not_open_here_yet_is_not_unknown(client: Memo
 
 
 @pytest.mark.parametrize("version", [9, 10])
-async def test_only_clients_that_know_of_leaders_are_told(client: MemoryClient, version: int) -> None:
+async def test_older_versions_have_no_leader_hints(client: MemoryClient, version: int) -> None:
     await hand_over(client)
     topics = [{"name": "t", "partition_data": [{"index": 0, "records": BATCH}]}]
     answer = await client.ask(PRODUCE, version, acks=-1, timeout=1000, topic_data=topics)

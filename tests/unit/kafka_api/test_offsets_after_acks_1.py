@@ -1,4 +1,4 @@
-"""ListOffsets, DeleteRecords and Fetch right after acks=1 was answered, while the disk is busy with the records."""
+"""ListOffsets, DeleteRecords and Fetch after acks=1 was acknowledged, while the records are not durable yet."""
 
 import asyncio
 from typing import Any
@@ -31,7 +31,7 @@ def storage(disk: HeldDisk) -> Storage:
 
 @pytest.fixture
 async def behind(client: MemoryClient, disk: HeldDisk) -> Any:
-    """A client of a broker that has acknowledged three records of `t`, and committed none."""
+    """Yield a client of a broker that has acknowledged three records of `t` and committed none."""
     disk.hold_syncs()
     await publish(client.broker, ("t", 0), ("t", 0), ("t", 0), acks=ACKS_LEADER)
     yield client
@@ -74,7 +74,7 @@ async def test_first_offset_waits_for_nothing(behind: MemoryClient) -> None:
 
 
 @pytest.mark.parametrize(("version", "timeout_ms"), [(9, COMMIT_TIMEOUT_MS), (10, 1500), (10, 0)])
-async def test_newest_offset_that_does_not_come_in_time_is_a_time_out(
+async def test_newest_offset_that_is_not_committed_in_time_times_out(
     behind: MemoryClient, storage: Storage, version: int, timeout_ms: int
 ) -> None:
     behind.send(list_offsets(version, LATEST, timeout_ms))
@@ -85,7 +85,7 @@ async def test_newest_offset_that_does_not_come_in_time_is_a_time_out(
 
 
 @pytest.mark.parametrize("offset", [2, 3, -1])
-async def test_records_that_were_acknowledged_can_be_deleted(behind: MemoryClient, disk: HeldDisk, offset: int) -> None:
+async def test_acknowledged_records_can_be_deleted(behind: MemoryClient, disk: HeldDisk, offset: int) -> None:
     topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": offset}]}]
     deleting = asyncio.ensure_future(behind.ask(DELETE_RECORDS, 2, topics=topics, timeout=1000))
     await turns(behind)
@@ -95,7 +95,7 @@ async def test_records_that_were_acknowledged_can_be_deleted(behind: MemoryClien
     assert (int(partition.error_code), partition.low_watermark) == (0, 3 if offset < 0 else offset)
 
 
-async def test_delete_records_that_would_wait_too_long_is_a_time_out(behind: MemoryClient, storage: Storage) -> None:
+async def test_delete_records_times_out_before_the_commit(behind: MemoryClient, storage: Storage) -> None:
     topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 3}]}]
     deleting = asyncio.ensure_future(behind.ask(DELETE_RECORDS, 2, topics=topics, timeout=1000))
     await turns(behind)
@@ -103,7 +103,7 @@ async def test_delete_records_that_would_wait_too_long_is_a_time_out(behind: Mem
     assert int((await deleting).topics[0].partitions[0].error_code) == TIMED_OUT
 
 
-async def test_fetch_from_the_end_of_what_was_acknowledged_waits(behind: MemoryClient, storage: Storage) -> None:
+async def test_fetch_from_the_end_of_acknowledged_records_waits(behind: MemoryClient, storage: Storage) -> None:
     behind.send(fetch(1, offset=3, wait_ms=500))
     await turns(behind)
     storage.clock.advance(seconds=0.5)

@@ -1,4 +1,4 @@
-"""Quotas at the Kafka door: answers come at once and say for how long, and so long nothing more is taken."""
+"""Quotas at the Kafka door: responses are sent at once with a throttle time, during which the client is muted."""
 
 import asyncio
 from datetime import timedelta
@@ -35,18 +35,18 @@ def ping(correlation_id: int) -> bytes:
 
 
 async def limit(client: MemoryClient, **values: float) -> None:
-    """Quotas for the client id of all these requests."""
+    """Set quotas for the client id of all these requests."""
     await client.broker.quotas.alter(UNIT, [QuotaChange(key=key, value=value) for key, value in values.items()])
 
 
 async def throttled_ms(client: MemoryClient, api_key: int, version: int) -> int:
-    """What the next answer says."""
+    """Return the throttle time of the next response."""
     body = response(api_key, version, await client.answers.get())
     return int(body.throttle_time / MILLISECOND)
 
 
 @pytest.mark.parametrize("clock_set_by_s", [0, 3600, -3600])
-async def test_a_producer_is_muted_for_as_long_as_it_is_told(
+async def test_a_producer_is_muted_for_its_throttle_time(
     client: MemoryClient, storage: Storage, clock_set_by_s: int
 ) -> None:
     await limit(client, producer_byte_rate=1)
@@ -75,7 +75,7 @@ async def test_another_client_id_is_not_limited(client: MemoryClient) -> None:
     assert await throttled_ms(client, PRODUCE, 9) == 0
 
 
-async def test_a_producer_that_wants_no_answer_is_muted_all_the_same(client: MemoryClient, storage: Storage) -> None:
+async def test_a_producer_with_acks_0_is_muted_too(client: MemoryClient, storage: Storage) -> None:
     await limit(client, producer_byte_rate=1)
     client.send(produce(1, BATCH, acks=0), ping(2))
     assert await client.answered_ids() == []
@@ -84,7 +84,7 @@ async def test_a_producer_that_wants_no_answer_is_muted_all_the_same(client: Mem
     assert await client.answered_ids() == [2]
 
 
-async def test_other_connections_are_served_until_they_are_too_fast_themselves(client: MemoryClient) -> None:
+async def test_other_connections_are_served_until_they_exceed_the_quota(client: MemoryClient) -> None:
     await limit(client, producer_byte_rate=1)
     client.send(produce(1, BATCH))
     other = MemoryClient(client.broker)
@@ -94,8 +94,8 @@ async def test_other_connections_are_served_until_they_are_too_fast_themselves(c
     assert await other.answered_ids() == []
 
 
-async def test_what_waited_before_is_answered_in_order_while_muted(client: MemoryClient, storage: Storage) -> None:
-    """A fetch that waits, then a produce that is too much, which is what the fetch waits for."""
+async def test_pending_requests_are_answered_in_order_while_muted(client: MemoryClient, storage: Storage) -> None:
+    """The fetch waits for the records of the produce request, which exceeds the quota."""
     await limit(client, producer_byte_rate=1)
     client.send(fetch(1, wait_ms=60_000), produce(2, BATCH), ping(3))
     assert [await client.next_id(), await client.next_id()] == [1, 2]
@@ -104,7 +104,7 @@ async def test_what_waited_before_is_answered_in_order_while_muted(client: Memor
     assert await client.answered_ids() == [3]
 
 
-async def test_a_connection_that_ends_is_not_listened_to_again(client: MemoryClient, storage: Storage) -> None:
+async def test_a_closed_connection_is_not_unmuted(client: MemoryClient, storage: Storage) -> None:
     await limit(client, producer_byte_rate=1)
     client.send(produce(1, BATCH), ping(2))
     client.connection.end()
@@ -123,14 +123,14 @@ async def test_a_violation_while_muted_is_found_afterwards(client: MemoryClient,
 
 
 async def filled(client: MemoryClient, **values: float) -> None:
-    """Ten batches to fetch, and quotas."""
+    """Produce ten batches to fetch, and set quotas."""
     client.send(*(produce(number, BATCH) for number in range(3)))
     for _ in range(3):
         await client.answers.get()
     await limit(client, **values)
 
 
-async def test_a_consumer_is_given_nothing_until_it_may_have_it(client: MemoryClient, storage: Storage) -> None:
+async def test_a_consumer_gets_no_records_until_its_quota_allows(client: MemoryClient, storage: Storage) -> None:
     await filled(client, consumer_byte_rate=len(BATCH) // 10 + 1)
     first = await client.ask(FETCH, 4, **fetch_values())
     assert len(first.responses[0].partitions[0].records) == len(BATCH), "as much as its windows allow"
@@ -150,7 +150,7 @@ def fetch_values(offset: int = 0) -> dict[str, Any]:
     return {"topics": topics, "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20}
 
 
-async def test_a_fetch_session_loses_nothing_by_an_empty_answer(client: MemoryClient, storage: Storage) -> None:
+async def test_a_fetch_session_survives_an_empty_response(client: MemoryClient, storage: Storage) -> None:
     await filled(client, consumer_byte_rate=len(BATCH) // 10 + 1)
     whole = fetch_values() | {"session_id": 0, "session_epoch": 0, "forgotten_topics_data": []}
     session = (await client.ask(FETCH, 7, **whole)).session_id
@@ -165,7 +165,7 @@ async def test_a_fetch_session_loses_nothing_by_an_empty_answer(client: MemoryCl
     assert len(news.responses[0].partitions[0].records) == len(BATCH)
 
 
-async def test_a_new_fetch_session_is_not_made_by_an_empty_answer(client: MemoryClient) -> None:
+async def test_an_empty_response_opens_no_fetch_session(client: MemoryClient) -> None:
     await filled(client, consumer_byte_rate=1)
     whole = fetch_values() | {"session_id": 0, "session_epoch": 0, "forgotten_topics_data": []}
     await client.ask(FETCH, 7, **whole)
@@ -175,7 +175,7 @@ async def test_a_new_fetch_session_is_not_made_by_an_empty_answer(client: Memory
     assert empty.throttle_time > timedelta(0)
 
 
-async def test_the_time_of_requests_is_held_against_the_next(client: MemoryClient, storage: Storage) -> None:
+async def test_request_time_throttles_the_next_request(client: MemoryClient, storage: Storage) -> None:
     await limit(client, request_percentage=1e-9)
     client.send(ping(1), request(METADATA, 4, 2, topics=(), allow_auto_topic_creation=False), ping(3))
     assert await throttled_ms(client, API_VERSIONS, 3) == 0
@@ -185,14 +185,14 @@ async def test_the_time_of_requests_is_held_against_the_next(client: MemoryClien
     assert await throttled_ms(client, API_VERSIONS, 3) == 1000
 
 
-async def test_a_produce_says_what_its_time_has_come_to(client: MemoryClient) -> None:
+async def test_a_produce_response_includes_the_throttling_for_its_time(client: MemoryClient) -> None:
     await limit(client, request_percentage=1e-9)
     client.send(ping(1), produce(2, BATCH, acks=0), produce(3, BATCH))
     assert await throttled_ms(client, API_VERSIONS, 3) == 0
-    assert await throttled_ms(client, PRODUCE, 9) == 1000, "acks=0 is not throttled by its time, and has no answer"
+    assert await throttled_ms(client, PRODUCE, 9) == 1000, "acks=0 has no response and is not throttled by request time"
 
 
-async def test_those_who_wait_are_answered_at_the_end_though_muted(client: MemoryClient) -> None:
+async def test_pending_requests_are_answered_at_the_stop_though_muted(client: MemoryClient) -> None:
     await limit(client, producer_byte_rate=1, request_percentage=1e-9)
     client.send(ping(1), fetch(2, offset=0, wait_ms=60_000))
     assert await client.next_id() == 1
@@ -205,42 +205,42 @@ def quota_entry(value: float, name: str | None = "unit", key: str = "producer_by
     return {"entity": [{"entity_type": CLIENT_ID, "entity_name": name}], "ops": ops}
 
 
-async def test_altered_quotas_are_described_and_hold(client: MemoryClient) -> None:
+async def test_altered_quotas_are_described_and_enforced(client: MemoryClient) -> None:
     altered = await client.ask(ALTER, 1, entries=[quota_entry(1), quota_entry(2, None)], validate_only=False)
-    assert [int(each.error_code) for each in altered.entries] == [0, 0]
+    assert [int(entry.error_code) for entry in altered.entries] == [0, 0]
     any_id = [{"entity_type": CLIENT_ID, "match_type": 2, "match": None}]
     described = await client.ask(DESCRIBE, 1, components=any_id, strict=True)
-    names = [each.entity[0].entity_name for each in described.entries]
-    values = [(each.values[0].key, each.values[0].value) for each in described.entries]
+    names = [entry.entity[0].entity_name for entry in described.entries]
+    values = [(entry.values[0].key, entry.values[0].value) for entry in described.entries]
     assert names == [None, "unit"]
     assert values == [("producer_byte_rate", 2.0), ("producer_byte_rate", 1.0)]
     client.send(produce(1, BATCH))
     assert await throttled_ms(client, PRODUCE, 9) > 0
 
 
-async def test_each_entry_is_altered_or_refused_by_itself(client: MemoryClient) -> None:
+async def test_each_entry_is_altered_or_refused_on_its_own(client: MemoryClient) -> None:
     entries = [quota_entry(1, "a"), quota_entry(1, "b", "connection_creation_rate"), quota_entry(1, "c")]
     altered = await client.ask(ALTER, 1, entries=[*entries, quota_entry(2, "c")], validate_only=False)
-    assert [int(each.error_code) for each in altered.entries] == [0, 42, 42, 42]
+    assert [int(entry.error_code) for entry in altered.entries] == [0, 42, 42, 42]
     assert "quota 'connection_creation_rate' is not supported" in altered.entries[1].error_message
-    assert [each.entity[0].entity_name for each in altered.entries] == ["a", "b", "c", "c"]
+    assert [entry.entity[0].entity_name for entry in altered.entries] == ["a", "b", "c", "c"]
     assert list(client.broker.quotas.quotas.entities) == [((CLIENT_ID, "a"),)]
 
 
 async def changed_topics(client: MemoryClient, api_key: int, version: int, **values: Any) -> tuple[list[int], int]:
-    """The error codes of an answer, and its throttling in ms."""
+    """Return the error codes of a response and its throttle time in ms."""
     answer = await client.ask(api_key, version, timeout=1000, **values)
     results = getattr(answer, "topics", None) or getattr(answer, "responses", None) or answer.results
-    return [int(each.error_code) for each in results], int(answer.throttle_time / MILLISECOND)
+    return [int(result.error_code) for result in results], int(answer.throttle_time / MILLISECOND)
 
 
 def creatable(*names: str, partitions: int = 1) -> dict[str, Any]:
     wanted = {"num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
-    return {"topics": [{"name": each} | wanted for each in names], "validate_only": False}
+    return {"topics": [{"name": name} | wanted for name in names], "validate_only": False}
 
 
-async def test_partitions_made_beyond_the_quota_are_refused(client: MemoryClient, storage: Storage) -> None:
-    """A bucket of 11 tokens: what goes beyond it is done, and what comes then waits until the debt is paid."""
+async def test_creating_partitions_beyond_the_quota_is_refused(client: MemoryClient, storage: Storage) -> None:
+    """The bucket has 11 tokens. A request may exceed it; later requests are refused until the debt is paid."""
     await limit(client, controller_mutation_rate=1)
     made = await changed_topics(client, CREATE_TOPICS, 6, **creatable("a", "b", "c", partitions=7))
     assert made == ([0, 0, 89], 3000)
@@ -255,10 +255,10 @@ async def test_deleting_and_adding_partitions_counts_too(client: MemoryClient, s
     assert await changed_topics(client, CREATE_PARTITIONS, 3, **more, validate_only=True) == ([0], 0)
     assert await changed_topics(client, CREATE_PARTITIONS, 3, **more, validate_only=False) == ([0], 3000)
     other = MemoryClient(client.broker)
-    named = {"topics": [{"name": "t", "topic_id": None}]}
-    assert await changed_topics(other, DELETE_TOPICS, 6, **named) == ([89], 3000)
+    by_name = {"topics": [{"name": "t", "topic_id": None}]}
+    assert await changed_topics(other, DELETE_TOPICS, 6, **by_name) == ([89], 3000)
     storage.clock.advance(seconds=3)
-    assert await changed_topics(other, DELETE_TOPICS, 6, **named) == ([0], 15_000)
+    assert await changed_topics(other, DELETE_TOPICS, 6, **by_name) == ([0], 15_000)
 
 
 async def test_a_version_without_the_error_is_only_throttled(client: MemoryClient) -> None:
@@ -268,9 +268,9 @@ async def test_a_version_without_the_error_is_only_throttled(client: MemoryClien
     assert client.connection.is_muted
 
 
-async def test_alterations_that_are_only_checked_change_nothing(client: MemoryClient) -> None:
+async def test_alterations_with_validate_only_change_nothing(client: MemoryClient) -> None:
     altered = await client.ask(ALTER, 0, entries=[quota_entry(1), quota_entry(-1, "b")], validate_only=True)
-    assert [int(each.error_code) for each in altered.entries] == [0, 42]
+    assert [int(entry.error_code) for entry in altered.entries] == [0, 42]
     assert not client.broker.quotas.in_force
 
 
@@ -282,7 +282,7 @@ async def test_a_wrong_filter_is_refused(client: MemoryClient, entity_type: str,
     assert described.error_message
 
 
-async def test_an_answer_from_a_task_says_the_throttling(client: MemoryClient) -> None:
+async def test_a_response_from_a_task_has_the_throttle_time(client: MemoryClient) -> None:
     await limit(client, request_percentage=1e-9)
     client.send(ping(1), request(ALTER, 1, 2, entries=[], validate_only=True))
     assert await throttled_ms(client, API_VERSIONS, 3) == 0

@@ -1,4 +1,4 @@
-"""Settings of brokers, groups and loggers, changed while the broker runs: at once, and again after a restart."""
+"""Settings of brokers, groups and loggers changed at run time take effect at once, and again after a restart."""
 
 import logging
 from collections.abc import AsyncIterator, Mapping
@@ -26,7 +26,7 @@ RETENTION = "log.retention.ms"
 
 @asynccontextmanager
 async def connected(storage: Storage, **settings: object) -> AsyncIterator[MemoryClient]:
-    """A client of a broker that goes on with what an earlier one has left."""
+    """Yield a client of a broker that starts with the storage of an earlier one."""
     async with running_parts({name.replace("__", "."): value for name, value in settings.items()}, storage) as broker:
         yield MemoryClient(broker)
 
@@ -41,14 +41,14 @@ async def alter(
     check_only: bool = False,
 ) -> tuple[int, str | None]:
     """Change settings by name. Returns the error's code and message."""
-    configs = [{"name": each, "value": text, "config_operation": operation} for each, text in texts.items()]
+    configs = [{"name": name, "value": text, "config_operation": operation} for name, text in texts.items()]
     asked = {"resource_type": kind, "resource_name": name, "configs": configs}
     [result] = (await client.ask(ALTER_SOME, 1, resources=[asked], validate_only=check_only)).responses
     return int(result.error_code), result.error_message
 
 
 async def replace(client: MemoryClient, kind: int, name: str, texts: Mapping[str, str]) -> int:
-    configs = [{"name": each, "value": text} for each, text in texts.items()]
+    configs = [{"name": name, "value": text} for name, text in texts.items()]
     asked = {"resource_type": kind, "resource_name": name, "configs": configs}
     [result] = (await client.ask(ALTER, 2, resources=[asked], validate_only=False)).responses
     return int(result.error_code)
@@ -58,18 +58,18 @@ async def described(client: MemoryClient, kind: int, name: str) -> dict[str, Any
     asked = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
     answer = await client.ask(DESCRIBE, 4, resources=[asked], include_synonyms=True, include_documentation=False)
     assert int(answer.results[0].error_code) == 0
-    return {each.name: each for each in answer.results[0].configs}
+    return {entry.name: entry for entry in answer.results[0].configs}
 
 
 def synonyms(entry: Any) -> list[tuple[str, str, int]]:
-    return [(each.name, each.value, int(each.source)) for each in entry.synonyms]
+    return [(synonym.name, synonym.value, int(synonym.source)) for synonym in entry.synonyms]
 
 
 def retention_ms(client: MemoryClient, topic: str) -> int:
     return client.broker.partitions.find(topic, 0).log.topic.retention_ms
 
 
-async def test_default_of_topics_holds_at_once_and_after_a_restart(storage: Storage) -> None:
+async def test_default_of_topics_takes_effect_at_once_and_after_a_restart(storage: Storage) -> None:
     async with connected(storage) as client:
         await client.broker.topics.create(TopicRequest(name="t"))
         await client.broker.topics.create(TopicRequest(name="own", config={"retention.ms": "7"}))
@@ -97,7 +97,7 @@ async def test_each_value_is_described_with_its_source(storage: Storage) -> None
         of_topic = (await described(client, TOPIC, "t"))["retention.ms"]
         built_in = (RETENTION, "1209600000", DEFAULT)
         assert synonyms(of_topic) == [("retention.ms", "1", OF_TOPIC), *at_run_time, built_in]
-        assert {name: each.value for name, each in (await described(client, BROKER, ALL)).items()} == {RETENTION: "3"}
+        assert {name: entry.value for name, entry in (await described(client, BROKER, ALL)).items()} == {RETENTION: "3"}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ async def test_each_value_is_described_with_its_source(storage: Storage) -> None
         ("broker.flush_threads", "2"),
     ],
 )
-async def test_what_needs_a_restart_is_refused_and_says_so(client: MemoryClient, name: str, text: str) -> None:
+async def test_setting_that_needs_a_restart_is_refused(client: MemoryClient, name: str, text: str) -> None:
     code, message = await alter(client, BROKER, THIS, {name: text})
     assert (code, message is not None and "needs a restart" in message) == (42, True)
     assert (await described(client, BROKER, THIS))[name].read_only
@@ -124,19 +124,19 @@ async def test_check_changes_nothing(client: MemoryClient) -> None:
     assert client.broker.metadata.image.configs == {}
 
 
-async def test_replacement_deletes_what_it_does_not_name(client: MemoryClient) -> None:
+async def test_replacement_resets_other_settings(client: MemoryClient) -> None:
     assert await replace(client, BROKER, THIS, {RETENTION: "5", "num.partitions": "3"}) == 0
     assert await replace(client, BROKER, THIS, {"num.partitions": "4"}) == 0
     assert client.broker.settings.broker.num_partitions == 4
     assert client.broker.settings.topics.retention_ms == 14 * 24 * 3_600_000
 
 
-async def test_list_is_appended_to_what_is_in_force(client: MemoryClient) -> None:
+async def test_list_is_appended_to_the_value_in_force(client: MemoryClient) -> None:
     assert await alter(client, BROKER, THIS, {"log.cleanup.policy": "compact, acknowledged"}, APPEND) == (0, None)
     assert client.broker.settings.topics.cleanup_policy == "delete,compact,acknowledged"
 
 
-async def test_topics_are_made_by_the_settings_in_force(storage: Storage) -> None:
+async def test_topics_are_created_with_the_settings_in_force(storage: Storage) -> None:
     async with connected(storage) as client:
         await alter(client, BROKER, THIS, {"num.partitions": "3", "auto.create.topics.enable": "true"})
         asked = [{"name": "made", "topic_id": None}]
@@ -160,7 +160,7 @@ async def create(client: MemoryClient, name: str) -> tuple[int, int]:
     return int(made.error_code), made.num_partitions
 
 
-async def test_smaller_messages_are_taken_at_once(client: MemoryClient) -> None:
+async def test_lower_message_limit_takes_effect_at_once(client: MemoryClient) -> None:
     await alter(client, BROKER, ALL, {"message.max.bytes": "10"})
     [refused] = await publish(client.broker, ("t", 0))
     assert refused.error is not None
@@ -187,7 +187,7 @@ async def test_quotas_are_measured_over_the_new_windows(client: MemoryClient) ->
     assert client.broker.quotas.window_ms == 5000
 
 
-async def test_partitions_are_looked_over_as_often_as_asked_for(
+async def test_retention_runs_at_the_configured_interval(
     client: MemoryClient, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[tuple[str, int]] = []
@@ -202,7 +202,7 @@ async def test_partitions_are_looked_over_as_often_as_asked_for(
     for _ in range(6):
         storage.clock.advance(ms=500)
         await client.broker.loop_tick.end()
-    every_second = [("retention", each) for each in (1000, 2000, 3000)]
+    every_second = [("retention", value) for value in (1000, 2000, 3000)]
     assert sorted(looked) == [("compaction", 1500), ("compaction", 3000), *every_second]
 
 
@@ -215,7 +215,7 @@ def beat(group: str, epoch: int) -> dict[str, Any]:
 
 
 async def heartbeat_ms(client: MemoryClient, group: str, epoch: int = 0) -> tuple[int, int]:
-    """Error code and the interval that a member is told, in ms."""
+    """Return the error code and heartbeat interval (ms) of a member."""
     answer = await client.ask(HEARTBEAT, 1, **beat(group, epoch))
     return int(answer.error_code), round(answer.heartbeat_interval.total_seconds() * 1000)
 
@@ -251,8 +251,8 @@ async def test_offsets_of_a_group_are_forgotten_by_its_own_setting(client: Memor
     committed = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
     topics = [{"name": "t", "partitions": [committed]}]
     for group in ("short", "long"):
-        known = {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
-        await client.ask(8, 9, **known, topics=topics)
+        identity = {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+        await client.ask(8, 9, **identity, topics=topics)
     await alter(client, GROUP, "short", {"offsets.retention.ms": "1000"})
     storage.clock.advance(seconds=2)
     assert [await committed_offset(client, group) for group in ("short", "long")] == [-1, 1]
@@ -271,7 +271,7 @@ async def test_brokers_setting_that_contradicts_a_groups_is_refused(client: Memo
     assert (code, message is not None and "group 'g'" in message) == (42, True)
 
 
-async def test_stored_settings_that_are_unsound_now_are_left_out(
+async def test_stored_settings_that_are_invalid_now_are_ignored(
     storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with connected(storage) as client:
@@ -290,7 +290,7 @@ async def test_stored_settings_that_are_unsound_now_are_left_out(
         assert client.broker.settings.groups.consumer_heartbeat_interval_ms == 4000
 
 
-async def test_change_that_cannot_be_stored_does_not_hold(
+async def test_change_that_cannot_be_stored_takes_no_effect(
     client: MemoryClient, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object, **__: object) -> int:
@@ -304,7 +304,9 @@ async def test_change_that_cannot_be_stored_does_not_hold(
 async def listed(client: MemoryClient, version: int, *types: int) -> list[tuple[int, str]]:
     answer = await client.ask(LIST, version, resource_types=types)
     assert int(answer.error_code) == 0
-    return [(getattr(each, "resource_type", METRICS), each.resource_name) for each in answer.config_resources]
+    return [
+        (getattr(resource, "resource_type", METRICS), resource.resource_name) for resource in answer.config_resources
+    ]
 
 
 async def test_resources_with_settings_are_listed(client: MemoryClient) -> None:
@@ -315,7 +317,7 @@ async def test_resources_with_settings_are_listed(client: MemoryClient) -> None:
     assert await listed(client, 0) == []
 
 
-async def test_loggers_write_as_much_as_asked_for_until_the_broker_stops(storage: Storage) -> None:
+async def test_logger_levels_hold_until_the_broker_stops(storage: Storage) -> None:
     logger, top = logging.getLogger("conveyor.broker.topics.topics"), logging.getLogger("conveyor")
     before = logger.level, top.level
     async with connected(storage) as client:

@@ -1,5 +1,5 @@
 """The handlers: one file for each API, named by its key, in a room for each noun.
 
-A file's docstring lists what its versions added. Not here: bytes and connections (`wire`), the table of all handlers
-(`registry`).
+The docstring of each file lists the additions of its versions. Bytes and connections belong to `wire`, the table of all
+handlers to `registry`.
 """

@@ -8,22 +8,22 @@ NONE = 0
 
 
 def code(error: RequestError | None) -> int:
-    """The Kafka error code; 0 without an error."""
+    """Return the error's Kafka code; 0 for None."""
     return NONE if error is None else error.kafka_code
 
 
 def code_by_id(error: RequestError | None) -> int:
-    """The Kafka code where topics are named by id: an unknown one is UNKNOWN_TOPIC_ID."""
+    """Return the error's Kafka code for a request with topic ids: UNKNOWN_TOPIC_ID instead of UNKNOWN_TOPIC."""
     if error is not None and error.kind is ErrorKind.UNKNOWN_TOPIC:
         return ERRORS[ErrorKind.UNKNOWN_TOPIC_ID].kafka_code
     return code(error)
 
 
 def fields(error: RequestError | None) -> dict[str, Any]:
-    """The fields error_code and error_message that most responses and their items have."""
+    """Return the fields error_code and error_message, which most responses and their items have."""
     return {"error_code": code(error), "error_message": None if error is None else error.message}
 
 
 def security_disabled() -> RequestError:
-    """The refusal of every request about ACLs."""
+    """Return the error for every request about ACLs."""
     return RequestError(ErrorKind.SECURITY_DISABLED, "this broker has no ACLs: it authenticates no Kafka client")

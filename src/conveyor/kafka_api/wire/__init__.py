@@ -1,1 +1,1 @@
-"""The Kafka protocol's bytes: framing, connections, codecs, versions, hand-packed responses. Knows no handler."""
+"""The Kafka protocol's bytes: framing, connections, codecs, versions, hand-packed responses. Handlers are in `apis`."""

@@ -16,9 +16,9 @@ Part = bytes | FileSlice
 
 
 class KafkaCall:
-    """A decoded request, and the place of its response in the order of the connection.
+    """A decoded request and its response.
 
-    Exactly one of `answer`, `answer_parts`, `answer_nothing` and `close_connection` is called, once, now or later.
+    The handler calls one of `answer`, `answer_parts`, `answer_nothing` and `close_connection`, exactly once.
     """
 
     __slots__ = (
@@ -39,26 +39,26 @@ class KafkaCall:
         self.request = request
         self.parts: list[Part] | None = None
         self.cancel: Callable[[], None] | None = None
-        """Set by an API whose response has to wait; called if the connection ends first."""
+        """Set by a handler whose response has to wait; called if the connection ends first."""
         self.meter: RequestMeter | None = None
         """Set while quotas are in force."""
         self.close_reason: str | None = None
-        """Set to close the connection instead of a response."""
+        """Set to close the connection instead of sending a response."""
         self.weight_bytes = 0
         """The memory that a small request takes while it is in progress."""
         self.is_large = False
-        """Large requests have a share of the request budget."""
+        """A large request holds a share of the request budget."""
         self._answered = answered
 
     @property
     def throttle_ms(self) -> int:
-        """How long the broker takes no more requests from this client; a field of the response."""
+        """The time for which the broker processes no more requests of this client; a field of the response."""
         return 0 if self.meter is None else self.meter.throttle_ms
 
-    def mutate(self, partitions: int, *, strict_from: int) -> None:
-        """Charge the quota for partitions to create or delete. From version `strict_from` on, it may refuse (KIP-599).
+    def charge_mutations(self, partitions: int, *, strict_from: int) -> None:
+        """Charge the quota for partitions to create or delete (KIP-599).
 
-        Raises RequestError (THROTTLING_QUOTA_EXCEEDED).
+        From version `strict_from` on, raises RequestError (THROTTLING_QUOTA_EXCEEDED) while the quota is exceeded.
         """
         if self.meter is not None:
             self.meter.mutated(partitions, strict=self.api_version >= strict_from)
@@ -71,19 +71,19 @@ class KafkaCall:
         try:
             encoded = encode_response(self.api_key, self.api_version, self.correlation_id, body)
         except UnencodableResponse:
-            log.exception("request cannot be answered client=%s host=%s", self.client_id, self.client_host)
-            return self.close_connection("its request could not be answered: a bug, see the log")
+            log.exception("response cannot be encoded client=%s host=%s", self.client_id, self.client_host)
+            return self.close_connection("the response could not be encoded: a bug, see the log")
         self.answer_parts([LENGTH.pack(len(encoded)) + encoded])
 
     def answer_parts(self, parts: list[Part]) -> None:
         """Answer with encoded bytes, length and header included."""
         assert self.parts is None, "a request is answered once"
         self.parts = parts
-        self.cancel = None  # It may refer to this call: a cycle that only the garbage collector would free.
+        self.cancel = None  # It may refer to this call, and only the garbage collector would free that cycle.
         self._answered(self)
 
     def answer_nothing(self) -> None:
-        """Finish without a response, as the protocol demands for acks=0."""
+        """Finish without a response, as the protocol requires for acks=0."""
         self.answer_parts([])
 
     def close_connection(self, reason: str) -> None:

@@ -1,7 +1,7 @@
-"""Decodes requests and encodes responses with kio, in every version. Schemas are loaded when first needed.
+"""Decodes requests and encodes responses of every version with kio. Schemas are loaded on first use.
 
-A response is a plain dict of kio's field names. Fields that a version does not have are left out, and missing fields
-take the schema's defaults. So no API depends on the classes that kio has for each version.
+A response is a plain dict of kio's field names, so no API depends on the classes that kio has for each version. The
+encoder ignores fields that the version does not have, and gives missing fields the schema's defaults.
 """
 
 import io
@@ -36,7 +36,7 @@ def _request_readers(api_key: int, version: int) -> tuple[Reader, Skim, Reader]:
 
 
 def decode_request(api_key: int, version: int, frame: Bytes) -> tuple[Any, Any]:
-    """The header and the body of a request. Raises ProtocolViolation if the frame does not match the schema."""
+    """Decode the header and the body of a request. Raises ProtocolViolation if the frame does not match the schema."""
     read_header, skim_body, read_body = _request_readers(api_key, version)
     try:
         header, size = read_header(frame, 0)
@@ -51,7 +51,7 @@ class UnencodableResponse(Exception):  # noqa: N818 - named for what it is
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, body: Body) -> bytes:
-    """A response with its header, without the length in front. Raises UnencodableResponse."""
+    """Encode a response and its header, without the length prefix. Raises UnencodableResponse."""
     schema, write_header, write_body = _response_writers(api_key, version)
     buffer = io.BytesIO()
     try:
@@ -63,7 +63,7 @@ def encode_response(api_key: int, version: int, correlation_id: int, body: Body)
 
 
 def build(schema: Any, values: Body) -> Any:
-    """An entity of a kio class from a dict of its fields. Raises AssertionError if a required field is missing."""
+    """Build an entity of a kio class from its fields. Raises AssertionError if a required field is missing."""
     arguments = {}
     for name, convert, required in _plan(schema):
         if name in values:
@@ -72,7 +72,7 @@ def build(schema: Any, values: Body) -> Any:
         elif name == "throttle_time":
             arguments[name] = _NO_THROTTLE
         else:
-            assert not required, f"{schema.__module__} needs the field {name}"
+            assert not required, f"{schema.__module__} requires the field {name}"
     return schema(**arguments)
 
 
@@ -97,7 +97,7 @@ def _converter(declared: "Field[Any]") -> Callable[[Any], Any] | None:
     if get_origin(bare) is tuple:
         item = without_none(get_args(bare)[0])
         if is_dataclass(item):
-            return lambda values: tuple(build(item, each) for each in values)
+            return lambda values: tuple(build(item, value) for value in values)
         return tuple
     if is_dataclass(bare):
         return lambda values: build(bare, values)

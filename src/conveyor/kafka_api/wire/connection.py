@@ -1,11 +1,11 @@
-"""One client connection without its socket: takes bytes, calls the handlers, sends responses in the order of requests.
+"""One client connection without its socket: receives bytes, calls the handlers, sends responses in request order.
 
-The connection starts the next request while an earlier one still waits; only the responses keep their order. It takes
-no more requests while `max_in_flight` of them wait or while its client is throttled: `is_full` and `is_muted` tell the
-owner to stop reading. Requests that wait are answered all the same.
+The connection starts the next request while earlier ones are pending; only the responses keep their order. It starts no
+more requests while `max_in_flight` are pending or the client is throttled. The owner stops reading while `is_full` or
+`is_muted`. Pending requests are answered even then.
 
-A request above SMALL_REQUEST_BYTES is large: the owner holds a share of the request budget for it, from the time that
-`receiving_bytes` counts it until it has left `large_requests`.
+A request above SMALL_REQUEST_BYTES is large. The owner holds a share of the request budget for each large request, from
+the time that `receiving_bytes` counts the request until `large_requests` no longer does.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ from conveyor.kafka_api.wire.versions import (
     SERVED_APIS,
     ServedApi,
     advertised_versions,
-    why_not_served,
+    unsupported_version_reason,
 )
 from conveyor.kernel.errors import ProtocolViolation
 
@@ -32,7 +32,7 @@ _KEY = Struct(">h")
 _KEY_AND_VERSION = Struct(">hh")
 _UNSUPPORTED_VERSION = 35
 _DECODED_FACTOR = 16
-"""Bytes of memory that a decoded request takes for each of its own; Produce takes one, as records stay encoded."""
+"""Memory per byte of request once it is decoded. For Produce the factor is 1, because records stay encoded."""
 
 
 class KafkaConnection:
@@ -40,8 +40,8 @@ class KafkaConnection:
 
     handlers: the handler of each API, by its key.
     send: takes the parts of finished responses, in order.
-    muted: called when `is_muted` has changed; it calls `go_on` once that is False again.
-    failed: called with the reason to close the connection, if it appears after `receive` or `go_on` has returned.
+    muted: called when `is_muted` changes; must call `resume` when it becomes False.
+    failed: called with the reason to close the connection, if the failure comes after `receive` or `resume` returned.
     """
 
     def __init__(
@@ -67,30 +67,30 @@ class KafkaConnection:
         self._output_wanted = False
         self._queued_bytes = self._open_bytes = 0
         self._failed = failed
-        self._mute_changed = muted or self.go_on
+        self._mute_changed = muted or self.resume
         self._muted_until_ms = 0
         self._cancel_unmute: Callable[[], None] | None = None
         self.is_muted = False
-        """The client exceeded a quota: its requests wait."""
+        """Whether requests wait because the client exceeded a quota."""
         self.received_requests = self.finished_requests = 0
         self.large_requests = 0
-        """Large requests received and not answered yet."""
+        """Large requests that were received and not yet answered."""
 
     @property
     def buffered_bytes(self) -> int:
-        """The memory of all requests except complete large ones."""
+        """Memory of all requests except complete large ones."""
         return self.unfinished_bytes + self._queued_bytes + self._open_bytes
 
     @property
     def unfinished_bytes(self) -> int:
-        """The received part of an incomplete request."""
+        """Size of the received part of an incomplete request."""
         return self._decoder.buffered_bytes
 
     @property
     def receiving_bytes(self) -> int:
-        """The memory that the incomplete large request will take; 0 if there is none, or little of it has arrived.
+        """Memory that the incomplete large request will take; 0 if there is none, or if little of it has arrived.
 
-        Raises ProtocolViolation if that is more than the whole budget.
+        Raises ProtocolViolation if the request would take more than the whole budget.
         """
         decoder = self._decoder
         if decoder.wanted_bytes <= SMALL_REQUEST_BYTES or decoder.buffered_bytes < BEFORE_SHARE_BYTES:
@@ -98,14 +98,14 @@ class KafkaConnection:
         weight_bytes = _weight_bytes(_KEY.unpack_from(decoder.unfinished, LENGTH.size)[0], decoder.wanted_bytes)
         if weight_bytes > self._max_weight_bytes:
             raise ProtocolViolation(
-                f"a request of {decoder.wanted_bytes} bytes takes {weight_bytes} once it is decoded: the broker has"
-                f" {self._max_weight_bytes} for all (network.max_buffered_bytes)"
+                f"a request of {decoder.wanted_bytes} bytes takes {weight_bytes} bytes once decoded: the limit for all"
+                f" requests is {self._max_weight_bytes} (network.max_buffered_bytes)"
             )
         return weight_bytes
 
     @property
     def is_receiving(self) -> bool:
-        """Whether part of a request has arrived, or a whole large one that has not started."""
+        """Whether a request has arrived in part, or a complete large request has not started."""
         return self._decoder.buffered_bytes > 0 or any(map(_is_large, self._frames))
 
     @property
@@ -114,11 +114,11 @@ class KafkaConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request waits for its response."""
+        """Whether no request is pending."""
         return not self._calls
 
     def receive(self, data: bytes) -> None:
-        """Take bytes from the client. Raises ProtocolViolation; then the connection must be closed."""
+        """Process bytes from the client. Raises ProtocolViolation; the caller must then close the connection."""
         frames = self._decoder.feed(data)
         self._frames.extend(frames)
         self.received_requests += len(frames)
@@ -127,10 +127,10 @@ class KafkaConnection:
                 self.large_requests += 1
             else:
                 self._queued_bytes += len(frame)
-        self.go_on()
+        self.resume()
 
-    def go_on(self) -> None:
-        """Start received requests, up to the limit of open requests. Raises ProtocolViolation."""
+    def resume(self) -> None:
+        """Start received requests, up to the limit of pending requests. Raises ProtocolViolation."""
         while self._frames and not self.is_muted and not self.is_full:
             frame = self._frames.popleft()
             if not _is_large(frame):
@@ -138,7 +138,7 @@ class KafkaConnection:
             self._start(frame)
 
     def end(self) -> None:
-        """The client has disconnected: cancel its waiting requests."""
+        """Cancel the pending requests of a client that has disconnected."""
         self._frames.clear()
         self._queued_bytes = self._open_bytes = self.large_requests = 0
         if self._cancel_unmute is not None:
@@ -174,7 +174,7 @@ class KafkaConnection:
         meter.worked(perf_counter() - began)
 
     def _mute(self, throttle_ms: int) -> None:
-        """Start no requests for a time; received ones wait."""
+        """Start no requests for this time. Received requests wait."""
         clock = self._broker.clock
         until_ms = clock.steady_ms() + throttle_ms
         if not self.is_muted or until_ms > self._muted_until_ms:
@@ -191,12 +191,12 @@ class KafkaConnection:
         self._mute_changed()
 
     def _refuse_version(self, api: ServedApi, version: int, frame: memoryview) -> None:
-        """Only ApiVersions has an answer to a version that is not served (KIP-511): v0, with the versions that are.
+        """Refuse a version that is not served. For ApiVersions, answer in v0 with the served versions (KIP-511).
 
-        A newer client chooses one of those and asks again.
+        A newer client then sends ApiVersions again, in one of these versions.
         """
         if api.key != API_VERSIONS_KEY:
-            raise ProtocolViolation(why_not_served(api, version))
+            raise ProtocolViolation(unsupported_version_reason(api, version))
         correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
         call = KafkaCall(self._broker, api.key, 0, _Header(correlation_id), None, self._client_host, self._answered)
         self._calls.append(call)
@@ -232,7 +232,7 @@ def _weight_bytes(api_key: int, size_bytes: int) -> int:
 
 
 class _Header:
-    """The request header as far as it is the same in all versions."""
+    """The fields that request headers of all versions have."""
 
     client_id = ""
 

@@ -1,4 +1,4 @@
-"""Cuts the byte stream of a connection into frames: a signed 32-bit length, then that many bytes."""
+"""Splits the byte stream of a connection into frames: a signed 32-bit length, then that many bytes."""
 
 from struct import Struct
 
@@ -10,14 +10,14 @@ SMALLEST_FRAME_BYTES = 8
 
 
 class FrameDecoder:
-    """Takes bytes and returns frames. Holds at most one unfinished frame, and memory only for received bytes."""
+    """Takes bytes and returns frames. Buffers at most one unfinished frame, and allocates only for received bytes."""
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._wanted = 0
         self.unfinished = bytearray()
-        """The start of the next frame, with its length. It grows in place, because joining the pieces of a large frame
-        would take its memory twice."""
+        """The start of the next frame, with its length prefix. The buffer grows in place, because joining the pieces of
+        a large frame would take its memory twice."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -25,11 +25,11 @@ class FrameDecoder:
 
     @property
     def wanted_bytes(self) -> int:
-        """The size of the unfinished frame with its length; 0 while that is unknown."""
+        """The size of the unfinished frame, with its length prefix; 0 while unknown."""
         return self._wanted if len(self.unfinished) >= LENGTH.size else 0
 
     def feed(self, data: bytes) -> list[memoryview]:
-        """Take received bytes; returns the frames that they complete. Raises ProtocolViolation."""
+        """Add received bytes and return the frames that they complete. Raises ProtocolViolation."""
         if not self.unfinished:
             return self._cut(data)
         self.unfinished += data
@@ -59,6 +59,6 @@ class FrameDecoder:
     def _check(self, length: int) -> None:
         if not SMALLEST_FRAME_BYTES <= length <= self._max_frame_bytes:
             raise ProtocolViolation(
-                f"a request of {length} bytes: the limits are {SMALLEST_FRAME_BYTES} and {self._max_frame_bytes}"
-                " (network.max_request_bytes)"
+                f"a request of {length} bytes: the minimum is {SMALLEST_FRAME_BYTES}, the maximum"
+                f" {self._max_frame_bytes} (network.max_request_bytes)"
             )

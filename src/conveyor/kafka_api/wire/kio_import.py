@@ -1,9 +1,9 @@
 """The first import of `kio`, without Hypothesis: `conveyor.kafka_api` runs it before any module of this package.
 
-Where `kio` finds Hypothesis it imports it and registers strategies for its types. In the test environment of a user
-that would cost each start of a broker up to two seconds and 200 MB, and leave a `.hypothesis` directory behind. The
-import is hidden from the thread that loads `kio`, and from this thread only, until `kio` has looked for it once.
-A program that has imported Hypothesis itself before keeps it, and `kio` then registers its strategies there.
+If Hypothesis is installed, `kio` imports it and registers strategies for its types. In a user's test environment that
+would cost each start of a broker up to two seconds and 200 MB, and leave a `.hypothesis` directory behind. So this
+module hides Hypothesis from the thread that loads `kio`, and from no other, until `kio` has looked for it once. If the
+program has already imported Hypothesis, `kio` still registers its strategies.
 """
 
 import sys
@@ -17,7 +17,7 @@ _HIDDEN = "hypothesis"
 
 
 class HidingFinder(MetaPathFinder):
-    """Finds nothing, and lets no other finder find Hypothesis for the thread that made this one."""
+    """Finds no module, and hides Hypothesis from the thread that created this finder."""
 
     def __init__(self) -> None:
         self._thread = get_ident()

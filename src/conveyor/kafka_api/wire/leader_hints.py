@@ -1,8 +1,9 @@
-"""The tagged fields that name a partition's leader in Produce and Fetch responses, so that a client whose request was
-answered with NOT_LEADER need not ask for metadata first. Source: KIP-951.
+"""Tagged fields in Produce and Fetch responses that name the leader of a partition. Source: KIP-951.
 
-    of a partition   CurrentLeader   leader id int32, leader epoch int32
-    of the response  NodeEndpoints   for each leader: node id int32, host, port int32, rack
+A client that receives NOT_LEADER can retry at the leader without requesting metadata first.
+
+    in a partition   CurrentLeader   leader id int32, leader epoch int32
+    in the response  NodeEndpoints   for each leader: node id int32, host, port int32, rack
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +23,7 @@ _PORT = Struct(">i")
 
 
 def partition_tags(error: RequestError | None, tag: int) -> bytes:
-    """The tagged fields of one partition: its leader, if the error is that this broker does not lead it."""
+    """Return the tagged fields of one partition: the leader, if the error is NotLeader."""
     if not isinstance(error, NotLeader):
         return NO_TAGS
     leader = _NO_LEADER if error.leader is None else error.leader
@@ -30,11 +31,11 @@ def partition_tags(error: RequestError | None, tag: int) -> bytes:
 
 
 def response_tags(errors: Iterable[RequestError | None], brokers: Mapping[NodeId, BrokerImage]) -> bytes:
-    """The tagged fields of a response: where the leaders are that its partitions name."""
-    leaders = {each.leader for each in errors if isinstance(each, NotLeader) and each.leader is not None}
+    """Return the tagged fields of a response: the endpoints of the leaders that its partitions name."""
+    leaders = {error.leader for error in errors if isinstance(error, NotLeader) and error.leader is not None}
     if not leaders:
         return NO_TAGS
-    endpoints = [brokers[each] for each in sorted(leaders) if each in brokers]
+    endpoints = [brokers[leader] for leader in sorted(leaders) if leader in brokers]
     if not endpoints:
         return NO_TAGS
     return _one_field(_ENDPOINTS_TAG, array_length(len(endpoints), True) + b"".join(map(_endpoint, endpoints)))

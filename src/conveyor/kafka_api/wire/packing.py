@@ -1,6 +1,6 @@
 """Packs the protocol's lengths and strings by hand, for the two responses on the hot path.
 
-Topic names and small numbers, which recur, are cached.
+Topic names and small numbers recur, so they are cached.
 """
 
 from functools import lru_cache
@@ -11,7 +11,7 @@ _INT32 = Struct(">i")
 
 
 def unsigned_varint(number: int) -> bytes:
-    """7 bits per byte, lowest first; the top bit is set if more bytes follow."""
+    """Encode a number with 7 bits per byte, lowest first. The top bit is set if more bytes follow."""
     if number < 0x80:
         return bytes((number,))
     out = bytearray()
@@ -24,7 +24,7 @@ def unsigned_varint(number: int) -> bytes:
 
 @lru_cache(256)
 def array_length(count: int, flexible: bool) -> bytes:
-    """The number of items in front of an array; flexible versions count from 1."""
+    """Encode the number of items that precedes an array. Flexible versions add 1."""
     return unsigned_varint(count + 1) if flexible else _INT32.pack(count)
 
 
@@ -45,5 +45,5 @@ def nullable_string(text: str | None, flexible: bool) -> bytes:
 
 
 def records_length(size: int, flexible: bool) -> bytes:
-    """The length in front of a records field; never null."""
+    """Encode the length that precedes a records field, which is never null."""
     return unsigned_varint(size + 1) if flexible else _INT32.pack(size)

@@ -1,7 +1,7 @@
 """Checks, before a request is decoded, that every length in it fits into the frame.
 
-kio's decoder allocates an array's announced number of items before it reads the first; an array that announces two
-billion would end the process. So each request is walked once by its schema, without building anything.
+kio's decoder allocates all items of an array before it reads the first, so an array that claims two billion items would
+exhaust the process's memory. The check walks each request once by its schema and allocates nothing.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from conveyor.kernel.ports import Bytes
 
 MAX_ARRAY_ITEMS = 200_000
 MAX_STRING_BYTES = 32_767
-"""Kafka's own limit, in every version: a string read in a flexible version may have to be written in another."""
+"""Kafka's limit. It holds in flexible versions too: a response of another version may have to contain the string."""
 
 Skip = Callable[[Bytes, int], int]
-"""Maps the position of a field to the position after it, which is beyond the frame's end if the field does not fit."""
+"""Maps the position of a field to the position after the field: beyond the frame's end if the field does not fit."""
 
 _NULL = 0xFF
 _INT16, _INT32 = Struct(">h"), Struct(">i")
@@ -29,7 +29,7 @@ _FIXED = {
 
 
 def skimmer(schema: Any) -> Callable[[Bytes, int], None]:
-    """A function that checks a frame from the position of its body on. It raises ProtocolViolation."""
+    """Return a function that checks a frame from the start of its body on and raises ProtocolViolation."""
     steps = _entity_steps(schema)
 
     def skim(frame: Bytes, position: int) -> None:
@@ -149,7 +149,7 @@ def _skip_array(steps: list[Skip], flexible: bool, *, nullable: bool) -> Skip:
 
 
 def _skip_nullable(steps: list[Skip]) -> Skip:
-    """Skips a nullable entity, which begins with one byte: -1 for null."""
+    """Skip a nullable entity, which begins with one byte: -1 for null."""
 
     def skip(frame: Bytes, position: int) -> int:
         null = frame[position] == _NULL
@@ -194,7 +194,7 @@ def _varint(frame: Bytes, position: int) -> tuple[int, int]:
 
 
 def without_none(annotation: Any) -> Any:
-    """`X` from `X | None`."""
+    """Return `X` for `X | None`."""
     if get_origin(annotation) is UnionType:
         return next(argument for argument in get_args(annotation) if argument is not type(None))
     return annotation

@@ -1,8 +1,7 @@
-"""The APIs that this broker serves and the versions of each: all that kio knows. An API that is not listed here is not
-advertised.
+"""The APIs that this broker serves and advertises, each in all versions that kio supports.
 
-Produce is advertised from version 0 on, as Kafka does (KAFKA-18659), though it is served from 3 on: librdkafka before
-2.9 takes a broker without it for one that knows neither gzip, snappy nor lz4, and sends records uncompressed instead.
+Produce is served from version 3 on but, as in Kafka (KAFKA-18659), advertised from version 0 on: before 2.9, librdkafka
+concludes from missing old versions that the broker supports neither gzip, snappy nor lz4, and does not compress.
 """
 
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ _SERVED_KEYS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedApi:
-    """One API and the versions of it that are served."""
+    """One API and its served versions."""
 
     key: int
     versions: range
@@ -36,8 +35,8 @@ class ServedApi:
 
 
 def _served(key: int) -> ServedApi:
-    known = schema_name_map[api_key_map[key]]
-    versions = range(min(known), max(known) + 1)
+    kio_versions = schema_name_map[api_key_map[key]]
+    versions = range(min(kio_versions), max(kio_versions) + 1)
     return ServedApi(key=key, versions=versions, advertised_min_version=0 if key == PRODUCE_KEY else versions[0])
 
 
@@ -45,18 +44,18 @@ SERVED_APIS: dict[int, ServedApi] = {key: _served(key) for key in _SERVED_KEYS}
 
 
 def advertised_versions() -> list[dict[str, Any]]:
-    """The field `api_keys` of the response to ApiVersions: every API with the versions that clients may use."""
+    """Return the field `api_keys` of the ApiVersions response: every API with its advertised versions."""
     return [
         {"api_key": api.key, "min_version": api.advertised_min_version, "max_version": api.max_version}
         for api in SERVED_APIS.values()
     ]
 
 
-def why_not_served(api: ServedApi, version: int) -> str:
-    """What the log says when a connection is closed because its client asked for a version that is not served."""
+def unsupported_version_reason(api: ServedApi, version: int) -> str:
+    """Return the reason for closing the connection of a client that requested an unsupported version."""
     served = f"api key {api.key} version {version}: versions {api.min_version} to {api.max_version} are served"
     if version >= api.min_version:
         return served
     if api.key in (PRODUCE_KEY, FETCH_KEY):
-        return f"{served}; message formats 0 and 1 are not taken: use a client of Kafka 0.11 or newer"
-    return f"{served}; the client is too old: Kafka's producers and consumers work since 0.11, its tools since 2.0"
+        return f"{served}; message formats 0 and 1 are not supported: use a client of Kafka 0.11 or newer"
+    return f"{served}; the client is too old: use producers and consumers of Kafka 0.11 or newer, tools of 2.0 or newer"

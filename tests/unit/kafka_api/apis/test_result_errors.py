@@ -1,4 +1,4 @@
-"""Every expected error has its face at each door, and its code is the protocol's own."""
+"""Every expected error is mapped to each door's errors, and its Kafka code is the protocol's own."""
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -34,13 +34,13 @@ QUEUES = {
     ErrorKind.UNKNOWN_SCHEDULE: "group_id_not_found",
     ErrorKind.UNKNOWN_SUBSCRIPTION: "group_id_not_found",
 }
-"""What only the other doors speak of: the nearest code that the protocol has."""
+"""Errors of the other doors only, with the nearest code of the Kafka protocol."""
 
 NO_CODE_OF_ITS_OWN = {ErrorKind.METADATA_UNAVAILABLE}
-"""The protocol has only its general error for these, which does not speak of retries; the other doors do."""
+"""The Kafka protocol has only a general, non-retriable error for these; for the other doors they are retriable."""
 
 
-def test_every_kind_has_a_face() -> None:
+def test_every_kind_is_mapped() -> None:
     assert set(ERRORS) == set(ErrorKind)
 
 
@@ -55,7 +55,7 @@ def test_whether_a_retry_may_help_is_as_in_the_protocol(kind: ErrorKind) -> None
 
 
 def test_codes_are_distinct() -> None:
-    """But for those of a disk that fails and a disk that is full, which only the other doors tell apart."""
+    """Except that a failing disk and a full disk share a code, which the other doors distinguish."""
     others = {*QUEUES, ErrorKind.DISK_FULL}
     codes = [face.kafka_code for kind, face in ERRORS.items() if kind not in others]
     assert len(codes) == len(set(codes))
@@ -65,7 +65,7 @@ def test_no_error_is_none() -> None:
     assert code(None) == code_by_id(None) == NONE
 
 
-def test_an_unknown_topic_is_an_unknown_id_where_topics_go_by_id() -> None:
+def test_an_unknown_topic_is_an_unknown_id_in_requests_with_ids() -> None:
     unknown = RequestError(ErrorKind.UNKNOWN_TOPIC, "not there")
     assert (code(unknown), code_by_id(unknown)) == (3, 100)
     assert code_by_id(RequestError(ErrorKind.PARTITION_OFFLINE, "")) == 56

@@ -1,4 +1,4 @@
-"""Requests decoded and responses built from plain values, whatever the version."""
+"""Requests of every version are decoded, and responses built from plain values."""
 
 from typing import Any
 
@@ -37,12 +37,12 @@ def test_text_that_is_not_utf8_is_a_violation() -> None:
         decode_request(18, 3, frame.replace(b"name", b"\xff\xfe\xfd\xfc"))
 
 
-@pytest.mark.parametrize(("version", "known"), [(1, {"offset", "timestamp"}), (6, {"offset", "leader_epoch"})])
-def test_a_response_has_the_fields_that_its_version_knows(version: int, known: set[str]) -> None:
+@pytest.mark.parametrize(("version", "field_names"), [(1, {"offset", "timestamp"}), (6, {"offset", "leader_epoch"})])
+def test_a_response_has_the_fields_of_its_version(version: int, field_names: set[str]) -> None:
     body = {"topics": [{"name": "t", "partitions": [OFFSET]}]}
     answer = response(2, version, encode_response(2, version, 9, body))
     partition = answer.topics[0].partitions[0]
-    assert all(getattr(partition, name) == OFFSET[name] for name in known)
+    assert all(getattr(partition, name) == OFFSET[name] for name in field_names)
     assert int(partition.error_code) == 3
 
 
@@ -58,8 +58,8 @@ def test_a_response_is_not_throttled_unless_it_says_so() -> None:
     assert throttled(throttle_time=250).total_seconds() == 0.25
 
 
-def test_a_field_that_must_be_given_is_missed() -> None:
-    with pytest.raises(AssertionError, match="needs the field topics"):
+def test_a_missing_required_field_is_an_error() -> None:
+    with pytest.raises(AssertionError, match="requires the field topics"):
         encode_response(2, 1, 1, {})
 
 

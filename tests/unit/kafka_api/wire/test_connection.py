@@ -1,4 +1,4 @@
-"""A connection answers in the order of its requests, however long one of them waits."""
+"""A connection sends responses in the order of the requests, even if one of them waits."""
 
 import gc
 from struct import pack
@@ -27,7 +27,7 @@ from tests.unit.kafka_api.requests import (
 
 
 def ping(correlation_id: int) -> bytes:
-    """A request that is answered at once."""
+    """Encode a request that is answered at once."""
     return request(API_VERSIONS, 3, correlation_id, **SOFTWARE)
 
 
@@ -54,7 +54,7 @@ async def test_later_answers_wait_for_an_earlier_one(client: MemoryClient, stora
 
 
 async def test_a_request_is_worked_on_while_an_earlier_one_waits(client: MemoryClient) -> None:
-    """The produce behind the fetch is what the fetch waits for."""
+    """The fetch waits for the records of the produce request behind it."""
     client.send(fetch(1, wait_ms=60_000), produce(2, BATCH))
     assert [await client.next_id(), await client.next_id()] == [1, 2]
 
@@ -66,8 +66,8 @@ async def test_an_answer_that_takes_a_task_keeps_its_place(client: MemoryClient)
     assert [await client.next_id(), await client.next_id()] == [1, 2]
 
 
-async def test_request_that_waited_leaves_nothing_to_the_collector(client: MemoryClient, storage: Storage) -> None:
-    """At thousands of requests a second its pauses would be the longest waits of all."""
+async def test_request_that_waited_leaves_no_garbage_for_the_collector(client: MemoryClient, storage: Storage) -> None:
+    """At thousands of requests a second, pauses of the collector would dominate the highest latencies."""
     gc.collect()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
@@ -75,7 +75,7 @@ async def test_request_that_waited_leaves_nothing_to_the_collector(client: Memor
         assert [await client.next_id() for _ in range(3)] == [1, 2, 3]
         storage.clock.advance(seconds=61)
         gc.collect()
-        assert not [each for each in gc.garbage if isinstance(each, KafkaCall)]
+        assert not [call for call in gc.garbage if isinstance(call, KafkaCall)]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
@@ -88,13 +88,13 @@ async def test_connections_do_not_wait_for_each_other(client: MemoryClient) -> N
     assert await other.answered_ids() == [2]
 
 
-async def test_no_answer_goes_out_for_acks_none(client: MemoryClient) -> None:
+async def test_no_response_is_sent_for_acks_none(client: MemoryClient) -> None:
     client.send(produce(1, BATCH, acks=0), ping(2))
     assert await client.answered_ids() == [2]
     assert client.connection.is_idle
 
 
-async def test_stored_records_go_out_as_they_were_produced(client: MemoryClient) -> None:
+async def test_stored_records_are_sent_as_produced(client: MemoryClient) -> None:
     client.send(produce(1, BATCH))
     await client.answers.get()
     client.send(fetch(2))
@@ -102,19 +102,17 @@ async def test_stored_records_go_out_as_they_were_produced(client: MemoryClient)
     assert body.responses[0].partitions[0].records[17:] == BATCH[17:]
 
 
-async def test_a_full_connection_takes_requests_again_when_answers_went_out(
-    client: MemoryClient, storage: Storage
-) -> None:
+async def test_a_full_connection_takes_requests_again_after_responses(client: MemoryClient, storage: Storage) -> None:
     client.send(fetch(1), fetch(2), fetch(3), ping(4))
     assert client.connection.is_full
     assert client.connection.finished_requests == 0
     storage.clock.advance(ms=500)
     assert await client.answered_ids() == [1, 2, 3]
-    client.connection.go_on()
+    client.connection.resume()
     assert await client.answered_ids() == [4]
 
 
-async def test_the_end_of_a_connection_ends_what_waits_for_it(client: MemoryClient, storage: Storage) -> None:
+async def test_the_end_of_a_connection_cancels_its_pending_requests(client: MemoryClient, storage: Storage) -> None:
     client.send(fetch(1), ping(2))
     client.connection.end()
     storage.clock.advance(seconds=60)
@@ -122,7 +120,7 @@ async def test_the_end_of_a_connection_ends_what_waits_for_it(client: MemoryClie
     assert client.connection.finished_requests == 1
 
 
-async def test_an_answer_that_comes_after_the_end_goes_nowhere(client: MemoryClient) -> None:
+async def test_a_response_after_the_end_is_discarded(client: MemoryClient) -> None:
     client.send(produce(1, BATCH))
     client.connection.end()
     await client.broker.flusher.drain()
@@ -132,9 +130,9 @@ async def test_an_answer_that_comes_after_the_end_goes_nowhere(client: MemoryCli
 @pytest.mark.parametrize(
     ("api_key", "version", "reason"),
     [
-        (PRODUCE, 2, "message formats 0 and 1 are not taken: use a client of Kafka 0.11 or newer"),
-        (FETCH, 3, "message formats 0 and 1 are not taken: use a client of Kafka 0.11 or newer"),
-        (LIST_OFFSETS, 0, "the client is too old: Kafka's producers and consumers work since 0.11"),
+        (PRODUCE, 2, "message formats 0 and 1 are not supported: use a client of Kafka 0.11 or newer"),
+        (FETCH, 3, "message formats 0 and 1 are not supported: use a client of Kafka 0.11 or newer"),
+        (LIST_OFFSETS, 0, "the client is too old: use producers and consumers of Kafka 0.11 or newer"),
         (PRODUCE, 14, "versions 3 to 13 are served"),
     ],
 )
@@ -146,9 +144,9 @@ async def test_a_version_that_is_not_served_is_refused_with_its_reason(
 
 
 async def test_produce_is_advertised_from_0_on(client: MemoryClient) -> None:
-    """Else librdkafka before 2.9 compresses nothing."""
+    """Otherwise librdkafka before 2.9 compresses nothing."""
     answer = await client.ask(API_VERSIONS, 3, **SOFTWARE)
-    assert {each.api_key: each.min_version for each in answer.api_keys} == {
+    assert {api.api_key: api.min_version for api in answer.api_keys} == {
         key: 0 if key == PRODUCE else api.min_version for key, api in SERVED_APIS.items()
     }
 
@@ -166,7 +164,7 @@ async def test_a_failed_produce_without_acks_closes_the_connection(
     client: MemoryClient, frame: bytes, error: str
 ) -> None:
     client.send(ping(1), frame, ping(3))
-    assert await client.answered_ids() == [1], "what came before is answered"
+    assert await client.answered_ids() == [1], "earlier requests are answered"
     [reason] = client.failures
     assert reason.startswith(f"client 'unit' produced with acks=0: {error}")
 

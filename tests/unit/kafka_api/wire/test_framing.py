@@ -1,4 +1,4 @@
-"""Frames come out whole however the stream is cut, and a lying length costs nothing."""
+"""The decoder returns whole frames wherever the stream is cut, and a false length allocates nothing."""
 
 import pytest
 from hypothesis import given
@@ -20,21 +20,21 @@ def decode(*pieces: bytes) -> list[bytes]:
     return frames
 
 
-def test_frames_that_come_together_are_cut() -> None:
+def test_frames_that_arrive_together_are_split() -> None:
     assert decode(STREAM) == FRAMES
 
 
 @pytest.mark.parametrize("cut", range(len(STREAM)))
-def test_frames_come_out_whole_wherever_the_stream_is_cut(cut: int) -> None:
+def test_frames_are_whole_wherever_the_stream_is_cut(cut: int) -> None:
     assert decode(STREAM[:cut], STREAM[cut:]) == FRAMES
 
 
-def test_frames_come_out_whole_byte_by_byte() -> None:
-    assert decode(*(STREAM[each : each + 1] for each in range(len(STREAM)))) == FRAMES
+def test_frames_are_whole_when_fed_byte_by_byte() -> None:
+    assert decode(*(STREAM[position : position + 1] for position in range(len(STREAM)))) == FRAMES
 
 
 @given(st.lists(st.binary(min_size=8, max_size=40), max_size=6), st.lists(st.integers(1, 60)))
-def test_frames_come_out_whole_in_pieces_of_any_size(frames: list[bytes], sizes: list[int]) -> None:
+def test_frames_are_whole_in_pieces_of_any_size(frames: list[bytes], sizes: list[int]) -> None:
     stream, pieces = b"".join(map(framed, frames)), []
     for size in [*sizes, len(stream)]:
         pieces.append(stream[:size])
@@ -50,21 +50,21 @@ def test_an_unfinished_frame_waits() -> None:
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 0, 7, LIMIT + 1, 2**31 - 1])
 def test_a_length_that_no_request_has_is_a_violation(length: int) -> None:
-    with pytest.raises(ProtocolViolation, match=f"{length} bytes: the limits are 8 and {LIMIT}"):
+    with pytest.raises(ProtocolViolation, match=f"{length} bytes: the minimum is 8, the maximum {LIMIT}"):
         FrameDecoder(LIMIT).feed(length.to_bytes(4, "big", signed=True))
 
 
 @pytest.mark.parametrize("length", [8, LIMIT])
-def test_the_limits_themselves_are_taken(length: int) -> None:
+def test_lengths_at_the_limits_are_accepted(length: int) -> None:
     assert decode(framed(bytes(length))) == [bytes(length)]
 
 
-def test_a_violation_is_seen_behind_a_sound_frame() -> None:
+def test_a_violation_is_found_behind_a_valid_frame() -> None:
     with pytest.raises(ProtocolViolation):
         FrameDecoder(LIMIT).feed(STREAM + b"\xff\xff\xff\xff")
 
 
-def test_an_announced_length_takes_memory_only_for_what_has_come() -> None:
+def test_a_frame_takes_memory_only_for_received_bytes() -> None:
     decoder = FrameDecoder(1 << 30)
     assert decoder.feed((1 << 30).to_bytes(4, "big") + b"few") == []
     assert decoder.buffered_bytes == 7

@@ -1,4 +1,4 @@
-"""A request that announces more than it holds is refused before anything is made of it."""
+"""A request that claims more items or bytes than it contains is refused before it is decoded."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def skim(api_key: int, version: int, body: bytes) -> None:
 
 
 @pytest.mark.parametrize(("api_key", "version", "values"), SOUND)
-def test_a_sound_request_passes(api_key: int, version: int, values: dict[str, Any]) -> None:
+def test_a_valid_request_passes(api_key: int, version: int, values: dict[str, Any]) -> None:
     skim(api_key, version, request_body(api_key, version, **values))
 
 
@@ -66,7 +66,7 @@ def test_a_compact_array_is_checked_too() -> None:
         skim(0, 9, b"\x00" + bytes(6) + b"\xff\xff\xff\xff\x07")
 
 
-def test_more_items_than_any_client_sends_are_a_violation_even_if_they_are_there() -> None:
+def test_more_items_than_the_limit_are_a_violation_even_if_present() -> None:
     count = MAX_ARRAY_ITEMS + 1
     with pytest.raises(ProtocolViolation, match=f"an array of {count} items"):
         skim(3, 0, count.to_bytes(4, "big") + bytes(2 * count))
@@ -81,7 +81,7 @@ def test_a_varint_without_end_is_a_violation() -> None:
         skim(0, 9, b"\xff" * 40)
 
 
-def test_unknown_tagged_fields_are_stepped_over() -> None:
+def test_unknown_tagged_fields_are_skipped() -> None:
     body = request_body(18, 3, client_software_name="a", client_software_version="b")
     skim(18, 3, body[:-1] + b"\x02\x07\x01x\x09\x02yz")
 

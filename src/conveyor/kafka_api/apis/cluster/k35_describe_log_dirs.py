@@ -1,7 +1,7 @@
 """DescribeLogDirs (key 35): the log directory and the size of each partition in it (KIP-113).
 
 v2 flexible · v3 a top-level error · v4 the volume's size (KIP-827) · v5 cordoned directories. There is one log
-directory; its partitions go offline one by one.
+directory. A storage failure takes single partitions offline, not the directory.
 """
 
 from collections.abc import Iterable
@@ -14,13 +14,13 @@ from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Volume
 
-_LEADERS_LAG = 0
-_TELLS_SIZES = 4
+_NO_LAG = 0
+_VOLUME_SIZES = 4
 _UNKNOWN = Volume("", -1, -1)
 
 
 def handle(call: KafkaCall) -> None:
-    """The requested partitions; null asks for all, and missing ones are left out."""
+    """Describe the requested partitions that exist; null requests all partitions."""
     topics = call.request.topics
     wanted = None if topics is None else {(topic.topic, number) for topic in topics for number in topic.partitions}
     try:
@@ -29,7 +29,7 @@ def handle(call: KafkaCall) -> None:
         volume, code = _UNKNOWN, result_errors.code(RequestError(ErrorKind.PARTITION_OFFLINE, str(failure)))
     found = _by_topic(log_sizes(call.broker.partitions, wanted))
     directory = {"error_code": code, "log_dir": volume.path, "topics": found}
-    if call.api_version >= _TELLS_SIZES:
+    if call.api_version >= _VOLUME_SIZES:
         directory |= {"total_bytes": volume.total_bytes, "usable_bytes": volume.usable_bytes}
     call.answer({"error_code": result_errors.NONE, "results": [directory]})
 
@@ -41,7 +41,7 @@ def _by_topic(sizes: Iterable[LogSize]) -> list[dict[str, Any]]:
             {
                 "partition_index": size.partition.partition,
                 "partition_size": size.size_bytes,
-                "offset_lag": _LEADERS_LAG,
+                "offset_lag": _NO_LAG,
                 "is_future_key": False,
             }
         )

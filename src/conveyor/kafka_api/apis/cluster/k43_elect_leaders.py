@@ -1,6 +1,6 @@
-"""ElectLeaders (key 43). v1 a kind of election (KIP-460), a top-level error · v2 flexible.
+"""ElectLeaders (key 43). v1 election type (KIP-460), a top-level error · v2 flexible.
 
-Null asks for all partitions; then those that need no election are left out of the answer.
+Null requests all partitions; the response then omits partitions that need no election.
 """
 
 from collections.abc import Iterable
@@ -14,17 +14,17 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 
 def handle(call: KafkaCall) -> None:
     number = getattr(call.request, "election_type", ElectionKind.PREFERRED.value)
-    asked = call.request.topic_partitions
+    requested = call.request.topic_partitions
     if number not in {kind.value for kind in ElectionKind}:
         return _refuse(call, RequestError(ErrorKind.INVALID_REQUEST, f"there is no election of type {number}"))
     kind = ElectionKind(number)
-    if asked is None:
+    if requested is None:
         results = [
             _topic(call, topic.name, range(len(topic.partitions)), kind, only_needed=True)
             for topic in call.broker.metadata.image.topics.values()
         ]
     else:
-        results = [_topic(call, each.topic, each.partitions, kind) for each in asked]
+        results = [_topic(call, topic.topic, topic.partitions, kind) for topic in requested]
     call.answer({"error_code": result_errors.NONE, "replica_election_results": results})
 
 

@@ -1,6 +1,6 @@
-"""ListPartitionReassignments (key 46): no partition is ever moved to another broker, so the list is empty (KIP-455).
+"""ListPartitionReassignments (key 46, KIP-455): the list is empty, because no partition moves to another broker.
 
-As in Kafka, topics and partitions that do not exist are left out of the answer without an error.
+As in Kafka, the response omits topics and partitions that do not exist, without an error.
 """
 
 from conveyor.kafka_api.apis import result_errors

@@ -1,7 +1,7 @@
 """DescribeCluster (key 60): the cluster's id, its controller and its brokers (KIP-700).
 
-v1 kinds of endpoints (KIP-919): brokers are described, there are no controllers of their own · v2 fenced brokers
-(KIP-1073), of which there are none.
+v1 endpoint types (KIP-919): only brokers, because there are no separate controllers · v2 fenced brokers (KIP-1073), of
+which there are none.
 """
 
 from conveyor.kafka_api.apis import result_errors
@@ -21,14 +21,14 @@ def handle(call: KafkaCall) -> None:
         {"broker_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack, "is_fenced": False}
         for node in image.brokers.values()
     ]
-    asked = call.request.include_cluster_authorized_operations
+    requested = call.request.include_cluster_authorized_operations
     call.answer(
         {
             "error_code": result_errors.NONE,
             "cluster_id": image.cluster_id,
             "controller_id": image.controller_id,
             "brokers": brokers,
-            "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NOT_ASKED,
+            "cluster_authorized_operations": CLUSTER_OPERATIONS if requested else NOT_ASKED,
         }
     )
 
@@ -36,7 +36,7 @@ def handle(call: KafkaCall) -> None:
 def _refuse(call: KafkaCall, endpoint_type: int) -> None:
     asks_for_controllers = endpoint_type == _CONTROLLERS
     kind = ErrorKind.MISMATCHED_ENDPOINT_TYPE if asks_for_controllers else ErrorKind.UNSUPPORTED_ENDPOINT_TYPE
-    error = RequestError(kind, f"endpoints of type {endpoint_type} are not described here: only brokers ({_BROKERS})")
+    error = RequestError(kind, f"endpoint type {endpoint_type} is not supported: use {_BROKERS} (brokers)")
     call.answer(
         {"error_code": result_errors.code(error), "error_message": error.message, "cluster_id": "", "brokers": []}
     )

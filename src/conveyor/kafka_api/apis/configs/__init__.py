@@ -1,1 +1,1 @@
-"""APIs for settings and quotas: description and change."""
+"""APIs that describe and change settings and quotas."""

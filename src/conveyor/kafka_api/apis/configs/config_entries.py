@@ -1,4 +1,4 @@
-"""Settings on the wire, for the four APIs about them: resource types, entries, changes.
+"""Resource types, entries and changes on the wire, for the four APIs about settings.
 
 Source: KIP-133, KIP-226, KIP-412 (loggers), KIP-848 (groups).
 """
@@ -44,7 +44,7 @@ _KINDS = {bool: 1, str: 2, int: 5, float: 6}
 
 
 def entries_of(broker: BrokerNode, resource_type: int, name: str) -> list[ConfigEntry]:
-    """The settings of a resource. Raises RequestError."""
+    """Return the settings of a resource. Raises RequestError."""
     layers = broker.dynamic_settings.layers
     if resource_type == TOPIC:
         check_name(name)
@@ -61,7 +61,7 @@ def entries_of(broker: BrokerNode, resource_type: int, name: str) -> list[Config
 
 
 async def change(call: KafkaCall, resource: Any, changes: Sequence[ConfigChange], *, replaces: bool) -> None:
-    """Change the settings of one resource. replaces: delete settings that are not named. Raises RequestError."""
+    """Change the settings of one resource. replaces: reset all other settings. Raises RequestError."""
     _check_named_once(call, resource)
     kind, name, check_only = resource.resource_type, resource.resource_name, call.request.validate_only
     broker, dynamic = call.broker, call.broker.dynamic_settings
@@ -83,7 +83,7 @@ async def change(call: KafkaCall, resource: Any, changes: Sequence[ConfigChange]
 
 
 def encoded(entry: ConfigEntry) -> dict[str, Any]:
-    """An entry by kio's field names, without synonyms and documentation."""
+    """Return an entry as a dict of kio's field names, without synonyms and documentation."""
     return {
         "name": entry.name,
         "value": entry.value,
@@ -96,7 +96,7 @@ def encoded(entry: ConfigEntry) -> dict[str, Any]:
 
 
 def result(resource: Any, error: RequestError | None) -> dict[str, Any]:
-    """The result for one resource of a change."""
+    """Return the result for one resource of a change."""
     return result_errors.fields(error) | {
         "resource_type": resource.resource_type,
         "resource_name": resource.resource_name,
@@ -116,7 +116,7 @@ def _change_loggers(broker: BrokerNode, changes: Sequence[ConfigChange], *, chec
 
 
 def _check_named_once(call: KafkaCall, resource: Any) -> None:
-    """Each resource once in a request, each setting once in a resource, and with a value. Raises RequestError."""
+    """Raise RequestError if the request repeats the resource, repeats a setting of it, or gives a setting no value."""
     counts = Counter((resource.resource_type, resource.resource_name) for resource in call.request.resources)
     if counts[resource.resource_type, resource.resource_name] > 1:
         raise RequestError(ErrorKind.INVALID_REQUEST, f"'{resource.resource_name}' is named twice in one request")
@@ -133,26 +133,26 @@ def _check_named_once(call: KafkaCall, resource: Any) -> None:
 
 
 def _broker_id(broker: BrokerNode, name: str) -> int | None:
-    """The id of the broker that a resource names; None for all, by an empty name. Raises RequestError."""
+    """Return the broker id that a resource names; None for an empty name: all brokers. Raises RequestError."""
     own = broker.settings.broker.node_id
     if name not in ("", str(own)):
-        raise RequestError(ErrorKind.INVALID_REQUEST, f"this is broker {own}: ask broker '{name}' itself")
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"this is broker {own}: send the request to broker '{name}'")
     return own if name else None
 
 
 def _check_logger_name(broker: BrokerNode, name: str) -> None:
     if _broker_id(broker, name) is None:
-        raise RequestError(ErrorKind.INVALID_REQUEST, "loggers are those of one broker: give its id")
+        raise RequestError(ErrorKind.INVALID_REQUEST, "loggers belong to one broker: name the broker by its id")
 
 
 def _check_group_name(name: str) -> None:
     if not name:
-        raise RequestError(ErrorKind.INVALID_REQUEST, "a group's name is not empty")
+        raise RequestError(ErrorKind.INVALID_REQUEST, "the group's name is empty")
 
 
 def _unknown_resource(resource_type: int) -> RequestError:
     return RequestError(
         ErrorKind.INVALID_REQUEST,
-        f"resource type {resource_type} has no settings that this request knows: topics (2), brokers (4), loggers (8)"
-        " and groups (32) have some",
+        f"this request does not support resource type {resource_type}: use a topic (2), a broker (4), a logger (8) or a"
+        " group (32)",
     )

@@ -1,4 +1,4 @@
-"""AlterConfigs (key 33): replace all settings of a resource; any other goes back to its default. v2 flexible."""
+"""AlterConfigs (key 33): replace all settings of a resource; missing ones return to their defaults. v2 flexible."""
 
 from typing import Any
 

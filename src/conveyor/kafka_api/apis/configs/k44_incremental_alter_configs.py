@@ -1,6 +1,6 @@
 """IncrementalAlterConfigs (key 44): set, delete, append to or subtract from single settings (KIP-339). v1 flexible.
 
-DELETE of a setting that is not set changes nothing and succeeds, also if no setting has that name, as in Kafka.
+DELETE of a setting that is not set, or that does not exist, succeeds and changes nothing, as in Kafka.
 """
 
 from typing import Any
@@ -36,13 +36,15 @@ async def _alter(call: KafkaCall, resource: Any) -> dict[str, Any]:
     return config_entries.result(resource, None)
 
 
-def _deletes_nothing(resource: Any, asked: Any) -> bool:
-    is_deletion = asked.config_operation == config_entries.DELETE_OPERATION
-    return is_deletion and resource.resource_type == config_entries.TOPIC and asked.name not in topic_setting_fields()
+def _deletes_nothing(resource: Any, requested: Any) -> bool:
+    is_deletion = requested.config_operation == config_entries.DELETE_OPERATION
+    return (
+        is_deletion and resource.resource_type == config_entries.TOPIC and requested.name not in topic_setting_fields()
+    )
 
 
-def _change(asked: Any) -> ConfigChange:
-    operation = _OPERATIONS.get(asked.config_operation)
+def _change(requested: Any) -> ConfigChange:
+    operation = _OPERATIONS.get(requested.config_operation)
     if operation is None:
-        raise RequestError(ErrorKind.INVALID_REQUEST, f"operation {asked.config_operation}: there are 0 to 3")
-    return ConfigChange(name=asked.name, operation=operation, value=asked.value)
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"unknown operation {requested.config_operation}: use 0 to 3")
+    return ConfigChange(name=requested.name, operation=operation, value=requested.value)

@@ -29,5 +29,5 @@ def handle(call: KafkaCall) -> None:
 def _filter(component: Any) -> QuotaFilter:
     match = _MATCHES.get(component.match_type)
     if match is None:
-        raise RequestError(ErrorKind.INVALID_REQUEST, f"match type {component.match_type}: there are 0 to 2")
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"unknown match type {component.match_type}: use 0 to 2")
     return QuotaFilter(entity_type=component.entity_type, match=match, name=component.match)

@@ -1,4 +1,4 @@
-"""AlterClientQuotas (key 49): set and remove quotas (KIP-546); they hold as soon as this is answered. v1 flexible."""
+"""AlterClientQuotas (key 49): set and remove quotas (KIP-546), in force before the response is sent. v1 flexible."""
 
 from collections import Counter
 from typing import Any
@@ -34,11 +34,13 @@ async def _alter(call: KafkaCall, entry: Any, count: int) -> dict[str, Any]:
     return {
         "error_code": result_errors.code(failure),
         "error_message": None if failure is None else failure.message,
-        "entity": [{"entity_type": each.entity_type, "entity_name": each.entity_name} for each in entry.entity],
+        "entity": [
+            {"entity_type": component.entity_type, "entity_name": component.entity_name} for component in entry.entity
+        ],
     }
 
 
 def _parts(entry: Any) -> QuotaEntity:
-    """The (type, name) pairs of an entry, whether they make sense or not, in an order of their own."""
-    pairs = ((each.entity_type, each.entity_name) for each in entry.entity)
+    """Return the sorted (type, name) pairs of an entry, without checking them."""
+    pairs = ((component.entity_type, component.entity_name) for component in entry.entity)
     return tuple(sorted(pairs, key=lambda pair: (pair[0], pair[1] or "")))

@@ -1,7 +1,7 @@
 """ListConfigResources (key 74): the resources that have settings (KIP-1142).
 
-v0 lists only client metrics resources (KIP-1000), of which there are none · v1 asks for types, or for all by naming
-none; the groups listed are those with settings of their own.
+v0 lists only client metrics resources (KIP-1000), of which there are none · v1 resource types; an empty list requests
+all types. Only groups with settings of their own are listed.
 """
 
 from conveyor.kafka_api.apis import result_errors

@@ -1,1 +1,1 @@
-"""APIs for consumer groups: membership in both protocols, committed offsets, their description and deletion."""
+"""APIs for consumer groups: membership in both protocols, committed offsets, description and deletion."""

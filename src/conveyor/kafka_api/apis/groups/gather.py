@@ -1,4 +1,4 @@
-"""Requests about several groups: the coordinators work at the same time, and the response waits for all."""
+"""Requests about several groups: asks their coordinators at the same time and waits for all replies."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -7,14 +7,14 @@ from typing import Any
 from conveyor.groups.group_commands import OneGroupCommand
 from conveyor.kafka_api.wire.call import KafkaCall
 
-Answers = list[dict[str, Any]]
+Descriptions = list[dict[str, Any]]
 
 
 def ask_groups(
     call: KafkaCall,
     commands: Sequence[OneGroupCommand[object]],
     describe: Callable[[int, object], dict[str, Any]],
-    finish: Callable[[Answers], None],
+    finish: Callable[[Descriptions], None],
 ) -> None:
     """Ask each group's coordinator, `describe` each reply, and pass the descriptions, in order, to `finish`."""
     answers: list[dict[str, Any] | None] = [None] * len(commands)

@@ -1,4 +1,4 @@
-"""OffsetCommit (key 8). v5 no retention time of its own · v6 leader epoch · v7 static members · v8 flexible ·
+"""OffsetCommit (key 8). v5 without retention time · v6 leader epoch · v7 static members · v8 flexible ·
 v9 the consumer protocol of KIP-848 · v10 topic ids."""
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _TOPIC_IDS = 10
 
 
 def handle(call: KafkaCall) -> None:
-    """Commit the offsets of existing partitions; refuse the others one by one."""
+    """Commit the offsets of existing partitions; answer the others with UNKNOWN_TOPIC."""
     request = call.request
     offsets = [offset for topic in request.topics for offset in _offsets(call, topic)]
     found = [_exists(call, offset) for offset in offsets]

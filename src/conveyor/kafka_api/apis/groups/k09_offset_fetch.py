@@ -1,7 +1,7 @@
 """OffsetFetch (key 9). v2 null for all, an error for the group · v5 leader epoch · v6 flexible · v7 stable offsets ·
 v8 several groups · v9 members of KIP-848 · v10 topic ids.
 
-Before v8 one group is asked for; its answer has the shape of one group in v8.
+Before v8, a request names one group, and the response has the fields of one group in v8.
 """
 
 from collections.abc import Sequence
@@ -59,8 +59,8 @@ def _answer(call: KafkaCall, group: Any, reply: object) -> dict[str, Any]:
         topics = _topics(call, reply.offsets, None) + _unknown_topics(call, group)
         return {"group_id": group.group_id, "error_code": result_errors.NONE, "topics": topics}
     assert isinstance(reply, RequestError)
-    asked = _partitions(call, group) or ()
-    offsets = [CommittedOffset(topic=topic, partition=each) for topic, each in asked]
+    requested = _partitions(call, group) or ()
+    offsets = [CommittedOffset(topic=topic, partition=partition) for topic, partition in requested]
     has_group_error = call.api_version >= _GROUP_ERROR
     topics = [] if has_group_error else _topics(call, offsets, reply)
     return {"group_id": group.group_id, "error_code": result_errors.code(reply), "topics": topics}
@@ -79,7 +79,7 @@ def _topics(call: KafkaCall, offsets: Sequence[CommittedOffset], error: RequestE
 
 
 def _unknown_topics(call: KafkaCall, group: Any) -> list[dict[str, Any]]:
-    """The results for topic ids that no topic has."""
+    """Return the results for unknown topic ids."""
     if call.api_version < _TOPIC_IDS or group.topics is None:
         return []
     code = result_errors.code(RequestError(ErrorKind.UNKNOWN_TOPIC_ID, "no topic has the id"))

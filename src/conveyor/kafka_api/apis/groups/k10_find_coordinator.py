@@ -1,7 +1,7 @@
 """FindCoordinator (key 10): the broker that coordinates a group. v1 key type · v3 flexible · v4 several keys at once.
 
-Transaction coordinators (key type 1) are not offered yet: they are refused as InitProducerId refuses them, with an
-error on which clients give up at once. Share groups (2) are not offered either: INVALID_REQUEST says so.
+Key type 1 (transactions) is not supported: the error, the same as that of InitProducerId, makes clients give up at
+once. Key type 2 (share groups) is answered with INVALID_REQUEST.
 """
 
 from typing import Any

@@ -1,5 +1,5 @@
-"""JoinGroup (key 11). v1 rebalance timeout · v4 member ids are given first (KIP-394) · v5 static members ·
-v6 flexible · v7 protocol type in the answer · v8 reason · v9 a leader that need not assign (KIP-814)."""
+"""JoinGroup (key 11). v1 rebalance timeout · v4 requires a member id (KIP-394) · v5 static members · v6 flexible ·
+v7 protocol type in the response · v8 reason · v9 a leader may skip the assignment (KIP-814)."""
 
 from datetime import timedelta
 from functools import partial
@@ -10,7 +10,7 @@ from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 
-_KNOWN_ID = 4
+_MEMBER_ID_REQUIRED = 4
 _SKIP_ASSIGNMENT = 9
 _NULL_PROTOCOL = 7
 _MILLISECOND = timedelta(milliseconds=1)
@@ -29,7 +29,7 @@ def handle(call: KafkaCall) -> None:
         protocol_type=request.protocol_type,
         protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
         group_instance_id=getattr(request, "group_instance_id", None),
-        requires_known_id=call.api_version >= _KNOWN_ID,
+        requires_known_id=call.api_version >= _MEMBER_ID_REQUIRED,
         skips_assignment=call.api_version >= _SKIP_ASSIGNMENT,
     )
     call.cancel = call.broker.groups.submit(command, partial(_finish, call))

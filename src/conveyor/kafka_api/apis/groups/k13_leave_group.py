@@ -8,12 +8,12 @@ from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 
-_SEVERAL = 3
+_MEMBER_LIST = 3
 
 
 def handle(call: KafkaCall) -> None:
     request = call.request
-    if call.api_version >= _SEVERAL:
+    if call.api_version >= _MEMBER_LIST:
         members = tuple(
             LeavingMember(member_id=member.member_id, group_instance_id=member.group_instance_id)
             for member in request.members
@@ -28,7 +28,7 @@ def _finish(call: KafkaCall, members: tuple[LeavingMember, ...], reply: object) 
     if not isinstance(reply, Left):
         assert isinstance(reply, RequestError)
         return call.answer({"error_code": result_errors.code(reply), "members": []})
-    if call.api_version < _SEVERAL:
+    if call.api_version < _MEMBER_LIST:
         return call.answer({"error_code": result_errors.code(reply.errors[0])})
     left = [
         {

@@ -8,12 +8,12 @@ from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
-_NAMES_PROTOCOL = 5
+_PROTOCOL_FIELDS = 5
 
 
 def handle(call: KafkaCall) -> None:
     request = call.request
-    if call.api_version >= _NAMES_PROTOCOL and None in (request.protocol_type, request.protocol_name):
+    if call.api_version >= _PROTOCOL_FIELDS and None in (request.protocol_type, request.protocol_name):
         return _finish(call, RequestError(ErrorKind.INCONSISTENT_GROUP_PROTOCOL, "name the protocol and its type"))
     command = SyncGroup(
         group_id=request.group_id,

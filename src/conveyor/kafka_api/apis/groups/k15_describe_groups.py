@@ -1,5 +1,5 @@
-"""DescribeGroups (key 15): groups of the classic protocol. v3 what may be done to a group · v4 static members ·
-v5 flexible · v6 GROUP_ID_NOT_FOUND for a group that is not there; before, its state is `Dead` (KIP-1043)."""
+"""DescribeGroups (key 15): groups of the classic protocol. v3 authorised operations · v4 static members · v5 flexible ·
+v6 GROUP_ID_NOT_FOUND for a group that does not exist; before, its state is `Dead` (KIP-1043)."""
 
 from functools import partial
 from typing import Any
@@ -13,9 +13,9 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 
 NOT_ASKED = -(1 << 31)
 ALL_OPERATIONS = 0b1101_0100_1000
-"""What can be done to a group, one bit for each of Kafka's operations (KIP-430); nobody is kept from it."""
+"""All operations on a group, one bit for each (KIP-430): there is no authorisation, so every client may do them."""
 
-_SAYS_NOT_FOUND = 6
+_NOT_FOUND_ERROR = 6
 
 
 def handle(call: KafkaCall) -> None:
@@ -25,8 +25,8 @@ def handle(call: KafkaCall) -> None:
 
 def _group(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:
     identity = {"group_id": call.request.groups[number]}
-    asked = getattr(call.request, "include_authorized_operations", False)
-    operations = ALL_OPERATIONS if asked else NOT_ASKED
+    requested = getattr(call.request, "include_authorized_operations", False)
+    operations = ALL_OPERATIONS if requested else NOT_ASKED
     if isinstance(reply, DescribedGroup):
         return identity | {
             "error_code": result_errors.NONE,
@@ -41,7 +41,7 @@ def _group(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:
     if reply.kind is not ErrorKind.GROUP_ID_NOT_FOUND:
         return identity | nothing | {"error_code": result_errors.code(reply), "group_state": ""}
     dead = identity | nothing | {"group_state": "Dead"}
-    if call.api_version >= _SAYS_NOT_FOUND:
+    if call.api_version >= _NOT_FOUND_ERROR:
         return dead | {"error_code": result_errors.code(reply), "error_message": reply.message}
     return dead | {"error_code": result_errors.NONE, "authorized_operations": operations}
 

@@ -1,5 +1,5 @@
-"""ListGroups (key 16): the groups that this broker coordinates. v3 flexible · v4 only some states (KIP-518) ·
-v5 only some types (KIP-848)."""
+"""ListGroups (key 16): the groups that this broker coordinates. v3 flexible · v4 filter by state (KIP-518) ·
+v5 filter by type (KIP-848)."""
 
 from conveyor.groups.group_commands import ListGroups
 from conveyor.kafka_api.apis import result_errors
@@ -22,11 +22,11 @@ async def _list(call: KafkaCall) -> None:
         return call.answer({"error_code": result_errors.code(error), "groups": []})
     groups = [
         {
-            "group_id": each.group_id,
-            "protocol_type": each.protocol_type,
-            "group_state": each.state,
-            "group_type": each.group_type,
+            "group_id": group.group_id,
+            "protocol_type": group.protocol_type,
+            "group_state": group.state,
+            "group_type": group.group_type,
         }
-        for each in found
+        for group in found
     ]
     call.answer({"error_code": result_errors.NONE, "groups": groups})

@@ -1,4 +1,4 @@
-"""OffsetDelete (key 47): delete committed offsets of partitions that no member of the group reads now (KIP-496)."""
+"""OffsetDelete (key 47): delete committed offsets of partitions that no member of the group reads (KIP-496)."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 
 
 def handle(call: KafkaCall) -> None:
-    """Delete the offsets of existing partitions; refuse the others one by one."""
+    """Delete the offsets of existing partitions; answer the others with UNKNOWN_TOPIC."""
     places = [
         (str(topic.name), partition.partition_index) for topic in call.request.topics for partition in topic.partitions
     ]

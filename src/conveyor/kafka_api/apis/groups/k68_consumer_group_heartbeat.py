@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat (key 68): membership in the consumer protocol (KIP-848). v1 the client chooses its member id,
+"""ConsumerGroupHeartbeat (key 68): membership in the consumer protocol (KIP-848). v1 the client chooses its member id
 and may subscribe by a pattern."""
 
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ def handle(call: KafkaCall) -> None:
 
 
 def by_topic(partitions: Assigned) -> Iterable[tuple[Any, list[int]]]:
-    """Topic ids and partition numbers, in order."""
+    """Yield each topic id with its partition numbers, in order."""
     for topic_id, of_topic in groupby(sorted(partitions), key=lambda partition: partition[0]):
         yield topic_id, [number for _, number in of_topic]
 

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe (key 69): groups of the consumer protocol (KIP-848). v1 which protocol a member speaks."""
+"""ConsumerGroupDescribe (key 69): groups of the consumer protocol (KIP-848). v1 the protocol of each member."""
 
 from functools import partial
 from typing import Any
@@ -57,7 +57,7 @@ def _member(call: KafkaCall, member: DescribedConsumer) -> dict[str, Any]:
 
 
 def _assignment(call: KafkaCall, partitions: Assigned) -> dict[str, Any]:
-    """The assigned topics; deleted ones are left out, because their names are unknown."""
+    """Return the assigned topics without the deleted ones, whose names are unknown."""
     names = call.broker.metadata.image.names_by_id
     topics = [
         {"topic_id": topic_id, "topic_name": names[topic_id], "partitions": numbers}

@@ -1,10 +1,10 @@
 """Produce (key 0).
 
 v3 magic 2 only · v5 log start offset · v7 zstd (KIP-110) · v8 record errors and messages (KIP-467) · v9 flexible ·
-v10 current leader (KIP-951) · v13 topic ids. Transactional batches are refused: transactions are not offered yet, and
-not advertised.
+v10 current leader (KIP-951) · v13 topic ids. Transactions are neither supported nor advertised, and transactional
+batches are refused.
 
-The response is packed by hand: kio's writer takes some 12 us for one partition, this takes about one.
+The response is packed by hand: kio's writer takes about 12 us for one partition, this code about 1 us.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,11 +40,11 @@ _INDEX = Struct(">i")
 _NO_UUID = bytes(16)
 _CURRENT_LEADER_TAG = 0
 _ATTRIBUTES = 22
-"""The position of the lower byte of a batch's attributes."""
+"""Position of the lower byte of a batch's attributes."""
 
 
 def handle(call: KafkaCall) -> None:
-    """Append every partition's batch; answer when all are as durable as `acks` demands."""
+    """Append the batch of every partition, and answer when all are as durable as `acks` requires."""
     request = call.request
     if call.meter is not None:
         call.meter.produced()
@@ -86,7 +86,7 @@ def _finish(call: KafkaCall, results: Sequence[Published]) -> None:
 
 
 def _finish_silently(call: KafkaCall, results: Sequence[Published]) -> None:
-    """With acks=0 there is no response for an error: close the connection instead, as Kafka does."""
+    """Close the connection on an error, as Kafka does, because acks=0 has no response."""
     failure = next((result.error for result in results if result.error is not None), None)
     if failure is None:
         return call.answer_nothing()
@@ -106,7 +106,7 @@ def encode(
     throttle_ms: int = 0,
     brokers: Mapping[NodeId, BrokerImage] | None = None,
 ) -> bytes:
-    """The response to a request's topics, one result per partition in its order; length and header included."""
+    """Encode the response with length and header. results: one for each partition, in the order of the request."""
     flexible = version >= _FLEXIBLE
     following = iter(results)
     parts = [b"\0" if flexible else b"", array_length(len(topics), flexible)]
@@ -121,7 +121,7 @@ def encode(
             parts.append(b"\0")
     parts.append(_THROTTLE.pack(throttle_ms))
     if version >= _LEADER_HINTS:
-        parts.append(response_tags([each.error for each in results], brokers or {}))
+        parts.append(response_tags([result.error for result in results], brokers or {}))
     elif flexible:
         parts.append(NO_TAGS)
     body = b"".join(parts)

@@ -3,7 +3,7 @@
 v4 isolation level · v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v11 rack · v12 flexible, current
 leader (KIP-951) · v13 topic ids (KIP-516) · v15 replica state · v16 leader endpoints · v18 high watermark in requests.
 
-The response is packed by hand around file slices, which the socket layer sends as they lie on the disk.
+The response is packed by hand around file slices, which the socket layer sends unchanged from disk.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def handle(call: KafkaCall) -> None:
-    """Read every partition; answer when there are enough bytes, or when the client's wait is over."""
+    """Read every partition, and answer when there are enough bytes or the client's maximum wait has passed."""
     request = call.request
     epoch = getattr(request, "session_epoch", LAST_EPOCH)
     positions = _positions(call)
@@ -61,7 +61,7 @@ def handle(call: KafkaCall) -> None:
         call.broker.fetch_sessions.close(getattr(request, "session_id", NO_SESSION))
         return _fetch(call, positions, partial(_answer_all, call, positions))
     try:
-        session = _go_on(call, positions)
+        session = _continue_session(call, positions)
     except RequestError as error:
         return call.answer_parts(encode(call, [], [], error))
     if session is None:
@@ -87,13 +87,13 @@ def _positions(call: KafkaCall) -> list[FetchPosition]:
 
 
 def _topic_key(call: KafkaCall, topic: Any) -> TopicKey:
-    """The name or the id of a topic, whichever this version of the request uses."""
+    """Return the topic's id, or its name in versions without topic ids."""
     key: TopicKey = topic.topic_id if call.api_version >= _TOPIC_IDS else topic.topic
     return key
 
 
 def _session_partitions(call: KafkaCall, positions: Sequence[FetchPosition]) -> Iterator[SessionPartition]:
-    """The request's partitions for a new session, which has not reported anything about them."""
+    """Yield the request's partitions as those of a new session, which has reported nothing about them."""
     following = iter(positions)
     for topic in call.request.topics:
         key = _topic_key(call, topic)
@@ -101,7 +101,7 @@ def _session_partitions(call: KafkaCall, positions: Sequence[FetchPosition]) -> 
             yield SessionPartition(key, next(following))
 
 
-def _go_on(call: KafkaCall, positions: Sequence[FetchPosition]) -> FetchSession | None:
+def _continue_session(call: KafkaCall, positions: Sequence[FetchPosition]) -> FetchSession | None:
     request = call.request
     forgotten: list[PartitionKey] = [
         (_topic_key(call, topic), number) for topic in request.forgotten_topics_data for number in topic.partitions
@@ -136,7 +136,7 @@ def _answer_all(call: KafkaCall, positions: Sequence[FetchPosition], results: Se
 
 
 def _may_fetch(call: KafkaCall, results: Sequence[Fetched]) -> bool:
-    """Whether quotas allow these records. If not, the response is empty, with a throttle time: nothing is lost."""
+    """Return whether quotas allow these records. If not, the response has no records but a throttle time."""
     return call.meter is None or call.meter.may_fetch(
         sum(result.records.length for result in results if result.records)
     )
@@ -151,7 +151,7 @@ def _open_session(call: KafkaCall, positions: Sequence[FetchPosition], results: 
 
 
 def _answer_changes(call: KafkaCall, session: FetchSession, results: Sequence[Fetched]) -> None:
-    """Answer with the changed partitions, or with an error if the session has moved on to another request."""
+    """Answer with the changed partitions, or with an error if the session has advanced to another request."""
     epoch = call.request.session_epoch
     if session.next_epoch != epoch_after(epoch):
         error = wrong_epoch(session, epoch)
@@ -172,7 +172,7 @@ def _answer_changes(call: KafkaCall, session: FetchSession, results: Sequence[Fe
 
 @dataclass(slots=True)
 class _ChangedTopic:
-    """A topic as `encode` takes it: its name or id, by version, and its partitions."""
+    """A topic for `encode`. topic and topic_id: both the id, or both the name in versions without topic ids."""
 
     topic: TopicKey
     topic_id: TopicKey
@@ -190,7 +190,7 @@ def encode(
     session_id: int = NO_SESSION,
     throttle_ms: int = 0,
 ) -> list[Part]:
-    """The response with some topics, one result per partition in their order: bytes and file slices."""
+    """Encode the response as bytes and file slices. results: one for each partition, in the order of `topics`."""
     version = call.api_version
     flexible = version >= _FLEXIBLE
     following = iter(results)
@@ -210,7 +210,7 @@ def encode(
         if flexible:
             out.add(b"\0")
     if version >= _ENDPOINTS:
-        out.add(response_tags([each.error for each in results], brokers or {}))
+        out.add(response_tags([result.error for result in results], brokers or {}))
     elif flexible:
         out.add(NO_TAGS)
     return out.finish(call.correlation_id)
@@ -237,7 +237,7 @@ def _add_partition(out: "_Parts", version: int, index: int, fetched: Fetched, is
 
 
 class _Parts:
-    """The parts with bytes between file slices joined, and the total size."""
+    """Collects the parts of a response, joins the bytes between file slices, and counts the total size."""
 
     def __init__(self, first: bytes) -> None:
         self._parts: list[Part] = []

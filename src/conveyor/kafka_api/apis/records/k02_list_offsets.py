@@ -1,4 +1,4 @@
-"""ListOffsets (key 2): the first offset, the log end offset, or the first offset at a time.
+"""ListOffsets (key 2): the first offset, the log end offset, or the first offset at or after a time.
 
 v1 one offset per partition · v2 isolation level · v4 leader epoch · v6 flexible · v7 newest timestamp (KIP-734) ·
 v8 earliest local · v9 latest tiered · v10 timeout · v11 earliest pending upload.
@@ -35,14 +35,14 @@ _FIRST_VERSIONS = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-"""The version from which on each negative timestamp has its meaning."""
+"""The first version that defines each negative timestamp."""
 
 _TIMEOUT = 10
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def handle(call: KafkaCall) -> None:
-    """Answer at once, unless acks=1 has acknowledged uncommitted records: offsets at the end wait for their commit."""
+    """Answer at once, unless an offset depends on records that acks=1 acknowledged before their commit: wait for it."""
     behind = _behind(call)
     if behind:
         call.broker.tasks.start(_answer_when_committed(call, behind))
@@ -51,8 +51,8 @@ def handle(call: KafkaCall) -> None:
 
 
 async def _answer_when_committed(call: KafkaCall, behind: Mapping[TopicPartition, Partition]) -> None:
-    asked_ms = call.request.timeout // _MILLISECOND if call.api_version >= _TIMEOUT else COMMIT_TIMEOUT_MS
-    outcomes = await asyncio.gather(*(_wait(call, each, asked_ms) for each in behind.values()))
+    timeout_ms = call.request.timeout // _MILLISECOND if call.api_version >= _TIMEOUT else COMMIT_TIMEOUT_MS
+    outcomes = await asyncio.gather(*(_wait(call, partition, timeout_ms) for partition in behind.values()))
     _answer(call, {place: error for place, error in zip(behind, outcomes, strict=True) if error is not None})
 
 
@@ -65,7 +65,7 @@ async def _wait(call: KafkaCall, partition: Partition, timeout_ms: int) -> Reque
 
 
 def _behind(call: KafkaCall) -> dict[TopicPartition, Partition]:
-    """The partitions whose requested offsets depend on records that are acknowledged but not committed yet."""
+    """Return the partitions whose requested offsets depend on acknowledged but uncommitted records."""
     find = call.broker.partitions.get
     found = {
         TopicPartition(topic.name, partition.partition_index): find(topic.name, partition.partition_index)
@@ -94,24 +94,26 @@ def _answer(call: KafkaCall, late: Mapping[TopicPartition, RequestError]) -> Non
 def _find(
     call: KafkaCall,
     topic: str,
-    asked: Any,
+    requested: Any,
     counts: Counter[TopicPartition],
     late: Mapping[TopicPartition, RequestError],
 ) -> dict[str, Any]:
-    place, error = TopicPartition(topic, asked.partition_index), None
+    place, error = TopicPartition(topic, requested.partition_index), None
     offset, timestamp_ms, epoch = NO_OFFSET, NO_TIMESTAMP, -1
     try:
         if counts[place] > 1:
             raise RequestError(ErrorKind.INVALID_REQUEST, "a partition is named twice in one request")
-        _check_timestamp(call, asked.timestamp)
-        found = find_offset(call.broker.partitions, *place, asked.timestamp, getattr(asked, "current_leader_epoch", -1))
+        _check_timestamp(call, requested.timestamp)
+        found = find_offset(
+            call.broker.partitions, *place, requested.timestamp, getattr(requested, "current_leader_epoch", -1)
+        )
         if place in late:
             raise late[place]
         offset, timestamp_ms, epoch = found
     except RequestError as failure:
         error = failure
     return {
-        "partition_index": asked.partition_index,
+        "partition_index": requested.partition_index,
         "error_code": result_errors.code(error),
         "timestamp": timestamp_ms,
         "offset": offset,
@@ -122,5 +124,5 @@ def _find(
 def _check_timestamp(call: KafkaCall, timestamp: int) -> None:
     if timestamp < 0 and call.api_version < _FIRST_VERSIONS.get(timestamp, call.api_version + 1):
         raise RequestError(
-            ErrorKind.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in version {call.api_version}"
+            ErrorKind.UNSUPPORTED_VERSION, f"version {call.api_version} does not support timestamp {timestamp}"
         )

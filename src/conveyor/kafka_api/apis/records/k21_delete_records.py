@@ -1,6 +1,7 @@
-"""DeleteRecords (key 21): delete everything below an offset; -1 is the high watermark (KIP-107). v2 flexible.
+"""DeleteRecords (key 21): delete all records before an offset; -1 is the high watermark (KIP-107). v2 flexible.
 
-An offset that acks=1 has acknowledged is valid at once: the response waits for its commit, within the timeout.
+The offset of a record that acks=1 acknowledged before its commit is valid: the request waits for the commit, within its
+timeout.
 """
 
 from datetime import timedelta
@@ -30,14 +31,16 @@ async def _delete_all(call: KafkaCall) -> None:
     call.answer({"topics": topics})
 
 
-async def _delete(call: KafkaCall, topic: str, asked: Any, deadline_ms: int) -> dict[str, Any]:
+async def _delete(call: KafkaCall, topic: str, requested: Any, deadline_ms: int) -> dict[str, Any]:
     low_watermark, error = _NO_OFFSET, None
     left_ms = deadline_ms - call.broker.clock.now_ms()
     try:
-        low_watermark = await call.broker.retention.delete_records(topic, asked.partition_index, asked.offset, left_ms)
+        low_watermark = await call.broker.retention.delete_records(
+            topic, requested.partition_index, requested.offset, left_ms
+        )
     except RequestError as failure:
         error = failure
     return {
-        "partition_index": asked.partition_index, "low_watermark": low_watermark,
+        "partition_index": requested.partition_index, "low_watermark": low_watermark,
         "error_code": result_errors.code(error),
     }  # fmt: skip

@@ -1,5 +1,5 @@
-"""InitProducerId (key 22): an id for an idempotent producer. v2 flexible · v3 a producer may ask again with its id and
-epoch (KIP-360) · v6 two-phase commit. Transactional ids are refused: transactions are not offered yet."""
+"""InitProducerId (key 22): an id for an idempotent producer. v2 flexible · v3 a producer may send its id and epoch
+(KIP-360) · v6 two-phase commit. Transactional ids are refused, because transactions are not supported."""
 
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
@@ -31,5 +31,5 @@ async def _allocate(call: KafkaCall) -> tuple[int, int]:
     known_id = getattr(request, "producer_id", _NO_ID)
     known_epoch = getattr(request, "producer_epoch", _NO_EPOCH)
     if (known_id == _NO_ID) != (known_epoch == _NO_EPOCH):
-        raise RequestError(ErrorKind.INVALID_REQUEST, "a producer id comes with its epoch, or neither is given")
+        raise RequestError(ErrorKind.INVALID_REQUEST, "give a producer id and its epoch, or neither")
     return await call.broker.producer_ids.allocate(), 0

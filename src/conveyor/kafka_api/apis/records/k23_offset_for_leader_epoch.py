@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (key 23): where a leader epoch ended (KIP-101, KIP-320). v2 current epoch · v4 flexible."""
+"""OffsetForLeaderEpoch (key 23): the end of a leader epoch (KIP-101, KIP-320). v2 current epoch · v4 flexible."""
 
 from typing import Any
 
@@ -17,14 +17,16 @@ def handle(call: KafkaCall) -> None:
     call.answer({"topics": topics})
 
 
-def _find(call: KafkaCall, topic: str, asked: Any) -> dict[str, Any]:
+def _find(call: KafkaCall, topic: str, requested: Any) -> dict[str, Any]:
     epoch, end_offset, error = NO_EPOCH, NO_OFFSET, None
-    current = getattr(asked, "current_leader_epoch", NO_EPOCH)
+    current = getattr(requested, "current_leader_epoch", NO_EPOCH)
     try:
-        epoch, end_offset = find_epoch_end(call.broker.partitions, topic, asked.partition, asked.leader_epoch, current)
+        epoch, end_offset = find_epoch_end(
+            call.broker.partitions, topic, requested.partition, requested.leader_epoch, current
+        )
     except RequestError as failure:
         error = failure
     return {
-        "partition": asked.partition, "error_code": result_errors.code(error), "leader_epoch": epoch,
+        "partition": requested.partition, "error_code": result_errors.code(error), "leader_epoch": epoch,
         "end_offset": end_offset,
     }  # fmt: skip

@@ -27,11 +27,11 @@ def _partition(call: KafkaCall, topic: str, number: int) -> dict[str, Any]:
     return {"partition_index": number, **result_errors.fields(error), "active_producers": producers}
 
 
-def _producer(each: ActiveProducer) -> dict[str, Any]:
+def _producer(producer: ActiveProducer) -> dict[str, Any]:
     return {
-        "producer_id": each.producer_id,
-        "producer_epoch": each.producer_epoch,
-        "last_sequence": each.last_sequence,
-        "last_timestamp": each.last_append_timestamp_ms,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "last_sequence": producer.last_sequence,
+        "last_timestamp": producer.last_append_timestamp_ms,
         "coordinator_epoch": _NO_COORDINATOR,
     }

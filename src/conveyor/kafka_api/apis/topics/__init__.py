@@ -1,1 +1,1 @@
-"""APIs for topics: metadata, creation, growth, deletion, description."""
+"""APIs for topics: metadata, creation, additional partitions, deletion, description."""

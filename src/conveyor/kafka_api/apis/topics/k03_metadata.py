@@ -1,6 +1,6 @@
 """Metadata (key 3): brokers, topics and partition leaders; may create a missing topic.
 
-v1 controller, null for all topics · v4 asks whether to create topics · v5 offline replicas · v7 leader epoch ·
+v1 controller, null for all topics · v4 whether to create topics · v5 offline replicas · v7 leader epoch ·
 v8 authorised operations · v9 flexible · v10 topic ids · v12 topics by id · v13 a top-level error.
 """
 
@@ -18,22 +18,22 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 NOT_ASKED = -(1 << 31)
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 TOPIC_OPERATIONS = 0b1101_1111_1000
-"""The allowed operations, one bit for each of Kafka's (KIP-430); all are, as there is no authorisation."""
+"""All operations, one bit for each (KIP-430): there is no authorisation, so every client may do them."""
 
 _LEADER_NOT_AVAILABLE = 5
 _NO_LEADER = -1
 _NULL_MEANS_ALL = 1
 _TOPIC_IDS = 12
-"""Versions 10 and 11 have topic ids and null names, but do not take ids in requests."""
+"""Versions 10 and 11 have topic ids and null names too, but do not accept ids in requests."""
 
 
 def handle(call: KafkaCall) -> None:
-    """Answer at once unless a topic has to be created."""
+    """Answer at once unless a topic must be created."""
     topics = call.request.topics
     if topics is None or (not topics and call.api_version < _NULL_MEANS_ALL):
         return _answer(call, [_described(call.broker, topic) for topic in call.broker.metadata.image.topics.values()])
     if call.api_version < _TOPIC_IDS and any(_goes_by_id(topic) for topic in topics):
-        by_id = RequestError(ErrorKind.INVALID_REQUEST, "topics can be asked for by id from version 12 on")
+        by_id = RequestError(ErrorKind.INVALID_REQUEST, "topic ids can be used from version 12 on")
         return _answer(call, [_failed(by_id, topic.name or "") for topic in topics])
     if _may_create(call) and any(_is_new(call.broker, topic) for topic in topics):
         call.broker.tasks.start(_create_and_answer(call))
@@ -45,39 +45,39 @@ async def _create_and_answer(call: KafkaCall) -> None:
     _answer(call, [await _ensure(call.broker, topic) for topic in call.request.topics])
 
 
-async def _ensure(broker: BrokerNode, asked: Any) -> dict[str, Any]:
-    if not _is_new(broker, asked):
-        return _look_up(broker, asked)
+async def _ensure(broker: BrokerNode, requested: Any) -> dict[str, Any]:
+    if not _is_new(broker, requested):
+        return _look_up(broker, requested)
     try:
-        return _described(broker, await broker.topics.ensure(TopicRequest(name=asked.name)))
+        return _described(broker, await broker.topics.ensure(TopicRequest(name=requested.name)))
     except RequestError as error:
-        return _failed(error, asked.name)
+        return _failed(error, requested.name)
 
 
-def _goes_by_id(asked: Any) -> bool:
-    return asked.name is None or getattr(asked, "topic_id", None) is not None
+def _goes_by_id(requested: Any) -> bool:
+    return requested.name is None or getattr(requested, "topic_id", None) is not None
 
 
 def _may_create(call: KafkaCall) -> bool:
     return call.broker.settings.broker.auto_create_topics and getattr(call.request, "allow_auto_topic_creation", True)
 
 
-def _is_new(broker: BrokerNode, asked: Any) -> bool:
-    return asked.name is not None and asked.name not in broker.metadata.image.topics
+def _is_new(broker: BrokerNode, requested: Any) -> bool:
+    return requested.name is not None and requested.name not in broker.metadata.image.topics
 
 
-def _look_up(broker: BrokerNode, asked: Any) -> dict[str, Any]:
+def _look_up(broker: BrokerNode, requested: Any) -> dict[str, Any]:
     image = broker.metadata.image
-    if asked.name is None:
-        name = image.names_by_id.get(asked.topic_id)
+    if requested.name is None:
+        name = image.names_by_id.get(requested.topic_id)
         if name is None:
-            missing = RequestError(ErrorKind.UNKNOWN_TOPIC_ID, f"no topic has the id {asked.topic_id}")
-            return _failed(missing, None) | {"topic_id": asked.topic_id}
+            missing = RequestError(ErrorKind.UNKNOWN_TOPIC_ID, f"no topic has the id {requested.topic_id}")
+            return _failed(missing, None) | {"topic_id": requested.topic_id}
         return _described(broker, image.topics[name])
-    topic = image.topics.get(asked.name)
+    topic = image.topics.get(requested.name)
     if topic is not None:
         return _described(broker, topic)
-    return _failed(missing_topic(asked.name), asked.name)
+    return _failed(missing_topic(requested.name), requested.name)
 
 
 def _failed(error: RequestError, name: str | None) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _described(broker: BrokerNode, topic: TopicImage) -> dict[str, Any]:
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
-        "partitions": [_partition(broker, topic.name, *each) for each in enumerate(topic.partitions)],
+        "partitions": [_partition(broker, topic.name, number, image) for number, image in enumerate(topic.partitions)],
     }
 
 
@@ -115,19 +115,19 @@ def _answer(call: KafkaCall, topics: Iterable[dict[str, Any]]) -> None:
     ]
     if getattr(call.request, "include_topic_authorized_operations", False):
         topics = [topic | {"topic_authorized_operations": _operations(topic)} for topic in topics]
-    asked_cluster = getattr(call.request, "include_cluster_authorized_operations", False)
+    wants_cluster = getattr(call.request, "include_cluster_authorized_operations", False)
     call.answer(
         {
             "brokers": brokers,
             "cluster_id": image.cluster_id,
             "controller_id": image.controller_id,
             "topics": topics,
-            "cluster_authorized_operations": CLUSTER_OPERATIONS if asked_cluster else NOT_ASKED,
+            "cluster_authorized_operations": CLUSTER_OPERATIONS if wants_cluster else NOT_ASKED,
             "error_code": result_errors.NONE,
         }
     )
 
 
 def _operations(topic: dict[str, Any]) -> int:
-    """Also of a topic that is not there, unless only an id was given, as in Kafka."""
+    """Return the operations, also for a missing topic unless the request gave only its id, as in Kafka."""
     return NOT_ASKED if topic["name"] is None else TOPIC_OPERATIONS

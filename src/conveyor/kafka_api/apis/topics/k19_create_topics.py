@@ -1,4 +1,4 @@
-"""CreateTopics (key 19). v2 to v4 as v1 · v4 -1 for the broker's defaults · v5 flexible, answers with the settings
+"""CreateTopics (key 19). v2 to v4 as v1 · v4 -1 for the broker's defaults · v5 flexible, settings in the response
 (KIP-525) · v6 quota errors (KIP-599) · v7 topic ids."""
 
 from collections import Counter
@@ -23,41 +23,41 @@ def handle(call: KafkaCall) -> None:
 async def _create_all(call: KafkaCall) -> None:
     names = Counter(topic.name for topic in call.request.topics)
     results = []
-    for asked in call.request.topics:
-        if names[asked.name] == 1:
-            results.append(await _create(call, asked))
-        elif asked.name not in {result["name"] for result in results}:
-            twice = RequestError(ErrorKind.INVALID_REQUEST, f"topic '{asked.name}' is named twice")
-            results.append(_failed(asked.name, twice))
+    for requested in call.request.topics:
+        if names[requested.name] == 1:
+            results.append(await _create(call, requested))
+        elif requested.name not in {result["name"] for result in results}:
+            twice = RequestError(ErrorKind.INVALID_REQUEST, f"topic '{requested.name}' is named twice")
+            results.append(_failed(requested.name, twice))
     call.answer({"topics": results})
 
 
-async def _create(call: KafkaCall, asked: Any) -> dict[str, Any]:
+async def _create(call: KafkaCall, requested: Any) -> dict[str, Any]:
     topics = call.broker.topics
     try:
-        request = _request(asked)
+        request = _request(requested)
         topic = topics.check(request)
         if not call.request.validate_only:
-            call.mutate(len(topic.partitions), strict_from=_QUOTA_ERRORS)
+            call.charge_mutations(len(topic.partitions), strict_from=_QUOTA_ERRORS)
             topic = await topics.create(request)
     except RequestError as error:
-        return _failed(asked.name, error)
+        return _failed(requested.name, error)
     return _created(call.broker, topic)
 
 
-def _request(asked: Any) -> TopicRequest:
-    assignment = {assignment.partition_index: assignment.broker_ids for assignment in asked.assignments}
-    if len(assignment) != len(asked.assignments):
+def _request(requested: Any) -> TopicRequest:
+    assignment = {assignment.partition_index: assignment.broker_ids for assignment in requested.assignments}
+    if len(assignment) != len(requested.assignments):
         raise RequestError(ErrorKind.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
-    missing = [config.name for config in asked.configs if config.value is None]
+    missing = [config.name for config in requested.configs if config.value is None]
     if missing:
         raise RequestError(ErrorKind.INVALID_CONFIG, f"topic setting '{missing[0]}' has no value")
     return TopicRequest(
-        name=asked.name,
-        partitions=asked.num_partitions,
-        replication_factor=asked.replication_factor,
+        name=requested.name,
+        partitions=requested.num_partitions,
+        replication_factor=requested.replication_factor,
         assignment=assignment,
-        config={config.name: config.value for config in asked.configs},
+        config={config.name: config.value for config in requested.configs},
     )
 
 

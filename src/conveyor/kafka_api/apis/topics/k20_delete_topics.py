@@ -17,11 +17,13 @@ def handle(call: KafkaCall) -> None:
 
 async def _delete_all(call: KafkaCall) -> None:
     if call.api_version >= _BY_ID:
-        asked = [(topic.name, topic.topic_id) for topic in call.request.topics]
+        requested = [(topic.name, topic.topic_id) for topic in call.request.topics]
     else:
-        asked = [(name, None) for name in call.request.topic_names]
-    counts = Counter(asked)
-    call.answer({"responses": [await _delete(call, *asked_topic, counts[asked_topic]) for asked_topic in counts]})
+        requested = [(name, None) for name in call.request.topic_names]
+    counts = Counter(requested)
+    call.answer(
+        {"responses": [await _delete(call, *requested_topic, counts[requested_topic]) for requested_topic in counts]}
+    )
 
 
 async def _delete(call: KafkaCall, name: str | None, topic_id: Any, times_named: int) -> dict[str, Any]:
@@ -29,17 +31,17 @@ async def _delete(call: KafkaCall, name: str | None, topic_id: Any, times_named:
     error = None
     try:
         if (name is None) == (topic_id is None):
-            raise RequestError(ErrorKind.INVALID_REQUEST, "give a topic's name, or its id, and not both")
+            raise RequestError(ErrorKind.INVALID_REQUEST, "give either the topic's name or its id")
         if times_named > 1:
             raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{name or topic_id}' is named twice")
         if name is None:
             name = call.broker.metadata.image.names_by_id.get(topic_id)
         else:
-            known = call.broker.metadata.image.topics.get(name)
-            topic_id = None if known is None else known.topic_id
+            topic = call.broker.metadata.image.topics.get(name)
+            topic_id = None if topic is None else topic.topic_id
         if name is None:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
-        call.mutate(len(topics.existing(name).partitions), strict_from=_QUOTA_ERRORS)
+        call.charge_mutations(len(topics.existing(name).partitions), strict_from=_QUOTA_ERRORS)
         await topics.delete(name)
     except RequestError as failure:
         error = failure

@@ -16,21 +16,25 @@ def handle(call: KafkaCall) -> None:
 
 async def _add_all(call: KafkaCall) -> None:
     names = Counter(topic.name for topic in call.request.topics)
-    asked = {topic.name: topic for topic in call.request.topics}
-    call.answer({"results": [await _add(call, each, names[name]) for name, each in asked.items()]})
+    requested = {topic.name: topic for topic in call.request.topics}
+    call.answer({"results": [await _add(call, topic, names[name]) for name, topic in requested.items()]})
 
 
-async def _add(call: KafkaCall, asked: Any, times_named: int) -> dict[str, Any]:
+async def _add(call: KafkaCall, requested: Any, times_named: int) -> dict[str, Any]:
     error = None
     try:
         if times_named > 1:
-            raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{asked.name}' is named twice")
-        assignment = None if asked.assignments is None else [assignment.broker_ids for assignment in asked.assignments]
+            raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{requested.name}' is named twice")
+        assignment = (
+            None if requested.assignments is None else [assignment.broker_ids for assignment in requested.assignments]
+        )
         topics = call.broker.topics
-        await topics.add_partitions(asked.name, asked.count, assignment, check_only=True)
+        await topics.add_partitions(requested.name, requested.count, assignment, check_only=True)
         if not call.request.validate_only:
-            call.mutate(asked.count - len(topics.existing(asked.name).partitions), strict_from=_QUOTA_ERRORS)
-            await topics.add_partitions(asked.name, asked.count, assignment)
+            call.charge_mutations(
+                requested.count - len(topics.existing(requested.name).partitions), strict_from=_QUOTA_ERRORS
+            )
+            await topics.add_partitions(requested.name, requested.count, assignment)
     except RequestError as failure:
         error = failure
-    return {"name": asked.name, **result_errors.fields(error)}
+    return {"name": requested.name, **result_errors.fields(error)}

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions (key 75): topics and their partitions in pages (KIP-966). No topic named asks for all."""
+"""DescribeTopicPartitions (key 75): topics and their partitions in pages (KIP-966). An empty list requests all."""
 
 from typing import Any
 

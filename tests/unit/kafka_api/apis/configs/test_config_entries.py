@@ -1,4 +1,4 @@
-"""Settings of brokers, topics and groups, as DescribeConfigs tells them: under Kafka's names, with their synonyms."""
+"""DescribeConfigs: settings of brokers, topics and groups under Kafka's names, with their synonyms."""
 
 from typing import Any
 
@@ -28,11 +28,11 @@ async def answered(client: MemoryClient, kind: int, name: str) -> Any:
 async def described(client: MemoryClient, kind: int, name: str) -> dict[str, Any]:
     result = await answered(client, kind, name)
     assert int(result.error_code) == 0
-    return {each.name: each for each in result.configs}
+    return {entry.name: entry for entry in result.configs}
 
 
 def synonyms(entry: Any) -> list[tuple[str, str, int]]:
-    return [(each.name, each.value, int(each.source)) for each in entry.synonyms]
+    return [(synonym.name, synonym.value, int(synonym.source)) for synonym in entry.synonyms]
 
 
 @pytest.mark.parametrize(
@@ -70,20 +70,20 @@ async def test_a_topics_synonyms_lead_to_the_brokers_default() -> None:
 
 async def test_every_synonym_of_a_topics_setting_is_a_setting_of_the_broker(client: MemoryClient) -> None:
     layers = client.broker.dynamic_settings.layers
-    of_broker = {each.name for each in broker_configs(layers)}
+    of_broker = {entry.name for entry in broker_configs(layers)}
     of_topic = topic_configs(client.broker.topics.existing("t"), layers)
-    assert {name for each in of_topic for name, _, _ in each.synonyms} <= of_broker
+    assert {name for entry in of_topic for name, _, _ in entry.synonyms} <= of_broker
     assert len(of_topic) == len(topic_setting_fields())
 
 
 def test_no_two_settings_of_a_broker_have_one_name() -> None:
-    names = [each.name for each in broker_configs(as_given(Settings()))]
+    names = [entry.name for entry in broker_configs(as_given(Settings()))]
     assert len(set(names)) == len(names)
 
 
 async def test_a_group_has_the_brokers_settings(client: MemoryClient) -> None:
-    told = await described(client, GROUP, "any")
-    assert {name: synonyms(each) for name, each in told.items()} == {
+    entries = await described(client, GROUP, "any")
+    assert {name: synonyms(entry) for name, entry in entries.items()} == {
         "consumer.heartbeat.interval.ms": [("group.consumer.heartbeat.interval.ms", "5000", DEFAULT)],
         "consumer.session.timeout.ms": [("group.consumer.session.timeout.ms", "45000", DEFAULT)],
         "offsets.retention.ms": [("groups.offsets_retention_ms", "604800000", DEFAULT)],
@@ -97,7 +97,7 @@ async def altered(client: MemoryClient, operation: int, name: str, value: str | 
     return int(result.error_code)
 
 
-async def test_deleting_a_setting_that_there_is_not_does_nothing(client: MemoryClient) -> None:
+async def test_deleting_an_unknown_setting_does_nothing(client: MemoryClient) -> None:
     assert await altered(client, DELETE, "nothere", None) == 0
     assert client.broker.topics.existing("t").config == {}
     assert await altered(client, DELETE, "nothere", None, topic="missing") == 3
@@ -110,7 +110,7 @@ async def test_an_internal_topic_is_made_as_the_broker_needs_it(client: MemoryCl
     asked["name"] = "__consumer_offsets"
     [made] = (await client.ask(CREATE, 7, topics=[asked], timeout=1000, validate_only=False)).topics
     assert (int(made.error_code), made.num_partitions) == (0, 8)
-    assert {each.name: each.value for each in made.configs}["cleanup.policy"] == "compact"
+    assert {config.name: config.value for config in made.configs}["cleanup.policy"] == "compact"
     assert (await described(client, TOPIC, "__consumer_offsets"))["cleanup.policy"].value == "compact"
 
 
