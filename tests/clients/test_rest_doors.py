@@ -31,7 +31,7 @@ def test_path_that_leads_nowhere_is_told(rest: Rest, path: str) -> None:
 def test_method_that_a_path_does_not_take_is_told_those_that_it_takes(rest: Rest) -> None:
     answer = rest.ask("PUT", "/topics/a", {})
     assert answer.headers["Allow"] == "DELETE, GET, HEAD, PATCH"
-    detail = "/topics/a does not take PUT: use DELETE, GET, HEAD, PATCH"
+    detail = "/topics/a does not support PUT: use DELETE, GET, HEAD, PATCH"
     assert answer.problem == (405, "method_not_allowed", detail)
 
 
@@ -44,7 +44,7 @@ def test_parameter_that_nobody_knows_is_told_those_that_are_known(rest: Rest) ->
     assert rest.get("/topics", page=2).problem == (
         400,
         "invalid_request",
-        "unknown query parameter 'page': known are internal",
+        "unknown query parameter 'page': use one of internal",
     )
     assert rest.get("/dlq", page=2).problem[2] == "unknown query parameter 'page': this request takes none"
 
@@ -100,10 +100,10 @@ def test_body_of_a_request_that_needs_none_is_looked_at(rest: Rest, topic: str) 
     assert rest.post(f"/subscriptions/{topic}/purge", {}).json == {"purged": 1}
 
 
-def test_value_that_does_not_fit_is_told_what_would(rest: Rest, topic: str) -> None:
+def test_error_names_the_valid_alternatives(rest: Rest, topic: str) -> None:
     rest.create(topic)
     answer = rest.post(f"/topics/{topic}/subscriptions", {"name": topic, "ordering": "fifo"})
-    assert answer.problem[2].endswith("Invalid enum value 'fifo': known are key, none - at `$.ordering`")
+    assert answer.problem[2].endswith("Invalid enum value 'fifo': use one of key, none - at `$.ordering`")
     answer = rest.post("/topics", {"name": "a b"})
     assert answer.problem[2].endswith("Expected `str` of letters, digits, '.', '_' and '-' - at `$.name`")
 

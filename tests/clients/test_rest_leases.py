@@ -64,7 +64,7 @@ def test_lease_takes_as_many_as_are_asked_for(rest: Rest, topic: str, name: str)
         ({"wait": "21s"}, "21s is too long: at most 20s"),
         ({"visibility": "13h"}, "13h is too long: at most 12h"),
         ({"visibility": "-1s"}, "'-1s' is not a duration"),
-        ({"limit": 1}, "unknown query parameter 'limit': known are max_messages, visibility, wait"),
+        ({"limit": 1}, "unknown query parameter 'limit': use one of max_messages, visibility, wait"),
     ],
 )
 def test_lease_that_makes_no_sense_is_refused(rest: Rest, name: str, query: dict[str, object], reason: str) -> None:
@@ -137,8 +137,8 @@ def test_lease_that_cannot_be_settled_has_its_own_problem(rest: Rest, topic: str
 @pytest.mark.parametrize(
     ("verb", "body", "reason"),
     [
-        ("ack", {}, "name the messages by one of ack_id, message_id, ack_ids, message_ids"),
-        ("ack", {"ack_id": "a", "message_id": "0-0"}, "name the messages by one of"),
+        ("ack", {}, "name the messages by exactly one of ack_id, message_id, ack_ids, message_ids"),
+        ("ack", {"ack_id": "a", "message_id": "0-0"}, "name the messages by exactly one of"),
         ("ack", {"ack_ids": []}, "Expected `array` of length >= 1 - at `$.ack_ids`"),
         ("ack", {"ack_ids": "a"}, "Expected `array`, got `str` - at `$.ack_ids`"),
         ("ack", {"ack_ids": [5]}, "Expected `str`, got `int` - at `$.ack_ids[0]`"),

@@ -106,7 +106,7 @@ def test_batch_is_answered_message_by_message(rest: Rest, topic: str) -> None:
         ({"deliver_at": "tomorrow"}, "'tomorrow' is not a time: write a time as in 2026-01-31T12:00:00Z"),
         ({"header": "colour"}, "query parameter 'header': "),
         ({"tag": ""}, "query parameter 'tag': Expected `str` of length >= 1"),
-        ({"colour": "red"}, "unknown query parameter 'colour': known are dedup_id"),
+        ({"colour": "red"}, "unknown query parameter 'colour': use one of dedup_id"),
     ],
 )
 def test_message_that_asks_for_nonsense_is_refused(
@@ -122,9 +122,9 @@ def test_message_that_asks_for_nonsense_is_refused(
 @pytest.mark.parametrize(
     ("headers", "reason"),
     [
-        ({"Conveyor-Dely": "5s"}, "unknown request header 'Conveyor-Dely': known are Conveyor-Key, Conveyor-Delay"),
+        ({"Conveyor-Dely": "5s"}, "unknown request header 'Conveyor-Dely': use one of Conveyor-Key, Conveyor-Delay"),
         ({"Conveyor-Delay": "5"}, "in the Conveyor- request headers: '5' is not a duration"),
-        ({"Conveyor-Header": "colour"}, "'colour' is no header: write name:value"),
+        ({"Conveyor-Header": "colour"}, "'colour' is not a header: write name:value"),
         ({"Conveyor-Tag": "a", "conveyor-tag": "b"}, "request header 'conveyor-tag' is given more than once"),
     ],
 )
@@ -147,7 +147,7 @@ def test_request_header_that_makes_no_sense_is_refused(
         ({"messages": [{"payload": "", "delay": 5}]}, "5 is not a duration"),
         ({"messages": [{"payload": "", "delay": "-5s"}]}, "at `$.messages[0].delay`"),
         ({"messages": [{"payload": "", "payload_encoding": "hex"}]}, "Invalid enum value 'hex'"),
-        ({"messages": [{"payload": "", "tags": "x"}]}, "unknown field `tags`: known are key, delay, "),
+        ({"messages": [{"payload": "", "tags": "x"}]}, "unknown field `tags`: use one of key, delay, "),
         ({"messages": "x"}, "Expected `array`, got `str`"),
     ],
 )

@@ -85,7 +85,7 @@ def test_subscription_is_found_by_its_topic_and_by_its_name(rest: Rest, topic: s
     assert elsewhere.problem == (
         404,
         "unknown_subscription",
-        f"topic '{other}' has no subscription '{name}': that name is taken on '{topic}'",
+        f"topic '{other}' has no subscription '{name}': it belongs to topic '{topic}'",
     )
 
 
@@ -148,14 +148,14 @@ def test_subscription_is_deleted(rest: Rest, topic: str) -> None:
         ({"start": -1}, "invalid_request", "-1 is not a start"),
         ({"filter": "tag =="}, "invalid_filter", "tag =="),
         ({"filter": 5}, "invalid_request", "at `$.filter`"),
-        ({"delivery": "twice"}, "invalid_request", "'twice': known are at_least_once, at_most_once, exactly_once"),
+        ({"delivery": "twice"}, "invalid_request", "'twice': use one of at_least_once, at_most_once, exactly_once"),
         ({"visibility_timeout_ms": -1}, "invalid_request", "Expected `int` >= 0 - at `$.visibility_timeout_ms`"),
         ({"visibility_timeout_ms": 43_200_001}, "invalid_request", "Expected `int` <= 43200000"),
         ({"visibility_timeout_ms": "30s"}, "invalid_request", "got `str` - at `$.visibility_timeout_ms`"),
         ({"max_deliveries": 1.5}, "invalid_request", "at `$.max_deliveries`"),
         ({"retry": {"base_ms": -1}}, "invalid_request", "at `$.retry.base_ms`"),
         ({"retry": {"base_ms": 5, "cap_ms": 4}}, "invalid_subscription", "retry.cap_ms (4) is below retry.base_ms (5)"),
-        ({"retry": {"base": 5}}, "invalid_request", "`base`: known are base_ms, factor, cap_ms - at `$.retry`"),
+        ({"retry": {"base": 5}}, "invalid_request", "`base`: use one of base_ms, factor, cap_ms - at `$.retry`"),
         ({"push": "http://here"}, "invalid_request", "at `$.push`"),
         ({"colour": "red"}, "invalid_request", "Object contains unknown field `colour`"),
         ({"ordering": "key", "fair_by": "shop"}, "invalid_subscription", "exclude each other"),
@@ -218,8 +218,8 @@ def test_subscription_goes_back_to_a_place(rest: Rest, topic: str) -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ({}, "give the new position by one of start, offsets"),
-        ({"start": "earliest", "offsets": {"0": 1}}, "give the new position by one of start, offsets"),
+        ({}, "give the new position as either start or offsets"),
+        ({"start": "earliest", "offsets": {"0": 1}}, "give the new position as either start or offsets"),
         ({"offsets": {}}, "at `$.offsets`"),
         ({"offsets": {"first": 1}}, "at `key` in `$.offsets`"),
         ({"offsets": {"0": -1}}, "Expected `int` >= 0"),

@@ -1,4 +1,4 @@
-"""The HTTP door. `engine` serves any endpoint, `requests` reads them, `rest` and `ops` are the endpoints.
+"""The HTTP door. `engine` serves all endpoints, `requests` parses requests, `rest` and `ops` hold the endpoints.
 
-`application` holds the table of endpoints. Not here: any rule of the broker (`broker`).
+`application` has the table of endpoints. Rules of the broker belong to `broker`.
 """

@@ -1,8 +1,8 @@
 """The HTTP application: the table of endpoints, and the steps that serve a request.
 
-There is no middleware: one function for each endpoint admits the client, reads the request, calls the endpoint and
-sends the response. A request that changes something runs to its end even if its client disconnects; one that only waits
-is cancelled.
+There is no middleware: one function for each endpoint authenticates the client, reads the request, calls the endpoint
+and sends the response. If the client disconnects, a request that changes something still runs to completion; one that
+only reads or waits is cancelled.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ from aiohttp import HttpVersion11, web
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.http_api.engine import browsers, description
-from conveyor.http_api.engine.calls import Calls
 from conveyor.http_api.engine.endpoint import Door, Endpoint, HttpCall, Raw
 from conveyor.http_api.engine.long_polls import LongPolls
 from conveyor.http_api.engine.problems import make_problem, problem_of, problem_response
+from conveyor.http_api.engine.requests_in_progress import RequestsInProgress
 from conveyor.http_api.engine.response_budget import ResponseBudget
 from conveyor.http_api.ops import health
 from conveyor.http_api.requests.content_encoding import ENCODINGS
@@ -56,19 +56,19 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 _JSON = {"Content-Type": "application/json"}
-_TOLD_WITH = {ErrorKind.UNSUPPORTED_COMPRESSION: {"Accept-Encoding": ", ".join(ENCODINGS)}}
+_REFUSAL_HEADERS = {ErrorKind.UNSUPPORTED_COMPRESSION: {"Accept-Encoding": ", ".join(ENCODINGS)}}
 _encode = msgspec.json.Encoder().encode
 
 
 def make_application(broker: BrokerNode, network_probe: Any, tokens: Tokens | None = None) -> web.Application:
-    """An application over one broker."""
+    """Make an application for one broker."""
     return _make(ENDPOINTS, _no_endpoint, broker, network_probe, tokens or Tokens())
 
 
 def make_operations_application(
     broker: BrokerNode, network_probe: Any, max_connections: int, tokens: Tokens
 ) -> web.Application:
-    """The application for connections beyond the limit: operators' endpoints only; all other requests are refused."""
+    """Make the application for connections beyond the limit. It serves only the operators' endpoints."""
 
     async def refuse(request: web.Request) -> web.Response:
         if broker.is_stopping:
@@ -92,20 +92,22 @@ def _make(
     endpoints: Iterable[Endpoint], otherwise: Handler, broker: BrokerNode, network_probe: Any, tokens: Tokens
 ) -> web.Application:
     application = web.Application()
-    long_polls, response_budget, calls = LongPolls(), ResponseBudget(), Calls()
-    application.on_shutdown.extend((long_polls.stop, calls.finish))
+    long_polls, response_budget, in_progress = LongPolls(), ResponseBudget(), RequestsInProgress()
+    application.on_shutdown.extend((long_polls.stop, in_progress.finish))
     door = Door(broker, network_probe, long_polls, ENDPOINTS)
     for endpoint in endpoints:
-        handler = _bind(endpoint, door, tokens, response_budget, calls)
-        application.router.add_route(endpoint.method, endpoint.path, handler, expect_handler=_expected)
+        handler = _bind(endpoint, door, tokens, response_budget, in_progress)
+        application.router.add_route(endpoint.method, endpoint.path, handler, expect_handler=_answer_expect)
         if endpoint.method == "GET" and endpoint.takes_head:
-            application.router.add_route("HEAD", endpoint.path, handler, expect_handler=_expected)
-    application.router.add_route("*", "/{path:.*}", otherwise, expect_handler=_expected)
+            application.router.add_route("HEAD", endpoint.path, handler, expect_handler=_answer_expect)
+    application.router.add_route("*", "/{path:.*}", otherwise, expect_handler=_answer_expect)
     return application
 
 
-def _bind(endpoint: Endpoint, door: Door, tokens: Tokens, response_budget: ResponseBudget, calls: Calls) -> Handler:
-    """The function that serves the requests of one endpoint."""
+def _bind(
+    endpoint: Endpoint, door: Door, tokens: Tokens, response_budget: ResponseBudget, in_progress: RequestsInProgress
+) -> Handler:
+    """Return the function that serves the requests of one endpoint."""
     signature = endpoint.signature
     read_query = query_reader(signature.query)
     parse = None if signature.body is None else body_parser(signature.body)
@@ -124,29 +126,29 @@ def _bind(endpoint: Endpoint, door: Door, tokens: Tokens, response_budget: Respo
             door, request.match_info, request.headers, read_query(request.query), body
         )
         answer = function(arguments)
-        return await (carry_out(answer) if endpoint.is_carried_out else answer)
+        return await (run_to_completion(answer) if endpoint.runs_to_completion else answer)
 
     async def serve(request: web.Request) -> web.Response:
-        if not endpoint.is_open and not tokens.admit(request.headers):
+        if not endpoint.is_public and not tokens.admit(request.headers):
             return _unauthorized()
-        if not tokens and (refusal := browsers.refusal(request.headers, is_open=endpoint.is_open)) is not None:
+        if not tokens and (refusal := browsers.refusal(request.headers, is_public=endpoint.is_public)) is not None:
             return problem_response(make_problem("foreign_origin", 403, refusal))
         if response_budget.is_full and endpoint not in health.ENDPOINTS:
             return _busy()
         try:
-            with calls.one():
+            with in_progress.track():
                 answer = await call(request)
         except RequestError as error:
             return _refusal(error)
-        except Exception as error:  # noqa: BLE001 - a bug: the client gets a 500, and the broker stops rather than guess
+        except Exception as error:  # noqa: BLE001 - a bug: the client gets a 500, and the broker stops
             return _bug(error)
         return await response_budget.send(request, _response(endpoint.status, answer))
 
     return serve
 
 
-async def carry_out(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run the work to its end even if the caller is cancelled, and report a bug in it even then."""
+async def run_to_completion(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run the work to completion, and report its bugs, even if the caller is cancelled."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -156,7 +158,7 @@ async def carry_out(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def _refusal(error: RequestError) -> web.Response:
-    response = problem_response(problem_of(error), _TOLD_WITH.get(error.kind))
+    response = problem_response(problem_of(error), _REFUSAL_HEADERS.get(error.kind))
     if error.kind is ErrorKind.REQUEST_TOO_SLOW:
         response.force_close()
     return response
@@ -182,7 +184,7 @@ def _unauthorized() -> web.Response:
 
 
 def _busy() -> web.Response:
-    detail = "responses that clients have not read yet use all the memory for responses: retry"
+    detail = "unread responses use all the memory for responses: retry later"
     return problem_response(make_problem("busy", 503, detail, retriable=True))
 
 
@@ -191,7 +193,7 @@ def _bug(error: Exception) -> web.Response:
     return problem_response(make_problem("internal_error", 500, "a bug: see the traceback in the broker's log"))
 
 
-async def _expected(request: web.Request) -> web.Response | None:
+async def _answer_expect(request: web.Request) -> web.Response | None:
     """Answer `Expect` before the body arrives: 100 to ask for it, or 417 (RFC 9110, 10.1.1)."""
     expected = request.headers["Expect"]
     if expected.lower() != "100-continue":
@@ -199,12 +201,12 @@ async def _expected(request: web.Request) -> web.Response | None:
         return problem_response(make_problem("expectation_failed", 417, detail))
     if request.version == HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # The response has not begun.
+        request.writer.output_size = 0  # So that aiohttp does not take the response as begun.
     return None
 
 
 async def _no_endpoint(request: web.Request) -> web.Response:
-    """404, or 405 if the path takes other methods."""
+    """Answer 404, or 405 if the path supports other methods."""
     allowed: set[str] = set()
     for resource in request.app.router.resources():
         methods = (await resource.resolve(request))[1]
@@ -213,5 +215,5 @@ async def _no_endpoint(request: web.Request) -> web.Response:
         detail = f"no endpoint has the path {request.path}: GET /docs lists the endpoints"
         return problem_response(make_problem("not_found", 404, detail))
     methods_taken = ", ".join(sorted(allowed))
-    detail = f"{request.path} does not take {request.method}: use {methods_taken}"
+    detail = f"{request.path} does not support {request.method}: use {methods_taken}"
     return problem_response(make_problem("method_not_allowed", 405, detail), {"Allow": methods_taken})

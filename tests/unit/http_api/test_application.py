@@ -1,16 +1,16 @@
-"""What holds for every request: it is carried out or given up."""
+"""Every request either runs to completion or is cancelled."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from conveyor.http_api.application import ENDPOINTS, carry_out
+from conveyor.http_api.application import ENDPOINTS, run_to_completion
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 
 class Work:
-    """Ends when it is told to, well or with an error."""
+    """Ends on request, with a result or with an error."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.begun, self.may_end = asyncio.Event(), asyncio.Event()
@@ -26,9 +26,9 @@ class Work:
         return 7
 
 
-async def test_work_is_carried_out_though_its_client_has_gone() -> None:
+async def test_work_runs_to_completion_after_a_disconnect() -> None:
     work = Work()
-    request = asyncio.ensure_future(carry_out(work()))
+    request = asyncio.ensure_future(run_to_completion(work()))
     await work.begun.wait()
     request.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -38,20 +38,20 @@ async def test_work_is_carried_out_though_its_client_has_gone() -> None:
     assert work.ended
 
 
-async def test_work_answers_with_what_it_returns() -> None:
+async def test_work_returns_its_result() -> None:
     work = Work()
     work.may_end.set()
-    assert await carry_out(work()) == 7
+    assert await run_to_completion(work()) == 7
 
 
 @pytest.mark.parametrize(
     ("error", "is_bug"), [(AssertionError("bug"), True), (RequestError(ErrorKind.LEASE_LOST, "gone"), False)]
 )
-async def test_bug_is_told_though_its_client_has_gone(error: Exception, is_bug: bool) -> None:
-    told: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+async def test_bug_is_reported_after_a_disconnect(error: Exception, is_bug: bool) -> None:
+    contexts: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: contexts.append(context))
     work = Work(error)
-    request = asyncio.ensure_future(carry_out(work()))
+    request = asyncio.ensure_future(run_to_completion(work()))
     await work.begun.wait()
     request.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -59,13 +59,13 @@ async def test_bug_is_told_though_its_client_has_gone(error: Exception, is_bug: 
     work.may_end.set()
     for _ in range(3):
         await asyncio.sleep(0)
-    assert [each["exception"] for each in told] == ([error] if is_bug else [])
+    assert [context["exception"] for context in contexts] == ([error] if is_bug else [])
 
 
 def test_endpoints_are_declared_once() -> None:
-    declared = [(each.method, each.path) for each in ENDPOINTS]
+    declared = [(endpoint.method, endpoint.path) for endpoint in ENDPOINTS]
     assert len(set(declared)) == len(declared)
 
 
-def test_endpoints_that_change_something_are_carried_out() -> None:
-    assert {each.method for each in ENDPOINTS if not each.is_carried_out} == {"GET"}
+def test_endpoints_that_change_something_run_to_completion() -> None:
+    assert {endpoint.method for endpoint in ENDPOINTS if not endpoint.runs_to_completion} == {"GET"}

@@ -24,7 +24,7 @@ def broker() -> Iterator[Broker]:
 
 
 def get(broker: Broker, path: str) -> tuple[int, str, bytes]:
-    """Status, content type and body."""
+    """Return the status, content type and body of a response."""
     try:
         with urlopen(broker.http_url + path) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read()
@@ -40,7 +40,7 @@ def get_json(broker: Broker, path: str) -> tuple[int, Any]:
 
 
 def metrics(broker: Broker) -> dict[str, str]:
-    """Every sample by its name and labels."""
+    """Return every sample by its name and labels."""
     return dict(re.findall(r"^(\S+) (\S+)$", get(broker, "/metrics")[2].decode(), re.MULTILINE))
 
 
@@ -48,7 +48,7 @@ def test_healthz_says_ok(broker: Broker) -> None:
     assert get_json(broker, "/healthz") == (200, {"status": "ok"})
 
 
-def test_readyz_says_that_everything_is_served(broker: Broker) -> None:
+def test_readyz_says_ready(broker: Broker) -> None:
     assert get_json(broker, "/readyz") == (200, {"status": "ready", "offline_partitions": {}})
 
 
@@ -76,7 +76,7 @@ def test_other_paths_are_not_found(broker: Broker) -> None:
     assert get(broker, "/nothing")[0] == 404
 
 
-def test_readyz_names_the_partition_that_is_offline_and_why() -> None:
+def test_readyz_shows_an_offline_partition_and_the_reason() -> None:
     disk = MemoryDisk()
     with Broker(disk=disk) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "retries": 0, "message.timeout.ms": 5000})
@@ -92,7 +92,7 @@ def test_readyz_names_the_partition_that_is_offline_and_why() -> None:
         assert get_json(broker, "/healthz")[0] == 200
 
 
-def test_readyz_says_that_producers_are_refused_and_why() -> None:
+def test_readyz_shows_that_producers_are_refused_and_the_reason() -> None:
     disk = MemoryDisk(free_bytes=1 << 20)
     disk.allocate("filler", 1 << 20)
     with Broker(disk=disk) as broker:
@@ -103,7 +103,7 @@ def test_readyz_says_that_producers_are_refused_and_why() -> None:
         assert (samples["conveyor_disk_usable_bytes"], samples["conveyor_disk_low"]) == ("0.0", "1.0")
 
 
-def test_readyz_names_queues_that_are_not_loaded_and_subscriptions_that_are_not_served() -> None:
+def test_readyz_shows_unloaded_queues_and_unserved_subscriptions() -> None:
     disk = MemoryDisk()
     with Broker(disk=disk) as broker:
         for path, document in (

@@ -1,4 +1,4 @@
-"""The metrics page says how often each kind of quota has held somebody back."""
+"""The metrics page counts the requests that each kind of quota has throttled."""
 
 from conveyor.cluster.quotas import CLIENT_ID, QuotaChange
 from conveyor.http_api.ops.metrics import render_metrics

@@ -1,1 +1,1 @@
-"""The machinery of every endpoint: connections, responses, problem documents, limits, OpenAPI. Knows no endpoint."""
+"""The parts that all endpoints share: connections, responses, problem documents, limits, OpenAPI."""

@@ -1,4 +1,4 @@
-"""The endpoints of the API's own description: openapi.json and a page for people. Neither shows data of the broker."""
+"""The endpoints that describe the API: openapi.json and an HTML page. Neither shows data of the broker."""
 
 from typing import Any
 
@@ -18,6 +18,6 @@ async def show_page(call: HttpCall[NoQuery, None]) -> Raw:
 
 
 ENDPOINTS = (
-    Endpoint(method="GET", path="/openapi.json", function=show_openapi, is_open=True),
-    Endpoint(method="GET", path="/docs", function=show_page, is_open=True, content_type="text/html"),
+    Endpoint(method="GET", path="/openapi.json", function=show_openapi, is_public=True),
+    Endpoint(method="GET", path="/docs", function=show_page, is_public=True, content_type="text/html"),
 )

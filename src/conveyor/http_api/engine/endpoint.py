@@ -1,10 +1,10 @@
 """An endpoint is a method, a path and a function whose signature declares the request and the response.
 
-    async def create_topic(call: Call[NoQuery, NewTopic]) -> TopicDocument:
+    async def create_topic(call: HttpCall[NoQuery, NewTopic]) -> TopicDocument:
 
-reads a JSON body of `NewTopic` and answers with a `TopicDocument`. The broker serves, and openapi.json shows, what is
-made from these signatures: there is no second declaration. `bytes` for a body is the body as it came; None of a POST is
-`NoBody`, else no body is looked at. An answer of None is 204, `Raw` is a body with a content type of its own.
+reads a JSON body into `NewTopic` and responds with a `TopicDocument`. The signature is the only declaration: the
+request reader and openapi.json are derived from it. A body type of `bytes` is the unparsed body. A body type of None is
+`NoBody` for POST; other methods then ignore the body. A result of None is status 204; `Raw` sets its own content type.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -32,7 +32,7 @@ class NoBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What endpoints work with. `network_probe`: counters of connections; `endpoints`: every endpoint of the API."""
+    """The broker and the parts of the door that endpoints use. network_probe: counters of connections."""
 
     broker: BrokerNode
     network_probe: Any
@@ -42,7 +42,7 @@ class Door:
 
 @dataclass(frozen=True, slots=True)
 class HttpCall(Generic[Query, Body]):
-    """One request. `names`: the values of the names in braces in the path."""
+    """One request. names: the path parameters."""
 
     door: Door
     names: Mapping[str, str]
@@ -56,7 +56,7 @@ class HttpCall(Generic[Query, Body]):
 
 
 class Raw(NamedTuple):
-    """A response that is not JSON, or has a status of its own."""
+    """A response that is not JSON, or that sets its own status."""
 
     body: bytes
     content_type: str
@@ -72,7 +72,7 @@ class Signature(NamedTuple):
 
 
 def json_limit(_broker: BrokerNode, _names: Mapping[str, str]) -> int:
-    """The largest body of a request that carries no messages, in bytes."""
+    """Return the limit for the body of a request without messages, in bytes."""
     return JSON_BODY_BYTES
 
 
@@ -80,22 +80,22 @@ def json_limit(_broker: BrokerNode, _names: Mapping[str, str]) -> int:
 class Endpoint:
     """See the module's docstring.
 
-    status: of success; also: others that answer with the same document.
-    problems: statuses of failure, beyond those that every endpoint has.
-    content_type: of the answer. takes_head: whether HEAD is answered, too. is_open: whether it needs no token.
-    body_limit: bytes of a body at most. read: makes a long body into what the function takes, in steps that are short.
-    headers: request headers that say something, with what they say.
+    status: on success. other_statuses: those with the same document.
+    problems: error statuses in addition to those of every endpoint.
+    content_type: of the response. takes_head: whether HEAD is served too. is_public: whether no token is required.
+    body_limit: largest body in bytes. read: parses a long body in short steps, so that other clients are served.
+    headers: name and description of each request header.
     """
 
     method: str
     path: str
     function: Callable[[HttpCall[Any, Any]], Coroutine[Any, Any, Any]]
     status: int = 200
-    also: tuple[int, ...] = ()
+    other_statuses: tuple[int, ...] = ()
     problems: tuple[int, ...] = ()
     content_type: str = "application/json"
     takes_head: bool = True
-    is_open: bool = False
+    is_public: bool = False
     body_limit: Callable[[BrokerNode, Mapping[str, str]], int] = json_limit
     read: Callable[[bytes], Awaitable[Any]] | None = None
     headers: tuple[tuple[str, str], ...] = ()
@@ -109,6 +109,6 @@ class Endpoint:
         return Signature(query, body, hints["return"])
 
     @property
-    def is_carried_out(self) -> bool:
-        """Whether a request runs to its end even if its client disconnects: one that changes something does."""
+    def runs_to_completion(self) -> bool:
+        """Whether a request runs to completion even if its client disconnects, because it may change something."""
         return self.method != "GET"

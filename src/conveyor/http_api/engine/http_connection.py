@@ -10,7 +10,7 @@ from conveyor.http_api.engine.problems import make_problem, problem_response
 
 
 class Connection(web.RequestHandler):
-    """One client's connection. `opened` and `closed` are called when its socket is; the owner sets them before."""
+    """One client's connection. opened, closed: called when the socket opens and closes; the owner sets them before."""
 
     __slots__ = ("closed", "opened")
 
@@ -26,7 +26,7 @@ class Connection(web.RequestHandler):
         self.closed(self)
 
     def finish(self) -> None:
-        """Take no more requests, and close after the response to the present one, if there is one."""
+        """Accept no more requests, and close the connection after the response to the current one, if any."""
         is_waiting = self._waiter is not None and not self._waiter.done()
         if is_waiting or not self._request_count:
             self.force_close()
@@ -36,12 +36,12 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._messages and not isinstance(self._messages[-1][0], RawRequestMessage):
-            self._loop.call_soon(self._end_body)  # By then the request before has begun, if there is one.
+            self._loop.call_soon(self._end_body)  # By then a preceding request has begun.
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        super().handle_error(request, status, exc, message)  # It logs, and raises if an answer has begun.
+        super().handle_error(request, status, exc, message)  # It logs, and raises if a response has begun.
         if status >= 500:
             problem = make_problem("internal_error", status, "a bug: see the traceback in the broker's log")
         else:
@@ -52,7 +52,7 @@ class Connection(web.RequestHandler):
         return response
 
     def _end_body(self) -> None:
-        """Fail the reader that still waits for the rest of a body: aiohttp would let it wait for ever."""
+        """Fail the reader that waits for the rest of a body. aiohttp would let it wait forever."""
         request = self._current_request
         if request is None or request.content.is_eof() or not self._messages:
             return

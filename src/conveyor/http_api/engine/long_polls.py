@@ -1,4 +1,4 @@
-"""Requests that wait for messages. A client's disconnect cancels them; a stop of the broker ends their wait."""
+"""Requests that wait for messages. A disconnect of the client cancels the wait; a stop of the broker ends it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -20,9 +20,9 @@ class LongPolls:
         otherwise: Result,
         unwanted: Callable[[Result], None] | None = None,
     ) -> Result:
-        """The result of the work, or `otherwise` if the broker stops first. Cancelling this cancels the work.
+        """Return the result of the work, or `otherwise` if the broker stops first. Cancelling it cancels the work.
 
-        unwanted: takes the result if it came in the very moment of the cancellation.
+        unwanted: called with the result if the work finished at the moment of the cancellation.
         """
         if self._over.is_set():
             return otherwise
@@ -39,13 +39,13 @@ class LongPolls:
             return otherwise
 
     async def stop(self, _: object = None) -> None:
-        """End every wait, now and from now on."""
+        """End every present and future wait."""
         self._over.set()
         for task in self._waiting:
             task.cancel()
 
 
 def _is_cancelled() -> bool:
-    """Whether the caller's own task is being cancelled."""
+    """Return whether the current task is being cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""openapi.json (OpenAPI 3.1), made from the paths of the endpoints and the signatures of their functions."""
+"""Makes openapi.json (OpenAPI 3.1) from the paths of the endpoints and the signatures of their functions."""
 
 import inspect
 import re
@@ -23,14 +23,12 @@ _NAMES = {
     "schedule": "The schedule's name.",
     "message_id": "The id from the message's receipt: <partition>-<offset>.",
 }
-_DESCRIPTION = (
-    "Topics, and subscriptions that lease their messages. Errors are problem documents (RFC 9457) with a reason."
-)
+_DESCRIPTION = "Topics, and subscriptions that lease their messages. Errors are problem documents (RFC 9457)."
 
 
 @cache
 def make_document(endpoints: tuple[Endpoint, ...]) -> dict[str, Any]:
-    """The OpenAPI document; cached."""
+    """Return the OpenAPI document."""
     schemas = _Schemas(endpoints)
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
@@ -45,18 +43,18 @@ def make_document(endpoints: tuple[Endpoint, ...]) -> dict[str, Any]:
 
 
 class _Schemas:
-    """The JSON schema of every type in a signature, made by msgspec."""
+    """The JSON schemas of all types in the signatures, made by msgspec."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         signatures = [endpoint.signature for endpoint in endpoints]
-        kinds = [Problem, *(each for sig in signatures for each in (sig.query, sig.body, _document(sig.answer)))]
+        kinds = [Problem, *(struct for sig in signatures for struct in (sig.query, sig.body, _document(sig.answer)))]
         self._kinds = [kind for kind in dict.fromkeys(kinds) if kind not in (None, bytes)]
         made, self._structs = msgspec.json.schema_components(
             self._kinds, schema_hook=field_schema, ref_template=_REFERENCE + "{name}"
         )
         self._made = list(made)
         queries = {sig.query.__name__ for sig in signatures}
-        self.shown = {name: each for name, each in self._structs.items() if name not in queries}
+        self.shown = {name: struct for name, struct in self._structs.items() if name not in queries}
 
     def of(self, kind: Any) -> dict[str, Any]:
         return self._made[self._kinds.index(kind)]
@@ -79,7 +77,7 @@ def _operation(endpoint: Endpoint, schemas: _Schemas) -> dict[str, Any]:
         operation["description"] = _one_line(rest)
     if endpoint.signature.body is not None:
         operation["requestBody"] = _request_body(endpoint.signature.body, schemas)
-    if endpoint.is_open:
+    if endpoint.is_public:
         operation["security"] = []
     return operation
 
@@ -92,7 +90,7 @@ def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _query_parameters(endpoint: Endpoint, schemas: _Schemas) -> list[dict[str, Any]]:
-    """The schema of a query parameter, without null: a client leaves the parameter out instead."""
+    """Return the query parameters. Null is left out of their schemas: a client omits the parameter instead."""
     return [
         {"name": name, "in": "query", "required": False, "schema": _without_null(schema)}
         for name, schema in schemas.fields(endpoint.signature.query).items()
@@ -108,7 +106,7 @@ def _header_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in schema.items() if key != "default" or value is not None}
-    kinds = [each for each in kept.pop("anyOf", []) if each != {"type": "null"}]
+    kinds = [alternative for alternative in kept.pop("anyOf", []) if alternative != {"type": "null"}]
     return kept | (kinds[0] if len(kinds) == 1 else {"anyOf": kinds} if kinds else {})
 
 
@@ -123,7 +121,10 @@ def _request_body(body: Any, schemas: _Schemas) -> dict[str, Any]:
 
 def _responses(endpoint: Endpoint, schemas: _Schemas) -> dict[str, Any]:
     problem = {CONTENT_TYPE: {"schema": schemas.of(Problem)}}
-    responses = {str(each): _response(each, _content(endpoint, schemas)) for each in (endpoint.status, *endpoint.also)}
+    responses = {
+        str(status): _response(status, _content(endpoint, schemas))
+        for status in (endpoint.status, *endpoint.other_statuses)
+    }
     return responses | {str(code): _response(code, problem) for code in sorted(_problem_statuses(endpoint))}
 
 
@@ -141,19 +142,19 @@ def _content(endpoint: Endpoint, schemas: _Schemas) -> dict[str, Any] | None:
 
 
 def _problem_statuses(endpoint: Endpoint) -> set[int]:
-    """The error statuses that any endpoint of this kind can return, and those that this endpoint declares."""
+    """Return the error statuses common to endpoints of this kind, and those that this endpoint declares."""
     statuses = {400, 403, *endpoint.problems}
-    if not endpoint.is_open:
+    if not endpoint.is_public:
         statuses |= {401, 503}
     if "{" in endpoint.path:
-        statuses |= {404, 504}  # 504: what acks=1 has acknowledged is not on the disk yet.
+        statuses |= {404, 504}  # 504: records acknowledged with acks=1 are not durable in time.
     if endpoint.signature.body is not None:
         statuses |= {413, 415}
     return statuses
 
 
 def _document(answer: Any) -> Any:
-    """The type of the JSON response; None if the response is not JSON."""
+    """Return the type of the JSON response; None if the response is not JSON."""
     if answer is Raw or answer is type(None):
         return None
     return (

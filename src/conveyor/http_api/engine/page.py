@@ -1,4 +1,4 @@
-"""openapi.json as a page for people: one HTML file without scripts and without external resources."""
+"""Renders openapi.json as one HTML page without scripts and without external resources."""
 
 from collections.abc import Iterator
 from html import escape
@@ -21,7 +21,7 @@ _METHODS = ("get", "post", "patch", "delete")
 
 
 def render_page(document: dict[str, Any]) -> str:
-    """The page of an OpenAPI document."""
+    """Render an OpenAPI document as HTML."""
     info = document["info"]
     title = f"{escape(info['title'])} {escape(info['version'])}"
     return (
@@ -49,10 +49,10 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
     if "requestBody" in operation:
         parts.append(f"<h4>Body</h4><p>{_content(operation['requestBody'])}</p>")
     rows = [
-        (f"<code>{status}</code> {escape(each['description'])}", _content(each))
-        for status, each in operation["responses"].items()
+        (f"<code>{status}</code> {escape(response['description'])}", _content(response))
+        for status, response in operation["responses"].items()
     ]
-    return f"<details><summary>{heading}</summary>{''.join(parts)}<h4>Answers</h4>{_table(rows)}</details>"
+    return f"<details><summary>{heading}</summary>{''.join(parts)}<h4>Responses</h4>{_table(rows)}</details>"
 
 
 def _parameters(parameters: list[dict[str, Any]]) -> str:
@@ -68,7 +68,10 @@ def _parameters(parameters: list[dict[str, Any]]) -> str:
 
 def _schemas(document: dict[str, Any]) -> Iterator[str]:
     for name, schema in document["components"]["schemas"].items():
-        rows = [(f"<code>{escape(field)}</code>", _schema(each)) for field, each in schema["properties"].items()]
+        rows = [
+            (f"<code>{escape(field)}</code>", _schema(field_schema))
+            for field, field_schema in schema["properties"].items()
+        ]
         yield (
             f'<details id="{name}"><summary><code>{name}</code></summary>'
             f"<p>{escape(schema.get('description', ''))}</p>{_table(rows)}</details>"
@@ -77,17 +80,17 @@ def _schemas(document: dict[str, Any]) -> Iterator[str]:
 
 def _content(part: dict[str, Any]) -> str:
     content = part.get("content", {})
-    return ", ".join(f"{_schema(each['schema'])} <code>{escape(kind)}</code>" for kind, each in content.items())
+    return ", ".join(f"{_schema(media['schema'])} <code>{escape(kind)}</code>" for kind, media in content.items())
 
 
 def _schema(schema: dict[str, Any], description: str = "") -> str:
-    """A type and its limits, in a few words."""
+    """Describe a type and its limits."""
     words = _type(schema)
     limits = [f"{name} {schema[name]}" for name in ("minimum", "maximum", "minLength", "maxLength") if name in schema]
     if schema.get("default") not in (None, [], {}, ""):
         limits.append(f"default {schema['default']}")
-    said = escape(schema.get("description", description))
-    return f"{words}{' (' + escape(', '.join(limits)) + ')' if limits else ''}{'. ' + said if said else ''}"
+    html = escape(schema.get("description", description))
+    return f"{words}{' (' + escape(', '.join(limits)) + ')' if limits else ''}{'. ' + html if html else ''}"
 
 
 def _type(schema: dict[str, Any]) -> str:
@@ -95,9 +98,9 @@ def _type(schema: dict[str, Any]) -> str:
         name = schema["$ref"].rpartition("/")[2]
         return f'<a href="#{name}">{name}</a>'
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_type(each) for each in schema["anyOf"]))
+        return " or ".join(dict.fromkeys(_type(alternative) for alternative in schema["anyOf"]))
     if "enum" in schema:
-        return " or ".join(f"<code>{escape(str(each))}</code>" for each in schema["enum"])
+        return " or ".join(f"<code>{escape(str(value))}</code>" for value in schema["enum"])
     if schema.get("type") == "array":
         return f"list of {_type(schema['items'])}"
     if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):

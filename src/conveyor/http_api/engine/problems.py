@@ -1,9 +1,9 @@
-"""Errors as problem documents (RFC 9457): the kinds of `conveyor.kernel.errors`, and HTTP's own.
+"""Errors as problem documents (RFC 9457): the kinds of `conveyor.kernel.errors`, and those of HTTP itself.
 
     {"type": "urn:conveyor:problem:lease-lost", "title": "Lease lost", "status": 409, "detail": "...",
      "kind": "lease_lost", "retriable": false}
 
-`detail` says what to do. `retriable`: the same request may succeed later, unchanged.
+`detail` says what to do. `retriable`: the unchanged request may succeed later.
 """
 
 from collections.abc import Mapping
@@ -41,12 +41,12 @@ def make_problem(kind: str, status: int, detail: str, *, retriable: bool = False
 
 
 def problem_of(error: RequestError) -> Problem:
-    """The problem document of an expected error."""
+    """Return the problem document of an expected error."""
     face = ERRORS[error.kind]
     return make_problem(error.kind.name.lower(), face.http_status, error.message, retriable=face.retriable)
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> web.Response:
-    """The response that carries a problem document."""
+    """Return a response with a problem document."""
     sent = {"Content-Type": CONTENT_TYPE, **(headers or {})}
     return web.Response(status=problem.status, body=_encode(problem), headers=sent)

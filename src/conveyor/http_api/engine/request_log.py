@@ -1,4 +1,4 @@
-"""Passes the web framework's messages to the broker's log, with one line instead of a traceback for a bad request."""
+"""Passes the web framework's messages to the broker's log. A bad request is one line instead of a traceback."""
 
 import logging
 from typing import Any

@@ -1,4 +1,4 @@
-"""Limits the memory of large responses that are being sent, so that clients that do not read cannot exhaust it."""
+"""Limits the memory of large responses in flight, so that clients that do not read cannot exhaust it."""
 
 import asyncio
 
@@ -17,11 +17,11 @@ class ResponseBudget:
 
     @property
     def is_full(self) -> bool:
-        """Whether to refuse new requests, because responses in flight use the whole budget."""
+        """Whether responses in flight use the whole budget, so that new requests must be refused."""
         return self._bytes >= _MAX_BYTES
 
     async def send(self, request: web.Request, response: web.Response) -> web.Response:
-        """Send a response, wait until the client has read most of it, and close the connection if it is too slow."""
+        """Send a response and wait until the client has read most of it. If it is too slow, close the connection."""
         size = response.content_length or 0
         if size <= SMALL_BYTES:
             return response

@@ -1,4 +1,4 @@
-"""A site: one application with its open connections."""
+"""A site: one application and its open connections."""
 
 import asyncio
 from typing import Any
@@ -10,18 +10,18 @@ from conveyor.http_api.engine.request_log import RequestLog
 
 _OPTIONS: dict[str, Any] = {
     "access_log": None,
-    "auto_decompress": False,  # `request_reader` decompresses bodies, with errors of its own.
+    "auto_decompress": False,  # `request_reader` decompresses bodies and reports errors as problems.
     "max_field_size": 8190,
     "max_headers": 128,
     "max_line_size": 8190,
 }
 _FORCED_S = 1.0
-_TURNS_TO_BEGIN = 3
-"""The turns of the event loop within which aiohttp calls the handler of a request that it has received."""
+_TICKS_TO_BEGIN = 3
+"""Ticks of the event loop within which aiohttp calls the handler of a received request."""
 
 
 class Site:
-    """One application and its connections; `make_site` makes it."""
+    """One application and its connections. Create it with `make_site`."""
 
     def __init__(self, runner: web.AppRunner, manager: web.Server, idle_s: float) -> None:
         self._runner = runner
@@ -37,24 +37,24 @@ class Site:
         return len(self._connections)
 
     def connection(self) -> Connection:
-        """The protocol for a newly accepted connection."""
+        """Return the protocol for a newly accepted connection."""
         options: dict[str, Any] = {**_OPTIONS, "logger": RequestLog(), "keepalive_timeout": self._idle_s}
         made = Connection(self._manager, loop=self._loop, **options)
         made.opened, made.closed = self._opened, self._closed
         return made
 
     def make_room(self, limit: int) -> None:
-        """Close the oldest connections until there are fewer than the limit."""
+        """Close the oldest connections until their number is below the limit."""
         while len(self._connections) >= limit:
             oldest = next(iter(self._connections))
             self._closed(oldest)
             oldest.force_close()
 
     async def finish_requests(self, seconds: float) -> None:
-        """Take no more requests, and wait at most this long for those that were received."""
+        """Accept no more requests, and wait for the received ones, at most this long."""
         for connection in list(self._connections):
             connection.finish()
-        for _ in range(_TURNS_TO_BEGIN):
+        for _ in range(_TICKS_TO_BEGIN):
             await asyncio.sleep(0)
         try:
             async with asyncio.timeout(seconds):
@@ -63,7 +63,7 @@ class Site:
             return
 
     async def drain(self, seconds: float) -> None:
-        """Wait at most this long until clients have read their responses."""
+        """Wait until clients have read their responses, at most this long."""
         try:
             async with asyncio.timeout(seconds):
                 await self._all_closed.wait()
@@ -86,7 +86,7 @@ class Site:
 
 
 async def make_site(application: web.Application, idle_s: float) -> Site:
-    """Prepare an application to serve. idle_s: a connection without a whole request for this long is closed."""
+    """Prepare an application to serve. idle_s: close a connection that sends no complete request for this long."""
     runner = web.AppRunner(application, handler_cancellation=True)
     await runner.setup()
     manager: Any = runner.server

@@ -18,10 +18,10 @@ class Health(Struct):
 
 
 class Readiness(Struct, omit_defaults=True):
-    """The parts that are not served, with reasons. A broker that is stopping takes no more requests.
+    """The parts of the broker that are unavailable, with reasons. A stopping broker accepts no more requests.
 
-    low_disk: producers are refused, as the disk has too little room. unloaded_queues: topics whose subscriptions wait
-    for the state of their queues; retention deletes nothing there. unserved_subscriptions: they are given no messages.
+    low_disk: producers are refused, because the disk has too little space. unloaded_queues: topics whose queue state is
+    not loaded yet; retention deletes nothing there. unserved_subscriptions: subscriptions that deliver no messages.
     """
 
     status: Literal["ready", "degraded", "stopping"]
@@ -32,12 +32,12 @@ class Readiness(Struct, omit_defaults=True):
 
 
 async def show_health(call: HttpCall[NoQuery, None]) -> Health:
-    """Tell whether the process serves requests."""
+    """Show that the process serves requests."""
     return Health()
 
 
 async def show_readiness(call: HttpCall[NoQuery, None]) -> Readiness | Raw:
-    """Tell whether everything is served: 503 with the reasons if not, and while the broker stops."""
+    """Show whether all parts of the broker are available. Responds with 503 and the reasons if not."""
     broker = call.broker
     found = Readiness(
         "ready",
@@ -53,12 +53,12 @@ async def show_readiness(call: HttpCall[NoQuery, None]) -> Readiness | Raw:
 
 
 async def show_metrics(call: HttpCall[NoQuery, None]) -> Raw:
-    """Show the broker's counters, in Prometheus' text format."""
+    """Show the broker's counters in Prometheus' text format."""
     return Raw(*render_metrics(call.broker, call.door.network_probe))
 
 
 ENDPOINTS = (
-    Endpoint(method="GET", path="/healthz", function=show_health, is_open=True),
-    Endpoint(method="GET", path="/readyz", function=show_readiness, also=(503,), is_open=True),
+    Endpoint(method="GET", path="/healthz", function=show_health, is_public=True),
+    Endpoint(method="GET", path="/readyz", function=show_readiness, other_statuses=(503,), is_public=True),
     Endpoint(method="GET", path="/metrics", function=show_metrics, content_type="text/plain"),
 )

@@ -31,7 +31,7 @@ COUNTERS = {
 
 
 def render_metrics(broker: BrokerNode, network_probe: Any) -> tuple[bytes, str]:
-    """The page and its content type."""
+    """Return the page and its content type."""
     registry = CollectorRegistry()
     registry.register(_BrokerCollector(broker, network_probe))
     ProcessCollector(registry=registry)

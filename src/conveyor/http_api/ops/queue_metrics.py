@@ -26,7 +26,7 @@ QUEUE_COUNTERS = {
 
 
 def queue_metrics(broker: BrokerNode) -> Iterator[Metric]:
-    """One sample for each subscription, labelled with topic and name."""
+    """Return one sample for each subscription, labelled with topic and name."""
     labels = ["topic", "subscription"]
     measured = broker.subscription_statistics.measures()
     for name, (field, doc) in QUEUE_GAUGES.items():

@@ -1,1 +1,1 @@
-"""Reads requests: their bodies, fields and values, each with an error that names the mistake. Knows no endpoint."""
+"""Reads requests of all endpoints: bodies, fields and values. Errors name the field and its mistake."""

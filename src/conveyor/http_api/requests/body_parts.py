@@ -1,10 +1,10 @@
-"""Cuts a long batch of messages in JSON into parts, each decoded in one tick of the event loop.
+"""Splits a long JSON batch of messages into parts, each of which is decoded in one tick of the event loop.
 
     {"messages": [a, b, c, d, e]}  ->  {"messages": [a, b, c]}  {"messages": [d, e]}
 
-Only strings and brackets are looked at, a stretch at a time; everything else, and that the JSON is sound, is left to
-the decoder of the parts. It reads the same messages as it would in the whole: a part begins where a message does, and
-does not decode unless it ends where one ends.
+The scan examines only strings and brackets, one stretch at a time. The decoder of the parts checks everything else,
+including the validity of the JSON. The parts contain the same messages as the whole: a part begins at the start of a
+message, and fails to decode unless it ends at the end of one.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 
 PART_BYTES = 64 << 10
 MAX_VALUES = 10_000
-"""Strings, and values after a comma, of one message that is longer than a part."""
+"""Limit of strings, and of values after a comma, in a message longer than a part."""
 
 _STRETCH_BYTES = 32 << 10
 _MAX_DEPTH = 16
@@ -25,20 +25,20 @@ _COMMA = re.compile(_SPACE + b",")
 _END = re.compile(_SPACE + rb"\]" + _SPACE + rb"\}")
 _BRACKET = re.compile(rb"[][{}]")
 _WITHOUT_BRACKET = frozenset((b"", b":", b",", b": ", b", "))
-"""What mostly stands between two strings."""
+"""The most frequent texts between two strings."""
 
 
 async def batch_parts(body: bytes) -> AsyncIterator[bytes]:
-    """The parts of a batch, in order; the body itself if it is short. Raises RequestError (INVALID_REQUEST)."""
+    """Yield the parts of a batch in order; the body itself if it is short. Raises RequestError (INVALID_REQUEST)."""
     if len(body) <= PART_BYTES:
         yield body
         return
     begin = _BEGIN.match(body)
     if begin is None:
-        raise _wrong('it does not begin with {"messages": [')
+        raise _wrong('it must begin with {"messages": [')
     scan, part_begin = _Scan(body, begin.end()), begin.end()
     while not scan.is_over:
-        scan.go_on()
+        scan.advance()
         await asyncio.sleep(0)
         if scan.message_end - part_begin < PART_BYTES:
             continue
@@ -53,7 +53,7 @@ async def batch_parts(body: bytes) -> AsyncIterator[bytes]:
 
 
 class _Scan:
-    """Goes through an array, a stretch at a time. message_end: where the last whole message ends."""
+    """Scans an array, one stretch at a time. message_end: the end of the last complete message."""
 
     def __init__(self, body: bytes, begin: int) -> None:
         self.message_end = begin
@@ -67,8 +67,8 @@ class _Scan:
     def is_over(self) -> bool:
         return self._position >= len(self._body)
 
-    def go_on(self) -> None:
-        """Raises RequestError if a message has too many values."""
+    def advance(self) -> None:
+        """Scan the next stretch. Raises RequestError if a message has too many values."""
         end, ended = self._stretch_end(), self.message_end
         plain = self._body[self._position : end].replace(b"\\\\", b"__").replace(b'\\"', b"__")
         pieces = plain.split(b'"')
@@ -86,7 +86,7 @@ class _Scan:
             raise _wrong(f"the message at byte {self.message_end} has more than {MAX_VALUES} names and values")
 
     def _stretch_end(self) -> int:
-        """An escape is not cut in two."""
+        """Return the end of the next stretch, which does not split an escape."""
         stretch = self._body[self._position : self._position + _STRETCH_BYTES]
         escapes = len(stretch) - len(stretch.rstrip(b"\\"))
         return min(len(self._body), self._position + len(stretch) + escapes % 2)

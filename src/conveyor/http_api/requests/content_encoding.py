@@ -1,48 +1,48 @@
-"""Decompresses bodies (Content-Encoding) piece by piece, and stops at the size limit."""
+"""Decompresses bodies (Content-Encoding) piece by piece, up to the size limit."""
 
 import zlib
 
-_MOST_MEMBERS = {"gzip": 1000, "deflate": 1}
-"""One after the other in a body. Each takes some work, however little is in it."""
+_MAX_MEMBERS = {"gzip": 1000, "deflate": 1}
+"""Limit of concatenated members in a body. Each member costs time, however small it is."""
 
-ENCODINGS = ("identity", *_MOST_MEMBERS)
+ENCODINGS = ("identity", *_MAX_MEMBERS)
 
 
-class Unpacking:
-    """One body in gzip or deflate (RFC 1950, or the raw stream that browsers accept as well).
+class Decompressor:
+    """Decompresses one body in gzip or deflate (RFC 1950, or the raw stream that browsers accept too).
 
-    Where it is not sound, `feed` and `finish` raise zlib.error.
+    `feed` and `finish` raise zlib.error if the body is invalid.
     """
 
-    def __init__(self, encoding: str, most_bytes: int) -> None:
+    def __init__(self, encoding: str, max_bytes: int) -> None:
         self._encoding = encoding
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._member: zlib._Decompress | None = None
         self._members = 0
         self._parts: list[bytes] = []
         self._size = 0
 
     def feed(self, packed: bytes) -> int:
-        """Decompress a piece, up to `most_bytes` in all. Returns the size of the body so far."""
-        while packed and self._size < self._most_bytes:
+        """Decompress a piece, up to `max_bytes` in all. Returns the size of the body so far."""
+        while packed and self._size < self._max_bytes:
             if self._member is None or self._member.eof:
                 self._member = self._begin(packed)
-            part = self._member.decompress(packed, self._most_bytes - self._size)
+            part = self._member.decompress(packed, self._max_bytes - self._size)
             self._parts.append(part)
             self._size += len(part)
             packed = self._member.unused_data
         return self._size
 
     def finish(self) -> bytes:
-        """The whole body."""
+        """Return the complete body."""
         if self._member is None or not self._member.eof:
-            raise zlib.error("it is cut short")
+            raise zlib.error("it is truncated")
         return b"".join(self._parts)
 
     def _begin(self, packed: bytes) -> "zlib._Decompress":
-        most = _MOST_MEMBERS[self._encoding]
-        if self._members == most:
-            raise zlib.error(f"there is more after member {most}")
+        max_members = _MAX_MEMBERS[self._encoding]
+        if self._members == max_members:
+            raise zlib.error(f"it has more than {max_members} members")
         self._members += 1
         if self._encoding == "gzip":
             return zlib.decompressobj(16 + zlib.MAX_WBITS)

@@ -9,9 +9,9 @@ _DURATION = re.compile(r"([0-9]{1,10})(ms|s|m|h)")
 
 
 class Duration(int):
-    """Whole milliseconds, written as text; see `requests.fields.Field`. A subclass may set `most_ms`."""
+    """Whole milliseconds, parsed from text; see `requests.fields.Field`. A subclass may set `max_ms`."""
 
-    most_ms: ClassVar[int] = 10**10 * UNITS_MS["h"]
+    max_ms: ClassVar[int] = 10**10 * UNITS_MS["h"]
     schema: ClassVar[dict[str, Any]] = {
         "type": "string",
         "pattern": f"^{_DURATION.pattern}$",
@@ -21,17 +21,17 @@ class Duration(int):
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Raises ValueError, whose text says what is expected."""
+        """Parse the value. Raises ValueError, whose message says what is expected."""
         found = _DURATION.fullmatch(value) if isinstance(value, str) else None
         if found is None:
             raise ValueError(f"{value!r} is not a duration: write a whole number and a unit, as in 1200ms, 5s, 10m, 2h")
         duration = cls(int(found[1]) * UNITS_MS[found[2]])
-        if duration > cls.most_ms:
-            raise ValueError(f"{value} is too long: at most {format_duration(cls.most_ms)}")
+        if duration > cls.max_ms:
+            raise ValueError(f"{value} is too long: at most {format_duration(cls.max_ms)}")
         return duration
 
 
 def format_duration(duration_ms: int) -> str:
-    """A duration in the largest unit that needs no fraction."""
+    """Format a duration in the largest unit that needs no fraction."""
     unit = next(unit for unit, unit_ms in reversed(UNITS_MS.items()) if duration_ms % unit_ms == 0)
     return f"{duration_ms // UNITS_MS[unit]}{unit}"

@@ -1,4 +1,4 @@
-"""Types of request fields that JSON does not have: how to parse them, and their schemas for openapi.json."""
+"""Types of request fields that JSON lacks: their parsers, and their schemas for openapi.json."""
 
 from typing import Any, ClassVar, Protocol, Self
 
@@ -6,25 +6,25 @@ import msgspec
 
 
 class Field(Protocol):
-    """A type of field, parsed from a JSON value or from the text of a query parameter."""
+    """A type of field that is parsed from a JSON value or from the text of a query parameter."""
 
     schema: ClassVar[dict[str, Any]]
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Raises ValueError, whose text says what is expected."""
+        """Parse the value. Raises ValueError, whose message says what is expected."""
 
 
 def decode_field(kind: type[Field], value: object) -> object:
-    """msgspec's `dec_hook`."""
+    """Parse a field; for msgspec's `dec_hook`."""
     return kind.parse(value)
 
 
 def field_schema(kind: type[Field]) -> dict[str, Any]:
-    """msgspec's `schema_hook`."""
+    """Return the schema of a field; for msgspec's `schema_hook`."""
     return kind.schema
 
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """Reads a request's body."""
+    """Return a decoder for request bodies."""
     return msgspec.json.Decoder(kind, dec_hook=decode_field)

@@ -1,4 +1,4 @@
-"""Bytes in JSON without loss: UTF-8 as text, other bytes in base64 with an `..._encoding` field."""
+"""Lossless bytes in JSON: UTF-8 as text, other bytes in base64 with an `..._encoding` field."""
 
 import binascii
 from base64 import b64decode, b64encode
@@ -25,7 +25,7 @@ Headers: TypeAlias = dict[str, HeaderValue | list[HeaderValue]]
 
 
 def as_text(value: bytes | None) -> tuple[str | None, Encoding | UnsetType]:
-    """Bytes as text, and the encoding: None for UTF-8, else base64."""
+    """Return bytes as text, and the encoding: UNSET for UTF-8, else base64."""
     if value is None:
         return None, UNSET
     try:
@@ -35,40 +35,40 @@ def as_text(value: bytes | None) -> tuple[str | None, Encoding | UnsetType]:
 
 
 def as_bytes(text: str | None, encoding: Encoding | None, field: str) -> bytes | None:
-    """The inverse of `as_text`. Raises RequestError (INVALID_REQUEST)."""
+    """Reverse `as_text`. Raises RequestError (INVALID_REQUEST)."""
     if text is None:
         return None
     return text.encode() if encoding is None else _from_base64(text, field)
 
 
 def show_headers(headers: Iterable[Header]) -> Headers:
-    """A record's headers as an object, in their order."""
+    """Return a record's headers as an object, in their order."""
     shown: Headers = {}
     for raw_name, value in headers:
         name = _shown_name(raw_name)
         text, encoding = as_text(value)
-        each = text if encoding is UNSET or text is None else Base64(base64=text)
+        shown_value = text if encoding is UNSET or text is None else Base64(base64=text)
         before = shown.get(name, UNSET)
         if before is UNSET:
-            shown[name] = each
+            shown[name] = shown_value
         elif isinstance(before, list):
-            before.append(each)
+            before.append(shown_value)
         else:
-            shown[name] = [before, each]
+            shown[name] = [before, shown_value]
     return shown
 
 
 def _shown_name(name: str) -> str:
-    """Names that are not UTF-8 keep their other characters: JSON has no bytes."""
+    """Replace bytes that are not UTF-8, which JSON cannot represent."""
     return name if name.isascii() else name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def read_headers(headers: Mapping[str, HeaderValue | list[HeaderValue]]) -> list[Header]:
-    """The inverse of `show_headers`; equal names become adjacent. Raises RequestError (INVALID_REQUEST)."""
+    """Reverse `show_headers`; equal names become adjacent. Raises RequestError (INVALID_REQUEST)."""
     return [
-        (name, _header_bytes(name, each))
+        (name, _header_bytes(name, value))
         for name, values in headers.items()
-        for each in (values if isinstance(values, list) else [values])
+        for value in (values if isinstance(values, list) else [values])
     ]
 
 

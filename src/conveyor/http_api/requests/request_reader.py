@@ -13,18 +13,18 @@ from multidict import MultiMapping
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
-from conveyor.http_api.requests.content_encoding import ENCODINGS, Unpacking
+from conveyor.http_api.requests.content_encoding import ENCODINGS, Decompressor
 from conveyor.http_api.requests.fields import decode_field, decoder
 from conveyor.http_api.requests.type_errors import explain
 from conveyor.kernel.errors import ErrorKind, RequestError
 
-_MOST_UNPACKED = 1_032
-"""Bytes that one byte of deflate can become."""
+_MAX_EXPANSION = 1_032
+"""Largest number of bytes to which one byte of deflate expands."""
 MakeRoom = Callable[[], Awaitable[None]]
 
 
 def query_reader(kind: type[msgspec.Struct]) -> Callable[[MultiMapping[str]], Any]:
-    """A function that parses query parameters into a struct. It raises RequestError (INVALID_REQUEST)."""
+    """Return a function that parses query parameters into a struct and raises RequestError (INVALID_REQUEST)."""
     hints = get_type_hints(kind)
     fields = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
     lists = {name: get_origin(hints[field]) is list for name, field in fields.items()}
@@ -46,7 +46,7 @@ def query_reader(kind: type[msgspec.Struct]) -> Callable[[MultiMapping[str]], An
 
 
 def body_parser(kind: Any) -> Callable[[bytes], Any]:
-    """A function that parses a body into an endpoint's type. It raises RequestError (INVALID_REQUEST)."""
+    """Return a function that parses a body into an endpoint's type and raises RequestError (INVALID_REQUEST)."""
     if kind is bytes:
         return bytes
     decode = decoder(kind).decode
@@ -64,10 +64,10 @@ def body_parser(kind: Any) -> Callable[[bytes], Any]:
 
 
 async def read_body(request: web.Request, limit_bytes: int, broker: BrokerNode, shares: AsyncExitStack) -> bytes:
-    """The decompressed body. A large one waits for its share of the request budget, which `shares` gives back.
+    """Read and decompress the body. A large body waits for its share of the request budget, which `shares` releases.
 
-    Raises RequestError: MESSAGE_TOO_LARGE, as soon as that is known; REQUEST_TOO_SLOW; UNSUPPORTED_COMPRESSION;
-    INVALID_REQUEST if it is broken.
+    Raises RequestError: MESSAGE_TOO_LARGE, as early as possible; REQUEST_TOO_SLOW; UNSUPPORTED_COMPRESSION;
+    INVALID_REQUEST for an invalid body.
     """
     if (request.content_length or 0) > limit_bytes:
         raise _too_large(limit_bytes)
@@ -119,32 +119,32 @@ def _encoding(request: web.Request) -> str:
 
 
 async def _read_packed(content: StreamReader, encoding: str, limit_bytes: int, make_room: MakeRoom) -> bytes:
-    unpacking = Unpacking(encoding, limit_bytes + 1)
+    decompressor = Decompressor(encoding, limit_bytes + 1)
     packed_size, has_room = 0, False
     try:
         while part := await content.readany():
             packed_size += len(part)
-            if packed_size * _MOST_UNPACKED > SMALL_REQUEST_BYTES and not has_room:
+            if packed_size * _MAX_EXPANSION > SMALL_REQUEST_BYTES and not has_room:
                 await make_room()
                 has_room = True
-            if max(packed_size, await _unpack(unpacking, part)) > limit_bytes:
+            if max(packed_size, await _decompress(decompressor, part)) > limit_bytes:
                 raise _too_large(limit_bytes)
-        return unpacking.finish()
+        return decompressor.finish()
     except zlib.error as error:
         raise _wrong(f"the request's body is not valid {encoding}, which Content-Encoding names: {error}") from error
 
 
-async def _unpack(unpacking: Unpacking, part: bytes) -> int:
-    """Decompress a piece, on a thread if it may become long: zlib releases the interpreter's lock."""
-    if len(part) * _MOST_UNPACKED <= SMALL_REQUEST_BYTES:
-        return unpacking.feed(part)
-    return await asyncio.get_running_loop().run_in_executor(None, unpacking.feed, part)
+async def _decompress(decompressor: Decompressor, part: bytes) -> int:
+    """Decompress a piece, on a thread if the result may be large, because zlib releases the interpreter's lock."""
+    if len(part) * _MAX_EXPANSION <= SMALL_REQUEST_BYTES:
+        return decompressor.feed(part)
+    return await asyncio.get_running_loop().run_in_executor(None, decompressor.feed, part)
 
 
 def _parameter(lists: Mapping[str, bool], name: str, values: list[str]) -> str | list[str]:
     if name not in lists:
-        known = f"known are {', '.join(sorted(lists))}" if lists else "this request takes none"
-        raise _wrong(f"unknown query parameter '{name}': {known}")
+        accepted = f"use one of {', '.join(sorted(lists))}" if lists else "this request takes none"
+        raise _wrong(f"unknown query parameter '{name}': {accepted}")
     if lists[name]:
         return values
     if len(values) > 1:

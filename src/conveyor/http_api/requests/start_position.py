@@ -1,4 +1,4 @@
-"""Types for points in time and in a topic: `deliver_at`, `start` of a subscription, `from` of browsing."""
+"""Types of fields for times and positions: `deliver_at`, `start` of a subscription, `from` of browsing."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Self
@@ -26,16 +26,16 @@ class Timestamp(int):
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Raises ValueError, whose text says what is expected."""
+        """Parse the value. Raises ValueError, whose message says what is expected."""
         number = _number(value)
-        moment_ms = _rfc_3339_ms(value) if number is None else number
-        if moment_ms is None or not 0 <= moment_ms <= LAST_TIME_MS:
+        timestamp_ms = _rfc_3339_ms(value) if number is None else number
+        if timestamp_ms is None or not 0 <= timestamp_ms <= LAST_TIME_MS:
             raise ValueError(f"{value!r} is not a time: write {_TIME}, or milliseconds since 1970")
-        return cls(moment_ms)
+        return cls(timestamp_ms)
 
 
 class SubscriptionStart:
-    """Where a subscription starts. See `conveyor.http_api.requests.fields.Field`."""
+    """The start position of a subscription. See `conveyor.http_api.requests.fields.Field`."""
 
     __slots__ = ("start",)
     schema: ClassVar[dict[str, Any]] = {
@@ -49,7 +49,7 @@ class SubscriptionStart:
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Raises ValueError, whose text says what is expected."""
+        """Parse the value. Raises ValueError, whose message says what is expected."""
         if value in ("earliest", "latest"):
             return cls(StartPosition(kind=str(value)))
         try:
@@ -59,7 +59,7 @@ class SubscriptionStart:
 
 
 class BrowseStart:
-    """Where browsing begins: a `StartPosition`, or an offset. See `conveyor.http_api.requests.fields.Field`."""
+    """The start of browsing: a `StartPosition` or an offset. See `conveyor.http_api.requests.fields.Field`."""
 
     __slots__ = ("place",)
     schema: ClassVar[dict[str, Any]] = {
@@ -77,30 +77,30 @@ class BrowseStart:
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Raises ValueError, whose text says what is expected."""
+        """Parse the value. Raises ValueError, whose message says what is expected."""
         if value in ("earliest", "latest"):
             return cls(StartPosition(kind=str(value)))
-        offset, moment_ms = _number(value), _rfc_3339_ms(value)
-        if moment_ms is not None and moment_ms >= 0:
-            return cls(StartPosition(kind="timestamp", timestamp_ms=moment_ms))
+        offset, timestamp_ms = _number(value), _rfc_3339_ms(value)
+        if timestamp_ms is not None and timestamp_ms >= 0:
+            return cls(StartPosition(kind="timestamp", timestamp_ms=timestamp_ms))
         if offset is None or not 0 <= offset < 1 << 63:
             raise ValueError(f"{value!r} is not a position: write earliest, latest, {_TIME}, or an offset")
         return cls(offset)
 
 
 def format_start(start: StartPosition) -> str:
-    """A start position in the form that `SubscriptionStart` parses."""
+    """Format a start position as `SubscriptionStart` parses it."""
     if start.kind != "timestamp":
         return start.kind
     try:
-        moment = _EPOCH + start.timestamp_ms * _MS
+        time = _EPOCH + start.timestamp_ms * _MS
     except OverflowError:
         return str(start.timestamp_ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _number(value: object) -> int | None:
-    """A query parameter's value: a number if its text is one, since every value in a query is text."""
+    """Return an integer, also from text, because every value in a query is text; None for other values."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 19:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -110,7 +110,7 @@ def _rfc_3339_ms(value: object) -> int | None:
     if not isinstance(value, str):
         return None
     try:
-        moment = datetime.fromisoformat(value.upper())
+        time = datetime.fromisoformat(value.upper())
     except ValueError:
         return None
-    return None if moment.tzinfo is None else (moment - _EPOCH) // _MS
+    return None if time.tzinfo is None else (time - _EPOCH) // _MS

@@ -1,4 +1,4 @@
-"""Bearer tokens. A client with a token may do everything; one without a token may only ask for the broker's health."""
+"""Bearer tokens. A client with a token may do everything; a client without one may only use public endpoints."""
 
 import hmac
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from conveyor.kernel.errors import SettingsError
 
 
 class Tokens:
-    """The valid tokens. If there are none, every client is admitted: such a broker listens only on loopback."""
+    """The valid tokens. Without tokens every client is admitted; such a broker listens only on loopback."""
 
     def __init__(self, tokens: tuple[str, ...] = ()) -> None:
         self._tokens = [token.encode() for token in tokens]
@@ -17,17 +17,17 @@ class Tokens:
         return bool(self._tokens)
 
     def admit(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request carries a valid token. Takes the same time however much of the token is right."""
+        """Return whether a request has a valid token. Takes constant time, however much of the token matches."""
         if not self._tokens:
             return True
         scheme, _, token = headers.get("Authorization", "").partition(" ")
-        brought = token.strip().encode("utf-8", "surrogateescape")
-        matches = [hmac.compare_digest(brought, token) for token in self._tokens]
+        sent_token = token.strip().encode("utf-8", "surrogateescape")
+        matches = [hmac.compare_digest(sent_token, token) for token in self._tokens]
         return scheme.lower() == "bearer" and any(matches)
 
 
 def read_tokens(path: str) -> Tokens:
-    """The tokens of a file, one per line; empty lines and lines that begin with # are skipped.
+    """Read tokens from a file, one per line. Empty lines and lines that begin with # are ignored.
 
     path: empty for no tokens. Raises SettingsError.
     """
@@ -40,7 +40,7 @@ def read_tokens(path: str) -> Tokens:
         raise SettingsError(f"--token-file {path} cannot be read: {reason}") from error
     tokens = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if not tokens:
-        raise SettingsError(f"--token-file {path} holds no token: write one per line")
+        raise SettingsError(f"--token-file {path} contains no token: write one per line")
     if any(" " in token or not token.isascii() for token in tokens):
         raise SettingsError(f"--token-file {path}: a token consists of printable ASCII characters without spaces")
     return Tokens(tuple(tokens))

@@ -1,4 +1,4 @@
-"""Completes msgspec's validation errors with the names that would have been valid."""
+"""Adds the valid names to msgspec's validation errors."""
 
 import re
 from typing import Any
@@ -13,18 +13,18 @@ _IN_WORDS = {
 
 
 def explain(kind: Any, error: ValidationError) -> tuple[str, str]:
-    """The reason, and the path of the value: `$.ordering`, or empty for the whole document."""
+    """Return the reason and the path of the value: `$.ordering`, or empty for the whole document."""
     what, _, where = str(error).partition(" - at ")
     for pattern, words in _IN_WORDS.items():
         what = what.replace(pattern, words)
     if what.startswith(("Invalid enum value", "Object contains unknown field")):
-        known = [each for place in _places(kind, where) for each in _known(place)]
-        what += f": known are {', '.join(known)}" if known else ": this request takes none"
+        names = [name for place in _places(kind, where) for name in _known(place)]
+        what += f": use one of {', '.join(names)}" if names else ": this request takes none"
     return what, where
 
 
 def _places(kind: Any, where: str) -> list[inspect.Type]:
-    """The types that a value at this path may have."""
+    """Return the possible types of a value at this path."""
     places = _alternatives(inspect.type_info(kind))
     for field in re.findall(r"\.(\w+)|\[", where):
         places = [
@@ -35,14 +35,14 @@ def _places(kind: Any, where: str) -> list[inspect.Type]:
 
 def _alternatives(kind: inspect.Type) -> list[inspect.Type]:
     if isinstance(kind, inspect.UnionType):
-        return [each for alternative in kind.types for each in _alternatives(alternative)]
+        return [leaf for alternative in kind.types for leaf in _alternatives(alternative)]
     return _alternatives(kind.type) if isinstance(kind, inspect.Metadata) else [kind]
 
 
 def _inside(kind: inspect.Type, field: str) -> list[inspect.Type]:
-    """The type of a struct's field; of a list's or a dict's values, where no field is named."""
+    """Return the type of a struct's field, or of the values of a list or dict if `field` is empty."""
     if isinstance(kind, inspect.StructType):
-        return [each.type for each in kind.fields if each.encode_name == field]
+        return [candidate.type for candidate in kind.fields if candidate.encode_name == field]
     if isinstance(kind, inspect.ListType):
         return [] if field else [kind.item_type]
     return [kind.value_type] if isinstance(kind, inspect.DictType) and not field else []
@@ -51,4 +51,4 @@ def _inside(kind: inspect.Type, field: str) -> list[inspect.Type]:
 def _known(kind: inspect.Type) -> list[str]:
     if isinstance(kind, inspect.StructType):
         return [field.encode_name for field in kind.fields]
-    return [str(each) for each in kind.values] if isinstance(kind, inspect.LiteralType) else []
+    return [str(value) for value in kind.values] if isinstance(kind, inspect.LiteralType) else []

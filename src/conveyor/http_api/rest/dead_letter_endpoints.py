@@ -43,7 +43,7 @@ class DeadLetterDocument(MessageDocument, kw_only=True):
     """A dead letter and its reason. Times are in ms since 1970.
 
     message_id, partition, offset: of the original, in `origin_topic`; redrive and drop take this id. dead_letter_id: of
-    the copy in the dead-letter topic. timestamp_ms and what the message holds: as the copy has it.
+    the copy in the dead-letter topic. timestamp_ms, payload, key and headers: of the copy.
     """
 
     dead_letter_id: str
@@ -58,9 +58,9 @@ class DeadLetterDocument(MessageDocument, kw_only=True):
 class DeadLetterList(Struct):
     """Dead letters of a subscription.
 
-    without_copy: how many it has besides that the dead-letter topic has no copy of (it was deleted, or another took its
-    place): they cannot be shown, but delivered again. null if not all were looked at: with `after`, or if `limit` or
-    the size of the answer ended the list.
+    without_copy: number of further dead letters whose copy in the dead-letter topic was deleted or replaced. They
+    cannot be shown, but can be redriven. null if the list is incomplete: with `after`, or if `limit` or the size of the
+    response ended it.
     """
 
     messages: list[DeadLetterDocument]
@@ -81,14 +81,14 @@ class Redrive(Selection):
 
 
 class Redriven(Struct):
-    """The number of redriven dead letters. unknown: ids that are no dead letters of the subscription."""
+    """The number of redriven dead letters. unknown: ids that are not dead letters of the subscription."""
 
     redriven: int
     unknown: list[str]
 
 
 class Dropped(Struct):
-    """The number of dropped dead letters. unknown: ids that are no dead letters of the subscription."""
+    """The number of dropped dead letters. unknown: ids that are not dead letters of the subscription."""
 
     dropped: int
     unknown: list[str]
@@ -98,7 +98,7 @@ async def list_dead_letter_topics(call: HttpCall[NoQuery, None]) -> DeadLetterTo
     """List the dead-letter topics."""
     found = await call.broker.dead_letters.all()
     return DeadLetterTopics(
-        [DeadLetterTopicDocument(each.topic, each.depth, list(each.subscriptions)) for each in found]
+        [DeadLetterTopicDocument(topic.topic, topic.depth, list(topic.subscriptions)) for topic in found]
     )
 
 
@@ -113,8 +113,8 @@ async def peek_dead_letters(call: HttpCall[DeadLetterQuery, None]) -> DeadLetter
 async def redrive_dead_letters(call: HttpCall[NoQuery, Redrive]) -> Redriven:
     """Deliver dead letters again: all, those that match a filter, or those with these ids.
 
-    The answer comes when all are on their way, which may take long with a `rate`; meanwhile the subscription's `dead`
-    tells how many are left.
+    The response is sent when all are redriven, which may take long with a `rate`. Meanwhile the subscription's `dead`
+    shows how many are left.
     """
     name, body = subscription_of(call).name, call.body
     redriven = Redriven(0, await _unknown(call, name))

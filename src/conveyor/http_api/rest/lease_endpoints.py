@@ -19,19 +19,19 @@ _MessageCount = Annotated[int, Meta(ge=1, le=MAX_LEASES)]
 
 
 class Wait(Duration):
-    """How long a request waits for messages."""
+    """The longest time that a request waits for messages."""
 
-    most_ms = 20_000
+    max_ms = 20_000
 
 
 class Visibility(Duration):
-    """How long a lease lasts."""
+    """The duration of a lease."""
 
-    most_ms = MAX_VISIBILITY_MS
+    max_ms = MAX_VISIBILITY_MS
 
 
 class LeaseQuery(Struct, forbid_unknown_fields=True):
-    """wait: for the first message; default 0s. visibility: the duration of the lease; default the subscription's."""
+    """wait: longest wait for the first message; default 0s. visibility: duration of the lease; default the policy's."""
 
     max_messages: _MessageCount = 1
     wait: Wait | None = None
@@ -59,7 +59,7 @@ class LeaseList(Struct):
 
 
 class PeekDocument(MessageDocument, kw_only=True):
-    """An unsettled message. due_ms: when its state ends by itself, in ms since 1970."""
+    """An unsettled message. due_ms: the time at which its state ends by itself, in ms since 1970."""
 
     state: MessageStateName
     delivery_count: int
@@ -73,9 +73,10 @@ class PeekList(Struct):
 
 
 async def lease_messages(call: HttpCall[LeaseQuery, None]) -> LeaseList:
-    """Lease messages: no other client gets them until this one settles them or the lease expires.
+    """Lease messages. No other client gets them until this client settles them or the lease expires.
 
-    With `wait` the answer comes with the first message. A client that goes away meanwhile has leased nothing.
+    With `wait`, the response is sent when the first message arrives. A client that disconnects while waiting leases
+    nothing.
     """
     query, name = call.query, subscription_of(call).name
     lease = call.broker.leases.lease
@@ -103,7 +104,7 @@ ENDPOINTS = (
 
 
 def _show_lease(lease: Lease) -> LeaseDocument:
-    """Makes the document field by field, not by reflection, because leases are this door's most frequent response."""
+    """Make the document field by field, not by reflection, because leases are this door's most frequent response."""
     message = lease.message
     payload, payload_encoding = as_text(message.value)
     key, key_encoding = as_text(message.key)

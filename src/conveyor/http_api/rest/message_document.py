@@ -17,7 +17,7 @@ MessageStateName: TypeAlias = Annotated[str, Meta(description=_STATES)]
 class MessageDocument(Struct):
     """A message. payload and key are text, or base64 if `payload_encoding` or `key_encoding` is base64.
 
-    payload: null for a message without one (a tombstone). headers: a name that comes more than once has a list.
+    payload: null for a message without one (a tombstone). headers: a repeated name has a list of values.
     """
 
     message_id: str
@@ -33,7 +33,7 @@ class MessageDocument(Struct):
 
 
 def message_fields(message: Message) -> dict[str, Any]:
-    """The fields of the document, for documents that add others."""
+    """Return the fields of the document, for documents that have additional fields."""
     payload, payload_encoding = as_text(message.value)
     key, key_encoding = as_text(message.key)
     return {
@@ -51,5 +51,5 @@ def message_fields(message: Message) -> dict[str, Any]:
 
 
 def show_message(message: Message) -> MessageDocument:
-    """The document of one message."""
+    """Return the document of one message."""
     return MessageDocument(**message_fields(message))

@@ -27,7 +27,7 @@ class MessageList(Struct):
 
 
 class MessageStateDocument(Struct):
-    """The state of a message in one subscription. due_ms: when the state ends by itself, in ms since 1970."""
+    """The state of a message in one subscription. due_ms: the time at which it ends by itself, in ms since 1970."""
 
     state: MessageStateName
     delivery_count: int
@@ -46,7 +46,7 @@ async def browse_messages(call: HttpCall[BrowseQuery, None]) -> MessageList:
     query = call.query
     position = StartPosition(kind="earliest") if query.position is None else query.position.place
     found = await call.broker.message_browser.browse(call.names["topic"], query.partition, position, query.limit)
-    return MessageList([show_message(each) for each in found])
+    return MessageList([show_message(message) for message in found])
 
 
 async def show_one_message(call: HttpCall[NoQuery, None]) -> MessageDocument:
@@ -59,7 +59,9 @@ async def show_message_states(call: HttpCall[NoQuery, None]) -> MessageStates:
     topic, message_id = call.names["topic"], call.names["message_id"]
     await call.broker.message_inspection.get(topic, message_id)
     states = await call.broker.message_inspection.message_states(topic, message_id)
-    shown = {name: MessageStateDocument(each.state, each.delivery_count, each.due_ms) for name, each in states.items()}
+    shown = {
+        name: MessageStateDocument(state.state, state.delivery_count, state.due_ms) for name, state in states.items()
+    }
     return MessageStates(message_id, shown)
 
 

@@ -21,10 +21,10 @@ from conveyor.records import message_attributes
 from conveyor.records.record import Header
 
 BATCH_BYTES = 16 << 20
-"""The limit of a batch's body, unless twice the topic's largest message is more: base64 adds a third."""
+"""Limit of a batch's body, unless twice the topic's largest message is more, because base64 adds a third."""
 
 MAX_MESSAGES = 10_000
-"""Of a batch."""
+"""Limit of messages in a batch."""
 _HEADERS_AT_ONCE = 5_000
 """Headers and messages decoded in one tick of the event loop."""
 _FREED_AT_ONCE = 1_000
@@ -98,12 +98,12 @@ class BatchReceipts(Struct):
 async def publish_message(call: HttpCall[PublishQuery, bytes]) -> Receipt:
     """Publish a message. The body is the payload, of any content type.
 
-    What is asked for stands in the query, or in request headers; the query goes first. The answer comes when the
-    message is on the disk.
+    Attributes are query parameters or request headers; query parameters take precedence. The response is sent when the
+    message is durable.
     """
-    asked, headers = _request_headers(call.headers)
+    attributes, headers = _request_headers(call.headers)
     headers += [_header(text) for text in call.query.header]
-    message = _outgoing(call.body, _merged(call.query, asked), headers)
+    message = _outgoing(call.body, _merged(call.query, attributes), headers)
     published = (await call.broker.message_publisher.publish(call.names["topic"], [message]))[0]
     if isinstance(published, RequestError):
         raise published
@@ -111,25 +111,25 @@ async def publish_message(call: HttpCall[PublishQuery, bytes]) -> Receipt:
 
 
 async def publish_batch(call: HttpCall[NoQuery, NewMessages]) -> BatchReceipts:
-    """Publish a batch of messages. Each has its own result; the response waits until they are on the disk."""
+    """Publish a batch of messages. Each has its own result. The response is sent when all are durable."""
     documents = call.body.messages
     documents.reverse()
     errors: list[RequestError | None] = []
-    sound: list[OutgoingMessage] = []
+    valid: list[OutgoingMessage] = []
     headers_count = 0
     while documents:
-        document = documents.pop()  # Freed here: a million headers at once would take 0.1 s.
+        document = documents.pop()  # Freed one by one: freeing a million headers at once would take 0.1 s.
         made = _from_document(document)
         if isinstance(made, OutgoingMessage):
-            sound.append(made)
+            valid.append(made)
         errors.append(None if isinstance(made, OutgoingMessage) else made)
         headers_count += 1 + len(document.headers)
         if headers_count > _HEADERS_AT_ONCE:
             headers_count = 0
             await asyncio.sleep(0)
-    published = iter(await call.broker.message_publisher.publish(call.names["topic"], sound) if sound else ())
-    while sound:
-        del sound[-_FREED_AT_ONCE:]
+    published = iter(await call.broker.message_publisher.publish(call.names["topic"], valid) if valid else ())
+    while valid:
+        del valid[-_FREED_AT_ONCE:]
         await asyncio.sleep(0)
     return BatchReceipts([_receipt(error or next(published)) for error in errors])
 
@@ -146,7 +146,7 @@ async def read_batch(body: bytes) -> NewMessages:
 
 
 def payload_limit(broker: BrokerNode, names: Mapping[str, str]) -> int:
-    """The largest message of the topic, in bytes."""
+    """Return the largest message of the topic, in bytes."""
     try:
         return broker.partitions.find(names["topic"], 0).log.topic.max_message_bytes
     except RequestError:
@@ -159,7 +159,7 @@ def batch_limit(broker: BrokerNode, names: Mapping[str, str]) -> int:
 
 REQUEST_HEADERS = (
     ("Conveyor-Key", "The message's key."),
-    ("Conveyor-Delay", "As `delay`; likewise the others."),
+    ("Conveyor-Delay", "As `delay`."),
     ("Conveyor-Deliver-At", "As `deliver_at`."),
     ("Conveyor-Priority", "As `priority`."),
     ("Conveyor-Tag", "As `tag`."),
@@ -193,8 +193,8 @@ _FIELDS = {name.lower(): name[len(_PREFIX) :].lower().replace("-", "_") for name
 
 
 def _request_headers(given: Mapping[str, str]) -> tuple[PublishAttributes | None, list[Header]]:
-    """The attributes and the message headers in a request's `Conveyor-` headers."""
-    asked: dict[str, str] = {}
+    """Return the attributes and the message headers in a request's `Conveyor-` headers."""
+    attributes: dict[str, str] = {}
     headers: list[Header] = []
     for name, value in given.items():
         if name[: len(_PREFIX)].lower() != _PREFIX:
@@ -202,23 +202,23 @@ def _request_headers(given: Mapping[str, str]) -> tuple[PublishAttributes | None
         field = _FIELDS.get(name.lower())
         if field is None:
             header_names = ", ".join(header for header, _ in REQUEST_HEADERS)
-            raise _wrong(f"unknown request header '{name}': known are {header_names}")
+            raise _wrong(f"unknown request header '{name}': use one of {header_names}")
         if field == "header":
             headers.append(_header(value))
-        elif field in asked:
+        elif field in attributes:
             raise _wrong(f"request header '{name}' is given more than once")
         else:
-            asked[field] = value
-    if not asked:
+            attributes[field] = value
+    if not attributes:
         return None, headers
     try:
-        return convert(asked, PublishAttributes, strict=False, dec_hook=decode_field), headers
+        return convert(attributes, PublishAttributes, strict=False, dec_hook=decode_field), headers
     except ValidationError as error:
         raise _wrong(f"in the Conveyor- request headers: {error}") from error
 
 
 def _merged(first: PublishAttributes, second: PublishAttributes | None) -> PublishAttributes:
-    """The first attributes, completed by the second where the first are missing."""
+    """Return the first attributes, with missing ones taken from the second."""
     if second is None:
         return first
     given = {name: getattr(first, name) for name in PublishAttributes.__struct_fields__}
@@ -237,26 +237,26 @@ def _from_document(message: NewMessage) -> OutgoingMessage | RequestError:
 
 
 def _outgoing(
-    payload: bytes | None, asked: PublishAttributes, headers: list[Header], key: bytes | None = None
+    payload: bytes | None, attributes: PublishAttributes, headers: list[Header], key: bytes | None = None
 ) -> OutgoingMessage:
-    """Raises RequestError (INVALID_REQUEST) for attributes without effect, which the Kafka door ignores."""
+    """Make a message. Raises RequestError (INVALID_REQUEST) for attributes without effect, unlike the Kafka door."""
     message_attributes.check_attributes(headers)
-    if key is None and asked.key is not None:
-        key = _bytes(asked.key)
+    if key is None and attributes.key is not None:
+        key = _bytes(attributes.key)
     return OutgoingMessage(
-        value=payload, key=key, headers=(*headers, *_attribute_headers(asked)), partition=asked.partition
+        value=payload, key=key, headers=(*headers, *_attribute_headers(attributes)), partition=attributes.partition
     )
 
 
-def _attribute_headers(asked: PublishAttributes) -> list[Header]:
-    """The record headers of the attributes, as a Kafka producer would set them."""
+def _attribute_headers(attributes: PublishAttributes) -> list[Header]:
+    """Return the record headers of the attributes, as a Kafka producer would set them."""
     numbers = (
-        (message_attributes.DELAY_MS, asked.delay),
-        (message_attributes.DELIVER_AT_MS, asked.deliver_at),
-        (message_attributes.TTL_MS, asked.ttl),
-        (message_attributes.PRIORITY, asked.priority),
+        (message_attributes.DELAY_MS, attributes.delay),
+        (message_attributes.DELIVER_AT_MS, attributes.deliver_at),
+        (message_attributes.TTL_MS, attributes.ttl),
+        (message_attributes.PRIORITY, attributes.priority),
     )
-    texts = ((message_attributes.TAG, asked.tag), (message_attributes.DEDUP_ID, asked.dedup_id))
+    texts = ((message_attributes.TAG, attributes.tag), (message_attributes.DEDUP_ID, attributes.dedup_id))
     headers: list[Header] = [(name, b"%d" % number) for name, number in numbers if number is not None]
     return headers + [(name, _bytes(text)) for name, text in texts if text is not None]
 
@@ -264,12 +264,12 @@ def _attribute_headers(asked: PublishAttributes) -> list[Header]:
 def _header(text: str) -> Header:
     name, separator, value = text.partition(":")
     if not separator or not name or not name.isprintable():
-        raise _wrong(f"{text!r} is no header: write name:value")
+        raise _wrong(f"{text!r} is not a header: write name:value")
     return name, _bytes(value.lstrip(" "))
 
 
 def _bytes(text: str) -> bytes:
-    """The bytes of a request header, UTF-8 or not."""
+    """Return the bytes of a request header, UTF-8 or not."""
     return text.encode("utf-8", "surrogateescape")
 
 

@@ -1,4 +1,4 @@
-"""Schedules, which publish a message whenever a cron expression matches."""
+"""Schedules: each publishes a message whenever its cron expression matches."""
 
 from typing import Annotated, Any
 
@@ -84,7 +84,7 @@ async def create_schedule(call: HttpCall[NoQuery, NewSchedule]) -> ScheduleDocum
 
 async def list_schedules(call: HttpCall[NoQuery, None]) -> ScheduleList:
     """List the schedules."""
-    return ScheduleList([_show(call.broker, each) for each in call.broker.schedules.list()])
+    return ScheduleList([_show(call.broker, schedule) for schedule in call.broker.schedules.list()])
 
 
 async def show_schedule(call: HttpCall[NoQuery, None]) -> ScheduleDocument:
@@ -95,7 +95,7 @@ async def show_schedule(call: HttpCall[NoQuery, None]) -> ScheduleDocument:
 async def change_schedule(call: HttpCall[NoQuery, ScheduleChange]) -> ScheduleDocument:
     """Change, pause or resume a schedule, from now on. Fields that are left out keep their values.
 
-    Times that pass while it is paused are not made up for.
+    Times that pass while it is paused are skipped.
     """
     body = call.body
     given: dict[str, Any] = {name: getattr(body, name) for name in ("topic", "cron", "time_zone", "paused")}
@@ -110,7 +110,7 @@ async def change_schedule(call: HttpCall[NoQuery, ScheduleChange]) -> ScheduleDo
 
 
 async def delete_schedule(call: HttpCall[NoQuery, None]) -> None:
-    """Delete a schedule. Messages that it has published stay."""
+    """Delete a schedule. The messages that it published stay."""
     await call.broker.schedules.remove(call.names["schedule"])
 
 

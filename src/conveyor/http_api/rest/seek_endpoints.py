@@ -28,10 +28,10 @@ class Purged(Struct):
 
 
 async def seek_subscription(call: HttpCall[NoQuery, Annotated[Seek, _ONE_OF]]) -> SubscriptionDocument:
-    """Move a subscription: messages from there on are delivered, even if settled before; earlier ones are not."""
+    """Move a subscription. It delivers messages from the new position on, even settled ones, and no earlier ones."""
     name, body = subscription_of(call).name, call.body
     if (body.start is UNSET) == (body.offsets is UNSET):
-        raise RequestError(ErrorKind.INVALID_REQUEST, "give the new position by one of start, offsets")
+        raise RequestError(ErrorKind.INVALID_REQUEST, "give the new position as either start or offsets")
     if not isinstance(body.offsets, UnsetType):
         await call.broker.subscription_lifecycle.seek(
             name, {int(partition): offset for partition, offset in body.offsets.items()}
@@ -42,7 +42,7 @@ async def seek_subscription(call: HttpCall[NoQuery, Annotated[Seek, _ONE_OF]]) -
 
 
 async def pause_subscription(call: HttpCall[NoQuery, None]) -> SubscriptionDocument:
-    """Pause a subscription: it leases nothing until `resume`. Leased messages stay leased."""
+    """Pause a subscription: it delivers nothing until `resume`. Leased messages stay leased."""
     await call.broker.subscription_lifecycle.pause(subscription_of(call).name)
     return show_subscription(subscription_of(call))
 

@@ -1,7 +1,7 @@
 """Settle leased messages, one or many, by ack id or message id: ack, nack, extend, reject.
 
-Each is answered on its own, in order. A request that names a single message by `ack_id` or `message_id` fails with that
-message's own problem; one that names several in a list is answered with 200 and tells them apart.
+Each message has its own result. A request for a single message, named by `ack_id` or `message_id`, fails with the
+problem of that message. A request with a list of messages returns 200 and the results in order.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Targets(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Nack(Targets, kw_only=True):
-    """delay: until the message can be leased again; default by the subscription's `retry`."""
+    """delay: time until the message can be leased again; default: the subscription's `retry`."""
 
     delay: Duration | None = None
 
@@ -101,10 +101,10 @@ ENDPOINTS = tuple(
 
 
 def _targets(body: Targets) -> list[str]:
-    """The messages to act on. Raises RequestError (INVALID_REQUEST) unless exactly one field is given."""
-    given: list[Any] = [each for name in _TARGETS if (each := getattr(body, name)) is not UNSET]
+    """Return the messages to act on. Raises RequestError (INVALID_REQUEST) unless exactly one field is given."""
+    given: list[Any] = [value for name in _TARGETS if (value := getattr(body, name)) is not UNSET]
     if len(given) != 1:
-        raise RequestError(ErrorKind.INVALID_REQUEST, f"name the messages by one of {', '.join(_TARGETS)}")
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"name the messages by exactly one of {', '.join(_TARGETS)}")
     return given[0] if isinstance(given[0], list) else given
 
 

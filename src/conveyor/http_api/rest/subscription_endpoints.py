@@ -34,7 +34,8 @@ class RetryChange(Struct, forbid_unknown_fields=True):
 class PolicyChange(Struct, forbid_unknown_fields=True, kw_only=True):
     """Changes of a subscription's policy. Fields that are left out keep their values.
 
-    filter: a CEL expression. max_deliveries: 0 for no limit. fair_by: a header by whose value messages take turns.
+    filter: a CEL expression. max_deliveries: 0 for no limit. fair_by: a header; messages with different values of it
+    are delivered in turn.
     """
 
     filter: Annotated[str, Meta(min_length=1)] | UnsetType | None = UNSET
@@ -94,8 +95,8 @@ class SubscriptionDocument(Struct, kw_only=True):
 class SubscriptionDetails(SubscriptionDocument, kw_only=True):
     """A subscription with the state of its messages.
 
-    depth: messages that could be leased now. unsettled: all that are not settled. dead: its dead letters.
-    oldest_age_ms: of its oldest unsettled message. ack_rate, retry_rate: a second, lately.
+    depth: messages that can be leased now. unsettled: all messages that are not settled. dead: dead letters.
+    oldest_age_ms: of the oldest unsettled message. ack_rate, retry_rate: recent rates per second.
     """
 
     depth: int
@@ -125,7 +126,7 @@ async def create_subscription(call: HttpCall[NoQuery, NewSubscription]) -> Subsc
     return show_subscription(made)
 
 
-async def list_topics_subscriptions(call: HttpCall[NoQuery, None]) -> SubscriptionList:
+async def list_subscriptions_of_topic(call: HttpCall[NoQuery, None]) -> SubscriptionList:
     """List the subscriptions of a topic."""
     topic = call.broker.topics.existing(call.names["topic"])
     return _list(call.broker.subscriptions.all(topic.name))
@@ -137,7 +138,7 @@ async def list_subscriptions(call: HttpCall[NoQuery, None]) -> SubscriptionList:
 
 
 async def show_one_subscription(call: HttpCall[NoQuery, None]) -> SubscriptionDetails:
-    """Show a subscription: its policy, the state of its messages, the rates at which they are settled."""
+    """Show a subscription: its policy, the state of its messages, and the rates of acks and retries."""
     subscription = subscription_of(call)
     stats = await call.broker.subscription_statistics.stats(subscription.name)
     shown = to_builtins(show_subscription(subscription))
@@ -161,7 +162,7 @@ _ALL = "/subscriptions"
 
 ENDPOINTS = (
     Endpoint(method="POST", path=_OF_TOPIC, function=create_subscription, status=201, problems=(409,)),
-    Endpoint(method="GET", path=_OF_TOPIC, function=list_topics_subscriptions),
+    Endpoint(method="GET", path=_OF_TOPIC, function=list_subscriptions_of_topic),
     Endpoint(method="GET", path=_ALL, function=list_subscriptions),
     *(
         endpoint
@@ -178,20 +179,20 @@ _STATS = set(SubscriptionDetails.__struct_fields__) - set(SubscriptionDocument._
 
 
 def subscription_of(call: HttpCall[Any, Any]) -> Subscription:
-    """The subscription in a path. Raises RequestError (UNKNOWN_SUBSCRIPTION); also if it is another topic's."""
+    """Return the subscription of the path. Raises RequestError (UNKNOWN_SUBSCRIPTION), also for a wrong topic."""
     subscription = call.broker.subscriptions.existing(call.names["subscription"])
     topic = call.names.get("topic", subscription.topic)
     if topic != subscription.topic:
         call.broker.topics.existing(topic)
         raise RequestError(
             ErrorKind.UNKNOWN_SUBSCRIPTION,
-            f"topic '{topic}' has no subscription '{subscription.name}': that name is taken on '{subscription.topic}'",
+            f"topic '{topic}' has no subscription '{subscription.name}': it belongs to topic '{subscription.topic}'",
         )
     return subscription
 
 
 def show_subscription(subscription: Subscription) -> SubscriptionDocument:
-    """The document of one subscription."""
+    """Return the document of one subscription."""
     return convert(
         {
             **policy_document(subscription.policy),
@@ -205,10 +206,15 @@ def show_subscription(subscription: Subscription) -> SubscriptionDocument:
 
 
 def _list(subscriptions: list[Subscription]) -> SubscriptionList:
-    return SubscriptionList([show_subscription(each) for each in sorted(subscriptions, key=lambda each: each.name)])
+    return SubscriptionList(
+        [
+            show_subscription(subscription)
+            for subscription in sorted(subscriptions, key=lambda subscription: subscription.name)
+        ]
+    )
 
 
 def _policy(body: PolicyChange) -> dict[str, Any]:
-    """The fields that a request sets."""
+    """Return the fields that the request gives."""
     given = {name: getattr(body, name) for name in PolicyChange.__struct_fields__ if name != "push"}
     return {name: to_builtins(value) for name, value in given.items() if value is not UNSET}

@@ -19,7 +19,7 @@ ConfigValue = str | int | float | bool
 
 
 class NewTopic(Struct, forbid_unknown_fields=True):
-    """A new topic. `config`: settings by Kafka's names, such as `retention.ms`; others have their defaults."""
+    """A new topic. `config`: settings by Kafka's names, such as `retention.ms`; missing ones have their defaults."""
 
     name: TopicName
     partitions: PartitionCount | None = None
@@ -27,7 +27,7 @@ class NewTopic(Struct, forbid_unknown_fields=True):
 
 
 class TopicChange(Struct, forbid_unknown_fields=True):
-    """Changes of a topic: more partitions; settings, where null restores the default."""
+    """Changes of a topic: its new number of partitions, and settings. null restores a setting's default."""
 
     partitions: PartitionCount | None = None
     config: dict[str, ConfigValue | None] = {}
@@ -102,7 +102,7 @@ async def show_topic(call: HttpCall[NoQuery, None]) -> TopicDetails:
         effective_config={
             config.name: config.value for config in topic_configs(topic, call.broker.dynamic_settings.layers)
         },
-        subscriptions=[each.name for each in call.broker.subscriptions.all(topic.name)],
+        subscriptions=[subscription.name for subscription in call.broker.subscriptions.all(topic.name)],
         partition_states=await _partitions(call, topic),
     )
 
@@ -110,7 +110,7 @@ async def show_topic(call: HttpCall[NoQuery, None]) -> TopicDetails:
 async def change_topic(call: HttpCall[NoQuery, TopicChange]) -> TopicDocument:
     """Change a topic's settings or add partitions. Settings that are left out keep their values."""
     name, body, topics = call.names["topic"], call.body, call.broker.topics
-    changes = [_change(each, value) for each, value in body.config.items()]
+    changes = [_change(name, value) for name, value in body.config.items()]
     await topics.change_config(name, changes, check_only=True)
     if body.partitions is not None and body.partitions != len(topics.existing(name).partitions):
         await topics.add_partitions(name, body.partitions, None)
@@ -149,9 +149,9 @@ def _document(topic: TopicImage) -> TopicDocument:
 
 
 async def _partitions(call: HttpCall[NoQuery, None], topic: TopicImage) -> list[PartitionDocument]:
-    """Those that are served."""
+    """Return the partitions that are online."""
     table = call.broker.partitions
-    numbers = [each for each in range(len(topic.partitions)) if table.offline_reason(topic.name, each) is None]
+    numbers = [number for number in range(len(topic.partitions)) if table.offline_reason(topic.name, number) is None]
     served = {number: table.find(topic.name, number) for number in numbers}
     await wait_for_commits(served.values(), call.broker.clock)
     return [

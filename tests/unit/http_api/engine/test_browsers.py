@@ -1,4 +1,4 @@
-"""Without tokens, pages of other sites are kept out: by their origin, and by the name that they ask for."""
+"""Without tokens, the broker refuses pages of other sites by their origin and by the requested host name."""
 
 import pytest
 
@@ -12,14 +12,14 @@ BROWSER = {"Sec-Fetch-Site": "same-origin"}
     "headers",
     [HERE, HERE | {"Origin": "http://127.0.0.1:8080"}, {"Host": "conveyor:8080"}, {"Host": "evil.example"}, {}],
 )
-def test_page_of_its_own_and_what_is_no_browser_are_served(headers: dict[str, str]) -> None:
-    assert refusal(headers, is_open=False) is None
+def test_own_pages_and_other_clients_are_served(headers: dict[str, str]) -> None:
+    assert refusal(headers, is_public=False) is None
 
 
 @pytest.mark.parametrize("origin", ["https://example.org", "null", "http://127.0.0.1:8081", ""])
 def test_page_of_another_site_is_refused(origin: str) -> None:
-    assert refusal(HERE | {"Origin": origin}, is_open=True) == (
-        f"pages from {origin} may not use this broker, because it has no tokens: see --token-file"
+    assert refusal(HERE | {"Origin": origin}, is_public=True) == (
+        f"pages from {origin} may not use this broker, because it has no tokens (--token-file)"
     )
 
 
@@ -27,25 +27,25 @@ def test_page_of_another_site_is_refused(origin: str) -> None:
     "host",
     ["127.0.0.1", "192.168.1.5:8080", "[::1]:8080", "[::1]", "localhost", "LOCALHOST:8080", "broker.localhost:8080"],
 )
-def test_browser_may_ask_by_what_no_site_can_be_named(host: str) -> None:
-    assert refusal(BROWSER | {"Host": host}, is_open=False) is None
-    assert refusal({"Host": host, "Origin": f"http://{host}"}, is_open=False) is None
+def test_browser_may_use_a_host_that_no_site_can_own(host: str) -> None:
+    assert refusal(BROWSER | {"Host": host}, is_public=False) is None
+    assert refusal({"Host": host, "Origin": f"http://{host}"}, is_public=False) is None
 
 
 @pytest.mark.parametrize(
     "host",
     ["evil.example:8080", "evil.example", "localhost.evil.example", "evillocalhost", "127.0.0.1.evil.example", ""],
 )
-def test_browser_may_not_ask_by_a_name_that_a_site_may_have(host: str) -> None:
+def test_browser_may_not_use_a_name_that_a_site_may_own(host: str) -> None:
     for headers in (BROWSER | {"Host": host}, {"Host": host, "Origin": f"http://{host}"}):
-        refused = refusal(headers, is_open=True)
+        refused = refusal(headers, is_public=True)
         assert refused is not None
         assert f"'{host}'" in refused
         assert "--token-file" in refused
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_page_of_another_site_may_link_to_what_is_open_and_lease_nothing(site: str) -> None:
-    """An image, a link or a frame has no Origin."""
-    assert refusal(HERE | {"Sec-Fetch-Site": site}, is_open=True) is None
-    assert refusal(HERE | {"Sec-Fetch-Site": site}, is_open=False) is not None
+def test_page_of_another_site_may_only_link_to_public_endpoints(site: str) -> None:
+    """Requests for an image, a link or a frame have no Origin."""
+    assert refusal(HERE | {"Sec-Fetch-Site": site}, is_public=True) is None
+    assert refusal(HERE | {"Sec-Fetch-Site": site}, is_public=False) is not None

@@ -1,4 +1,4 @@
-"""Requests that wait: given up when their client goes, answered when the broker stops."""
+"""Requests that wait are cancelled when their client disconnects, and answered when the broker stops."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ class Waiting:
             raise
 
 
-async def test_poll_answers_with_what_its_work_returns() -> None:
+async def test_poll_returns_the_result_of_its_work() -> None:
     async def work() -> list[int]:
         return [1]
 

@@ -1,4 +1,4 @@
-"""openapi.json is made from the endpoints, and the page from openapi.json."""
+"""openapi.json is derived from the endpoints, and the HTML page from openapi.json."""
 
 import re
 from typing import Any
@@ -20,16 +20,16 @@ def operation(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_operation_says_what_it_does(name: str) -> None:
+def test_operation_has_a_summary(name: str) -> None:
     described = operation(name)
     assert re.fullmatch(r"[A-Z].*\.", described["summary"])
     assert str(OPERATIONS[name].status) in described["responses"]
-    in_path = [each["name"] for each in described["parameters"] if each["in"] == "path"]
+    in_path = [parameter["name"] for parameter in described["parameters"] if parameter["in"] == "path"]
     assert in_path == re.findall(r"{(\w+)}", name)
 
 
 def test_operation_has_an_id_of_its_own() -> None:
-    ids = [each["operationId"] for path in DOCUMENT["paths"].values() for each in path.values()]
+    ids = [operation["operationId"] for path in DOCUMENT["paths"].values() for operation in path.values()]
     assert len(set(ids)) == len(ids) == len(ENDPOINTS)
 
 
@@ -39,8 +39,11 @@ def test_reference_leads_to_a_schema() -> None:
     assert {"Problem", "LeaseDocument", "NewTopic"} <= names
 
 
-def test_query_is_taken_apart_into_parameters() -> None:
-    parameters = {each["name"]: each for each in operation("GET /subscriptions/{subscription}/messages")["parameters"]}
+def test_query_is_listed_as_parameters() -> None:
+    parameters = {
+        parameter["name"]: parameter
+        for parameter in operation("GET /subscriptions/{subscription}/messages")["parameters"]
+    }
     assert parameters.keys() == {"subscription", "max_messages", "wait", "visibility"}
     assert parameters["max_messages"]["schema"] == {"type": "integer", "minimum": 1, "maximum": 1000, "default": 1}
     assert parameters["wait"]["schema"]["pattern"] == "^([0-9]{1,10})(ms|s|m|h)$"
@@ -53,7 +56,7 @@ def test_failures_are_problem_documents() -> None:
     assert responses["409"]["content"].keys() == {"application/problem+json"}
 
 
-def test_seek_may_find_no_such_offset() -> None:
+def test_seek_may_be_out_of_range() -> None:
     assert "416" in operation("POST /subscriptions/{subscription}/seek")["responses"]
 
 
@@ -72,7 +75,7 @@ def test_page_links_every_schema_that_it_names() -> None:
     assert set(re.findall(r'href="#(\w+)"', page)) <= set(re.findall(r'<details id="(\w+)"', page))
 
 
-def test_page_shows_text_as_text() -> None:
+def test_page_escapes_text() -> None:
     document = {**DOCUMENT, "info": {"title": "<b>", "version": "&", "description": "<script>"}}
     page = render_page(document)
     assert "<h1>&lt;b&gt; &amp;</h1>" in page

@@ -16,7 +16,7 @@ def test_problem_has_the_status_of_the_table(kind: ErrorKind) -> None:
     assert (problem.detail, problem.kind) == ("do this", kind.name.lower())
 
 
-def test_problem_is_answered_as_rfc_9457_says() -> None:
+def test_problem_response_follows_rfc_9457() -> None:
     response = problem_response(make_problem("lease_lost", 409, "lease it again"), {"X-More": "1"})
     assert (response.status, response.headers["X-More"]) == (409, "1")
     assert response.headers["Content-Type"] == "application/problem+json"

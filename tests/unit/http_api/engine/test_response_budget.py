@@ -1,4 +1,4 @@
-"""A client that does not read its answers takes a bounded part of the memory."""
+"""Clients that do not read their responses use bounded memory."""
 
 import socket
 
@@ -7,11 +7,11 @@ from conveyor.testing import Broker
 from tests.clients.rest_client import Rest
 
 
-def test_nothing_is_full_at_the_beginning() -> None:
+def test_budget_is_empty_at_first() -> None:
     assert not ResponseBudget().is_full
 
 
-def test_large_answers_are_whole() -> None:
+def test_large_responses_are_complete() -> None:
     with Broker(memory=True) as broker:
         rest = Rest(broker)
         rest.post("/topics", {"name": "t"})
@@ -22,5 +22,5 @@ def test_large_answers_are_whole() -> None:
         host, port = broker.http_url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as idle:
             idle.sendall(b"GET /topics/t/messages?from=earliest&limit=5 HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert [each["payload"] for each in rest.lease("s", max_messages=5)] == [large] * 5
+            assert [message["payload"] for message in rest.lease("s", max_messages=5)] == [large] * 5
         rest.close()

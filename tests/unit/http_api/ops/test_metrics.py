@@ -1,4 +1,4 @@
-"""The metrics page is made from the counters as they are at that moment."""
+"""The metrics page shows the current counters."""
 
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.http_api.ops.metrics import COUNTERS, render_metrics
@@ -15,8 +15,8 @@ async def test_every_counter_is_on_the_page() -> None:
 
 def test_every_field_of_the_probes_is_printed() -> None:
     printed = {(probe, field) for probe, field, _ in COUNTERS.values()}
-    assert printed >= {("log", each) for each in LogProbe.__dataclass_fields__}
-    assert printed >= {("network", each) for each in NetworkProbe.__dataclass_fields__}
+    assert printed >= {("log", field) for field in LogProbe.__dataclass_fields__}
+    assert printed >= {("network", field) for field in NetworkProbe.__dataclass_fields__}
 
 
 async def test_the_page_shows_every_partition() -> None:

@@ -1,4 +1,4 @@
-"""A batch that is cut into parts holds the same messages as the whole, and is refused where the whole would be."""
+"""The parts of a batch contain the same messages as the whole, and an invalid batch is refused in parts too."""
 
 import json
 import random
@@ -33,7 +33,7 @@ HEADERS = st.dictionaries(TEXT, st.one_of(st.none(), TEXT, st.lists(TEXT, max_si
     separators=st.sampled_from([(",", ":"), (", ", ": "), (" ,\n ", "\t:  ")]),
     seed=st.integers(0, 1 << 32),
 )
-async def test_parts_hold_the_messages_of_the_whole(
+async def test_parts_contain_the_messages_of_the_whole(
     kinds: list[dict[str, object]], separators: tuple[str, str], seed: int
 ) -> None:
     messages = random.Random(seed).choices(kinds, k=120)
@@ -74,13 +74,13 @@ LONG = json.dumps({"messages": [{"payload": "x" * 100}] * 2_000}).encode()
         lambda body: b'{"messages": [' + b"\\" * len(body),
     ],
 )
-async def test_batch_that_is_broken_is_refused(broken: Callable[[bytes], bytes]) -> None:
+async def test_invalid_batch_is_refused(broken: Callable[[bytes], bytes]) -> None:
     with pytest.raises((msgspec.MsgspecError, RequestError)):
         await messages_of(broken(LONG))
 
 
 @pytest.mark.parametrize("value", ['"a"', "null", "[]", "{}"])
-async def test_message_of_too_many_values_is_refused(value: str) -> None:
+async def test_message_with_too_many_values_is_refused(value: str) -> None:
     values = ",".join([value] * (PART_BYTES // 2))
     with pytest.raises(RequestError, match=f"more than {MAX_VALUES}") as refused:
         await messages_of(b'{"messages": [{"headers": {"a": [%b]}}]}' % values.encode())

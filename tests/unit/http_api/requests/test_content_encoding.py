@@ -1,4 +1,4 @@
-"""Packed bodies are unpacked in whatever pieces they come, no further than asked for, and refused if broken."""
+"""Compressed bodies are decompressed in pieces of any size, up to the limit, and refused if invalid."""
 
 import gzip
 import zlib
@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from conveyor.http_api.requests.content_encoding import Unpacking
+from conveyor.http_api.requests.content_encoding import Decompressor
 
 TEXT = b"to be, or not to be " * 20
 RAW = zlib.compress(TEXT)[2:-4]
@@ -20,25 +20,25 @@ PACKED = {
 }
 
 
-def unpack(encoding: str, packed: bytes, piece_bytes: int = 1 << 20, most_bytes: int = 1 << 20) -> bytes:
-    unpacking = Unpacking(encoding, most_bytes)
+def decompress(encoding: str, packed: bytes, piece_bytes: int = 1 << 20, max_bytes: int = 1 << 20) -> bytes:
+    decompressor = Decompressor(encoding, max_bytes)
     for begin in range(0, len(packed), piece_bytes):
-        unpacking.feed(packed[begin : begin + piece_bytes])
-    return unpacking.finish()
+        decompressor.feed(packed[begin : begin + piece_bytes])
+    return decompressor.finish()
 
 
 @pytest.mark.parametrize(("encoding", "packed"), PACKED.values(), ids=PACKED)
 @pytest.mark.parametrize("piece_bytes", [1, 7, 1000])
-def test_body_comes_in_pieces(encoding: str, packed: bytes, piece_bytes: int) -> None:
-    assert unpack(encoding, packed, piece_bytes) == TEXT
+def test_body_is_decompressed_in_pieces(encoding: str, packed: bytes, piece_bytes: int) -> None:
+    assert decompress(encoding, packed, piece_bytes) == TEXT
 
 
 @pytest.mark.parametrize(("encoding", "packed"), PACKED.values(), ids=PACKED)
-def test_body_that_is_cut_short_is_refused(encoding: str, packed: bytes) -> None:
+def test_truncated_body_is_refused(encoding: str, packed: bytes) -> None:
     ends = {len(gzipped(TEXT[:30])), len(gzipped(TEXT[:30]) + gzipped(b""))}
     for size in set(range(len(packed))) - (ends if packed == PACKED["members"][1] else set()):
-        with pytest.raises(zlib.error, match=r"^it is cut short$"):
-            unpack(encoding, packed[:size])
+        with pytest.raises(zlib.error, match=r"^it is truncated$"):
+            decompress(encoding, packed[:size])
 
 
 @pytest.mark.parametrize(
@@ -57,18 +57,18 @@ def test_body_that_is_cut_short_is_refused(encoding: str, packed: bytes) -> None
     ],
     ids=count(),
 )
-def test_body_that_is_no_sound_one_is_refused(encoding: str, packed: bytes) -> None:
+def test_invalid_body_is_refused(encoding: str, packed: bytes) -> None:
     with pytest.raises(zlib.error):
-        unpack(encoding, packed)
+        decompress(encoding, packed)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_body_is_unpacked_no_further_than_asked_for(encoding: str) -> None:
+def test_body_is_decompressed_only_up_to_the_limit(encoding: str) -> None:
     bomb = gzipped(bytes(1 << 22)) if encoding == "gzip" else zlib.compress(bytes(1 << 22))
-    unpacking = Unpacking(encoding, 1000)
-    assert unpacking.feed(bomb[:100]) == 1000
-    assert unpacking.feed(bomb[100:]) == 1000
+    decompressor = Decompressor(encoding, 1000)
+    assert decompressor.feed(bomb[:100]) == 1000
+    assert decompressor.feed(bomb[100:]) == 1000
 
 
-def test_body_of_just_the_most_bytes_is_whole() -> None:
-    assert unpack("gzip", gzipped(TEXT), most_bytes=len(TEXT) + 1) == TEXT
+def test_body_of_exactly_the_limit_is_complete() -> None:
+    assert decompress("gzip", gzipped(TEXT), max_bytes=len(TEXT) + 1) == TEXT

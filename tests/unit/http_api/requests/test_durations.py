@@ -1,4 +1,4 @@
-"""Durations are read with their unit, and never without."""
+"""Durations are parsed with a unit, and refused without one."""
 
 import pytest
 from hypothesis import given
@@ -19,19 +19,19 @@ def test_duration_is_a_number_with_its_unit(text: str, duration_ms: int) -> None
 @pytest.mark.parametrize(
     "value", ["5", "", "s", "-5s", "1.5s", "5 s", "5d", "5S", "12345678901s", "\u0665s", 5, None, True]
 )
-def test_duration_that_is_none_is_refused_with_an_example(value: object) -> None:
+def test_invalid_duration_is_refused_with_an_example(value: object) -> None:
     with pytest.raises(ValueError, match="is not a duration: write a whole number and a unit, as in 1200ms, 5s"):
         Duration.parse(value)
 
 
 @pytest.mark.parametrize(("kind", "longest", "too_long"), [(Wait, "20s", "20001ms"), (Visibility, "12h", "721m")])
-def test_duration_that_is_too_long_is_told_the_longest(kind: type[Duration], longest: str, too_long: str) -> None:
-    assert kind.parse(longest) == kind.most_ms
+def test_error_for_a_long_duration_names_the_maximum(kind: type[Duration], longest: str, too_long: str) -> None:
+    assert kind.parse(longest) == kind.max_ms
     with pytest.raises(ValueError, match=f"^{too_long} is too long: at most {longest}$"):
         kind.parse(too_long)
 
 
 @given(st.integers(0, 10**9), st.sampled_from(sorted(UNITS_MS)))
-def test_duration_is_written_as_it_is_read(count: int, unit: str) -> None:
+def test_formatted_duration_parses_to_the_same_value(count: int, unit: str) -> None:
     duration = Duration.parse(f"{count}{unit}")
     assert Duration.parse(format_duration(duration)) == duration

@@ -1,4 +1,4 @@
-"""Payloads, keys and headers go through JSON and come back as they were."""
+"""Payloads, keys and headers survive a round trip through JSON."""
 
 import msgspec
 import pytest
@@ -15,11 +15,11 @@ def read_back(value: bytes | None) -> bytes | None:
 
 
 @given(st.none() | st.binary() | st.text().map(str.encode))
-def test_payload_comes_back_as_it_was(value: bytes | None) -> None:
+def test_payload_survives_a_round_trip(value: bytes | None) -> None:
     assert read_back(value) == value
 
 
-def test_payload_is_text_where_it_can_be() -> None:
+def test_utf8_payload_is_text() -> None:
     assert as_text("grüß".encode()) == ("grüß", msgspec.UNSET)
     assert as_text(b"\xff\x00") == ("/wA=", "base64")
     assert as_text(None) == (None, msgspec.UNSET)
@@ -32,22 +32,22 @@ def test_payload_that_is_not_base64_is_refused(text: str) -> None:
 
 
 @given(st.dictionaries(st.text(), st.lists(st.none() | st.binary(), min_size=1, max_size=3)))
-def test_headers_come_back_as_they_were(values: dict[str, list[bytes | None]]) -> None:
-    headers = [(name, value) for name, each in values.items() for value in each]
+def test_headers_survive_a_round_trip(values: dict[str, list[bytes | None]]) -> None:
+    headers = [(name, value) for name, repeated in values.items() for value in repeated]
     shown = msgspec.json.decode(msgspec.json.encode(show_headers(headers)), type=Headers)
     assert read_headers(shown) == headers
 
 
-def test_header_that_comes_twice_has_a_list() -> None:
+def test_repeated_header_has_a_list() -> None:
     shown = show_headers([("a", b"1"), ("b", None), ("a", b"\xff"), ("a", b"3")])
     assert shown == {"a": ["1", Base64(base64="/w=="), "3"], "b": None}
 
 
-def test_header_that_is_not_base64_is_named() -> None:
+def test_error_names_the_header_that_is_not_base64() -> None:
     with pytest.raises(RequestError, match=r"^headers\.trace\.base64 is not base64"):
         read_headers({"trace": Base64(base64="?")})
 
 
-def test_header_name_that_is_no_text_can_be_shown() -> None:
+def test_header_name_that_is_not_utf8_can_be_shown() -> None:
     name = b"caf\xff\xc3\xa9".decode("utf-8", "surrogateescape")
     assert msgspec.json.encode(show_headers([(name, b"1")])).decode() == '{"caf\ufffd\u00e9":"1"}'

@@ -1,4 +1,4 @@
-"""Queries and bodies are read into the types that an endpoint declares; what is wrong with them is said."""
+"""Queries and bodies are parsed into the types that an endpoint declares. Errors say what is wrong."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from conveyor.kernel.errors import RequestError
 
 
 class Sought(Struct, forbid_unknown_fields=True):
-    """A query of every kind of parameter."""
+    """A query with every kind of parameter."""
 
     place: str = field(default="earliest", name="from")
     limit: Annotated[int, Meta(ge=1, le=10)] = 5
@@ -32,7 +32,7 @@ def test_query_without_parameters_has_the_defaults() -> None:
     assert read() == Sought()
 
 
-def test_query_is_read_by_type() -> None:
+def test_query_is_parsed_by_type() -> None:
     sought = read(
         ("from", "17"), ("limit", "3"), ("wait", "5s"), ("deep", "true"), ("header", "a:1"), ("header", "b:2")
     )
@@ -42,7 +42,10 @@ def test_query_is_read_by_type() -> None:
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
-        ([("limits", "3")], "^unknown query parameter 'limits': known are deep, from, header, limit, partition, wait$"),
+        (
+            [("limits", "3")],
+            "^unknown query parameter 'limits': use one of deep, from, header, limit, partition, wait$",
+        ),
         ([("limit", "3"), ("limit", "4")], "^query parameter 'limit' is given 2 times: give it once$"),
         ([("limit", "many")], "^query parameter 'limit': Expected `int`, got `str`$"),
         ([("limit", "0")], "^query parameter 'limit': Expected `int` >= 1$"),
@@ -50,18 +53,18 @@ def test_query_is_read_by_type() -> None:
         ([("wait", "5")], "^query parameter 'wait': '5' is not a duration: write [^$]*$"),
     ],
 )
-def test_query_that_is_wrong_is_told_where(parameters: list[tuple[str, str]], reason: str) -> None:
+def test_error_names_the_invalid_query_parameter(parameters: list[tuple[str, str]], reason: str) -> None:
     with pytest.raises(RequestError, match=reason):
         read(*parameters)
 
 
-def test_query_where_none_is_taken_is_refused() -> None:
+def test_query_without_declared_parameters_is_refused() -> None:
     with pytest.raises(RequestError, match=r"^unknown query parameter 'a': this request takes none$"):
         query_reader(NoQuery)(MultiDict(a="1"))
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b" { } "])
-def test_body_where_none_is_taken_may_be_empty(body: bytes) -> None:
+def test_undeclared_body_may_be_empty(body: bytes) -> None:
     assert body_parser(NoBody)(body) == NoBody()
 
 
@@ -73,12 +76,12 @@ def test_body_where_none_is_taken_may_be_empty(body: bytes) -> None:
         (b"null", "Expected `object`, got `null`$"),
     ],
 )
-def test_body_where_none_is_taken_is_refused(body: bytes, reason: str) -> None:
+def test_undeclared_body_is_refused(body: bytes, reason: str) -> None:
     with pytest.raises(RequestError, match=reason):
         body_parser(NoBody)(body)
 
 
-def test_body_of_json_is_read_by_type() -> None:
+def test_json_body_is_parsed_by_type() -> None:
     assert body_parser(Sought)(b'{"limit": 3, "wait": "5s"}') == Sought(limit=3, wait=Duration(5000))
     assert body_parser(Sought)(b"") == Sought()
     assert body_parser(bytes)(b"{") == b"{"
@@ -95,13 +98,13 @@ def test_body_of_json_is_read_by_type() -> None:
         (b'{"wait": 5}', r"^in the request's body: 5 is not a duration: write .* - at `\$\.wait`$"),
         (
             b'{"colour": 1}',
-            "^in the request's body: Object contains unknown field `colour`: known are from, limit, .*, header$",
+            "^in the request's body: Object contains unknown field `colour`: use one of from, limit, .*, header$",
         ),
         (b'{"from": "\xff"}', "^the request's body is not JSON: "),
         (b'{"from": "\\ud800"}', "^the request's body is not JSON: "),
         (b"[" * 100_000, "^in the request's body: "),
     ],
 )
-def test_body_that_is_wrong_is_told_where(body: bytes, reason: str) -> None:
+def test_error_names_the_invalid_field_of_a_body(body: bytes, reason: str) -> None:
     with pytest.raises(RequestError, match=reason):
         body_parser(Sought)(body)

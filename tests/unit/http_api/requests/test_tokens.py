@@ -1,4 +1,4 @@
-"""Bearer tokens: read from a file, compared with what a request brings."""
+"""Bearer tokens are read from a file and compared with the token of a request."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def written(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_tokens_are_the_lines_that_are_no_comments(tmp_path: Path) -> None:
+def test_every_line_but_comments_is_a_token(tmp_path: Path) -> None:
     tokens = read_tokens(written(tmp_path, "# of the shop\n\n  first \nsecond\n"))
     assert tokens
     assert tokens.admit({"Authorization": "Bearer first"})
@@ -31,7 +31,7 @@ def test_request_without_a_token_is_not_admitted(authorization: str) -> None:
     assert not tokens.admit({})
 
 
-def test_everybody_is_admitted_where_there_are_no_tokens() -> None:
+def test_every_client_is_admitted_without_tokens() -> None:
     assert not read_tokens("")
     assert read_tokens("").admit({})
 
@@ -39,16 +39,16 @@ def test_everybody_is_admitted_where_there_are_no_tokens() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("# none\n", "holds no token: write one per line"),
+        ("# none\n", "contains no token: write one per line"),
         ("two words\n", "a token consists of printable ASCII"),
         ("pässword\n", "ASCII"),
     ],
 )
-def test_file_without_sound_tokens_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+def test_file_without_valid_tokens_is_refused(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(SettingsError, match=reason):
         read_tokens(written(tmp_path, text))
 
 
-def test_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"--token-file .*absent cannot be read: No such file or directory"):
         read_tokens(str(tmp_path / "absent"))

@@ -1,4 +1,4 @@
-"""What is wrong with a value is told together with what would fit."""
+"""Validation errors name the valid alternatives."""
 
 from typing import Annotated, Any, Literal
 
@@ -18,7 +18,7 @@ class Part(Struct, forbid_unknown_fields=True):
 
 
 class Whole(Struct, forbid_unknown_fields=True):
-    """Every way to lead to a part."""
+    """A document that refers to `Part` in every way."""
 
     part: Part | None = None
     parts: list[Part] = []
@@ -27,18 +27,18 @@ class Whole(Struct, forbid_unknown_fields=True):
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "problem"),
     [
-        ({"part": {"colour": "x"}}, ("Invalid enum value 'x': known are blue, red", "`$.part.colour`")),
-        ({"parts": [{}, {"colour": "x"}]}, ("Invalid enum value 'x': known are blue, red", "`$.parts[1].colour`")),
-        ({"named": {"a": [{"c": 1}]}}, ("Object contains unknown field `c`: known are colour", "`$.named[...][0]`")),
-        ({"c": 1}, ("Object contains unknown field `c`: known are part, parts, named, from", "")),
+        ({"part": {"colour": "x"}}, ("Invalid enum value 'x': use one of blue, red", "`$.part.colour`")),
+        ({"parts": [{}, {"colour": "x"}]}, ("Invalid enum value 'x': use one of blue, red", "`$.parts[1].colour`")),
+        ({"named": {"a": [{"c": 1}]}}, ("Object contains unknown field `c`: use one of colour", "`$.named[...][0]`")),
+        ({"c": 1}, ("Object contains unknown field `c`: use one of part, parts, named, from", "")),
         ({"from": "a b"}, ("Expected `str` of letters, digits, '.', '_' and '-'", "`$.from`")),
         ({"named": {"": {}}}, ("Expected `str` of letters, digits, '.', '_' and '-'", "`key` in `$.named`")),
         ({"parts": 1}, ("Expected `array`, got `int`", "`$.parts`")),
     ],
 )
-def test_value_that_does_not_fit_is_told_what_would(document: Any, told: tuple[str, str]) -> None:
+def test_error_names_the_valid_alternatives(document: Any, problem: tuple[str, str]) -> None:
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert(document, Whole)
-    assert explain(Whole, raised.value) == told
+    assert explain(Whole, raised.value) == problem

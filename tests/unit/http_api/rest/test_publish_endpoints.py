@@ -1,4 +1,4 @@
-"""What a request asks for with a message becomes the message's headers."""
+"""The attributes of a publish request become headers of the message."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -19,7 +19,7 @@ from conveyor.kernel.errors import RequestError
 
 
 class Written:
-    """Takes messages in the place of a topic."""
+    """Records messages instead of publishing them."""
 
     def __init__(self) -> None:
         self.taken: list[OutgoingMessage] = []
@@ -38,11 +38,11 @@ async def publish(query: PublishQuery, *headers: tuple[str, str]) -> OutgoingMes
     return written.taken[0]
 
 
-async def test_message_that_asks_for_nothing_has_no_headers() -> None:
+async def test_message_without_attributes_has_no_headers() -> None:
     assert await publish(PublishQuery(), ("User-Agent", "curl")) == OutgoingMessage(value=b"x")
 
 
-async def test_everything_that_is_asked_for_becomes_a_header() -> None:
+async def test_every_attribute_becomes_a_header() -> None:
     query = PublishQuery(
         key="k",
         delay=Duration(5000),
@@ -69,7 +69,7 @@ async def test_everything_that_is_asked_for_becomes_a_header() -> None:
     )
 
 
-async def test_query_goes_before_request_headers() -> None:
+async def test_query_takes_precedence_over_request_headers() -> None:
     message = await publish(
         PublishQuery(tag="query", priority=0), ("Conveyor-Tag", "header"), ("conveyor-priority", "9")
     )
@@ -83,8 +83,8 @@ async def test_request_header_may_hold_any_bytes() -> None:
 
 
 @pytest.mark.parametrize("header", [":value", "value", "", "na\u00admé\udcff:1"])
-async def test_header_without_a_sound_name_is_refused(header: str) -> None:
-    with pytest.raises(RequestError, match="is no header: write name:value"):
+async def test_header_without_a_valid_name_is_refused(header: str) -> None:
+    with pytest.raises(RequestError, match="is not a header: write name:value"):
         await publish(PublishQuery(), ("Conveyor-Header", header))
 
 
@@ -93,11 +93,11 @@ async def test_header_that_would_have_no_effect_is_refused() -> None:
         await publish(PublishQuery(header=["conveyor-delay-ms:soon"]))
 
 
-def test_query_and_batch_know_the_same_attributes() -> None:
+def test_query_and_batch_have_the_same_attributes() -> None:
     assert set(PublishAttributes.__struct_fields__) <= set(PublishQuery.__struct_fields__)
 
 
-async def test_large_batch_is_decoded_in_many_turns_and_no_further_than_it_may_be_long() -> None:
+async def test_large_batch_is_decoded_in_many_ticks_up_to_the_limit() -> None:
     headers = {f"h{number}": "v" for number in range(100)}
     sound = msgspec.json.encode({"messages": [{"payload": "x", "headers": headers}] * 10_000})
     assert await turns(read_batch(sound)) > len(sound) // PART_BYTES
@@ -105,12 +105,12 @@ async def test_large_batch_is_decoded_in_many_turns_and_no_further_than_it_may_b
     with pytest.raises(RequestError, match=r"length <= 10000 - at `\$\.messages`"):
         await read_batch(too_many)
     reading = asyncio.ensure_future(read_batch(too_many))
-    assert await turns(asyncio.wait([reading])) < 30, "the rest of it is not looked at"
+    assert await turns(asyncio.wait([reading])) < 30, "the rest of the batch is not decoded"
     assert reading.exception() is not None
 
 
 async def turns(work: Awaitable[object]) -> int:
-    """How many turns of the event loop it takes."""
+    """Return the number of ticks of the event loop that the work takes."""
     task = asyncio.ensure_future(work)
     count = 0
     while not task.done():

@@ -1,12 +1,12 @@
-"""The requests in progress. A broker that stops waits for them."""
+"""Counts the requests in progress, so that a stopping broker can wait for them."""
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Calls:
-    """Counts requests in progress. A request has ended when its response is made, though it may not be sent yet."""
+class RequestsInProgress:
+    """Counts requests in progress. A request ends when its response is ready, before the response is sent."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -14,7 +14,7 @@ class Calls:
         self._none.set()
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def track(self) -> Iterator[None]:
         """Count one request during the block."""
         self._count += 1
         self._none.clear()
