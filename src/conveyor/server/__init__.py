@@ -1,1 +1,1 @@
-"""The asyncio shell of a broker: sockets, the event loop, wiring, start and stop. No rule of the broker lives here."""
+"""The asyncio shell of a broker: sockets, event loop, wiring, start, stop. Rules of the broker belong to `broker`."""

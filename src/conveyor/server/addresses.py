@@ -1,4 +1,4 @@
-"""Addresses of listeners: parsing, the check of what they expose, binding."""
+"""Addresses of listeners: parses them, checks whether they are exposed to other machines, binds sockets to them."""
 
 import errno
 import ipaddress
@@ -27,10 +27,7 @@ def parse_address(text: str, setting: str) -> Address:
 
 
 def check_exposure(address: Address, setting: str, insecure: bool) -> None:
-    """Refuse an address that other machines can reach while clients are not authenticated, unless `insecure`.
-
-    Raises SettingsError.
-    """
+    """Raise SettingsError for an address that other machines can reach without authentication, unless `insecure`."""
     if not insecure and not _is_loopback(address.host):
         raise SettingsError(
             f"{setting} {address} can be reached from other machines, and clients are not authenticated:"
@@ -39,7 +36,7 @@ def check_exposure(address: Address, setting: str, insecure: bool) -> None:
 
 
 def bind(address: Address, setting: str) -> socket.socket:
-    """A bound, listening socket. Raises StartupError."""
+    """Return a socket that listens on an address. Raises StartupError."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -54,7 +51,7 @@ def bind(address: Address, setting: str) -> socket.socket:
 
 
 def bound_address(bound: socket.socket) -> Address:
-    """The address at which a socket listens, with the port that the system picked for port 0."""
+    """Return the address on which a socket listens, with the port that the system chose for port 0."""
     name = bound.getsockname()
     return Address(name[0], name[1])
 

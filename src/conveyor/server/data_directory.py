@@ -1,4 +1,4 @@
-"""The data directory: created, checked, and locked against a second broker."""
+"""Creates and checks the data directory, and locks it against a second broker."""
 
 import errno
 import fcntl
@@ -23,7 +23,7 @@ class DataDirectory:
         except FileExistsError as error:
             raise StartupError(f"data directory {path} is a file: choose another with --data-dir") from error
         except OSError as error:
-            change = "make room" if error.errno in _NO_ROOM else "change its permissions"
+            change = "free some space" if error.errno in _NO_ROOM else "change its permissions"
             raise StartupError(
                 f"data directory {path} is not writable ({error.strerror}): {change}, or choose another with --data-dir"
             ) from error
@@ -48,7 +48,7 @@ def _take(lock: IO[str], path: Path) -> None:
 
 
 def _write_holder(lock: IO[str]) -> None:
-    """Write this process's id into the lock file, for the error of a second broker. A full disk leaves it empty."""
+    """Write the process id into the lock file, for the error of a second broker. On a full disk it stays empty."""
     try:
         lock.truncate(0)
         os.write(lock.fileno(), str(os.getpid()).encode())

@@ -1,14 +1,14 @@
-"""The HTTP listener. Its socket listens from the start; the HTTP door is loaded at the first connection.
+"""The HTTP listener. Its socket listens from the start; the first connection loads the HTTP door.
 
-Loading the door and its web framework takes some hundreds of milliseconds and 20 MiB, which a broker without HTTP
-clients, such as one inside a test, need not pay. It is loaded on a thread, so that Kafka clients are served meanwhile;
-the first HTTP client waits.
+Loading the door and its web framework takes some hundreds of milliseconds and 20 MiB, which brokers without HTTP
+clients, such as one inside a test, never pay. A thread loads the door, so that Kafka clients are served meanwhile. The
+first HTTP client waits.
 
-Operators' probes are answered whatever the clients do: a connection beyond `network.max_http_connections`, or to a
-broker that is stopping, is served by an application of `/healthz`, `/readyz` and `/metrics`, which answers every other
-request with 503. The number of such connections is small: a new one replaces the oldest, and one that sends no request
-for a second is closed. The request line and each header are limited to 8 KiB. Any other connection that sends no whole
-request header for a while is closed, too.
+Operators' probes are always answered. A connection beyond `network.max_http_connections`, or to a stopping broker, is
+served by an application that has only `/healthz`, `/readyz` and `/metrics` and answers other requests with 503. The
+number of such connections is small: a new one replaces the oldest, and one that sends no request for a second is
+closed. The request line and each header are limited to 8 KiB. Other connections are closed if they send no complete
+request header for `_IDLE_S` seconds.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.http_api.requests.tokens import Tokens
 from conveyor.server.network_probe import NetworkProbe
 
-if TYPE_CHECKING:  # The only part of the broker that is loaded late: see the docstring.
+if TYPE_CHECKING:  # The only part of the broker that is loaded late; see the docstring.
     from aiohttp import web
 
     from conveyor.http_api.engine.site import Site
 
 OPERATIONS_CONNECTIONS = 64
-"""The number of connections beyond the limit that may use the operators' endpoints."""
+"""Connections beyond the limit that may use the operators' endpoints."""
 
 _BACKLOG = 1024
 _IDLE_S = 75
-"""Longer than load balancers keep idle connections, so that they close them, not the broker."""
+"""Longer than load balancers keep idle connections, so that load balancers close them before the broker does."""
 _OPERATIONS_IDLE_S = 1
 
 
@@ -51,11 +51,11 @@ class HttpListener:
         self._server: asyncio.Server | None = None
 
     def start(self) -> None:
-        """Wait for the first connection, which loads the HTTP door."""
+        """Start waiting for the first connection, which loads the HTTP door."""
         self._loop.add_reader(self._socket.fileno(), self._first_connection)
 
     async def finish_requests(self, seconds: float) -> None:
-        """Take no more requests but operators', answer waiting requests, and finish the others, within this time."""
+        """Accept only operators' requests, answer waiting requests at once and finish the others, within this time."""
         self._loop.remove_reader(self._socket.fileno())
         if self._clients is not None:
             await self._clients.finish_requests(seconds)

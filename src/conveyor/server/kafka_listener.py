@@ -1,14 +1,15 @@
-"""The Kafka listener: the sockets of clients, and the limits on the memory and time that each may take.
+"""The Kafka listener: the sockets of clients, and the limits on each client's memory and time.
 
-- The broker reads no requests from a client that does not read its responses. It reads file slices from the disk only
-  as far as the socket accepts them, and those that are not in memory on a thread, so that a consumer of cold records
+- The broker reads no requests from a client that does not read its responses. It reads file slices from disk only when
+  the socket accepts them. A thread reads slices that are not in the page cache, so that a consumer of cold records
   stalls no other client.
-- If a read of stored records fails, the partition learns of it, and the connection is closed: its response has begun.
-- A client that sends much is read in portions, so that other clients are served in between.
-- A client that exceeded its quota is not read from for a while.
-- A large request waits for its share of the budget for requests (`RequestBudget`) before the rest of it is read. Small
-  requests are counted only; when they alone are beyond the limit, the connection that holds most is closed.
-- A connection that finishes no request for `network.max_idle_ms` is closed, and one whose request is not whole
+- If a read of stored records fails, the listener reports the failure to the partition and closes the connection,
+  because the response has begun.
+- Clients that send much are read in portions, so that other clients are served in between.
+- The broker reads nothing from a client that exceeded its quota until the throttle time has passed.
+- A large request waits for its share of the request budget (`RequestBudget`) before the rest of it is read. Small
+  requests are only counted. If they exceed the limit, the connection with the most bytes is closed.
+- A connection is closed if it finishes no request for `network.max_idle_ms`, or if a request is incomplete
   `network.max_receive_ms` after it began.
 - A stopping broker reads no more requests, and closes each connection when its client has read its responses.
 """
@@ -35,10 +36,10 @@ _BACKLOG = 1024
 _CHUNK_BYTES = 1 << 18
 _COLD_READ_BYTES = 1 << 20
 _BULK_BYTES = 1 << 16
-"""A chunk of this size comes only from a client that sends much."""
+"""Only clients that send much send chunks of this size."""
 
 _TURN_BYTES = 1 << 20
-"""Of one client in one tick of the loop; libuv alone would go on reading up to 8 MB before it looks at another one."""
+"""Bytes read from one client per tick of the loop. libuv alone would read up to 8 MB before it serves the next."""
 
 
 class KafkaListener:
@@ -71,7 +72,7 @@ class KafkaListener:
             connection.stop_reading()
 
     async def drain(self, seconds: float) -> None:
-        """Close each connection once its client has read its responses, and after this time in any case."""
+        """Close each connection once its client has read its responses, or after this time."""
         for connection in list(self.connections):
             connection.finish()
         try:
@@ -79,7 +80,9 @@ class KafkaListener:
                 await self._all_closed.wait()
         except TimeoutError:
             for connection in list(self.connections):
-                connection.close("its client does not read, and the broker stops (network.drain_timeout_ms)")
+                connection.close(
+                    "the broker stops, and the client does not read its responses (network.drain_timeout_ms)"
+                )
 
     def opened(self, connection: "_ClientProtocol") -> None:
         self.connections.add(connection)
@@ -88,20 +91,20 @@ class KafkaListener:
         self._all_closed.clear()
 
     def closed(self) -> None:
-        """A connection's socket is closed; the connection may have ended before."""
+        """Note that the socket of a connection is closed. The connection may have ended before."""
         self._open_sockets -= 1
         if not self._open_sockets:
             self._all_closed.set()
 
     def count(self, connection: "_ClientProtocol", change: int) -> None:
-        """Account for bytes of small requests. Above the limit, close the connection that holds most."""
+        """Count bytes of small requests. If they exceed the limit, close the connection with the most bytes."""
         budget = self.broker.request_budget
         budget.count(change)
         if change > 0 and budget.is_over_limit:
             largest = max(self.connections, key=_counted, default=connection)
             largest.close(
-                f"small requests take {budget.small_bytes} bytes (network.max_buffered_bytes),"
-                f" those of this connection {largest.counted_bytes}"
+                f"small requests take {budget.small_bytes} bytes (network.max_buffered_bytes), of which"
+                f" {largest.counted_bytes} on this connection"
             )
 
     def _sweep_later(self) -> None:
@@ -114,7 +117,7 @@ class KafkaListener:
         now = asyncio.get_running_loop().time()
         for connection in list(self.connections):
             connection.close_if_idle(now - network.max_idle_ms / 1000)
-            connection.close_if_half_sent(now, network.max_receive_ms)
+            connection.close_if_incomplete(now, network.max_receive_ms)
         self._sweep_later()
 
 
@@ -131,7 +134,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._reading = True
         self._ended = self._stopping = self._finishing = False
         self._shares: deque[Share] = deque()
-        """The shares of large requests, in their order; the last may not be granted yet."""
+        """The shares of large requests, in request order; the last may not be granted yet."""
         self._finished_requests = self._received_requests = 0
         self._last_progress = self._receiving_since = self._loop.time()
         self.counted_bytes = 0
@@ -178,7 +181,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._balance()
 
     def close(self, reason: str, level: int = logging.WARNING) -> None:
-        """Close with one log line."""
+        """Close the connection at once, and log the reason."""
         if not self._ended:
             log.log(level, "connection closed peer=%s reason=%s", self._peer, reason)
             self._listener.probe.connections_refused += 1
@@ -203,8 +206,8 @@ class _ClientProtocol(asyncio.Protocol):
             idle_ms = self._listener.broker.settings.network.max_idle_ms
             self.close(f"no finished request for {idle_ms} ms (network.max_idle_ms)")
 
-    def close_if_half_sent(self, now: float, max_receive_ms: int) -> None:
-        """The time counts from the start of the request, or from the end of its wait for a share or a quota."""
+    def close_if_incomplete(self, now: float, max_receive_ms: int) -> None:
+        """Close the connection if a request takes too long to arrive. Waits for a share or a quota do not count."""
         connection = self._connection
         received = connection.received_requests
         is_held_back = not self._has_share or connection.is_muted
@@ -212,7 +215,7 @@ class _ClientProtocol(asyncio.Protocol):
             self._received_requests = received
             self._receiving_since = now
         elif self._receiving_since < now - max_receive_ms / 1000:
-            self.close(f"a request is not whole after {max_receive_ms} ms (network.max_receive_ms)")
+            self.close(f"a request is incomplete after {max_receive_ms} ms (network.max_receive_ms)")
 
     def _end(self) -> None:
         self._ended = True
@@ -234,7 +237,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._balance()
 
     def _account(self) -> None:
-        """Hold a share for each large request, and count all others. Raises ProtocolViolation."""
+        """Hold a share for each large request, and count the small ones. Raises ProtocolViolation."""
         connection = self._connection
         receiving_bytes = connection.receiving_bytes
         budget = self._listener.broker.request_budget
@@ -254,14 +257,14 @@ class _ClientProtocol(asyncio.Protocol):
         self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """The large request has its share: its first bytes are part of that."""
+        """Resume once the large request has its share, which includes the bytes received before."""
         if not self._ended:
             self._account()
             self._balance()
 
     @property
     def _has_share(self) -> bool:
-        """Whether the rest of the large request that is being received, if any, may be read."""
+        """Whether the rest of a partly received large request, if any, may be read."""
         return not self._shares or self._shares[-1].granted is None
 
     def _send(self, parts: list[Part]) -> None:
@@ -274,7 +277,7 @@ class _ClientProtocol(asyncio.Protocol):
             self._balance()
 
     def _write_more(self) -> None:
-        """Hand the socket as much as it takes, joining what is small."""
+        """Write as much as the socket accepts, joining small parts."""
         while self._output and self._writable and not self._waits_for_disk and not self._ended:
             chunk = self._next_chunk()
             if chunk and not self._ended:
@@ -284,7 +287,7 @@ class _ClientProtocol(asyncio.Protocol):
             self._transport.close()
 
     def _next_chunk(self) -> Bytes:
-        """Return the next bytes to send without waiting for the disk; starts a read on a thread when there are none."""
+        """Return the next bytes to send without waiting for the disk. If there are none, start a read on a thread."""
         pieces: list[Bytes] = []
         size = 0
         output = self._output
@@ -296,7 +299,7 @@ class _ClientProtocol(asyncio.Protocol):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_cached(self, part: FileSlice, room: int) -> Bytes:
-        """Return the next bytes of a slice that are in the page cache; the rest goes back to the head of the queue."""
+        """Return the next bytes of a slice from the page cache, and put the rest back at the head of the queue."""
         try:
             content = part.file.read_cached(part.position, min(part.length, room))
         except StorageFailure as failure:
@@ -336,7 +339,7 @@ class _ClientProtocol(asyncio.Protocol):
         self.close("stored records could not be read")
 
     def _balance(self) -> None:
-        """Read from the client only while it reads its responses, few of them are pending, and no quota forbids."""
+        """Read from the client only while it reads its responses, has few pending, and is within its quota."""
         if self._ended:
             return
         try:
@@ -353,7 +356,7 @@ class _ClientProtocol(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def _takes_requests(self) -> bool:
-        """Return whether to work on received requests. These may hold shares already, so they do not wait for one."""
+        """Return whether to start received requests. They may hold shares already, so they do not wait for one."""
         connection = self._connection
         if self._stopping or not self._writable or self._waits_for_disk or self._turn_bytes >= _TURN_BYTES:
             return False
@@ -366,7 +369,7 @@ def _after(part: FileSlice, length: int) -> FileSlice:
 
 
 def _read_whole(part: FileSlice, length: int) -> bytes | StorageFailure:
-    """Return the first bytes of a slice; StorageFailure if the file ends before them."""
+    """Return the first `length` bytes of a slice; StorageFailure if the file ends before them."""
     try:
         content = part.file.read(part.position, length)
     except StorageFailure as failure:

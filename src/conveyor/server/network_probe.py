@@ -1,11 +1,11 @@
-"""The network's counters, which /metrics reads."""
+"""Network counters for /metrics."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class NetworkProbe:
-    """Summed over all connections since the start."""
+    """Totals over all connections since the start."""
 
     connections_opened: int = 0
     connections_refused: int = 0

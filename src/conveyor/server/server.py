@@ -1,7 +1,7 @@
-"""A broker with its doors open: wiring, start, stop.
+"""A broker and its listeners: wiring, start, stop.
 
 Start: lock the data directory, bind the sockets, recover the logs, open the Kafka door, open the HTTP door, ready.
-Stop: refuse new requests except operators', answer the pending ones, wait until clients have read their responses,
+Stop: refuse new requests except operators', answer pending requests, wait until clients have read their responses,
 close the connections, seal the logs.
 """
 
@@ -32,21 +32,21 @@ from conveyor.server.kafka_listener import KafkaListener
 from conveyor.server.network_probe import NetworkProbe
 from conveyor.settings.tree import Settings
 
-if TYPE_CHECKING:  # It needs Linux: see `_load_kernel_syncs`.
+if TYPE_CHECKING:  # Linux only; see `_load_kernel_syncs`.
     from conveyor.adapters.kernel_syncs import KernelSyncs
 
 log = logging.getLogger(__name__)
 
-_MOST_FILES = 1 << 20
-"""The limit of open files to assume where the system sets none."""
+_MAX_FILES = 1 << 20
+"""The assumed limit of open files if the system sets none."""
 _OTHER_DESCRIPTORS = 64 + OPERATIONS_CONNECTIONS
-"""Descriptors reserved for listeners, the metadata store, files that are written whole, and operators' connections."""
+"""Descriptors reserved for listeners, the metadata store, atomically written files, and operators' connections."""
 
 
 class Server:
-    """One broker and its listeners. `storage`: a data directory, or a disk and a metadata store made elsewhere.
+    """One broker and its listeners. storage: a data directory, or an existing disk and metadata store.
 
-    Set `stopping` to stop the server. A bug sets it, too, and stores its exception in `failure`.
+    Set `stopping` to stop the server. A bug sets it too, and stores its exception in `failure`.
     """
 
     def __init__(self, settings: Settings, storage: Path | tuple[Disk, MetadataStore]) -> None:
@@ -62,7 +62,7 @@ class Server:
         self._stack = contextlib.AsyncExitStack()
 
     async def start(self, clock: Clock | None = None) -> None:
-        """Start to accept requests. Raises SettingsError, StartupError, and then leaves nothing open."""
+        """Start accepting requests. Raises SettingsError, StartupError; then nothing stays open."""
         async with contextlib.AsyncExitStack() as stack:
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(self._on_loop_error)
@@ -96,9 +96,9 @@ class Server:
         http.start()
 
     async def use_kernel_syncs(self) -> None:
-        """Sync files through the kernel's own queue from now on, where the system has one; until then, threads do it.
+        """Sync files through the kernel's queue (Linux AIO) if the system has one. Otherwise threads keep syncing them.
 
-        Called when the broker is ready, because it stops the process for some 30 ms.
+        Call it when the broker is ready, because it blocks the process for about 30 ms.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -114,7 +114,7 @@ class Server:
             self._syncs.close()
 
     async def _drain(self, listener: KafkaListener, http: HttpListener) -> None:
-        """Take no more requests, answer the waiting ones at once, wait until clients have read their responses."""
+        """Accept no more requests, answer waiting ones at once, and wait until clients have read their responses."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + self.settings.network.drain_timeout_ms / 1000
         listener.stop_reading()
@@ -163,7 +163,7 @@ class Server:
         return bound, bound_address(bound)
 
     def _advertised(self) -> Address:
-        """The address that Metadata gives to clients. This machine's name replaces a wildcard address."""
+        """Return the address in Metadata responses. The name of this machine replaces a wildcard address."""
         advertised = self.settings.network.advertised
         if advertised:
             return parse_address(advertised, "network.advertised")
@@ -171,7 +171,7 @@ class Server:
         return Address(socket.getfqdn() if host in ("0.0.0.0", "::") else host, port)  # noqa: S104
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An exception escaped from a callback: an OSError concerns one connection only, any other is a bug."""
+        """Handle an exception that escaped from a callback. An OSError concerns one connection; others are bugs."""
         error = context.get("exception")
         if error is None or isinstance(error, OSError):
             log.debug("event loop message=%s error=%r", context.get("message"), error)
@@ -179,14 +179,14 @@ class Server:
             self._failed(error)
 
     def _failed(self, error: BaseException) -> None:
-        """A bug: stop rather than guess."""
+        """Stop the server because of a bug."""
         log.critical("broker stops: unexpected error", exc_info=error)
         self.failure = error
         self.stopping.set()
 
 
 def _load_kernel_syncs() -> "type[KernelSyncs]":
-    """Raises ImportError on systems other than Linux."""
+    """Import KernelSyncs. Raises ImportError on systems other than Linux."""
     from conveyor.adapters.kernel_syncs import KernelSyncs
 
     return KernelSyncs
@@ -194,14 +194,14 @@ def _load_kernel_syncs() -> "type[KernelSyncs]":
 
 def _file_limit() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_FILES if soft == resource.RLIM_INFINITY else min(soft, _MOST_FILES)
+    return _MAX_FILES if soft == resource.RLIM_INFINITY else min(soft, _MAX_FILES)
 
 
 def raise_file_limit() -> None:
-    """Let this process open as many files as the system allows it to. For a process that is a broker and nothing else:
-    in one that somebody else has started, code that uses `select` fails for descriptors above 1,023."""
+    """Let this process open as many files as the system allows. Call it only in a process that is only a broker: other
+    code may use `select`, which fails for descriptors above 1,023."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else hard
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):  # The system may allow less than it says.
+        with contextlib.suppress(ValueError, OSError):  # The system may allow less than the hard limit.
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

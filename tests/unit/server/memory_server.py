@@ -14,7 +14,7 @@ FREE_PORTS = {"network.kafka": "127.0.0.1:0", "network.http": "127.0.0.1:0"}
 
 
 def server(storage: Path | tuple[Disk, MetadataStore] | None = None, **settings: object) -> Server:
-    """A server on free ports; `network__kafka` is `network.kafka`."""
+    """Return a server on free ports. settings: `network__kafka` is `network.kafka`."""
     given = {name.replace("__", "."): value for name, value in settings.items()}
     return Server(from_sources(given, FREE_PORTS), storage or (MemoryDisk(), MemoryStore()))
 

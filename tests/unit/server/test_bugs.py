@@ -1,4 +1,4 @@
-"""A bug stops the broker, wherever on the event loop it shows: it does not guess, and does not hang."""
+"""A bug in any callback of the event loop stops the broker."""
 
 import asyncio
 

@@ -9,13 +9,13 @@ from conveyor.kernel.errors import StartupError
 from conveyor.server.data_directory import LOCK_NAME, DataDirectory
 
 
-def test_it_is_made_with_its_parents(tmp_path: Path) -> None:
+def test_it_is_created_with_its_parents(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path / "a" / "b")
     assert directory.path.is_dir()
     directory.release()
 
 
-def test_a_second_broker_is_told_who_has_it(tmp_path: Path) -> None:
+def test_a_second_broker_is_told_the_process_that_uses_it(tmp_path: Path) -> None:
     first = DataDirectory(tmp_path)
     with pytest.raises(StartupError, match=rf"in use by another broker \(process {os.getpid()}\): stop it, or choose"):
         DataDirectory(tmp_path)
@@ -27,7 +27,7 @@ def test_it_is_free_again_after_its_release(tmp_path: Path) -> None:
     DataDirectory(tmp_path).release()
 
 
-def test_a_refused_broker_leaves_the_owners_name(tmp_path: Path) -> None:
+def test_a_refused_broker_keeps_the_process_id_of_the_owner(tmp_path: Path) -> None:
     (tmp_path / LOCK_NAME).write_text("a longer text from long ago")
     first = DataDirectory(tmp_path)
     for _ in range(2):
@@ -36,14 +36,14 @@ def test_a_refused_broker_leaves_the_owners_name(tmp_path: Path) -> None:
     first.release()
 
 
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
+def test_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(StartupError, match="is a file: choose another with --data-dir"):
         DataDirectory(file)
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_writable_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StartupError, match=r"file/below is not writable \(Not a directory\): change its permissions"):
         DataDirectory(tmp_path / "file" / "below")

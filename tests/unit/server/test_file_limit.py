@@ -1,4 +1,4 @@
-"""How many files a process may open: `conveyor serve` takes all that it can have, an embedded broker what there is."""
+"""The limit of open files: `conveyor serve` raises it as far as possible, an embedded broker leaves it alone."""
 
 import contextlib
 import resource
@@ -14,7 +14,7 @@ LOW = 600
 
 @pytest.fixture
 def low_limit() -> Iterator[int]:
-    """A soft limit of LOW. Returns the hard one."""
+    """Set the soft limit to LOW, and yield the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (LOW, hard))
     yield hard
@@ -26,11 +26,11 @@ def soft_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def test_a_process_that_is_a_broker_takes_all_that_the_system_allows(low_limit: int) -> None:
+def test_a_broker_process_raises_the_limit(low_limit: int) -> None:
     raise_file_limit()
     assert soft_limit() == (1 << 20 if low_limit == resource.RLIM_INFINITY else low_limit)
 
 
-def test_a_broker_inside_another_process_leaves_the_limit_alone(low_limit: int) -> None:
+def test_an_embedded_broker_leaves_the_limit_alone(low_limit: int) -> None:
     with Broker():
         assert soft_limit() == LOW

@@ -1,4 +1,4 @@
-"""The HTTP listener: how many may connect, and what it says of a request that is none."""
+"""The HTTP listener: the limit of connections, and its responses to invalid requests."""
 
 import json
 import logging
@@ -30,14 +30,14 @@ def ask(connection: socket.socket, request: bytes = b"GET /healthz HTTP/1.1\r\nH
 
 
 def problem(answer: bytes) -> dict[str, Any]:
-    """The problem document (RFC 9457) of an answer."""
+    """Return the problem document (RFC 9457) of a response."""
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"content-type: application/problem+json" in head.lower()
     document: dict[str, Any] = json.loads(body)
     return document
 
 
-def test_a_connection_too_many_is_answered_and_closed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_beyond_the_limit_is_answered_and_closed(caplog: pytest.LogCaptureFixture) -> None:
     with Broker(memory=True, settings={"network.max_http_connections": 2}) as broker:
         with connect(broker) as one, connect(broker) as two, connect(broker) as three:
             assert ask(one).startswith(b"HTTP/1.1 200")
@@ -45,7 +45,7 @@ def test_a_connection_too_many_is_answered_and_closed(caplog: pytest.LogCaptureF
             refused = ask(three, TOPICS)
             assert refused.startswith(b"HTTP/1.1 503")
             assert three.recv(1) == b""
-            assert ask(one).startswith(b"HTTP/1.1 200"), "those that are there are still served"
+            assert ask(one).startswith(b"HTTP/1.1 200"), "open connections are still served"
         assert "more than 2 connections (network.max_http_connections)" in caplog.text
     assert problem(refused)["kind"] == "too_many_connections"
 
@@ -62,7 +62,7 @@ def test_operators_are_answered_beyond_the_limit(path: bytes) -> None:
             assert ask(client, TOPICS).startswith(b"HTTP/1.1 503")
 
 
-def test_connection_beyond_the_limit_that_asks_for_nothing_is_closed() -> None:
+def test_silent_connection_beyond_the_limit_is_closed() -> None:
     with (
         Broker(memory=True, settings={"network.max_http_connections": 1}) as broker,
         connect(broker) as client,
@@ -81,7 +81,7 @@ def test_body_that_does_not_arrive_in_time_closes_its_connection(framing: bytes,
         answer = ask(connection, head + (b"1\r\na\r\n" if b"chunked" in framing else b"a"))
         assert answer.startswith(b"HTTP/1.1 408")
         assert problem(answer)["kind"] == "request_too_slow"
-        connection.sendall(b"b")  # A trickle does not keep it open.
+        connection.sendall(b"b")  # A trickle does not keep the connection open.
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(1) == b""
 
@@ -105,7 +105,7 @@ def test_body_that_does_not_arrive_in_time_closes_its_connection(framing: bytes,
         *("method", "no host", "length", "chunk"),
     ],
 )
-def test_a_request_that_is_none_is_one_line_without_a_traceback(
+def test_an_invalid_request_is_one_line_without_a_traceback(
     request_bytes: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "conveyor")
@@ -114,15 +114,15 @@ def test_a_request_that_is_none_is_one_line_without_a_traceback(
     assert answer.startswith(b"HTTP/1.0 400")
     assert problem(answer)["kind"] == "malformed_request"
     assert "\n" not in problem(answer)["detail"]
-    told = [each for each in caplog.records if each.name == "conveyor.http_api.engine.request_log"]
-    assert [(each.levelname, each.exc_info) for each in told] == [("DEBUG", None)]
-    assert "\n" not in told[0].getMessage()
-    assert not [each for each in caplog.records if each.name.startswith("aiohttp")]
+    entries = [record for record in caplog.records if record.name == "conveyor.http_api.engine.request_log"]
+    assert [(entry.levelname, entry.exc_info) for entry in entries] == [("DEBUG", None)]
+    assert "\n" not in entries[0].getMessage()
+    assert not [record for record in caplog.records if record.name.startswith("aiohttp")]
 
 
 @pytest.mark.parametrize("path", [b"/topics/t/messages", b"/topics"], ids=["payload", "JSON"])
 @pytest.mark.parametrize("chunk", [b"zz\r\n", b"3\r\nabcdef"], ids=["size", "end"])
-def test_a_chunk_that_cannot_be_read_ends_a_request_that_has_begun(
+def test_an_invalid_chunk_ends_a_request_that_has_begun(
     path: bytes, chunk: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     head = b"POST " + path + b" HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n"
@@ -132,10 +132,10 @@ def test_a_chunk_that_cannot_be_read_ends_a_request_that_has_begun(
         assert connection.recv(1) == b""
     assert answer.startswith(b"HTTP/1.1 400")
     assert problem(answer)["detail"].startswith("the request's body cannot be read: ")
-    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-def test_a_packed_body_that_goes_on_without_end_is_refused() -> None:
+def test_an_endless_compressed_body_is_refused() -> None:
     head = b"POST /topics HTTP/1.1\r\nHost: h\r\nContent-Encoding: deflate\r\nTransfer-Encoding: chunked\r\n\r\n"
     blocks_of_nothing = b"\x00\x00\x00\xff\xff" * 220_000
     with Broker(memory=True) as broker, connect(broker) as connection:
@@ -143,7 +143,7 @@ def test_a_packed_body_that_goes_on_without_end_is_refused() -> None:
     assert problem(answer)["kind"] == "message_too_large"
 
 
-def test_a_chunk_that_cannot_be_read_is_told_however_soon_it_comes() -> None:
+def test_an_invalid_chunk_is_reported_however_early_it_arrives() -> None:
     head = b"POST /topics/t/messages HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
     with Broker(memory=True) as broker:
         for _ in range(20):
@@ -173,7 +173,7 @@ def test_large_bodies_wait_for_their_turn_while_small_ones_do_not() -> None:
         rest.close()
 
 
-def test_client_that_reads_late_gets_its_whole_answer_at_a_stop() -> None:
+def test_slow_client_gets_its_complete_response_at_a_stop() -> None:
     with Broker(memory=True) as broker:
         client = Rest(broker)
         client.post("/topics", {"name": "t"})

@@ -1,4 +1,4 @@
-"""Connections of Kafka clients: what one of them may take, and what happens when it takes more."""
+"""Connections of Kafka clients: their limits, and what happens beyond these."""
 
 import asyncio
 import contextlib
@@ -45,10 +45,10 @@ async def connect(made: Server) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 
 
 class ColdFile(MemoryFile):
-    """A file of which nothing is in memory: every read waits for the disk."""
+    """A file with nothing in the page cache: every read waits for the disk."""
 
     readers: ClassVar[list[tuple[int, int]]] = []
-    """(bytes read, thread)."""
+    """Pairs of the number of bytes read and the thread."""
 
     def read_cached(self, position: int, length: int) -> bytes:
         return b""
@@ -59,7 +59,7 @@ class ColdFile(MemoryFile):
 
 
 class BrokenFile(MemoryFile):
-    """A file with headers that can be read, and records that cannot."""
+    """A file with readable headers and unreadable records."""
 
     def read(self, position: int, length: int) -> bytes:
         if length > LARGE_BYTES:
@@ -73,14 +73,14 @@ class BrokenColdFile(BrokenFile):
 
 
 class ShortFile(ColdFile):
-    """A file that somebody has cut."""
+    """A file that was truncated from outside."""
 
     def read(self, position: int, length: int) -> bytes:
         return super().read(position, length)[:LARGE_BYTES]
 
 
 class DiskOf(MemoryDisk):
-    """A memory disk whose files are of a kind."""
+    """A memory disk whose files have the given class."""
 
     def __init__(self, kind: type[MemoryFile]) -> None:
         super().__init__()
@@ -97,14 +97,14 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 async def is_closed(reader: asyncio.StreamReader) -> bool:
-    """Wait until the broker closes, politely or not."""
+    """Wait until the broker closes or resets the connection."""
     try:
         return await reader.read() == b""
     except ConnectionResetError:
         return True
 
 
-async def test_one_connection_too_many_is_closed(served: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_connection_beyond_the_limit_is_closed(served: Server, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         pairs = [await connect(served) for _ in range(3)]
         assert await is_closed(pairs[2][0])
@@ -124,7 +124,7 @@ async def test_a_silent_connection_is_closed(caplog: pytest.LogCaptureFixture) -
     assert "no finished request for 1 ms (network.max_idle_ms)" in caplog.text
 
 
-async def test_a_connection_that_waits_for_its_answer_is_not_idle() -> None:
+async def test_a_connection_with_a_pending_request_is_not_idle() -> None:
     async with running(server(network__max_idle_ms=200)) as made:
         await made.broker.topics.create(TopicRequest(name="t"))
         reader, writer = await connect(made)
@@ -158,8 +158,8 @@ async def test_a_violation_closes_the_connection_with_one_line(
     writer.close()
 
 
-async def test_a_client_that_reads_late_gets_everything_in_order() -> None:
-    """Answers of 16 MB wait until they are read, and no more requests are taken than may be in flight."""
+async def test_a_slow_client_gets_all_responses_in_order() -> None:
+    """Responses of 16 MB wait until they are read, and only `max_in_flight` requests are in progress."""
     made = server(network__max_in_flight=4)
     async with running(made):
         await made.broker.topics.create(TopicRequest(name="t", config={"max.message.bytes": "2000000"}))
@@ -173,7 +173,7 @@ async def test_a_client_that_reads_late_gets_everything_in_order() -> None:
         writer.close()
 
 
-async def test_records_that_are_not_in_memory_are_read_on_threads_and_sent_in_order() -> None:
+async def test_cold_records_are_read_on_threads_and_sent_in_order() -> None:
     async with running(server((DiskOf(ColdFile), MemoryStore()))) as made:
         await made.broker.topics.create(TopicRequest(name="t", config={"max.message.bytes": "4000000"}))
         reader, writer = await connect(made)
@@ -197,8 +197,8 @@ async def test_records_that_are_not_in_memory_are_read_on_threads_and_sent_in_or
     ("kind", "reason"),
     [(BrokenFile, "Input/output error"), (BrokenColdFile, "Input/output error"), (ShortFile, "within its records")],
 )
-async def test_records_that_cannot_be_read_take_their_partition_offline(kind: type[MemoryFile], reason: str) -> None:
-    """Else the client would connect, ask and be closed for ever."""
+async def test_unreadable_records_take_their_partition_offline(kind: type[MemoryFile], reason: str) -> None:
+    """Otherwise the client would repeat the request forever, and be disconnected each time."""
     async with running(server((DiskOf(kind), MemoryStore()))) as made:
         await made.broker.topics.create(TopicRequest(name="t"))
         reader, writer = await connect(made)
@@ -221,17 +221,17 @@ TOPIC = TopicRequest(name="t", config={"max.message.bytes": "2000000"})
 
 
 def small_budget(**settings: object) -> Server:
-    """A server that takes one large request at a time."""
+    """Return a server with room for one large request at a time."""
     limits: dict[str, object] = {"network__max_request_bytes": 2_000_000, "network__max_buffered_bytes": 2_500_000}
     return server(None, **limits, topics__max_message_bytes=2_000_000, **settings)
 
 
 def connections(made: Server) -> list[KafkaConnection]:
-    return [each._connection for each in made._kafka.connections]
+    return [connection._connection for connection in made._kafka.connections]
 
 
 async def has_come(condition: Callable[[], bool]) -> None:
-    """Wait until it is so."""
+    """Wait until a condition holds."""
     async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.001)
@@ -258,7 +258,7 @@ async def test_large_requests_wait_for_their_turn_while_small_ones_do_not() -> N
             writer.close()
 
 
-async def test_large_requests_of_one_connection_do_not_wait_for_each_other_for_ever() -> None:
+async def test_large_requests_of_one_connection_do_not_block_each_other_forever() -> None:
     async with running(small_budget(network__max_in_flight=1)) as made:
         await made.broker.topics.create(TOPIC)
         pairs = [await connect(made) for _ in range(3)]
@@ -272,21 +272,23 @@ async def test_large_requests_of_one_connection_do_not_wait_for_each_other_for_e
 
 
 @pytest.mark.parametrize("sent", [5, 100, 1_000_000], ids=["length", "some", "most"])
-async def test_a_half_sent_request_is_closed_and_makes_way(sent: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_incomplete_request_is_closed_and_releases_its_share(
+    sent: int, caplog: pytest.LogCaptureFixture
+) -> None:
     async with running(small_budget(network__max_receive_ms=200)) as made:
         await made.broker.topics.create(TOPIC)
         (reader1, writer1), (reader2, writer2) = [await connect(made) for _ in range(2)]
         writer1.write(LARGE[:sent])
-        await has_come(lambda: any(each.is_receiving for each in connections(made)))
+        await has_come(lambda: any(connection.is_receiving for connection in connections(made)))
         writer2.write(LARGE)
         assert await read_frame(reader2)
         assert await is_closed(reader1)
         writer1.close()
         writer2.close()
-    assert "a request is not whole after 200 ms (network.max_receive_ms)" in caplog.text
+    assert "a request is incomplete after 200 ms (network.max_receive_ms)" in caplog.text
 
 
-async def test_a_large_request_that_decodes_to_more_than_there_is_for_all_is_refused(
+async def test_a_large_request_that_decodes_to_more_than_the_budget_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running(small_budget()) as made:
@@ -297,8 +299,8 @@ async def test_a_large_request_that_decodes_to_more_than_there_is_for_all_is_ref
     assert "takes 160" in caplog.text
 
 
-async def test_a_client_that_reads_late_gets_all_that_it_is_owed_at_a_stop() -> None:
-    """Sixteen answers of 1 MB are owed when the broker stops, and the client has read 4 bytes of them."""
+async def test_a_slow_client_gets_all_pending_responses_at_a_stop() -> None:
+    """When the broker stops, sixteen responses of 1 MB are pending, and the client has read 4 bytes of them."""
     made = server()
     await made.start()
     await made.broker.topics.create(TOPIC)
@@ -307,7 +309,7 @@ async def test_a_client_that_reads_late_gets_all_that_it_is_owed_at_a_stop() -> 
     assert await read_frame(reader)
     writer.write(b"".join(framed(fetch(number)) for number in range(1, 17)))
     size = int.from_bytes(await reader.readexactly(4), "big")
-    await has_come(lambda: all(each.finished_requests == 17 for each in connections(made)))
+    await has_come(lambda: all(connection.finished_requests == 17 for connection in connections(made)))
     stopping = asyncio.ensure_future(made.stop())
     read = 0
     while data := await reader.read(1 << 16):
@@ -317,7 +319,7 @@ async def test_a_client_that_reads_late_gets_all_that_it_is_owed_at_a_stop() -> 
     assert read == 16 * (4 + size) - 4
 
 
-async def test_a_client_that_does_not_read_does_not_keep_the_broker_from_stopping(
+async def test_a_client_that_does_not_read_does_not_delay_the_stop_forever(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     made = server(network__drain_timeout_ms=50)
@@ -326,8 +328,8 @@ async def test_a_client_that_does_not_read_does_not_keep_the_broker_from_stoppin
     _, writer = await asyncio.open_connection(*made.kafka_address, limit=1)
     writer.write(framed(produce(0, encode_batch([(1, None, bytes(1_000_000), [])]))))
     writer.write(b"".join(framed(fetch(number)) for number in range(1, 33)))
-    await has_come(lambda: all(each.finished_requests > 1 for each in connections(made)))
+    await has_come(lambda: all(connection.finished_requests > 1 for connection in connections(made)))
     async with asyncio.timeout(30):
         await made.stop()
-    assert "its client does not read, and the broker stops (network.drain_timeout_ms)" in caplog.text
+    assert "the broker stops, and the client does not read its responses (network.drain_timeout_ms)" in caplog.text
     writer.close()

@@ -1,4 +1,4 @@
-"""A whole server on the test's event loop: what it tells clients, and how it starts and stops."""
+"""A whole server on the test's event loop: its advertised address, its start and stop."""
 
 import asyncio
 import logging
@@ -19,18 +19,18 @@ async def advertised(made: Server) -> str:
         return f"{broker.host}:{broker.port}"
 
 
-async def test_clients_are_told_the_address_that_is_bound() -> None:
+async def test_the_bound_address_is_advertised() -> None:
     made = server()
     assert await advertised(made) == str(made.kafka_address)
 
 
-async def test_clients_are_told_the_advertised_address() -> None:
+async def test_the_advertised_setting_is_advertised() -> None:
     assert await advertised(server(network__advertised="broker.example:19092")) == "broker.example:19092"
 
 
-async def test_clients_are_never_told_a_wildcard() -> None:
-    told = await advertised(server(network__kafka="0.0.0.0:0", network__insecure=True))
-    assert not told.startswith("0.0.0.0:")
+async def test_a_wildcard_is_never_advertised() -> None:
+    endpoint = await advertised(server(network__kafka="0.0.0.0:0", network__insecure=True))
+    assert not endpoint.startswith("0.0.0.0:")
 
 
 @pytest.mark.parametrize("which", ["network.kafka", "network.http", "network.advertised"])
@@ -39,7 +39,7 @@ async def test_a_wrong_address_is_named(which: str) -> None:
         await server(None, **{which.replace(".", "__"): "nowhere"}).start()
 
 
-async def test_other_machines_are_kept_out() -> None:
+async def test_an_address_open_to_other_machines_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"^--http 0\.0\.0\.0:0 can be reached from other machines"):
         await server(network__http="0.0.0.0:0").start()
 
