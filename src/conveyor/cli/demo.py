@@ -1,4 +1,4 @@
-"""`conveyor demo`: broker, producer, Spark job and picture, end to end on this machine."""
+"""`conveyor demo`: runs a broker, a producer and a Spark job on this machine, and plots the result."""
 
 import math
 import subprocess
@@ -76,7 +76,7 @@ def _run(to: Path, bootstrap: str, http: str) -> None:
 
 @contextmanager
 def _broker(data_dir: Path) -> Iterator[tuple[str, str]]:
-    """Run a broker in a child process; yields its Kafka address and its HTTP URL."""
+    """Run a broker in a child process. Yields its Kafka address and its HTTP URL."""
     data_dir.mkdir(parents=True)
     command = [sys.executable, "-m", "conveyor.cli.main", "serve", "--data-dir", str(data_dir)]
     command += ["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "warning"]
@@ -85,7 +85,7 @@ def _broker(data_dir: Path) -> Iterator[tuple[str, str]]:
         ready = process.stdout.readline() if process.stdout else ""
         words = dict(word.partition("=")[::2] for word in ready.split()[1:])
         if "kafka" not in words:
-            raise ClientError("the broker did not start: see its message above")
+            raise ClientError("the broker did not start: see the message above")
         yield words["kafka"], words["http"]
     finally:
         process.terminate()
@@ -102,11 +102,15 @@ def _print_table(table: "Delays") -> None:
     shown = Table(title="Mean departure delay in minutes", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     shown.add_column("carrier")
     hours = [6, 9, 12, 15, 18, 20]
-    for name in ["flights", *(f"{hour}h" for hour in hours), *(each.replace(" ", "\n") for each in CONDITIONS)]:
+    for name in [
+        "flights",
+        *(f"{hour}h" for hour in hours),
+        *(condition.replace(" ", "\n") for condition in CONDITIONS),
+    ]:
         shown.add_column(name, justify="right")
     for carrier in table.by_hour.index:
         by_hour = [_minutes(table.by_hour.loc[carrier, hour]) for hour in hours]
-        by_weather = [_minutes(table.by_weather.loc[carrier, each]) for each in CONDITIONS]
+        by_weather = [_minutes(table.by_weather.loc[carrier, condition]) for condition in CONDITIONS]
         shown.add_row(carrier, f"{table.flights[carrier]:,}", *by_hour, *by_weather)
     Console(width=None if sys.stdout.isatty() else 110).print(shown)
 

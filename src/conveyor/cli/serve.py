@@ -16,7 +16,7 @@ from conveyor.settings.tree import Settings, from_sources
 
 _DEFAULT_FILE = Path("conveyor.toml")
 _MADE_BETWEEN_COLLECTIONS = 10_000
-"""A few requests reach Python's default of 700, and reference counting frees nearly all of their objects anyway."""
+"""A few requests reach Python's default of 700, although reference counting frees nearly all of their objects."""
 _DESCRIPTION = """\
 Run a broker. Port 0 picks a free port.
 
@@ -91,7 +91,7 @@ def run(settings: Settings, data_dir: Path) -> None:
 
 
 async def _serve(settings: Settings, data_dir: Path) -> BaseException | None:
-    # Imported now that Python collects no garbage: most of the time until the broker is ready goes into these.
+    # Imported here, with garbage collection disabled: these imports take most of the time until the broker is ready.
     import asyncio
     import signal
 
@@ -118,7 +118,7 @@ async def _serve(settings: Settings, data_dir: Path) -> BaseException | None:
 
 
 def _process_age_ms() -> int:
-    """The age of this process, the interpreter's own start included; elsewhere than on Linux, its CPU time."""
+    """Return the age of this process, including the interpreter's start; on systems other than Linux, its CPU time."""
     try:
         started_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):

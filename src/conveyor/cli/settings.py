@@ -1,4 +1,4 @@
-"""`conveyor settings`: list every setting. The page docs/settings.md is its output with --markdown."""
+"""`conveyor settings`: lists every setting. The page docs/settings.md is its output with --markdown."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -49,7 +49,7 @@ def settings(
 
 
 def render_markdown() -> str:
-    """The documentation page: one table per section."""
+    """Render the documentation page: one table per section."""
     return "\n".join([_INTRODUCTION, *_sections()])
 
 
@@ -63,17 +63,17 @@ def _sections() -> Iterator[str]:
         yield ""
 
 
-def _names(section: str, each: Any) -> str:
-    setting = BrokerSetting(section=section, declared=each)
+def _names(section: str, declared: Any) -> str:
+    setting = BrokerSetting(section=section, declared=declared)
     names = f"`{setting.path}`" + (" *live*" if setting.is_live else "")
     if section == "topics":
-        return f"{names}; of a topic: `{topic_setting_name(each)}`"
-    kafka = each.metadata["kafka"]
+        return f"{names}; of a topic: `{topic_setting_name(declared)}`"
+    kafka = declared.metadata["kafka"]
     return f"{names}; Kafka: `{kafka}`" if kafka else names
 
 
-def _takes(each: Any) -> str:
-    metadata = each.metadata
+def _takes(declared: Any) -> str:
+    metadata = declared.metadata
     if metadata["choices"]:
         return " or ".join(f"`{choice}`" for choice in metadata["choices"])
     limits = ""
@@ -81,8 +81,8 @@ def _takes(each: Any) -> str:
         limits += f", from {metadata['minimum']}"
     if metadata["maximum"] is not None:
         limits += f" to {metadata['maximum']}"
-    return (metadata["unit"] or type_names[type(each.default)]) + limits
+    return (metadata["unit"] or type_names[type(declared.default)]) + limits
 
 
-def _default(each: Any) -> str:
-    return str(each.default).lower() if isinstance(each.default, bool) else str(each.default) or "(empty)"
+def _default(declared: Any) -> str:
+    return str(declared.default).lower() if isinstance(declared.default, bool) else str(declared.default) or "(empty)"

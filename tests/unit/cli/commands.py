@@ -1,4 +1,4 @@
-"""Running a command inside the test's process."""
+"""Runs commands inside the test's process."""
 
 import io
 import sys
@@ -11,7 +11,7 @@ from conveyor.cli.main import main
 
 
 class Ended(NamedTuple):
-    """How a command has ended."""
+    """The exit code and output of a command."""
 
     exit_code: int
     out: str
@@ -22,7 +22,7 @@ Run = Callable[..., Ended]
 
 
 def runner(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """What runs a command, and returns how it has ended."""
+    """Runs a command and returns its exit code and output."""
 
     def run(*arguments: str, given: bytes = b"") -> Ended:
         monkeypatch.setattr(sys, "argv", ["conveyor", *arguments])

@@ -10,8 +10,8 @@ from tests.unit.cli.commands import Run, runner
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run a command as if from the shell, with no settings in the environment."""
-    for name in [each for each in os.environ if each.startswith("CONVEYOR_")]:
+    """Return a function that runs a command as a shell does, with no settings in the environment."""
+    for name in [name for name in os.environ if name.startswith("CONVEYOR_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("COLUMNS", "120")
     return runner(monkeypatch, capfd)
@@ -19,7 +19,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 
 @pytest.fixture
 def run_on_broker(run: Run, memory_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The same, with a broker to talk to."""
+    """Return the same function, with the address of a running broker."""
     monkeypatch.setenv("CONVEYOR_BOOTSTRAP", memory_broker.bootstrap_servers)
     monkeypatch.setenv("CONVEYOR_HTTP", memory_broker.http_url)
     return run

@@ -1,4 +1,4 @@
-"""The entry point: help, version, and one line for what cannot be done."""
+"""The entry point: help, version, and errors in one line."""
 
 import pytest
 
@@ -19,7 +19,7 @@ COMMANDS_OF = {
     "dlq": DLQ_COMMANDS,
     "schedule": SCHEDULE_COMMANDS,
 }
-SUBCOMMANDS = [[group, each] for group, commands in COMMANDS_OF.items() for each in commands]
+SUBCOMMANDS = [[group, command] for group, commands in COMMANDS_OF.items() for command in commands]
 
 
 def test_version(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""`conveyor produce` and `conveyor consume` when something is wrong; tests/clients has what they do otherwise."""
+"""Errors and positions of `conveyor produce` and `conveyor consume`; tests/clients tests them with real processes."""
 
 import pytest
 
@@ -36,7 +36,7 @@ COMMANDS = [
         (["produce", "t", "--partition", "7"], "partition"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_line(run_on_broker: Run, arguments: list[str], message: str) -> None:
+def test_errors_are_one_line(run_on_broker: Run, arguments: list[str], message: str) -> None:
     run_on_broker("topic", "create", "t")
     ended = run_on_broker(*arguments, given=b"value\n")
     assert (ended.exit_code, ended.out) == (1, "")
@@ -52,7 +52,7 @@ def test_reading_begins_at_a_time(run_on_broker: Run) -> None:
 
 
 @pytest.mark.parametrize("more", [[], ["--exit"], ["--group", "g"]])
-def test_place_that_is_not_there_yet_is_told(run_on_broker: Run, more: list[str]) -> None:
+def test_offset_beyond_the_end_is_an_error(run_on_broker: Run, more: list[str]) -> None:
     run_on_broker("produce", "t", given=b"one\ntwo\n")
     ended = run_on_broker("consume", "t", "--from", "99", *more)
     assert ended == (1, "", "conveyor: --from 99: partition 0 of 't' ends at offset 2\n")
@@ -61,7 +61,7 @@ def test_place_that_is_not_there_yet_is_told(run_on_broker: Run, more: list[str]
     assert ended.error.startswith("conveyor: --from 2199-01-01T00:00Z: no record has a timestamp that late")
 
 
-def test_offset_is_beyond_the_end_when_it_is_so_in_every_partition(run_on_broker: Run) -> None:
+def test_offset_is_an_error_only_if_beyond_the_end_of_every_partition(run_on_broker: Run) -> None:
     run_on_broker("topic", "create", "t", "-p", "2")
     run_on_broker("produce", "t", "--partition", "1", given=b"one\ntwo\n")
     assert run_on_broker("consume", "t", "--exit", "--from", "1") == (0, "two\n", "")
@@ -75,7 +75,7 @@ def test_reading_begins_at_an_offset(run_on_broker: Run) -> None:
     assert run_on_broker("consume", "t", "--exit", "--from", "1").out == "two\n"
 
 
-def test_only_the_partitions_that_are_named_are_read(run_on_broker: Run) -> None:
+def test_only_the_given_partitions_are_read(run_on_broker: Run) -> None:
     run_on_broker("topic", "create", "t", "-p", "3")
     for number in range(3):
         run_on_broker("produce", "t", "--partition", str(number), given=b"%d\n" % number)
@@ -83,7 +83,7 @@ def test_only_the_partitions_that_are_named_are_read(run_on_broker: Run) -> None
     assert sorted(read.split()) == ["0", "2"]
 
 
-def test_group_goes_on_where_it_stopped_and_says_so(run_on_broker: Run) -> None:
+def test_group_continues_where_it_stopped_and_prints_the_count(run_on_broker: Run) -> None:
     run_on_broker("produce", "t", given=b"one\ntwo\nthree\n")
     read = ("consume", "t", "--group", "g", "--from", "1")
     assert run_on_broker(*read, "--max", "1") == (0, "two\n", "group g: read and committed 1 record\n")
@@ -91,21 +91,23 @@ def test_group_goes_on_where_it_stopped_and_says_so(run_on_broker: Run) -> None:
     assert run_on_broker(*read, "--exit") == (0, "", "group g: read and committed 0 records\n")
 
 
-def test_group_that_began_at_the_end_keeps_its_place(run_on_broker: Run) -> None:
-    """What came between two runs is read by the second, though the first has read nothing."""
+def test_group_that_started_at_the_end_keeps_its_position(run_on_broker: Run) -> None:
+    """Although the first run reads nothing, the second reads the records produced in between."""
     run_on_broker("produce", "t", given=b"before\n")
     assert run_on_broker("consume", "t", "--group", "g", "--exit").out == ""
     run_on_broker("produce", "t", given=b"between\n")
     assert run_on_broker("consume", "t", "--group", "g", "--exit").out == "between\n"
 
 
-def test_what_was_taken_is_counted(run_on_broker: Run) -> None:
+def test_acknowledged_records_are_counted(run_on_broker: Run) -> None:
     ended = run_on_broker("produce", "t", given=b"one\ntwo\r\n\nfour")
     assert ended == (0, "", "produced 4 records to t\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_broker_that_does_not_answer_is_told(run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_does_not_answer_is_an_error(
+    run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("conveyor.cli.terminal.kafka_client.TIMEOUT_S", 0.1)
     ended = run(*command, "--bootstrap", "127.0.0.1:1")
     expected = "no broker answers at 127.0.0.1:1: start one with 'conveyor serve', or give --bootstrap HOST:PORT"

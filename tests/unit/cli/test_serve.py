@@ -1,4 +1,4 @@
-"""`conveyor serve` with settings that are wrong: nothing starts, and one line says why."""
+"""`conveyor serve` with invalid settings starts nothing, and prints the reason in one line."""
 
 from pathlib import Path
 
@@ -27,14 +27,14 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["--log-level", "loud"], "setting 'broker.log_level' is 'loud': it is one of debug, info, warning, error"),
     ],
 )
-def test_a_wrong_option_is_told_in_one_line(run: Run, options: list[str], message: str) -> None:
+def test_an_invalid_option_is_an_error_in_one_line(run: Run, options: list[str], message: str) -> None:
     ended = run("serve", *options)
     assert (ended.exit_code, ended.out) == (1, "")
     assert ended.error.startswith(f"conveyor: {message}")
     assert ended.error.count("\n") == 1
 
 
-def test_a_wrong_variable_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_variable_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONVEYOR_TOPIC_SEGMENT_BYTES", "1")
     assert run("serve").error.startswith("conveyor: environment variable CONVEYOR_TOPIC_SEGMENT_BYTES names no setting")
 
@@ -45,7 +45,7 @@ def test_the_file_of_the_working_directory_is_read(run: Run) -> None:
 
 
 def test_the_flag_is_checked_before_the_variable_and_the_file(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All three are wrong; the one that counts is the one that is told."""
+    """All three are invalid; the error is about the one that takes precedence."""
     Path("conveyor.toml").write_text("[broker]\nnode_id = -3\n")
     assert "is -3" in run("serve").error
     monkeypatch.setenv("CONVEYOR_BROKER_NODE_ID", "-2")
@@ -70,7 +70,9 @@ def test_each_flag_has_a_variable_of_its_name(run: Run, monkeypatch: pytest.Monk
     assert run("serve", *FREE).error == "conveyor: data directory file is a file: choose another with --data-dir\n"
 
 
-def test_the_data_directory_may_stand_in_the_file_and_the_flag_wins(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_directory_may_be_in_the_file_and_the_flag_takes_precedence(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("of-file", "of-environment", "of-flag"):
         Path(name).touch()
     Path("conveyor.toml").write_text("[broker]\ndata_dir = 'of-file'\n")

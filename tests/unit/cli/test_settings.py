@@ -1,4 +1,4 @@
-"""`conveyor settings`: every setting, for reading and for the documentation."""
+"""`conveyor settings` lists every setting, also as the documentation page."""
 
 from dataclasses import fields
 
@@ -9,9 +9,9 @@ from tests.unit.cli.commands import Run
 def names() -> list[str]:
     settings = Settings()
     return [
-        f"{section.name}.{each.name}"
+        f"{section.name}.{setting.name}"
         for section in fields(Settings)
-        for each in fields(getattr(settings, section.name))
+        for setting in fields(getattr(settings, section.name))
     ]
 
 

@@ -1,4 +1,4 @@
-"""`conveyor group`: the commands list and delete; describe and reset each have a module of their own."""
+"""`conveyor group`: the commands list and delete. `group_describe` and `group_reset` have the others."""
 
 import json
 from typing import Annotated
@@ -7,12 +7,12 @@ import typer
 
 from conveyor.cli.groups.group_describe import describe
 from conveyor.cli.groups.group_lookup import (
-    described_groups,
-    is_there,
-    listed_groups,
-    plain,
+    describe_groups,
+    display_name,
+    group_exists,
+    list_groups,
     refuse_live_members,
-    unknown_group,
+    unknown_group_error,
 )
 from conveyor.cli.groups.group_reset import reset
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, Json, admin_client, answer, request_timeout
@@ -20,8 +20,8 @@ from conveyor.cli.terminal.table import print_table
 
 app = typer.Typer(
     help="Inspect consumer groups, reset their offsets, delete them.\n\n"
-    "A group is a team of consumers. Each partition is read by one member, and the group commits the offset at\n"
-    "which reading continues.\n\n"
+    "A consumer group divides the partitions of its topics among its members and commits the offset at which\n"
+    "reading continues in each partition.\n\n"
     "\b\nExamples:\n  conveyor group list\n  conveyor group describe billing",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -38,13 +38,13 @@ def list_(as_json: Json = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> No
       conveyor group list
     """
     admin = admin_client(bootstrap)
-    groups = listed_groups(admin)
-    described = described_groups(admin, [group.group_id for group in groups])
+    groups = list_groups(admin)
+    described = describe_groups(admin, [group.group_id for group in groups])
     rows = [
         {
             "group": group.group_id,
-            "state": plain(group.state),
-            "type": plain(group.type),
+            "state": display_name(group.state),
+            "type": display_name(group.type),
             "members": len(described[group.group_id].members),
         }
         for group in groups
@@ -69,8 +69,8 @@ def delete(
       conveyor group delete billing
     """
     admin = admin_client(bootstrap)
-    if not is_there(admin, name):
-        raise unknown_group(name)
+    if not group_exists(admin, name):
+        raise unknown_group_error(name)
     refuse_live_members(admin, name)
     answer(admin.delete_consumer_groups([name], **request_timeout())[name])
     typer.echo(f"deleted group {name}")

@@ -6,7 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from conveyor.cli.groups.group_lookup import committed_offsets, described_groups, is_there, plain, unknown_group
+from conveyor.cli.groups.group_lookup import (
+    committed_offsets,
+    describe_groups,
+    display_name,
+    group_exists,
+    unknown_group_error,
+)
 from conveyor.cli.records.offsets import LogRange, Place, log_ranges
 from conveyor.cli.terminal.kafka_client import (
     DEFAULT_BOOTSTRAP,
@@ -26,7 +32,7 @@ def describe(
 ) -> None:
     """Show a group's members and how far behind they are.
 
-    Lag is the number of records that are left to read: the log end offset minus the committed offset.
+    Lag is the number of records left to read: the log end offset minus the committed offset.
 
     \b
     Examples:
@@ -34,9 +40,9 @@ def describe(
       conveyor group describe billing --json
     """
     admin = admin_client(bootstrap)
-    if not is_there(admin, name):
-        raise unknown_group(name)
-    group = described_groups(admin, [name])[name]
+    if not group_exists(admin, name):
+        raise unknown_group_error(name)
+    group = describe_groups(admin, [name])[name]
     committed = committed_offsets(admin, name)
     readers = _readers(group.members)
     topics = cluster_metadata(admin, bootstrap).topics
@@ -51,7 +57,7 @@ def describe(
 
 
 def _readers(members: list[Any]) -> dict[Place, Any]:
-    """The member that reads each partition."""
+    """Return the member of each partition."""
     return {
         (partition.topic, partition.partition): member
         for member in members
@@ -97,8 +103,8 @@ def _document(name: str, group: Any, rows: list[dict[str, Any]], total_lag: int)
     ]
     return {
         "group": name,
-        "state": plain(group.state),
-        "type": plain(group.type),
+        "state": display_name(group.state),
+        "type": display_name(group.type),
         "assignor": group.partition_assignor or None,
         "coordinator": None if group.coordinator is None else group.coordinator.id,
         "members": members,
@@ -109,7 +115,7 @@ def _document(name: str, group: Any, rows: list[dict[str, Any]], total_lag: int)
 
 def _print(name: str, group: Any, rows: list[dict[str, Any]], total_lag: int) -> None:
     assignor = f", assignor {group.partition_assignor}" if group.partition_assignor else ""
-    typer.echo(f"group {name}: {plain(group.state)}, {counted(len(group.members), 'member')}{assignor}")
+    typer.echo(f"group {name}: {display_name(group.state)}, {counted(len(group.members), 'member')}{assignor}")
     typer.echo()
     if rows:
         columns = ["topic", "partition", "committed", "log end", "lag", "member", "host"]

@@ -1,4 +1,4 @@
-"""Questions about groups that several `conveyor group` commands ask the broker."""
+"""Requests about groups that several `conveyor group` commands share."""
 
 from typing import Any
 
@@ -6,55 +6,57 @@ from conveyor.cli.records.offsets import Place
 from conveyor.cli.terminal.kafka_client import ClientError, answer, counted, request_timeout
 
 
-def listed_groups(admin: Any) -> list[Any]:
-    """The client's listings (`group_id`, `state`, `type`), by name. Raises ClientError."""
-    found = answer(admin.list_consumer_groups(**request_timeout()))
-    for error in found.errors:
+def list_groups(admin: Any) -> list[Any]:
+    """Return the client's listings (`group_id`, `state`, `type`), by name. Raises ClientError."""
+    listing = answer(admin.list_consumer_groups(**request_timeout()))
+    for error in listing.errors:
         raise ClientError(error.args[0].str()) from error
-    return sorted(found.valid, key=lambda each: str(each.group_id))
+    return sorted(listing.valid, key=lambda group: str(group.group_id))
 
 
-def described_groups(admin: Any, groups: list[str]) -> dict[str, Any]:
-    """The client's descriptions, by name. Raises ClientError."""
+def describe_groups(admin: Any, groups: list[str]) -> dict[str, Any]:
+    """Return the client's descriptions, by name. Raises ClientError."""
     if not groups:
         return {}
     futures = admin.describe_consumer_groups(groups, **request_timeout())
     return {group: answer(futures[group]) for group in groups}
 
 
-def is_there(admin: Any, group: str) -> bool:
-    """Whether the group exists. Raises ClientError."""
-    return any(listing.group_id == group for listing in listed_groups(admin))
+def group_exists(admin: Any, group: str) -> bool:
+    """Return whether the group exists. Raises ClientError."""
+    return any(listing.group_id == group for listing in list_groups(admin))
 
 
-def unknown_group(group: str) -> ClientError:
+def unknown_group_error(group: str) -> ClientError:
     return ClientError(f"unknown group '{group}': see 'conveyor group list'")
 
 
 def refuse_live_members(admin: Any, group: str) -> None:
-    """Raises ClientError while the group has members."""
-    members = described_groups(admin, [group])[group].members
+    """Raise ClientError while the group has members."""
+    members = describe_groups(admin, [group])[group].members
     if members:
-        raise live_members(group, counted(len(members), "live member"))
+        raise live_members_error(group, counted(len(members), "live member"))
 
 
-def live_members(group: str, how_many: str = "live members") -> ClientError:
+def live_members_error(group: str, how_many: str = "live members") -> ClientError:
     return ClientError(f"group '{group}' has {how_many}: stop its consumers first (see 'conveyor group describe')")
 
 
 def committed_offsets(admin: Any, group: str) -> dict[Place, int]:
-    """The offsets at which the group continues, sorted by topic and partition. Raises ClientError."""
+    """Return the group's committed offsets, sorted by topic and partition. Raises ClientError."""
     from confluent_kafka import ConsumerGroupTopicPartitions
 
-    asked = [ConsumerGroupTopicPartitions(group)]
-    found = answer(admin.list_consumer_group_offsets(asked, **request_timeout())[group])
+    request = [ConsumerGroupTopicPartitions(group)]
+    group_offsets = answer(admin.list_consumer_group_offsets(request, **request_timeout())[group])
     return {
-        (each.topic, each.partition): each.offset
-        for each in sorted(found.topic_partitions, key=lambda each: (each.topic, each.partition))
-        if each.offset >= 0
+        (partition.topic, partition.partition): partition.offset
+        for partition in sorted(
+            group_offsets.topic_partitions, key=lambda partition: (partition.topic, partition.partition)
+        )
+        if partition.offset >= 0
     }
 
 
-def plain(name: Any) -> str:
-    """The client's constant for a state or a type, in lower case with spaces."""
+def display_name(name: Any) -> str:
+    """Return the client's constant for a state or a type as text: lower case, with spaces."""
     return str(name.name).lower().replace("_", " ")

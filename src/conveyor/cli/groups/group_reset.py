@@ -7,12 +7,12 @@ import typer
 
 from conveyor.cli.groups.group_lookup import (
     committed_offsets,
-    is_there,
-    live_members,
+    group_exists,
+    live_members_error,
     refuse_live_members,
-    unknown_group,
+    unknown_group_error,
 )
-from conveyor.cli.records.offsets import LogRange, Place, locate, log_ranges, within
+from conveyor.cli.records.offsets import LogRange, Place, clamp, find_offsets, log_ranges
 from conveyor.cli.terminal.kafka_client import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -58,24 +58,24 @@ def reset(
       conveyor group reset billing --shift-by -1 --topic orders:0,3 --execute
     """
     if (to is None) == (shift_by is None):
-        raise ClientError("the new position is missing or given twice: give either --to or --shift-by")
+        raise ClientError("the new position is missing or ambiguous: give either --to or --shift-by")
     position = None if to is None else parse_position("--to", to)
     admin = admin_client(bootstrap)
-    if is_there(admin, name):
+    if group_exists(admin, name):
         refuse_live_members(admin, name)
     elif topic:
         typer.echo(f"group {name} does not exist yet: --execute creates it", err=True)
     else:
-        raise unknown_group(name)
+        raise unknown_group_error(name)
     committed = committed_offsets(admin, name)
     ranges = log_ranges(admin, _places(admin, bootstrap, topic, committed))
     if position is not None:
-        moved = locate(admin, position, ranges)
+        moved = find_offsets(admin, position, ranges)
     else:
         moved = _shifted(name, committed, ranges, shift_by or 0)
     _print(committed, moved)
     if not execute:
-        return typer.echo("nothing is changed yet: add --execute to move the offsets", err=True)
+        return typer.echo("nothing has been changed: add --execute to move the offsets", err=True)
     _commit(admin, name, moved)
     typer.echo(f"group {name}: moved {counted(len(moved), 'partition')}", err=True)
 
@@ -93,13 +93,13 @@ def _places(admin: Any, bootstrap: str, topics: list[str] | None, committed: Map
 
 
 def _topic_and_partitions(text: str) -> tuple[str, list[int] | None]:
-    """`orders` or `orders:0,3`. Raises ClientError."""
+    """Parse `orders` or `orders:0,3`. Raises ClientError."""
     topic, separator, numbers = text.partition(":")
     if not separator:
         return topic, None
-    if not all(each.isascii() and each.isdecimal() for each in numbers.split(",")):
+    if not all(number.isascii() and number.isdecimal() for number in numbers.split(",")):
         raise ClientError(f"--topic {text}: expected TOPIC or TOPIC:PARTITION,..., such as orders:0,3")
-    return topic, [int(each) for each in numbers.split(",")]
+    return topic, [int(number) for number in numbers.split(",")]
 
 
 def _shifted(group: str, committed: Mapping[Place, int], ranges: Mapping[Place, LogRange], by: int) -> dict[Place, int]:
@@ -107,7 +107,7 @@ def _shifted(group: str, committed: Mapping[Place, int], ranges: Mapping[Place, 
         raise ClientError(
             f"group '{group}' has no committed offset in partition {partition} of '{topic}' to shift: use --to"
         )
-    return {place: within(held, committed[place] + by) for place, held in ranges.items()}
+    return {place: clamp(held, committed[place] + by) for place, held in ranges.items()}
 
 
 def _print(committed: Mapping[Place, int], moved: Mapping[Place, int]) -> None:
@@ -122,11 +122,11 @@ def _commit(admin: Any, group: str, offsets: Mapping[Place, int]) -> None:
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 
     wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
-    asked = [ConsumerGroupTopicPartitions(group, wanted)]
-    done = answer(admin.alter_consumer_group_offsets(asked, **request_timeout())[group])
+    request = [ConsumerGroupTopicPartitions(group, wanted)]
+    done = answer(admin.alter_consumer_group_offsets(request, **request_timeout())[group])
     for partition in done.topic_partitions:
         if partition.error is not None and partition.error.code() == KafkaError.UNKNOWN_MEMBER_ID:
-            raise live_members(group)
+            raise live_members_error(group)
         if partition.error is not None:
             raise ClientError(
                 f"partition {partition.partition} of '{partition.topic}' was not moved: {partition.error.str()}"

@@ -1,4 +1,4 @@
-"""`conveyor dlq`: the commands list, peek and drop for dead letters; redrive has a module of its own."""
+"""`conveyor dlq`: the commands list, peek and drop for dead letters. `dlq_redrive` has redrive."""
 
 import json
 from typing import Annotated, Any
@@ -30,13 +30,13 @@ def list_(as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None)
     Example:
       conveyor dlq list
     """
-    found = HttpClient(http, token).get("/dlq")["topics"]
+    topics = HttpClient(http, token).get("/dlq")["topics"]
     if as_json:
-        return typer.echo(json.dumps(found))
-    if not found:
+        return typer.echo(json.dumps(topics))
+    if not topics:
         return typer.echo("no subscriptions yet, so no dead letters: see 'conveyor queue create'")
     columns = ["dead-letter topic", "dead letters", "subscriptions"]
-    print_table(columns, [[each["topic"], each["depth"], ",".join(each["subscriptions"])] for each in found])
+    print_table(columns, [[topic["topic"], topic["depth"], ",".join(topic["subscriptions"])] for topic in topics])
 
 
 def peek(
@@ -61,12 +61,12 @@ def peek(
     """
     query = {"limit": max_, "filter": filter_}
     answer = HttpClient(http, token).get(path_to("dlq", name), query)
-    found, without_copy = answer["messages"], answer["without_copy"] or 0
+    letters, without_copy = answer["messages"], answer["without_copy"] or 0
     if as_json:
-        typer.echo(json.dumps(found))
-    elif found:
+        typer.echo(json.dumps(letters))
+    elif letters:
         columns = ["message", "reason", "deliveries", "last failure", "key", "payload", "dead letter"]
-        print_table(columns, [_row(each) for each in found])
+        print_table(columns, [_row(message) for message in letters])
     elif filter_ or not without_copy:
         typer.echo(f"no dead letters of {name}" + (" that match the filter" if filter_ else ""))
     if without_copy:
@@ -77,10 +77,10 @@ def peek(
         )
 
 
-def _row(each: dict[str, Any]) -> list[Any]:
-    facts = [one_line(each["reason"]), each["deliveries"], iso_time(each["last_failure_ms"])]
-    texts = [one_line(as_text(each, "key"), 20), one_line(as_text(each, "payload"))]
-    return [each["message_id"], *facts, *texts, each["dead_letter_id"]]
+def _row(message: dict[str, Any]) -> list[Any]:
+    facts = [one_line(message["reason"]), message["deliveries"], iso_time(message["last_failure_ms"])]
+    texts = [one_line(as_text(message, "key"), 20), one_line(as_text(message, "payload"))]
+    return [message["message_id"], *facts, *texts, message["dead_letter_id"]]
 
 
 def drop(

@@ -70,13 +70,13 @@ def redrive(
 
 
 def selection(filter_: str | None, message_ids: list[str] | None) -> dict[str, object]:
-    """The part of a request that selects dead letters."""
+    """Return the fields of a request that select dead letters."""
     given = {"filter": filter_, "message_ids": message_ids or None}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def refuse_unknown(name: str, unknown: list[str]) -> None:
-    """Raises ClientError if there are unknown ids."""
+    """Raise ClientError if any id is unknown."""
     if unknown:
         raise ClientError(f"no dead letter of '{name}': {', '.join(unknown)}; see 'conveyor dlq peek {name}'")
 
@@ -84,8 +84,8 @@ def refuse_unknown(name: str, unknown: list[str]) -> None:
 def _portions(
     client: HttpClient, name: str, filter_: str | None, message_ids: list[str], size: int
 ) -> Iterator[tuple[dict[str, object], int]]:
-    """Selections of at most `size` dead letters with their counts. Those without a copy come last, in one selection,
-    because no endpoint lists them."""
+    """Yield selections of at most `size` dead letters, with their counts. Dead letters without a copy come last, in one
+    selection, because no endpoint lists them."""
     for ids in [message_ids] if message_ids else _pages(client, name, filter_):
         for first in range(0, len(ids), size):
             portion = ids[first : first + size]
@@ -95,7 +95,7 @@ def _portions(
 
 
 def _pages(client: HttpClient, name: str, filter_: str | None) -> Iterator[list[str]]:
-    """Pages of message ids of the originals. No id comes twice, even if its message becomes a dead letter again."""
+    """Yield pages of message ids of originals, without repetition even if a message becomes a dead letter again."""
     seen: set[str] = set()
     after = None
     while True:
@@ -116,7 +116,7 @@ def _without_copy(client: HttpClient, name: str) -> int:
 
 
 def _redrive(client: HttpClient, name: str, document: dict[str, object], count: int, rate: float | None) -> Any:
-    """Redrive one selection. The broker keeps to the rate and answers when all of it is redriven."""
+    """Redrive one selection. The broker limits the rate, and responds when the whole selection is redriven."""
     limit: dict[str, object] = {} if rate is None else {"rate": rate}
     takes_s = 0 if rate is None else count / rate
     return client.post(path_to("dlq", name, "redrive"), document | limit, TIMEOUT_S + takes_s)

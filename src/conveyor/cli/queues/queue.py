@@ -1,4 +1,4 @@
-"""`conveyor queue`: the commands list, pause, resume and delete; each of the others has a module of its own."""
+"""`conveyor queue`: the commands list, pause, resume and delete. The `queue_...` modules have the others."""
 
 import json
 from typing import Annotated, Any
@@ -51,17 +51,17 @@ def list_(
     client = HttpClient(http, token)
     path = "/subscriptions" if topic is None else path_to("topics", topic, "subscriptions")
     names = [subscription["name"] for subscription in client.get(path)["subscriptions"]]
-    found = [each for name in names if (each := _find(client, name)) is not None]
+    subscriptions = [subscription for name in names if (subscription := _find(client, name)) is not None]
     if as_json:
-        return typer.echo(json.dumps(found))
-    if not found:
+        return typer.echo(json.dumps(subscriptions))
+    if not subscriptions:
         return typer.echo("no subscriptions yet: create one with 'conveyor queue create TOPIC NAME'")
     columns = ["name", "topic", "state", "depth", "in flight", "delayed", "dead", "oldest"]
-    print_table(columns, [_row(each) for each in found])
+    print_table(columns, [_row(subscription) for subscription in subscriptions])
 
 
 def _find(client: HttpClient, name: str) -> Any:
-    """The subscription; None if it was deleted meanwhile."""
+    """Return the subscription; None if it was deleted meanwhile."""
     try:
         return client.get(path_to("subscriptions", name))
     except RefusedError as refused:
@@ -70,10 +70,10 @@ def _find(client: HttpClient, name: str) -> Any:
         raise
 
 
-def _row(each: dict[str, Any]) -> list[Any]:
-    state = "paused" if each["paused"] else "active"
-    numbers = [each["depth"], each["in_flight"], each["delayed"], each["dead"]]
-    return [each["name"], each["topic"], state, *numbers, age(each["oldest_age_ms"])]
+def _row(subscription: dict[str, Any]) -> list[Any]:
+    state = "paused" if subscription["paused"] else "active"
+    numbers = [subscription["depth"], subscription["in_flight"], subscription["delayed"], subscription["dead"]]
+    return [subscription["name"], subscription["topic"], state, *numbers, age(subscription["oldest_age_ms"])]
 
 
 def pause(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:

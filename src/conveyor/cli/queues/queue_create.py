@@ -144,14 +144,14 @@ def create(
     if as_json:
         return typer.echo(json.dumps(made))
     typer.echo(
-        f"created subscription {name} on topic {topic}: it starts {_beginning(parse_position('--start', start))}"
+        f"created subscription {name} on topic {topic}: it starts {_start_text(parse_position('--start', start))}"
     )
 
 
 def start_document(option: str, text: str, or_: str = "") -> str | int:
-    """A start position as the API takes it: earliest, latest, or milliseconds since 1970. Raises ClientError.
+    """Return a start position for the API: earliest, latest, or milliseconds since 1970. Raises ClientError.
 
-    or_: what else the option takes, for the error's text.
+    or_: a further form that the option takes, for the error message.
     """
     position = parse_position(option, text)
     if position.kind is PositionKind.OFFSET:
@@ -162,7 +162,7 @@ def start_document(option: str, text: str, or_: str = "") -> str | int:
     return position.value if position.kind is PositionKind.TIME else text
 
 
-def _beginning(position: LogPosition) -> str:
+def _start_text(position: LogPosition) -> str:
     if position.kind is PositionKind.LATEST:
         return "with messages published from now on"
     return "with the oldest message" if position.kind is PositionKind.EARLIEST else "at that time"

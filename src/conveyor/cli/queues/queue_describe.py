@@ -46,37 +46,38 @@ def describe(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token
       conveyor queue describe billing
       conveyor queue describe billing --json
     """
-    found = HttpClient(http, token).get(path_to("subscriptions", name))
+    subscription = HttpClient(http, token).get(path_to("subscriptions", name))
     if as_json:
-        return typer.echo(json.dumps(found))
-    state = ", paused: 'conveyor queue resume' resumes it" if found["paused"] else ""
-    typer.echo(f"subscription {name} on topic {found['topic']}, started at {found['start']}{state}")
+        return typer.echo(json.dumps(subscription))
+    state = ", paused: 'conveyor queue resume' resumes it" if subscription["paused"] else ""
+    typer.echo(f"subscription {name} on topic {subscription['topic']}, started at {subscription['start']}{state}")
     typer.echo()
     print_table(
-        ["messages", "", "which"], [[each.replace("_", " "), found[each], what] for each, what in _NUMBERS.items()]
+        ["messages", "", "which"],
+        [[name.replace("_", " "), subscription[name], what] for name, what in _NUMBERS.items()],
     )
     typer.echo()
-    print_table(["lately", ""], _lately(found))
+    print_table(["lately", ""], _lately(subscription))
     typer.echo()
-    print_table(["policy", ""], [[each.replace("_", " "), _policy(found)[each]] for each in _POLICY])
+    print_table(["policy", ""], [[name.replace("_", " "), _policy(subscription)[name]] for name in _POLICY])
 
 
-def _lately(found: dict[str, Any]) -> list[list[str | None]]:
+def _lately(subscription: dict[str, Any]) -> list[list[str | None]]:
     return [
-        ["oldest unsettled", age(found["oldest_age_ms"])],
-        ["acknowledged", f"{found['ack_rate']:.1f}/s"],
-        ["delivered again", f"{found['retry_rate']:.1f}/s"],
+        ["oldest unsettled", age(subscription["oldest_age_ms"])],
+        ["acknowledged", f"{subscription['ack_rate']:.1f}/s"],
+        ["delivered again", f"{subscription['retry_rate']:.1f}/s"],
     ]
 
 
-def _policy(found: dict[str, Any]) -> dict[str, str | None]:
-    """The policy as text, by field. Fields without a special form are shown as the API gives them."""
-    retry, ageing_ms = found["retry"], found["priority_ageing_ms"]
+def _policy(subscription: dict[str, Any]) -> dict[str, str | None]:
+    """Return the fields of the policy as text. Fields without a special form are shown as the API returns them."""
+    retry, ageing_ms = subscription["retry"], subscription["priority_ageing_ms"]
     base, cap = format_duration(retry["base_ms"]), format_duration(retry["cap_ms"])
     shown = {
-        "visibility_timeout": format_duration(found["visibility_timeout_ms"]),
-        "max_deliveries": str(found["max_deliveries"] or "no limit"),
+        "visibility_timeout": format_duration(subscription["visibility_timeout_ms"]),
+        "max_deliveries": str(subscription["max_deliveries"] or "no limit"),
         "retry": f"after {base}, then times {retry['factor']:g}, {cap} at most",
         "priority_ageing": format_duration(ageing_ms) if ageing_ms else None,
     }
-    return {**{name: None if value is None else str(value) for name, value in found.items()}, **shown}
+    return {**{name: None if value is None else str(value) for name, value in subscription.items()}, **shown}

@@ -13,7 +13,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 
 
 def duration_ms(option: str, text: str) -> int:
-    """`1200ms`, `5s`, `10m` or `2h`. Raises ClientError, which names the option."""
+    """Parse `1200ms`, `5s`, `10m` or `2h`. Raises ClientError, which names the option."""
     try:
         return int(Duration.parse(text))
     except ValueError as error:
@@ -21,7 +21,7 @@ def duration_ms(option: str, text: str) -> int:
 
 
 def one_of(option: str, text: str, choices: tuple[str, ...]) -> str:
-    """A choice as the API spells it; dashes count as underscores. Raises ClientError, which names the option."""
+    """Return a choice in the API's spelling, with underscores for dashes. Raises ClientError with the option's name."""
     chosen = text.replace("-", "_")
     if chosen not in choices:
         spelled = [choice.replace("_", "-") for choice in choices]
@@ -30,7 +30,7 @@ def one_of(option: str, text: str, choices: tuple[str, ...]) -> str:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask for confirmation, unless `yes`. Raises ClientError if the answer is no, or if there is none to read."""
+    """Ask for confirmation, unless `yes`. Raises ClientError if the answer is no or cannot be read."""
     if yes:
         return
     typer.echo(f"{question} [y/N]: ", nl=False, err=True)
@@ -38,4 +38,4 @@ def confirm(question: str, yes: bool) -> None:
     if not answer.endswith("\n"):
         typer.echo(err=True)
     if answer.strip().lower() not in ("y", "yes"):
-        raise ClientError("nothing is changed: answer yes, or add --yes")
+        raise ClientError("nothing has been changed: answer yes, or add --yes")

@@ -32,16 +32,16 @@ def peek(
       conveyor queue peek billing
       conveyor queue peek billing --max 100 --json
     """
-    found = HttpClient(http, token).get(path_to("subscriptions", name, "peek"), {"max_messages": max_})["messages"]
+    messages = HttpClient(http, token).get(path_to("subscriptions", name, "peek"), {"max_messages": max_})["messages"]
     if as_json:
-        return typer.echo(json.dumps(found))
-    if not found:
+        return typer.echo(json.dumps(messages))
+    if not messages:
         return typer.echo("no messages: all are settled")
     columns = ["message", "state", "deliveries", "due", "key", "payload"]
-    print_table(columns, [_row(each) for each in found])
+    print_table(columns, [_row(message) for message in messages])
 
 
-def _row(each: dict[str, Any]) -> list[Any]:
-    due = None if each["due_ms"] is None else iso_time(each["due_ms"])
-    texts = [one_line(as_text(each, "key"), 20), one_line(as_text(each, "payload"))]
-    return [each["message_id"], each["state"], each["delivery_count"], due, *texts]
+def _row(message: dict[str, Any]) -> list[Any]:
+    due = None if message["due_ms"] is None else iso_time(message["due_ms"])
+    texts = [one_line(as_text(message, "key"), 20), one_line(as_text(message, "payload"))]
+    return [message["message_id"], message["state"], message["delivery_count"], due, *texts]

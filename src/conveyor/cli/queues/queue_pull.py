@@ -67,7 +67,7 @@ def pull(
         if ack and messages:
             _ack(client, name, messages)
     if pulled == 0:
-        return typer.echo(_why_none(client, name), err=True)
+        return typer.echo(_no_messages_reason(client, name), err=True)
     done = "pulled and acknowledged" if ack else "pulled"
     hint = "" if ack else f"; acknowledge with 'conveyor queue ack {name} ID'"
     typer.echo(f"{done} {counted(pulled, 'message')}{hint}", err=True)
@@ -82,8 +82,8 @@ def _lease(
         "wait": f"{wait_ms}ms",
         "visibility": None if visibility_ms is None else f"{visibility_ms}ms",
     }
-    found = client.get(path_to("subscriptions", name, "messages"), query, TIMEOUT_S + wait_ms / 1000)
-    messages: list[dict[str, Any]] = found["messages"]
+    answer = client.get(path_to("subscriptions", name, "messages"), query, TIMEOUT_S + wait_ms / 1000)
+    messages: list[dict[str, Any]] = answer["messages"]
     return messages
 
 
@@ -92,11 +92,11 @@ def _print(messages: list[dict[str, Any]], write: WriteMessage) -> None:
     sys.stdout.buffer.flush()
 
 
-def _why_none(client: HttpClient, name: str) -> str:
-    found = client.get(path_to("subscriptions", name))
-    if found["paused"]:
+def _no_messages_reason(client: HttpClient, name: str) -> str:
+    subscription = client.get(path_to("subscriptions", name))
+    if subscription["paused"]:
         return f"no messages: {name} is paused; 'conveyor queue resume {name}' resumes it"
-    return f"no messages: {found['in_flight']} in flight, {found['delayed']} delayed"
+    return f"no messages: {subscription['in_flight']} in flight, {subscription['delayed']} delayed"
 
 
 def _ack(client: HttpClient, name: str, messages: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""`conveyor queue seek` and `purge`: move a subscription, or settle its messages unread."""
+"""`conveyor queue seek` and `purge`: move a subscription, or settle all its messages without delivery."""
 
 import json
 import re
@@ -47,9 +47,9 @@ def seek(
 
 
 def _place(to: list[str]) -> dict[str, object]:
-    """The request's document. Raises ClientError."""
-    found = [_OFFSET.fullmatch(each) for each in to]
-    offsets = {each[1]: int(each[2]) for each in found if each is not None}
+    """Return the body of the request. Raises ClientError."""
+    matches = [_OFFSET.fullmatch(position) for position in to]
+    offsets = {match[1]: int(match[2]) for match in matches if match is not None}
     if len(offsets) == len(to):
         return {"offsets": offsets}
     if len(to) > 1:

@@ -17,7 +17,7 @@ def ack(name: Name, ids: _Ids, as_json: Json = False, http: Http = DEFAULT_HTTP,
     """Acknowledge pulled messages.
 
     An acknowledged message is settled and never delivered again. An ack id refers to the lease with which it was
-    printed, a message id to the message's present lease. A subscription with exactly-once delivery takes only ack ids.
+    printed, a message id to the message's current lease. A subscription with exactly-once delivery takes only ack ids.
 
     \b
     Examples:
@@ -58,7 +58,7 @@ def nack(
 
 
 def _report(answer: dict[str, Any], as_json: bool, done: str) -> None:
-    """Raises ClientError unless all messages are settled."""
+    """Print the result. Raises ClientError unless all messages are settled."""
     results = answer["results"]
     if as_json:
         typer.echo(json.dumps(answer))
@@ -70,8 +70,8 @@ def _report(answer: dict[str, Any], as_json: bool, done: str) -> None:
 
 
 def report_settled(results: list[dict[str, Any]]) -> bool:
-    """Whether all messages are settled; prints a line on stderr for each that is not."""
+    """Return whether all messages are settled. Prints a line on stderr for each that is not."""
     failed = [result for result in results if result["status"] != "ok"]
-    for each in failed:
-        typer.echo(f"{each.get('ack_id') or each.get('message_id')}: {each['error']['detail']}", err=True)
+    for failure in failed:
+        typer.echo(f"{failure.get('ack_id') or failure.get('message_id')}: {failure['error']['detail']}", err=True)
     return not failed

@@ -15,7 +15,7 @@ _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000))
 
 
 def age(duration_ms: int | None) -> str | None:
-    """A duration in its largest unit of which it has at least two, rounded down."""
+    """Format a duration, rounded down, in the largest unit that gives at least 2."""
     if duration_ms is None or duration_ms < _SECOND_MS:
         return None if duration_ms is None else f"{duration_ms}ms"
     for unit, unit_ms in _UNITS_MS:
@@ -25,23 +25,25 @@ def age(duration_ms: int | None) -> str | None:
 
 
 def one_line(text: str | None, longest: int = 40) -> str | None:
-    """Text for a cell of a table: shortened, with control characters escaped."""
+    """Return text for a cell of a table: shortened, with control characters escaped."""
     if text is None:
         return None
-    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[: longest + 1])
+    shown = "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in text[: longest + 1]
+    )
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
 def as_text(message: Document, field: str) -> str | None:
-    """A payload or a key; bytes that are not text as `base64:...`."""
+    """Return a payload or a key; bytes that are not text as `base64:...`."""
     text: str | None = message[field]
     return f"base64:{text}" if message.get(f"{field}_encoding") == "base64" else text
 
 
 def message_writer(format_: str, *, for_terminal: bool = False) -> WriteMessage:
-    """The function that formats a message as lines, without the last line end. Raises ClientError.
+    """Return a function that formats a message as lines, without the last line end. Raises ClientError.
 
-    for_terminal: escape control characters in text; otherwise it keeps the bytes of the payload.
+    for_terminal: escape control characters in text. Otherwise the bytes of the payload are kept.
     """
     if format_ not in _WRITERS:
         raise ClientError(f"--format {format_}: expected text, json or payload")
@@ -58,7 +60,7 @@ def _for_terminal(message: Document) -> bytes:
 
 
 def _fields(message: Document) -> bytes:
-    """The lines before the payload: id, ack id, key and headers."""
+    """Return the lines before the payload: id, ack id, key and headers."""
     lines = [f"message  {message['message_id']}  delivery {message['delivery_count']}", f"ack_id   {message['ack_id']}"]
     if message["key"] is not None:
         lines.append(f"key      {_whole(as_text(message, 'key') or '')}")
@@ -67,8 +69,8 @@ def _fields(message: Document) -> bytes:
 
 
 def _pairs(headers: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Names with their values; a repeated name has a list of values."""
-    return [(name, each) for name, value in headers.items() for each in (value if isinstance(value, list) else [value])]
+    """Return a (name, value) pair for each header; a repeated name has a list of values."""
+    return [(name, item) for name, value in headers.items() for item in (value if isinstance(value, list) else [value])]
 
 
 def _header(value: Any) -> str:

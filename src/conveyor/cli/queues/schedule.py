@@ -73,13 +73,13 @@ def list_(as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None)
     Example:
       conveyor schedule list
     """
-    found = HttpClient(http, token).get("/schedules")["schedules"]
+    schedules = HttpClient(http, token).get("/schedules")["schedules"]
     if as_json:
-        return typer.echo(json.dumps(found))
-    if not found:
+        return typer.echo(json.dumps(schedules))
+    if not schedules:
         return typer.echo("no schedules yet: create one with 'conveyor schedule add'")
     columns = ["schedule", "topic", "cron", "time zone", "next", "key", "payload"]
-    print_table(columns, [_row(each) for each in found])
+    print_table(columns, [_row(schedule) for schedule in schedules])
 
 
 def remove(
@@ -88,7 +88,7 @@ def remove(
     http: Http = DEFAULT_HTTP,
     token: Token = None,
 ) -> None:
-    """Remove a schedule. Messages that it has published stay. With --json, prints null.
+    """Remove a schedule. The messages that it published stay. With --json, prints null.
 
     \b
     Example:
@@ -100,14 +100,14 @@ def remove(
 
 def _headers(given: list[str]) -> dict[str, list[str]]:
     headers: dict[str, list[str]] = {}
-    for each in given:
-        name, value = named_value("--header", each, "source=cron")
+    for header in given:
+        name, value = named_value("--header", header, "source=cron")
         headers.setdefault(name, []).append(value)
     return headers
 
 
 def _payload(text: str) -> dict[str, str]:
-    """UTF-8 as a string, other bytes in base64."""
+    """Return the fields of a payload: UTF-8 as a string, other bytes in base64."""
     if not text.startswith("@"):
         return {"payload": text}
     content = Path(text[1:]).read_bytes()
@@ -118,7 +118,7 @@ def _payload(text: str) -> dict[str, str]:
 
 
 def _next(schedule: dict[str, Any]) -> str | None:
-    """The next time, in the schedule's time zone."""
+    """Return the next time in the schedule's time zone."""
     from zoneinfo import ZoneInfo
 
     if schedule["next_ms"] is None:
@@ -127,9 +127,9 @@ def _next(schedule: dict[str, Any]) -> str | None:
     return moment.isoformat(timespec="minutes")
 
 
-def _row(each: dict[str, Any]) -> list[Any]:
-    texts = [one_line(as_text(each, "key"), 20), one_line(as_text(each, "payload"))]
-    return [each["name"], each["topic"], each["cron"], each["time_zone"], _next(each), *texts]
+def _row(schedule: dict[str, Any]) -> list[Any]:
+    texts = [one_line(as_text(schedule, "key"), 20), one_line(as_text(schedule, "payload"))]
+    return [schedule["name"], schedule["topic"], schedule["cron"], schedule["time_zone"], _next(schedule), *texts]
 
 
 app.command()(add)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from conveyor.cli.records.offsets import LogRange, Place, locate, log_ranges
+from conveyor.cli.records.offsets import LogRange, Place, find_offsets, log_ranges
 from conveyor.cli.records.reader import LogEnds, Printer, print_records, reading_client
 from conveyor.cli.records.record_format import Format, ShowKey, WriteRecord, record_writer
 from conveyor.cli.terminal.kafka_client import (
@@ -23,7 +23,7 @@ from conveyor.cli.terminal.position import METAVAR, LogPosition, PositionKind, p
 _MEMBER = {
     "enable.auto.offset.store": False,
     "auto.commit.interval.ms": 1000,
-    # Short, so that a group soon goes on without a member that was killed, and a member without a broker that is gone.
+    # Short, so that a group soon continues without a killed member, and a member soon fails without its broker.
     "session.timeout.ms": 10_000,
     "heartbeat.interval.ms": 1000,
 }
@@ -52,7 +52,7 @@ def consume(
 ) -> None:
     """Print records as they arrive, one per line. Stop with Ctrl-C.
 
-    With --group, reading continues where the group stopped; --from is where a group without committed offsets starts.
+    With --group, reading continues where the group stopped. A group without committed offsets starts at --from.
 
     TIME is a date and time, in local time unless it names a zone (2026-11-21T08:00, 2026-11-21T08:00Z), or how long ago
     (-90s, -15m, -2h, -3d).
@@ -74,18 +74,16 @@ def consume(
     places = [(topic, number) for number in require_partitions(admin, bootstrap, topic, partition)]
     ranges = log_ranges(admin, places)
     with errors_in_one_line():
-        starts = locate(admin, position, ranges)
-        _check_beginning(from_, position, starts, ranges)
+        starts = find_offsets(admin, position, ranges)
+        _check_start(from_, position, starts, ranges)
         if group is None:
             print_from(bootstrap, starts, write, max_, end_offsets(ranges) if to_end else None)
         else:
             _print_as_member(bootstrap, admin, group, position, ranges, write, max_, to_end=to_end)
 
 
-def _check_beginning(
-    from_: str, position: LogPosition, starts: dict[Place, int], ranges: dict[Place, LogRange]
-) -> None:
-    """Raises ClientError for a position that no partition has reached yet."""
+def _check_start(from_: str, position: LogPosition, starts: dict[Place, int], ranges: dict[Place, LogRange]) -> None:
+    """Raise ClientError for a position that no partition has reached yet."""
     end = max(held.end for held in ranges.values())
     if position.kind is PositionKind.OFFSET and position.value > end:
         [topic] = {name for name, _ in ranges}
@@ -99,7 +97,7 @@ def _check_beginning(
 
 
 def end_offsets(ranges: dict[Place, LogRange]) -> dict[int, int]:
-    """The end of each partition of one topic."""
+    """Return the end offset of each partition of one topic."""
     return {partition: held.end for (_, partition), held in ranges.items()}
 
 
@@ -152,10 +150,10 @@ def _print_as_member(
 
 
 def _starts(admin: Any, consumer: Any, partitions: list[Any], position: LogPosition) -> list[Any]:
-    """The offset at which a member starts in each partition: the group's committed offset, or else the position."""
+    """Return a member's start offset in each partition: the group's committed offset, or else the position."""
     starts: list[Any] = consumer.committed(partitions, TIMEOUT_S)
     fresh = [start for start in starts if start.offset < 0]
-    located = locate(admin, position, log_ranges(admin, [(start.topic, start.partition) for start in fresh]))
+    located = find_offsets(admin, position, log_ranges(admin, [(start.topic, start.partition) for start in fresh]))
     for start in fresh:
         start.offset = located[start.topic, start.partition]
     return starts

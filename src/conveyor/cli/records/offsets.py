@@ -13,36 +13,38 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRange:
-    """The offsets that a partition holds: `start` is the first, `end` the next to be written."""
+    """The offsets in a partition: `start` is the first, `end` the next to be written."""
 
     start: int
     end: int
 
 
 def list_offsets(admin: Any, places: Iterable[Place], spec: Any) -> dict[Place, Any]:
-    """One kind of offset of each partition, as the client's results (`offset`, `timestamp`).
+    """Look up one kind of offset in each partition. Returns the client's results (`offset`, `timestamp`).
 
     Raises ClientError, which names the partition.
     """
     from confluent_kafka import TopicPartition
 
-    asked = {TopicPartition(*place): spec for place in places}
-    if not asked:
+    requests = {TopicPartition(*place): spec for place in places}
+    if not requests:
         return {}
-    found = {}
+    offsets = {}
     with errors_in_one_line():
-        futures = admin.list_offsets(asked, **request_timeout())
-    for each, future in futures.items():
+        futures = admin.list_offsets(requests, **request_timeout())
+    for partition, future in futures.items():
         try:
             with errors_in_one_line():
-                found[each.topic, each.partition] = future.result()
+                offsets[partition.topic, partition.partition] = future.result()
         except ClientError as error:
-            raise ClientError(f"partition {each.partition} of '{each.topic}' has no offset to show: {error}") from error
-    return found
+            raise ClientError(
+                f"partition {partition.partition} of '{partition.topic}' has no offset to show: {error}"
+            ) from error
+    return offsets
 
 
 def log_ranges(admin: Any, places: Iterable[Place]) -> dict[Place, LogRange]:
-    """Raises ClientError."""
+    """Look up the range of each partition. Raises ClientError."""
     from confluent_kafka.admin import OffsetSpec
 
     places = list(places)
@@ -51,8 +53,8 @@ def log_ranges(admin: Any, places: Iterable[Place]) -> dict[Place, LogRange]:
     return {place: LogRange(start=starts[place].offset, end=ends[place].offset) for place in places}
 
 
-def locate(admin: Any, position: LogPosition, ranges: Mapping[Place, LogRange]) -> dict[Place, int]:
-    """The offset of a position in each log, at most its end and at least its start. Raises ClientError."""
+def find_offsets(admin: Any, position: LogPosition, ranges: Mapping[Place, LogRange]) -> dict[Place, int]:
+    """Look up a position in each partition, clamped to its range. Raises ClientError."""
     from confluent_kafka.admin import OffsetSpec
 
     if position.kind is PositionKind.EARLIEST:
@@ -60,14 +62,14 @@ def locate(admin: Any, position: LogPosition, ranges: Mapping[Place, LogRange]) 
     if position.kind is PositionKind.LATEST:
         return {place: held.end for place, held in ranges.items()}
     if position.kind is PositionKind.OFFSET:
-        return {place: within(held, position.value) for place, held in ranges.items()}
-    found = list_offsets(admin, ranges, OffsetSpec.for_timestamp(position.value))
+        return {place: clamp(held, position.value) for place, held in ranges.items()}
+    offsets = list_offsets(admin, ranges, OffsetSpec.for_timestamp(position.value))
     return {
-        place: within(held, found[place].offset) if found[place].offset >= 0 else held.end
+        place: clamp(held, offsets[place].offset) if offsets[place].offset >= 0 else held.end
         for place, held in ranges.items()
     }
 
 
-def within(held: LogRange, offset: int) -> int:
-    """The offset, or the nearest one that the log holds."""
+def clamp(held: LogRange, offset: int) -> int:
+    """Return the offset, or the nearest offset within the range."""
     return min(max(offset, held.start), held.end)

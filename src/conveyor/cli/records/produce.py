@@ -52,7 +52,7 @@ def produce(
         raise ClientError(error.args[0].str()) from error
     _check_topic(producer, bootstrap, topic)
     outcome = _Outcome()
-    headers = [_header(each) for each in header or []]
+    headers = [_header(text) for text in header or []]
     for line in sys.stdin.buffer:
         line_key, value = _parse(line.rstrip(b"\r\n"), key, key_separator)
         _send(producer, outcome, topic, value=value, key=line_key, partition=partition, headers=headers)
@@ -78,9 +78,9 @@ class _Outcome:
 
 
 def _check_topic(producer: Any, bootstrap: str, topic: str) -> None:
-    found = cluster_metadata(producer, bootstrap, topic).topics[topic]
-    if found.error is not None:
-        raise ClientError(f"topic '{topic}': {found.error.str()}")
+    metadata = cluster_metadata(producer, bootstrap, topic).topics[topic]
+    if metadata.error is not None:
+        raise ClientError(f"topic '{topic}': {metadata.error.str()}")
 
 
 def _send(producer: Any, outcome: _Outcome, topic: str, **record: Any) -> None:

@@ -13,7 +13,7 @@ _WAIT_S = 0.2
 
 
 def reading_client(bootstrap: str, group: str, **more: Any) -> Any:
-    """A Consumer that reports the end of a partition, and that closes within 100 ms although a fetch is in flight."""
+    """Return a Consumer that reports the end of a partition, and closes within 100 ms even if a fetch is in flight."""
     from confluent_kafka import Consumer
 
     config = {"group.id": group, "auto.offset.reset": "earliest", "enable.partition.eof": True}
@@ -21,7 +21,7 @@ def reading_client(bootstrap: str, group: str, **more: Any) -> Any:
 
 
 class Printer:
-    """Writes records to standard output. With `stores_offsets`, a record counts as read once it is written there."""
+    """Writes records to standard output. stores_offsets: mark records as ready to commit once they are flushed."""
 
     def __init__(self, consumer: Any, write: WriteRecord, *, stores_offsets: bool = False) -> None:
         self._consumer = consumer
@@ -45,11 +45,11 @@ class Printer:
             try:
                 self._consumer.store_offsets(offsets=[TopicPartition(*place, offset)])
             except KafkaException:
-                continue  # The partition went to another member, which reads these records again.
+                continue  # The partition moved to another member, which reads these records again.
 
 
 class LogEnds:
-    """Tells when every assigned partition was read up to its end as of the command's start."""
+    """Tracks whether every assigned partition was read up to its end as of the command's start."""
 
     def __init__(self, end_offsets: Mapping[int, int], assigned: Iterable[int] | None = None) -> None:
         self._end_offsets = end_offsets
@@ -64,7 +64,7 @@ class LogEnds:
         if next_offset >= self._end_offsets.get(partition, 0):
             self._reached.add(partition)
 
-    def are_reached(self) -> bool:
+    def all_reached(self) -> bool:
         return self._assigned is not None and self._assigned <= self._reached
 
 
@@ -72,7 +72,7 @@ def print_records(consumer: Any, printer: Printer, limit: int | None, ends: LogE
     """Print until the limit, the ends, Ctrl-C or SIGTERM. Raises ClientError."""
     with _stop_signals() as received:
         while not received and (limit is None or printer.printed < limit):
-            if ends is not None and ends.are_reached():
+            if ends is not None and ends.all_reached():
                 break
             _print_next(consumer, printer, ends)
     printer.flush()
@@ -80,7 +80,7 @@ def print_records(consumer: Any, printer: Printer, limit: int | None, ends: LogE
 
 @contextmanager
 def _stop_signals() -> Iterator[list[int]]:
-    """Collect signals, so that none separates printing a record from storing its offset; the second one interrupts."""
+    """Collect signals, so that none separates printing a record from storing its offset. The second one interrupts."""
     received: list[int] = []
 
     def note(number: int, _frame: Any) -> None:
@@ -88,15 +88,15 @@ def _stop_signals() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         received.append(number)
 
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    heeded = [each for each, handler in before.items() if handler is not signal.SIG_IGN]
-    for each in heeded:
-        signal.signal(each, note)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handled = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, note)
     try:
         yield received
     finally:
-        for each in heeded:
-            signal.signal(each, before[each])
+        for number in handled:
+            signal.signal(number, before[number])
 
 
 def _print_next(consumer: Any, printer: Printer, ends: LogEnds | None) -> None:

@@ -31,7 +31,7 @@ ShowKey = Annotated[
 
 
 def record_writer(format_: str, show_key: bool | None) -> WriteRecord:
-    """The function that formats a client's message as a line, without line end. Raises ClientError."""
+    """Return a function that formats a client's message as a line, without line end. Raises ClientError."""
     if format_ == "json":
         return lambda message: _json(message, show_key=show_key is not False)
     if format_ not in _FIELDS:
@@ -46,7 +46,7 @@ def _text(message: Any, show_key: bool) -> list[bytes]:
 
 
 def _hex(message: Any, show_key: bool) -> list[bytes]:
-    return [each.hex().encode() for each in _text(message, show_key)]
+    return [part.hex().encode() for part in _text(message, show_key)]
 
 
 def _headers(message: Any, show_key: bool) -> list[bytes]:
@@ -58,7 +58,7 @@ _FIELDS = {"text": _text, "hex": _hex, "headers": _headers}
 
 
 def _json(message: Any, *, show_key: bool) -> bytes:
-    """UTF-8 as a string; other bytes in base64, with a field `..._encoding` beside it. No key or value is null."""
+    """Format a record as JSON: UTF-8 as a string, other bytes in base64 with a field `..._encoding`, none as null."""
     kind, timestamp_ms = message.timestamp()
     document: dict[str, Any] = {
         "topic": message.topic(),

@@ -1,1 +1,1 @@
-"""What commands share: clients, tables, progress bars, positions in a log. No command lives here."""
+"""Code that commands share: clients, tables, progress bars, positions in a log."""

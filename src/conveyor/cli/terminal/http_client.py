@@ -42,7 +42,7 @@ class HttpClient:
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def get(self, path: str, query: Mapping[str, object] | None = None, timeout_s: float = TIMEOUT_S) -> Any:
-        """query: parameters that are None are left out."""
+        """Send a GET request. query: parameters that are None are left out."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
         return self._ask("GET", f"{path}?{urlencode(given)}" if given else path, None, timeout_s)
 
@@ -104,12 +104,12 @@ class RefusedError(ClientError):
 
 
 def path_to(*names: str) -> str:
-    """A path of the API. Names are quoted, so they may hold any character."""
+    """Return a path of the API. Names are quoted, so they may contain any character."""
     return "".join(f"/{quote(name, safe='')}" for name in names)
 
 
 def _split(url: str) -> SplitResult | None:
-    """The parts of an HTTP address; None if it is not one."""
+    """Return the parts of an HTTP address; None if it is not one."""
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

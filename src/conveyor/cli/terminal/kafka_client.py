@@ -21,11 +21,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 
 
 class ClientError(ConveyorError):
-    """A command could not be carried out; the message is one line."""
+    """A command failed. The message is one line."""
 
 
 def client_config(bootstrap: str, **more: Any) -> dict[str, Any]:
-    """Settings of a confluent-kafka client that logs nothing.
+    """Return the settings of a confluent-kafka client that logs nothing.
 
     The client has no logger callback either: Ctrl-C during such a callback makes its `poll` fail.
     """
@@ -33,7 +33,7 @@ def client_config(bootstrap: str, **more: Any) -> dict[str, Any]:
 
 
 def admin_client(bootstrap: str) -> Any:
-    """An AdminClient that has reached the broker. Raises ClientError if no broker answers."""
+    """Return an AdminClient that has reached the broker. Raises ClientError if no broker answers."""
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient(client_config(bootstrap))
@@ -42,12 +42,12 @@ def admin_client(bootstrap: str) -> Any:
 
 
 def request_timeout() -> dict[str, float]:
-    """The keyword argument of every AdminClient call that sets its timeout."""
+    """Return the timeout as the keyword argument of AdminClient calls."""
     return {"request_timeout": TIMEOUT_S}
 
 
 def answer(future: Any) -> Any:
-    """The result of an AdminClient's future. Raises ClientError."""
+    """Wait for the result of an AdminClient's future. Raises ClientError."""
     with errors_in_one_line():
         return future.result(TIMEOUT_S + 1)
 
@@ -65,34 +65,34 @@ def errors_in_one_line() -> Iterator[None]:
         raise ClientError(f"the broker did not answer within {TIMEOUT_S:.0f} seconds") from error
 
 
-def unreachable(bootstrap: str) -> ClientError:
+def unreachable_error(bootstrap: str) -> ClientError:
     return ClientError(
         f"no broker answers at {bootstrap}: start one with 'conveyor serve', or give --bootstrap HOST:PORT"
     )
 
 
 def cluster_metadata(client: Any, bootstrap: str, topic: str | None = None) -> Any:
-    """The cluster's metadata. Raises ClientError if no broker answers."""
+    """Return the cluster's metadata. Raises ClientError if no broker answers."""
     from confluent_kafka import KafkaException
 
     try:
         return client.list_topics(topic, timeout=TIMEOUT_S) if topic else client.list_topics(timeout=TIMEOUT_S)
     except KafkaException as error:
-        raise unreachable(bootstrap) from error
+        raise unreachable_error(bootstrap) from error
 
 
 def require_topic(client: Any, bootstrap: str, topic: str) -> Any:
-    """The topic's metadata. Raises ClientError if it does not exist."""
-    found = cluster_metadata(client, bootstrap).topics.get(topic)
-    if found is None:
+    """Return the topic's metadata. Raises ClientError if it does not exist."""
+    metadata = cluster_metadata(client, bootstrap).topics.get(topic)
+    if metadata is None:
         raise ClientError(
             f"unknown topic '{topic}': see 'conveyor topic list', or create it with 'conveyor topic create'"
         )
-    return found
+    return metadata
 
 
 def require_partitions(client: Any, bootstrap: str, topic: str, wanted: list[int] | None) -> list[int]:
-    """The wanted partitions, or all of the topic's. Raises ClientError if one does not exist."""
+    """Return the wanted partitions, or all of the topic's. Raises ClientError if one does not exist."""
     there = sorted(require_topic(client, bootstrap, topic).partitions)
     for number in wanted or []:
         if number not in there:
@@ -101,7 +101,7 @@ def require_partitions(client: Any, bootstrap: str, topic: str, wanted: list[int
 
 
 def named_value(option: str, text: str, example: str) -> tuple[str, str]:
-    """Both sides of NAME=VALUE. Raises ClientError."""
+    """Split NAME=VALUE into both sides. Raises ClientError."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise ClientError(f"{option} {text}: expected NAME=VALUE, such as {example}")
@@ -109,5 +109,5 @@ def named_value(option: str, text: str, example: str) -> tuple[str, str]:
 
 
 def counted(number: int, what: str) -> str:
-    """`1 record`, `2 records`."""
+    """Return a number with its noun: `1 record`, `2 records`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

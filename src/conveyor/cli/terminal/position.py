@@ -1,4 +1,4 @@
-"""A position in a log as users write it: earliest, latest, an offset, a time, or how long ago."""
+"""Parses positions in a log as users write them: earliest, latest, an offset, a time, or how long ago."""
 
 import re
 import time
@@ -17,7 +17,7 @@ _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w
 
 
 class PositionKind(Enum):
-    """What the value of a position means."""
+    """The meaning of a position's value."""
 
     EARLIEST = auto()
     LATEST = auto()
@@ -38,7 +38,7 @@ LATEST = LogPosition(kind=PositionKind.LATEST)
 
 
 def parse_position(option: str, text: str, now_ms: int | None = None) -> LogPosition:
-    """Raises ClientError, which names the option. A time before 1970 is 1970."""
+    """Parse a position. A time before 1970 is 1970. Raises ClientError, which names the option."""
     keyword = {"earliest": EARLIEST, "latest": LATEST}.get(text)
     if keyword is not None:
         return keyword
@@ -61,7 +61,7 @@ def _at(time_ms: int) -> LogPosition:
 
 
 def iso_time(time_ms: int) -> str:
-    """A timestamp in UTC, as `parse_position` takes it; the plain number if it is beyond the calendar."""
+    """Format a timestamp in UTC, as `parse_position` accepts it; as a number if it is beyond the calendar."""
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):

@@ -18,7 +18,7 @@ class CountProgress:
         self.done = 0
 
     def describe(self, description: str) -> None:
-        """Begin the next step; its rate is measured from now on."""
+        """Begin the next step, and measure its rate from now on."""
         self._started = time.monotonic()
         self._progress.update(self._task, description=description)
 
@@ -27,13 +27,13 @@ class CountProgress:
         self._progress.update(self._task, completed=done, total=total, rate=f"{self.rate():,.0f}/s")
 
     def rate(self) -> float:
-        """Per second, since the step began."""
+        """Return the number per second since the step began."""
         return self.done / max(1e-6, time.monotonic() - self._started)
 
 
 @contextmanager
 def count_progress(description: str) -> Iterator[CountProgress]:
-    """A progress bar that disappears at the end of the block."""
+    """Show a progress bar, which disappears at the end of the block."""
     console = Console(stderr=True)
     columns = (
         SpinnerColumn(),

@@ -8,7 +8,7 @@ from conveyor.cli.terminal.kafka_client import answer, request_timeout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSetting:
-    """`source` says where the value was set: topic, broker or default."""
+    """source: where the value was set: topic, broker or default."""
 
     value: str
     source: str

@@ -1,4 +1,4 @@
-"""`conveyor topic`: the commands create, list and delete; each of the others has a module of its own."""
+"""`conveyor topic`: the commands create, list and delete. The `topic_...` modules have the others."""
 
 import json
 from typing import Annotated
@@ -52,7 +52,7 @@ def create(
     """
     from confluent_kafka.admin import NewTopic
 
-    settings = dict(named_value("--config", each, "segment.bytes=1048576") for each in config or [])
+    settings = dict(named_value("--config", text, "segment.bytes=1048576") for text in config or [])
     admin = admin_client(bootstrap)
     try:
         new_topic = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=settings)
@@ -74,9 +74,9 @@ def list_(
     Example:
       conveyor topic list
     """
-    found = cluster_metadata(admin_client(bootstrap), bootstrap).topics.values()
+    all_topics = cluster_metadata(admin_client(bootstrap), bootstrap).topics.values()
     topics = sorted(
-        (topic for topic in found if internal or not topic.topic.startswith("__")), key=lambda topic: topic.topic
+        (topic for topic in all_topics if internal or not topic.topic.startswith("__")), key=lambda topic: topic.topic
     )
     if as_json:
         return typer.echo(json.dumps([{"name": topic.topic, "partitions": len(topic.partitions)} for topic in topics]))

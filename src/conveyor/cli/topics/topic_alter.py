@@ -42,7 +42,7 @@ def alter(
       conveyor topic alter orders --partitions 12
       conveyor topic alter orders --config retention.ms=3600000 --unset segment.bytes
     """
-    values = dict(named_value("--config", each, "retention.ms=3600000") for each in config or [])
+    values = dict(named_value("--config", text, "retention.ms=3600000") for text in config or [])
     if partitions is None and not values and not unset:
         raise ClientError("nothing to alter: give --partitions, --config or --unset")
     if both := set(values) & set(unset or []):

@@ -32,9 +32,9 @@ def describe(
     admin = admin_client(bootstrap)
     partitions = _partitions(admin, name, require_topic(admin, bootstrap, name))
     settings = topic_settings(admin, name)
-    shown = {key: each for key, each in settings.items() if all_config or each.source != "default"}
+    shown = {key: setting for key, setting in settings.items() if all_config or setting.source != "default"}
     if as_json:
-        config = {key: {"value": each.value, "source": each.source} for key, each in shown.items()}
+        config = {key: {"value": setting.value, "source": setting.source} for key, setting in shown.items()}
         return typer.echo(json.dumps({"name": name, "partitions": partitions, "config": config}))
     _print_partitions(partitions)
     typer.echo()
@@ -59,7 +59,7 @@ def _partitions(admin: Any, name: str, topic: Any) -> list[dict[str, Any]]:
 
 def _print_partitions(partitions: list[dict[str, Any]]) -> None:
     columns = ["partition", "leader", "replicas", "isr", "log start", "log end", "records"]
-    rows = [[_listed(each) if isinstance(each, list) else each for each in row.values()] for row in partitions]
+    rows = [[_listed(cell) if isinstance(cell, list) else cell for cell in row.values()] for row in partitions]
     print_table(columns, rows)
 
 
@@ -70,4 +70,6 @@ def _listed(brokers: list[int]) -> str:
 def _print_settings(settings: dict[str, TopicSetting]) -> None:
     if not settings:
         return typer.echo("every setting has its default value: --all-config lists them")
-    print_table(["setting", "value", "source"], [[key, each.value, each.source] for key, each in settings.items()])
+    print_table(
+        ["setting", "value", "source"], [[key, setting.value, setting.source] for key, setting in settings.items()]
+    )

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from conveyor.cli.records.consume import end_offsets, print_from
-from conveyor.cli.records.offsets import log_ranges, within
+from conveyor.cli.records.offsets import clamp, log_ranges
 from conveyor.cli.records.record_format import Format, ShowKey, record_writer
 from conveyor.cli.terminal.kafka_client import (
     DEFAULT_BOOTSTRAP,
@@ -43,6 +43,6 @@ def tail(
     write = record_writer(format_, key)
     admin = admin_client(bootstrap)
     ranges = log_ranges(admin, [(name, number) for number in require_partitions(admin, bootstrap, name, partition)])
-    starts = {place: within(held, held.end - lines) for place, held in ranges.items()}
+    starts = {place: clamp(held, held.end - lines) for place, held in ranges.items()}
     with errors_in_one_line():
         print_from(bootstrap, starts, write, None, end_offsets(ranges) if to_end else None)

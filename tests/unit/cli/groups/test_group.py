@@ -13,7 +13,7 @@ from tests.unit.cli.commands import Run
 
 @pytest.fixture
 def run_with_group(run_on_broker: Run) -> Run:
-    """Group g has read two of the three records in partition 0 of topic t, and nothing of partition 1."""
+    """Let group g read two of the three records in partition 0 of topic t, and nothing of partition 1."""
     run_on_broker("topic", "create", "t", "-p", "2")
     run_on_broker("produce", "t", "--partition", "0", given=b"0\n1\n2\n")
     run_on_broker("consume", "t", "--group", "g", "--from", "earliest", "--max", "2")
@@ -22,7 +22,7 @@ def run_with_group(run_on_broker: Run) -> Run:
 
 @pytest.fixture
 def live_member(memory_broker: Broker, run_with_group: Run) -> Iterator[Consumer]:
-    """A consumer that has joined group g."""
+    """Yield a consumer that has joined group g."""
     config = {"group.id": "g", "client.id": "reader", "enable.auto.commit": False}
     consumer = Consumer(client_config(memory_broker.bootstrap_servers, **config))
     consumer.subscribe(["t"])
@@ -32,9 +32,9 @@ def live_member(memory_broker: Broker, run_with_group: Run) -> Iterator[Consumer
 
 
 def offsets(run: Run) -> list[int]:
-    """What group g has committed, by partition."""
+    """Return the committed offsets of group g, by partition."""
     described = json.loads(run("group", "describe", "g", "--json").out)
-    return [each["committed_offset"] for each in described["partitions"]]
+    return [partition["committed_offset"] for partition in described["partitions"]]
 
 
 def test_groups_are_listed(run_on_broker: Run) -> None:
@@ -68,17 +68,17 @@ def test_members_are_described(run_with_group: Run, live_member: Consumer) -> No
     [member] = described["members"]
     assert (described["state"], described["assignor"], described["total_lag"]) == ("stable", "range", 1)
     assert (member["client"], member["host"], member["partitions"]) == ("reader", "127.0.0.1", 2)
-    assert [each["member"] for each in described["partitions"]] == [member["member"]] * 2
+    assert [partition["member"] for partition in described["partitions"]] == [member["member"]] * 2
 
 
 @pytest.mark.parametrize("command", [["reset", "g", "--to", "earliest"], ["delete", "g"]])
-def test_group_with_live_members_is_left_alone(run_with_group: Run, live_member: Consumer, command: list[str]) -> None:
+def test_group_with_live_members_is_not_changed(run_with_group: Run, live_member: Consumer, command: list[str]) -> None:
     refused = run_with_group("group", *command)
     expected = "group 'g' has 1 live member: stop its consumers first (see 'conveyor group describe')"
     assert refused == (1, "", f"conveyor: {expected}\n")
 
 
-def test_reset_is_only_shown_until_it_is_executed(run_with_group: Run) -> None:
+def test_reset_without_execute_only_shows_the_plan(run_with_group: Run) -> None:
     shown = run_with_group("group", "reset", "g", "--to", "earliest")
     table = [
         "topic  partition  old  new  change",
@@ -86,7 +86,7 @@ def test_reset_is_only_shown_until_it_is_executed(run_with_group: Run) -> None:
         "t              1    0    0       0",
     ]
     assert shown.out.splitlines() == table
-    assert shown.error == "nothing is changed yet: add --execute to move the offsets\n"
+    assert shown.error == "nothing has been changed: add --execute to move the offsets\n"
     assert offsets(run_with_group) == [2, 0]
     done = run_with_group("group", "reset", "g", "--to", "earliest", "--execute")
     assert (done.out, done.error) == (shown.out, "group g: moved 2 partitions\n")
@@ -107,12 +107,12 @@ def test_reset_is_only_shown_until_it_is_executed(run_with_group: Run) -> None:
         (["--to", "earliest", "--topic", "t:0,1"], [0, 0]),
     ],
 )
-def test_group_goes_on_where_it_is_told_to(run_with_group: Run, options: list[str], after: list[int]) -> None:
+def test_group_continues_at_the_given_position(run_with_group: Run, options: list[str], after: list[int]) -> None:
     assert run_with_group("group", "reset", "g", *options, "--execute").exit_code == 0
     assert offsets(run_with_group) == after
 
 
-def test_new_group_is_made_where_a_topic_is_named(run_on_broker: Run) -> None:
+def test_reset_with_a_topic_creates_a_new_group(run_on_broker: Run) -> None:
     run_on_broker("produce", "t", given=b"0\n1\n")
     made = run_on_broker("group", "reset", "g", "--to", "1", "--topic", "t", "--execute")
     assert made.error.splitlines() == ["group g does not exist yet: --execute creates it", "group g: moved 1 partition"]
@@ -128,7 +128,7 @@ REFUSED = {
     "describe x": "unknown group 'x': see 'conveyor group list'",
     "delete x": "unknown group 'x': see 'conveyor group list'",
     "reset x --to 0": "unknown group 'x': see 'conveyor group list'",
-    "reset g": "the new position is missing or given twice: give either --to or --shift-by",
+    "reset g": "the new position is missing or ambiguous: give either --to or --shift-by",
     "reset g --to 0 --shift-by 1": "give either --to or --shift-by",
     "reset g --to monday": "--to monday: expected earliest, latest, an offset, a time such as",
     "reset g --to 0 --topic x": "unknown topic 'x': see 'conveyor topic list'",
@@ -138,7 +138,7 @@ REFUSED = {
 }
 
 
-def test_what_cannot_be_done_is_told_in_one_line(run_with_group: Run) -> None:
+def test_errors_are_one_line(run_with_group: Run) -> None:
     run_with_group("topic", "create", "u")
     for arguments, message in REFUSED.items():
         ended = run_with_group("group", *arguments.split())

@@ -9,7 +9,7 @@ from tests.unit.cli.commands import Run
 
 @pytest.fixture
 def run_with_dead(run_on_broker: Run) -> Run:
-    """Subscription q on topic t has three dead letters: a, b and c are their payloads, and their keys."""
+    """Give subscription q on topic t three dead letters, with payloads and keys a, b and c."""
     run_on_broker("topic", "create", "t")
     run_on_broker("queue", "create", "t", "q", "--max-deliveries", "1")
     run_on_broker("produce", "t", "-K", ":", given=b"a:a\nb:b\nc:c\n")
@@ -18,16 +18,16 @@ def run_with_dead(run_on_broker: Run) -> Run:
 
 
 def die(run: Run, name: str = "q") -> None:
-    """Whatever can be pulled is a dead letter afterwards."""
+    """Make all available messages dead letters."""
     leased = run("queue", "pull", name, "--max", "9", "--json").out.splitlines()
-    assert run("queue", "nack", name, *(json.loads(each)["ack_id"] for each in leased)).exit_code == 0
+    assert run("queue", "nack", name, *(json.loads(line)["ack_id"] for line in leased)).exit_code == 0
     while json.loads(run("queue", "describe", name, "--json").out)["dead"] < len(leased):
         pass
 
 
 def keys(run: Run, *options: str) -> list[str]:
-    """Of the dead letters."""
-    return [each["key"] for each in json.loads(run("dlq", "peek", "q", "--json", *options).out)]
+    """Return the keys of the dead letters."""
+    return [message["key"] for message in json.loads(run("dlq", "peek", "q", "--json", *options).out)]
 
 
 def test_dead_letters_are_listed(run_with_dead: Run) -> None:
@@ -62,8 +62,8 @@ def test_dead_letters_are_redriven(run_with_dead: Run) -> None:
     assert run_with_dead("dlq", "redrive", "q", "--json").out == '{"redriven": 0, "unknown": []}\n'
 
 
-def test_redrive_in_portions_takes_them_all(run_with_dead: Run) -> None:
-    """At a rate of two a second, a portion is two of the three."""
+def test_redrive_in_portions_covers_all_dead_letters(run_with_dead: Run) -> None:
+    """At a rate of two a second, the first portion has two of the three dead letters."""
     assert run_with_dead("dlq", "redrive", "q", "--rate", "2").out == "redrove 3 dead letters of q\n"
     assert keys(run_with_dead) == []
 
@@ -76,7 +76,7 @@ def test_redrive_in_portions_takes_them_all(run_with_dead: Run) -> None:
         (["--message-id", "0-0", "--filter", "key == 'c'"], ["a", "b", "c"]),
     ],
 )
-def test_dead_letters_are_chosen(run_with_dead: Run, options: list[str], left: list[str]) -> None:
+def test_dead_letters_are_selected(run_with_dead: Run, options: list[str], left: list[str]) -> None:
     redriven = json.loads(run_with_dead("dlq", "redrive", "q", *options, "--json").out)["redriven"]
     assert (redriven, keys(run_with_dead)) == (3 - len(left), left)
 
@@ -97,7 +97,7 @@ def test_drop_asks_first(run_with_dead: Run) -> None:
 
 
 @pytest.mark.parametrize(("command", "done"), [(["redrive"], "redrove"), (["drop", "--yes"], "dropped")])
-def test_id_of_no_dead_letter_is_refused(run_with_dead: Run, command: list[str], done: str) -> None:
+def test_unknown_dead_letter_id_is_refused(run_with_dead: Run, command: list[str], done: str) -> None:
     ids = ["--message-id", "0-7", "--message-id", "0-0", "--message-id", "x"]
     refused = "conveyor: no dead letter of 'q': 0-7, x; see 'conveyor dlq peek q'\n"
     assert run_with_dead("dlq", *command, "q", *ids) == (1, f"{done} 1 dead letter of q\n", refused)
@@ -105,8 +105,8 @@ def test_id_of_no_dead_letter_is_refused(run_with_dead: Run, command: list[str],
     assert (again.exit_code, json.loads(again.out)["unknown"]) == (1, ["0-0"])
 
 
-def test_letter_that_is_shown_is_the_one_that_is_dropped(run_with_dead: Run) -> None:
-    """Its copy lies behind three others."""
+def test_id_that_peek_shows_identifies_the_letter_to_drop(run_with_dead: Run) -> None:
+    """The copy of the dropped letter is behind three others."""
     run_with_dead("topic", "create", "u")
     run_with_dead("queue", "create", "u", "q2", "--max-deliveries", "1", "--dead-letter-topic", "t.dlq")
     run_with_dead("produce", "u", "-K", ":", given=b"d:d\n")
@@ -118,12 +118,12 @@ def test_letter_that_is_shown_is_the_one_that_is_dropped(run_with_dead: Run) -> 
     assert keys(run_with_dead) == ["a", "b", "c"]
 
 
-def test_letters_whose_copies_are_gone_are_told_and_redriven(run_with_dead: Run) -> None:
+def test_letters_without_copies_are_counted_and_redriven(run_with_dead: Run) -> None:
     run_with_dead("topic", "delete", "t.dlq")
-    told = "3 dead letters of q without a copy in the dead-letter topic to show: "
-    told += "'conveyor dlq redrive q' still delivers the originals\n"
-    assert run_with_dead("dlq", "peek", "q") == (0, "", told)
-    assert run_with_dead("dlq", "peek", "q", "--json") == (0, "[]\n", told)
+    note = "3 dead letters of q without a copy in the dead-letter topic to show: "
+    note += "'conveyor dlq redrive q' still delivers the originals\n"
+    assert run_with_dead("dlq", "peek", "q") == (0, "", note)
+    assert run_with_dead("dlq", "peek", "q", "--json") == (0, "[]\n", note)
     assert run_with_dead("dlq", "redrive", "q").out == "redrove 3 dead letters of q\n"
     assert len(run_with_dead("queue", "pull", "q", "-n", "9", "--json").out.splitlines()) == 3
 
@@ -137,7 +137,7 @@ REFUSED = {
 }
 
 
-def test_what_cannot_be_done_is_told_in_one_line(run_with_dead: Run) -> None:
+def test_errors_are_one_line(run_with_dead: Run) -> None:
     for arguments, message in REFUSED.items():
         ended = run_with_dead("dlq", *arguments.split())
         assert (ended.exit_code, ended.out) == (1, ""), arguments
@@ -146,5 +146,5 @@ def test_what_cannot_be_done_is_told_in_one_line(run_with_dead: Run) -> None:
         assert ended.error.count("\n") == 1
 
 
-def test_rate_of_nothing_is_a_wrong_command_line(run: Run) -> None:
+def test_rate_of_zero_is_an_invalid_command_line(run: Run) -> None:
     assert run("dlq", "redrive", "q", "--rate", "0").exit_code == 2

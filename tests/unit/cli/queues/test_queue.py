@@ -10,7 +10,7 @@ from tests.unit.cli.commands import Run
 
 @pytest.fixture
 def run_with_queue(run_on_broker: Run) -> Run:
-    """Subscription q begins at the start of topic t, which holds a, b and c, all with key k."""
+    """Create subscription q at the start of topic t, which has messages a, b and c, all with key k."""
     run_on_broker("topic", "create", "t")
     assert run_on_broker("produce", "t", "-k", "k", "-H", "h=1", given=b"a\nb\nc\n").exit_code == 0
     made = run_on_broker("queue", "create", "t", "q", "--start", "earliest")
@@ -19,7 +19,7 @@ def run_with_queue(run_on_broker: Run) -> Run:
 
 
 def pulled(run: Run, *options: str) -> list[dict[str, Any]]:
-    """Messages of subscription q."""
+    """Pull messages of subscription q."""
     return [json.loads(line) for line in run("queue", "pull", "q", "--json", *options).out.splitlines()]
 
 
@@ -40,7 +40,7 @@ def test_queues_are_listed(run_on_broker: Run) -> None:
         "q-u   u      paused      0          0        0     0       -",
     ]
     listed = json.loads(run_on_broker("queue", "list", "--topic", "u", "--json").out)
-    assert [(each["name"], each["paused"]) for each in listed] == [("q-u", True)]
+    assert [(subscription["name"], subscription["paused"]) for subscription in listed] == [("q-u", True)]
 
 
 def test_every_option_of_create_reaches_the_policy(run_on_broker: Run) -> None:
@@ -72,7 +72,7 @@ def test_every_option_of_create_reaches_the_policy(run_on_broker: Run) -> None:
     }
 
 
-def test_help_of_create_tells_the_defaults(run_on_broker: Run) -> None:
+def test_help_of_create_shows_the_defaults(run_on_broker: Run) -> None:
     run_on_broker("topic", "create", "t")
     made = json.loads(run_on_broker("queue", "create", "t", "q", "--json").out)
     retry = made["retry"]
@@ -94,7 +94,7 @@ def test_queue_is_described(run_with_queue: Run) -> None:
     assert run_with_queue("queue", "describe", "q").out.splitlines()[0].endswith("'conveyor queue resume' resumes it")
 
 
-def test_pulled_message_shows_what_is_known_of_it(run_with_queue: Run) -> None:
+def test_pulled_message_shows_all_its_fields(run_with_queue: Run) -> None:
     ended = run_with_queue("queue", "pull", "q")
     lines = ended.out.splitlines()
     assert lines[0] == "message  0-0  delivery 1"
@@ -103,18 +103,18 @@ def test_pulled_message_shows_what_is_known_of_it(run_with_queue: Run) -> None:
     assert ended.error == "pulled 1 message; acknowledge with 'conveyor queue ack q ID'\n"
 
 
-def test_pull_acknowledges_what_it_has_printed(run_with_queue: Run) -> None:
+def test_pull_acknowledges_printed_messages(run_with_queue: Run) -> None:
     ended = run_with_queue("queue", "pull", "q", "--max", "9", "--ack", "--format", "payload")
     assert ended == (0, "a\nb\nc\n", "pulled and acknowledged 3 messages\n")
     assert described(run_with_queue)["unsettled"] == 0
 
 
-def test_pull_stops_at_the_number_that_is_asked_for(run_with_queue: Run) -> None:
-    assert [each["payload"] for each in pulled(run_with_queue, "--max", "2", "--wait", "1h")] == ["a", "b"]
+def test_pull_stops_at_the_maximum(run_with_queue: Run) -> None:
+    assert [message["payload"] for message in pulled(run_with_queue, "--max", "2", "--wait", "1h")] == ["a", "b"]
     assert described(run_with_queue)["in_flight"] == 2
 
 
-def test_pull_that_gets_nothing_says_why(run_with_queue: Run) -> None:
+def test_pull_without_messages_gives_the_reason(run_with_queue: Run) -> None:
     pulled(run_with_queue, "--max", "3")
     nothing = run_with_queue("queue", "pull", "q", "--wait", "1ms")
     assert nothing == (0, "", "no messages: 3 in flight, 0 delayed\n")
@@ -129,7 +129,7 @@ def test_messages_are_acknowledged_by_either_id(run_with_queue: Run) -> None:
     assert described(run_with_queue)["unsettled"] == 1
 
 
-def test_what_is_not_acknowledged_is_told_one_by_one(run_with_queue: Run) -> None:
+def test_each_failed_ack_has_its_own_error(run_with_queue: Run) -> None:
     pulled(run_with_queue)
     ended = run_with_queue("queue", "ack", "q", "0-0", "no-id", "7-7")
     assert (ended.exit_code, ended.out) == (1, "")
@@ -139,13 +139,13 @@ def test_what_is_not_acknowledged_is_told_one_by_one(run_with_queue: Run) -> Non
 
 
 @pytest.mark.parametrize("command", ["ack q 0-0", "nack q 0-0 --delay 5s", "pause q", "seek q --to latest", "delete q"])
-def test_option_that_is_not_there_is_refused(run: Run, command: str) -> None:
+def test_unknown_option_is_refused(run: Run, command: str) -> None:
     ended = run("queue", *command.split(), "--dely")
     assert (ended.exit_code, ended.out) == (2, "")
     assert "No such option: --dely" in ended.error
 
 
-def test_every_command_answers_in_json_as_rest_does(run_with_queue: Run) -> None:
+def test_every_command_prints_the_json_of_the_rest_api(run_with_queue: Run) -> None:
     def answer(*arguments: str) -> Any:
         ended = run_with_queue("queue", *arguments, "--json")
         assert (ended.exit_code, ended.error) == (0, "")
@@ -161,19 +161,19 @@ def test_every_command_answers_in_json_as_rest_does(run_with_queue: Run) -> None
     assert answer("delete", "q") is None
 
 
-def test_answer_in_json_tells_what_failed_as_well(run_with_queue: Run) -> None:
+def test_json_output_includes_failures(run_with_queue: Run) -> None:
     ended = run_with_queue("queue", "ack", "q", "7-7", "--json")
     [result] = json.loads(ended.out)["results"]
     assert (ended.exit_code, result["status"], result["error"]["kind"]) == (1, "error", "unknown_message")
     assert ended.error.endswith("conveyor: 1 of 1 message not settled: see above\n")
 
 
-def test_peek_says_which_payloads_are_no_text(run_with_queue: Run) -> None:
+def test_peek_marks_payloads_that_are_not_text(run_with_queue: Run) -> None:
     run_with_queue("produce", "t", given=b"\xff\n")
     assert run_with_queue("queue", "peek", "q").out.splitlines()[4].split()[-1] == "base64:/w=="
 
 
-def test_message_that_is_given_back_comes_again(run_with_queue: Run) -> None:
+def test_returned_message_is_delivered_again(run_with_queue: Run) -> None:
     pulled(run_with_queue, "--max", "3")
     assert run_with_queue("queue", "nack", "q", "0-1", "--delay", "0s").out == "returned 1 message\n"
     [again] = pulled(run_with_queue)
@@ -188,7 +188,7 @@ def test_peek_leases_nothing(run_with_queue: Run) -> None:
     assert lines[0].split() == ["message", "state", "deliveries", "due", "key", "payload"]
     assert [line.split()[:3] for line in lines[1:3]] == [["0-0", "leased", "1"], ["0-1", "available", "0"]]
     peeked = json.loads(run_with_queue("queue", "peek", "q", "--max", "2", "--json").out)
-    assert [each["payload"] for each in peeked] == ["a", "b"]
+    assert [message["payload"] for message in peeked] == ["a", "b"]
     assert described(run_with_queue)["depth"] == 2
 
 
@@ -197,7 +197,7 @@ def test_purge_asks_first(run_with_queue: Run) -> None:
         refused = run_with_queue("queue", "purge", "q", given=answer)
         assert (refused.exit_code, refused.out) == (1, "")
         assert refused.error.startswith("Settle 3 messages of q unread? [y/N]: ")
-        assert refused.error.endswith("conveyor: nothing is changed: answer yes, or add --yes\n")
+        assert refused.error.endswith("conveyor: nothing has been changed: answer yes, or add --yes\n")
     assert run_with_queue("queue", "purge", "q", given=b"y\n").out == "purged 3 messages of q\n"
     assert run_with_queue("queue", "peek", "q").out == "no messages: all are settled\n"
     assert run_with_queue("queue", "purge", "q", "--yes", "--json") == (0, '{"purged": 0}\n', "")
@@ -213,13 +213,13 @@ def test_purge_asks_first(run_with_queue: Run) -> None:
         (["0=1"], ["b", "c"]),
     ],
 )
-def test_queue_goes_on_where_it_is_told_to(run_with_queue: Run, to: list[str], left: list[str]) -> None:
+def test_queue_continues_at_the_given_position(run_with_queue: Run, to: list[str], left: list[str]) -> None:
     pulled(run_with_queue, "--max", "3", "--ack")
     assert run_with_queue("queue", "seek", "q", "--to", *to).out == f"moved q to {to[0]}\n"
-    assert [each["payload"] for each in pulled(run_with_queue, "--max", "3")] == left
+    assert [message["payload"] for message in pulled(run_with_queue, "--max", "3")] == left
 
 
-def test_queue_rests_and_goes_on(run_with_queue: Run) -> None:
+def test_queue_is_paused_and_resumed(run_with_queue: Run) -> None:
     assert run_with_queue("queue", "pause", "q") == (0, "paused q\n", "")
     assert pulled(run_with_queue) == []
     assert run_with_queue("queue", "resume", "q") == (0, "resumed q\n", "")
@@ -252,7 +252,7 @@ REFUSED = {
 }
 
 
-def test_what_cannot_be_done_is_told_in_one_line(run_with_queue: Run) -> None:
+def test_errors_are_one_line(run_with_queue: Run) -> None:
     for arguments, message in REFUSED.items():
         ended = run_with_queue("queue", *arguments.split())
         assert (ended.exit_code, ended.out) == (1, ""), arguments
@@ -261,7 +261,7 @@ def test_what_cannot_be_done_is_told_in_one_line(run_with_queue: Run) -> None:
         assert ended.error.count("\n") == 1
 
 
-def test_wrong_filter_is_pointed_at(run_on_broker: Run) -> None:
+def test_error_shows_the_position_in_an_invalid_filter(run_on_broker: Run) -> None:
     run_on_broker("topic", "create", "t")
     lines = run_on_broker("queue", "create", "t", "q", "--filter", "key = 'k'").error.splitlines()
     assert lines[0].startswith("conveyor: the filter has an error at line 1, column 5: ")

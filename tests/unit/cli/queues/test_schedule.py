@@ -56,7 +56,7 @@ REFUSED = {
 }
 
 
-def test_what_cannot_be_done_is_told_in_one_line(run_with_topic: Run) -> None:
+def test_errors_are_one_line(run_with_topic: Run) -> None:
     for arguments, message in REFUSED.items():
         ended = run_with_topic("schedule", *arguments.split())
         assert (ended.exit_code, ended.out) == (1, ""), arguments
@@ -65,7 +65,7 @@ def test_what_cannot_be_done_is_told_in_one_line(run_with_topic: Run) -> None:
         assert ended.error.count("\n") == 1
 
 
-def test_topic_and_zone_that_are_not_there_are_named(run_with_topic: Run) -> None:
+def test_unknown_topic_and_zone_are_named(run_with_topic: Run) -> None:
     unknown = run_with_topic("schedule", "add", "s", "--topic", "x", "--cron", "0 3 * * *").error
     assert unknown == "conveyor: topic 'x' does not exist: see 'conveyor topic list'\n"
     assert "time zone 'Mars/X'" in run_with_topic("schedule", "add", "s", *YEARLY, "--time-zone", "Mars/X").error

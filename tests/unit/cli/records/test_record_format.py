@@ -1,4 +1,4 @@
-"""How records are printed."""
+"""The formats of printed records."""
 
 import json
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from conveyor.cli.terminal.kafka_client import ClientError
 
 @dataclass
 class Message:
-    """What a client's message offers."""
+    """The interface of a client's message."""
 
     content: bytes | None = b"value"
     name: bytes | None = b"key"
@@ -55,12 +55,12 @@ HEADERS: list[tuple[str, bytes | None]] = [("a", b"1"), ("a", b"x=y"), ("none", 
         ("headers", True, b"a=1,a=x=y,none=\tkey\tvalue"),
     ],
 )
-def test_line_has_what_was_asked_for(format_: str, show_key: bool | None, line: bytes) -> None:
+def test_line_has_the_requested_parts(format_: str, show_key: bool | None, line: bytes) -> None:
     assert record_writer(format_, show_key)(Message(named=HEADERS)) == line
 
 
 @pytest.mark.parametrize("format_", ["text", "hex", "headers"])
-def test_what_is_missing_is_empty(format_: str) -> None:
+def test_missing_parts_are_empty(format_: str) -> None:
     line = record_writer(format_, True)(Message(content=None, name=None))
     assert line.replace(b"\t", b"") == b""
 
@@ -77,19 +77,19 @@ def test_json_has_everything() -> None:
     }
 
 
-def test_json_says_what_is_in_base64() -> None:
+def test_json_marks_base64() -> None:
     binary = json.loads(record_writer("json", None)(Message(content=b"\xff", name=b"\xfe", named=[("h", b"\xfd")])))
     assert (binary["value"], binary["value_encoding"]) == ("/w==", "base64")
     assert (binary["key"], binary["key_encoding"]) == ("/g==", "base64")
     assert binary["headers"] == [{"name": "h", "value": "/Q==", "value_encoding": "base64"}]
 
 
-def test_json_tells_nothing_from_empty() -> None:
+def test_json_distinguishes_null_from_empty() -> None:
     shown = json.loads(record_writer("json", None)(Message(content=b"", name=None, stamp=(0, -1))))
     assert (shown["value"], shown["key"], shown["timestamp"]) == ("", None, None)
 
 
-def test_json_leaves_the_key_out_where_told() -> None:
+def test_json_omits_the_key_on_request() -> None:
     assert "key" not in json.loads(record_writer("json", False)(Message()))
 
 

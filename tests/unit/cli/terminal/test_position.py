@@ -1,4 +1,4 @@
-"""Places in a log as users name them."""
+"""Positions in a log as users write them."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def at(time_ms: int) -> LogPosition:
         ("1950-01-01T00:00Z", at(0)),
     ],
 )
-def test_position_is_what_the_text_says(text: str, meant: LogPosition) -> None:
+def test_position_is_parsed(text: str, meant: LogPosition) -> None:
     assert parse_position("--from", text, NOW_MS) == meant
 
 
@@ -50,15 +50,15 @@ def test_time_without_a_zone_is_local() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "monday", "²", "-15", "-15y", "15m", "-1", "2026-13-01", "9" * 30, "0001-01-01"])
-def test_bad_position_is_told_with_its_option(text: str) -> None:
+def test_error_names_the_option_of_an_invalid_position(text: str) -> None:
     with pytest.raises(ClientError, match=rf"^--from {text}: "):
         parse_position("--from", text)
 
 
-def test_printed_time_is_read_again() -> None:
+def test_printed_time_parses_to_the_same_value() -> None:
     assert iso_time(1_795_248_000_250) == "2026-11-21T08:00:00.250Z"
     assert parse_position("--to", iso_time(1_795_248_000_250)) == at(1_795_248_000_250)
 
 
-def test_time_that_no_calendar_has_is_a_number() -> None:
+def test_time_beyond_the_calendar_is_a_number() -> None:
     assert iso_time(1 << 62) == str(1 << 62)

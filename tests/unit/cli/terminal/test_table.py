@@ -15,7 +15,7 @@ def test_pipe_gets_aligned_lines_without_tabs(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == "topic     lag  member\norders      5  a\nb       12345  -\n"
 
 
-def test_column_of_numbers_stays_at_the_right_where_one_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_column_of_numbers_is_right_aligned_despite_missing_values(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["n", "rate"], [[1, None], [20, 2.55]])
     assert capsys.readouterr().out == " n  rate\n 1     -\n20   2.5\n"
 
@@ -26,4 +26,4 @@ def test_terminal_gets_a_drawn_table(capsys: pytest.CaptureFixture[str], monkeyp
     print_table(COLUMNS, [["[red]orders", 5, "a"]])
     drawn = capsys.readouterr().out
     assert "─" in drawn
-    assert "[red]orders" in drawn, "a name is no markup"
+    assert "[red]orders" in drawn, "names are not markup"

@@ -61,7 +61,7 @@ def test_topic_is_altered(run_on_broker: Run) -> None:
     assert json.loads(run_on_broker("topic", "list", "--json").out) == [{"name": "t", "partitions": 3}]
 
 
-def test_topic_is_altered_as_a_whole_or_not_at_all(run_on_broker: Run) -> None:
+def test_topic_is_altered_completely_or_not_at_all(run_on_broker: Run) -> None:
     run_on_broker("topic", "create", "t", "-p", "2")
     before = run_on_broker("topic", "describe", "t").out
     assert run_on_broker("topic", "alter", "t", "-c", "retention.ms=1", "-p", "1").exit_code == 1
@@ -120,7 +120,7 @@ def test_stats_count_the_records(run_on_broker: Run) -> None:
         (["delete", "nothing"], "unknown topic 'nothing': see 'conveyor topic list'"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_line(run_on_broker: Run, arguments: list[str], message: str) -> None:
+def test_errors_are_one_line(run_on_broker: Run, arguments: list[str], message: str) -> None:
     run_on_broker("topic", "create", "t")
     ended = run_on_broker("topic", *arguments)
     assert (ended.exit_code, ended.out) == (1, "")
