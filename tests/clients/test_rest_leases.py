@@ -83,7 +83,7 @@ def test_message_is_settled_by_either_id(rest: Rest, topic: str, name: str, by: 
     assert rest.get(f"/subscriptions/{name}").json["unsettled"] == 0
 
 
-def test_message_that_is_given_back_comes_again(rest: Rest, topic: str, name: str) -> None:
+def test_returned_message_is_delivered_again(rest: Rest, topic: str, name: str) -> None:
     rest.publish(topic, "a")
     first = rest.lease(name)[0]
     assert rest.post(f"/subscriptions/{name}/nack", {"ack_id": first["ack_id"], "delay": "0s"}).status == 200

@@ -39,17 +39,17 @@ async def show_health(call: HttpCall[NoQuery, None]) -> Health:
 async def show_readiness(call: HttpCall[NoQuery, None]) -> Readiness | Raw:
     """Show whether all parts of the broker are available. Responds with 503 and the reasons if not."""
     broker = call.broker
-    found = Readiness(
+    readiness = Readiness(
         "ready",
         broker.partitions.offline(),
         low_disk=broker.room.explanation if broker.room.is_low else None,
         unloaded_queues=broker.queue_partitions.unloaded(),
         unserved_subscriptions=broker.subscribed_partitions.faults(),
     )
-    if found == Readiness("ready", {}) and not broker.is_stopping:
-        return found
-    found.status = "stopping" if broker.is_stopping else "degraded"
-    return Raw(_encode(found), "application/json", 503)
+    if readiness == Readiness("ready", {}) and not broker.is_stopping:
+        return readiness
+    readiness.status = "stopping" if broker.is_stopping else "degraded"
+    return Raw(_encode(readiness), "application/json", 503)
 
 
 async def show_metrics(call: HttpCall[NoQuery, None]) -> Raw:

@@ -92,17 +92,17 @@ class _Scan:
         return min(len(self._body), self._position + len(stretch) + escapes % 2)
 
     def _find_brackets(self, piece: bytes, position: int) -> None:
-        for found in _BRACKET.finditer(piece):
-            if found.group() in b"[{":
+        for bracket in _BRACKET.finditer(piece):
+            if bracket.group() in b"[{":
                 if self._depth < 0:
-                    raise _wrong(f"unexpected text after the messages, at byte {position + found.start()}")
+                    raise _wrong(f"unexpected text after the messages, at byte {position + bracket.start()}")
                 self._depth += 1
                 if self._depth > _MAX_DEPTH:
-                    raise _wrong(f"nested too deeply at byte {position + found.start()}")
+                    raise _wrong(f"nested too deeply at byte {position + bracket.start()}")
                 continue
             self._depth -= 1
             if self._depth == 0:
-                self.message_end = position + found.end()
+                self.message_end = position + bracket.end()
 
 
 def _wrong(reason: str) -> RequestError:

@@ -22,10 +22,10 @@ class Duration(int):
     @classmethod
     def parse(cls, value: object) -> Self:
         """Parse the value. Raises ValueError, whose message says what is expected."""
-        found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-        if found is None:
+        match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
             raise ValueError(f"{value!r} is not a duration: write a whole number and a unit, as in 1200ms, 5s, 10m, 2h")
-        duration = cls(int(found[1]) * UNITS_MS[found[2]])
+        duration = cls(int(match[1]) * UNITS_MS[match[2]])
         if duration > cls.max_ms:
             raise ValueError(f"{value} is too long: at most {format_duration(cls.max_ms)}")
         return duration

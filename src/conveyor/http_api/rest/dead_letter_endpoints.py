@@ -96,18 +96,18 @@ class Dropped(Struct):
 
 async def list_dead_letter_topics(call: HttpCall[NoQuery, None]) -> DeadLetterTopics:
     """List the dead-letter topics."""
-    found = await call.broker.dead_letters.all()
+    topics = await call.broker.dead_letters.all()
     return DeadLetterTopics(
-        [DeadLetterTopicDocument(topic.topic, topic.depth, list(topic.subscriptions)) for topic in found]
+        [DeadLetterTopicDocument(topic.topic, topic.depth, list(topic.subscriptions)) for topic in topics]
     )
 
 
 async def peek_dead_letters(call: HttpCall[DeadLetterQuery, None]) -> DeadLetterList:
     """Show the oldest dead letters of a subscription."""
-    found = await call.broker.dead_letters.peek(
+    peeked = await call.broker.dead_letters.peek(
         subscription_of(call).name, call.query.limit, call.query.filter, call.query.after
     )
-    return DeadLetterList([_show(letter) for letter in found.letters], found.without_copy)
+    return DeadLetterList([_show(letter) for letter in peeked.letters], peeked.without_copy)
 
 
 async def redrive_dead_letters(call: HttpCall[NoQuery, Redrive]) -> Redriven:

@@ -80,11 +80,11 @@ async def lease_messages(call: HttpCall[LeaseQuery, None]) -> LeaseList:
     """
     query, name = call.query, subscription_of(call).name
     lease = call.broker.leases.lease
-    found = await lease(name, query.max_messages, 0, query.visibility)
-    if not found and query.wait:
+    leases = await lease(name, query.max_messages, 0, query.visibility)
+    if not leases and query.wait:
         work = partial(lease, name, query.max_messages, int(query.wait), query.visibility)
-        found = await call.door.long_polls.wait(work, [], partial(call.broker.leases.give_back, name))
-    return LeaseList(list(map(_show_lease, found)))
+        leases = await call.door.long_polls.wait(work, [], partial(call.broker.leases.give_back, name))
+    return LeaseList(list(map(_show_lease, leases)))
 
 
 async def peek_messages(call: HttpCall[PeekQuery, None]) -> PeekList:

@@ -45,8 +45,8 @@ async def browse_messages(call: HttpCall[BrowseQuery, None]) -> MessageList:
     """Show messages of a topic without leasing them."""
     query = call.query
     position = StartPosition(kind="earliest") if query.position is None else query.position.place
-    found = await call.broker.message_browser.browse(call.names["topic"], query.partition, position, query.limit)
-    return MessageList([show_message(message) for message in found])
+    messages = await call.broker.message_browser.browse(call.names["topic"], query.partition, position, query.limit)
+    return MessageList([show_message(message) for message in messages])
 
 
 async def show_one_message(call: HttpCall[NoQuery, None]) -> MessageDocument:

@@ -136,13 +136,13 @@ async def publish_batch(call: HttpCall[NoQuery, NewMessages]) -> BatchReceipts:
 
 async def read_batch(body: bytes) -> NewMessages:
     """Decode a batch part by part, up to the limit of messages. Raises RequestError."""
-    found: list[NewMessage] = []
+    messages: list[NewMessage] = []
     async for part in batch_parts(body):
-        found += _parse_batch(part).messages
-        if len(found) > MAX_MESSAGES:
+        messages += _parse_batch(part).messages
+        if len(messages) > MAX_MESSAGES:
             raise _wrong(f"in the request's body: Expected `array` of length <= {MAX_MESSAGES} - at `$.messages`")
         await asyncio.sleep(0)
-    return NewMessages(found)
+    return NewMessages(messages)
 
 
 def payload_limit(broker: BrokerNode, names: Mapping[str, str]) -> int:

@@ -27,8 +27,8 @@ def handle(call: KafkaCall) -> None:
         volume, code = call.broker.room.volume(LOGS), result_errors.NONE
     except StorageFailure as failure:
         volume, code = _UNKNOWN, result_errors.code(RequestError(ErrorKind.PARTITION_OFFLINE, str(failure)))
-    found = _by_topic(log_sizes(call.broker.partitions, wanted))
-    directory = {"error_code": code, "log_dir": volume.path, "topics": found}
+    topics_with_sizes = _by_topic(log_sizes(call.broker.partitions, wanted))
+    directory = {"error_code": code, "log_dir": volume.path, "topics": topics_with_sizes}
     if call.api_version >= _VOLUME_SIZES:
         directory |= {"total_bytes": volume.total_bytes, "usable_bytes": volume.usable_bytes}
     call.answer({"error_code": result_errors.NONE, "results": [directory]})

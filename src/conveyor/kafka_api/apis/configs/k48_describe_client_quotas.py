@@ -13,7 +13,7 @@ def handle(call: KafkaCall) -> None:
     quotas = call.broker.quotas.quotas
     try:
         filters = [_filter(component) for component in call.request.components]
-        found = quotas.matching(filters, strict=call.request.strict)
+        entities = quotas.matching(filters, strict=call.request.strict)
     except RequestError as error:
         return call.answer({"error_code": error.kafka_code, "error_message": error.message, "entries": None})
     entries = [
@@ -21,7 +21,7 @@ def handle(call: KafkaCall) -> None:
             "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
             "values": [{"key": key, "value": value} for key, value in quotas.entities[entity].items()],
         }
-        for entity in found
+        for entity in entities
     ]
     call.answer({"error_code": 0, "error_message": None, "entries": entries})
 

@@ -27,13 +27,13 @@ def handle(call: KafkaCall) -> None:
     if unknown:
         error = RequestError(ErrorKind.UNSUPPORTED_VERSION, f"there are no resources of type {unknown[0]}")
         return call.answer({"error_code": result_errors.code(error), "config_resources": ()})
-    found = [
+    resources = [
         {"resource_name": name, "resource_type": kind}
         for kind in _SUPPORTED
         if kind in wanted
         for name in _names(call, kind)
     ]
-    call.answer({"error_code": result_errors.NONE, "config_resources": found})
+    call.answer({"error_code": result_errors.NONE, "config_resources": resources})
 
 
 def _names(call: KafkaCall, resource_type: int) -> list[str]:

@@ -20,16 +20,16 @@ def handle(call: KafkaCall) -> None:
     """Commit the offsets of existing partitions; answer the others with UNKNOWN_TOPIC."""
     request = call.request
     offsets = [offset for topic in request.topics for offset in _offsets(call, topic)]
-    found = [_exists(call, offset) for offset in offsets]
+    exist = [_exists(call, offset) for offset in offsets]
     command = CommitOffsets(
         group_id=request.group_id,
         generation_id=getattr(request, "generation_id_or_member_epoch", getattr(request, "generation_id", -1)),
         member_id=request.member_id,
         group_instance_id=getattr(request, "group_instance_id", None),
-        offsets=tuple(offset for offset, exists in zip(offsets, found, strict=True) if exists),
+        offsets=tuple(offset for offset, exists in zip(offsets, exist, strict=True) if exists),
         knows_member_epochs=call.api_version >= _MEMBER_EPOCHS,
     )
-    call.cancel = call.broker.groups.submit(command, partial(_finish, call, found))
+    call.cancel = call.broker.groups.submit(command, partial(_finish, call, exist))
 
 
 def _offsets(call: KafkaCall, topic: Any) -> list[OffsetToCommit]:
@@ -56,14 +56,14 @@ def _exists(call: KafkaCall, offset: OffsetToCommit) -> bool:
     return topic is not None and 0 <= offset.partition < len(topic.partitions)
 
 
-def _finish(call: KafkaCall, found: list[bool], reply: object) -> None:
+def _finish(call: KafkaCall, exist: list[bool], reply: object) -> None:
     unknown = RequestError(ErrorKind.UNKNOWN_TOPIC, "there is no such topic or partition")
     if isinstance(reply, RequestError):
         results: Iterator[RequestError | None] = repeat(reply)
     else:
         assert isinstance(reply, Committed)
         settled = iter(reply.errors)
-        results = iter([next(settled) if exists else unknown for exists in found])
+        results = iter([next(settled) if exists else unknown for exists in exist])
     by_id = call.api_version >= _TOPIC_IDS
     code = result_errors.code_by_id if by_id else result_errors.code
     topics = []

@@ -20,8 +20,8 @@ def handle(call: KafkaCall) -> None:
 
 async def _find(call: KafkaCall) -> None:
     keys = call.request.coordinator_keys if call.api_version >= _BATCHED else [call.request.key]
-    found = [await _coordinator(call, key) for key in keys]
-    call.answer({"coordinators": found} if call.api_version >= _BATCHED else found[0])
+    coordinators = [await _coordinator(call, key) for key in keys]
+    call.answer({"coordinators": coordinators} if call.api_version >= _BATCHED else coordinators[0])
 
 
 async def _coordinator(call: KafkaCall, key: str) -> dict[str, Any]:
@@ -31,8 +31,8 @@ async def _coordinator(call: KafkaCall, key: str) -> dict[str, Any]:
     except RequestError as error:
         failed = {"node_id": -1, "host": "", "port": -1, "error_message": error.message}
         return failed | {"key": key, "error_code": result_errors.code(error)}
-    found = {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "error_message": None}
-    return found | {"key": key, "error_code": result_errors.NONE}
+    coordinator = {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "error_message": None}
+    return coordinator | {"key": key, "error_code": result_errors.NONE}
 
 
 def _check(key_type: int) -> None:

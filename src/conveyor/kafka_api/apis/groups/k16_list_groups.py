@@ -17,7 +17,7 @@ async def _list(call: KafkaCall) -> None:
         states=frozenset(state.lower() for state in states), types=frozenset(kind.lower() for kind in types)
     )
     try:
-        found = await call.broker.groups.list_groups(command)
+        listings = await call.broker.groups.list_groups(command)
     except RequestError as error:
         return call.answer({"error_code": result_errors.code(error), "groups": []})
     groups = [
@@ -27,6 +27,6 @@ async def _list(call: KafkaCall) -> None:
             "group_state": group.state,
             "group_type": group.group_type,
         }
-        for group in found
+        for group in listings
     ]
     call.answer({"error_code": result_errors.NONE, "groups": groups})

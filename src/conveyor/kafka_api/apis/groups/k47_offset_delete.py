@@ -14,12 +14,12 @@ def handle(call: KafkaCall) -> None:
     places = [
         (str(topic.name), partition.partition_index) for topic in call.request.topics for partition in topic.partitions
     ]
-    found = [_exists(call, *place) for place in places]
+    exist = [_exists(call, *place) for place in places]
     command = DeleteOffsets(
         group_id=call.request.group_id,
-        partitions=tuple(place for place, exists in zip(places, found, strict=True) if exists),
+        partitions=tuple(place for place, exists in zip(places, exist, strict=True) if exists),
     )
-    call.cancel = call.broker.groups.submit(command, partial(_finish, call, found))
+    call.cancel = call.broker.groups.submit(command, partial(_finish, call, exist))
 
 
 def _exists(call: KafkaCall, name: str, partition: int) -> bool:
@@ -27,13 +27,13 @@ def _exists(call: KafkaCall, name: str, partition: int) -> bool:
     return topic is not None and 0 <= partition < len(topic.partitions)
 
 
-def _finish(call: KafkaCall, found: list[bool], reply: object) -> None:
+def _finish(call: KafkaCall, exist: list[bool], reply: object) -> None:
     if not isinstance(reply, OffsetsDeleted):
         assert isinstance(reply, RequestError)
         return call.answer({"error_code": result_errors.code(reply), "topics": []})
     unknown = RequestError(ErrorKind.UNKNOWN_TOPIC, "there is no such topic or partition")
     settled = iter(reply.errors)
-    results = iter([next(settled) if exists else unknown for exists in found])
+    results = iter([next(settled) if exists else unknown for exists in exist])
     topics = [
         {
             "name": topic.name,

@@ -67,13 +67,15 @@ async def _wait(call: KafkaCall, partition: Partition, timeout_ms: int) -> Reque
 def _behind(call: KafkaCall) -> dict[TopicPartition, Partition]:
     """Return the partitions whose requested offsets depend on acknowledged but uncommitted records."""
     find = call.broker.partitions.get
-    found = {
+    partitions = {
         TopicPartition(topic.name, partition.partition_index): find(topic.name, partition.partition_index)
         for topic in call.request.topics
         for partition in topic.partitions
         if partition.timestamp in (LATEST, NEWEST_TIMESTAMP) or partition.timestamp >= 0
     }
-    return {place: partition for place, partition in found.items() if partition is not None and is_behind(partition)}
+    return {
+        place: partition for place, partition in partitions.items() if partition is not None and is_behind(partition)
+    }
 
 
 def _answer(call: KafkaCall, late: Mapping[TopicPartition, RequestError]) -> None:
@@ -81,14 +83,14 @@ def _answer(call: KafkaCall, late: Mapping[TopicPartition, RequestError]) -> Non
     counts = Counter(
         TopicPartition(topic.name, partition.partition_index) for topic in topics for partition in topic.partitions
     )
-    found = [
+    results = [
         {
             "name": topic.name,
             "partitions": [_find(call, topic.name, partition, counts, late) for partition in topic.partitions],
         }
         for topic in topics
     ]
-    call.answer({"topics": found})
+    call.answer({"topics": results})
 
 
 def _find(
@@ -104,12 +106,12 @@ def _find(
         if counts[place] > 1:
             raise RequestError(ErrorKind.INVALID_REQUEST, "a partition is named twice in one request")
         _check_timestamp(call, requested.timestamp)
-        found = find_offset(
+        position = find_offset(
             call.broker.partitions, *place, requested.timestamp, getattr(requested, "current_leader_epoch", -1)
         )
         if place in late:
             raise late[place]
-        offset, timestamp_ms, epoch = found
+        offset, timestamp_ms, epoch = position
     except RequestError as failure:
         error = failure
     return {

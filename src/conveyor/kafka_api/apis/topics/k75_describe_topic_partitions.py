@@ -32,16 +32,18 @@ def handle(call: KafkaCall) -> None:
     call.answer({"topics": [_topic(call.broker, part) for part in page.slices], "next_cursor": next_cursor})
 
 
-def _topic(broker: BrokerNode, found: TopicSlice) -> dict[str, Any]:
-    topic = found.topic
+def _topic(broker: BrokerNode, topic_slice: TopicSlice) -> dict[str, Any]:
+    topic = topic_slice.topic
     if topic is None:
-        return _failed(found.name, missing_topic(found.name)) | {"topic_authorized_operations": TOPIC_OPERATIONS}
+        return _failed(topic_slice.name, missing_topic(topic_slice.name)) | {
+            "topic_authorized_operations": TOPIC_OPERATIONS
+        }
     return {
         "error_code": result_errors.NONE,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
-        "partitions": [_partition(broker, topic, number) for number in found.partitions],
+        "partitions": [_partition(broker, topic, number) for number in topic_slice.partitions],
         "topic_authorized_operations": TOPIC_OPERATIONS,
     }
 
