@@ -21,8 +21,9 @@ class RunningServer:
 
 
 class BrokerClock:
-    """Moves a broker's time; see the module's docstring. running: returns the server while it runs, and raises
-    ValueError before the start.
+    """Moves a broker's time; see the module's docstring.
+
+    running: returns the server while it runs; raises ValueError before the start.
     """
 
     def __init__(self, clock: ManualClock, running: Callable[[], RunningServer | None]) -> None:

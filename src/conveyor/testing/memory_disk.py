@@ -216,7 +216,7 @@ class MemoryDisk:
         return sorted({name.partition("/")[0] for name in below})
 
     def make_directory(self, path: str) -> None:
-        """A directory exists as soon as it has files."""
+        """Nothing to do: a directory exists as soon as it has files."""
 
     def read(self, path: str) -> bytes:
         self.check("read", path)

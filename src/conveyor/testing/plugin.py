@@ -9,6 +9,6 @@ import conveyor.testing
 
 @pytest.fixture
 def conveyor_broker() -> "Iterator[conveyor.testing.Broker]":
-    """A running `conveyor.testing.Broker`, on free ports, with its data in a temporary directory."""
+    """Yield a running `conveyor.testing.Broker`, on free ports, with its data in a temporary directory."""
     with conveyor.testing.Broker() as broker:  # Loads the broker: test runs without this fixture do not pay for it.
         yield broker

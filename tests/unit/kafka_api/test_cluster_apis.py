@@ -47,8 +47,13 @@ async def test_log_directories_of_all_partitions(client: MemoryClient) -> None:
 
 async def test_log_directory_is_named_with_its_size(client: MemoryClient, storage: Storage) -> None:
     """A disk in memory has no size: -1, as before v4."""
-    found = (await client.ask(DESCRIBE_LOG_DIRS, 4, topics=[])).results[0]
-    assert (found.error_code, found.log_dir, found.total_bytes, found.usable_bytes) == (0, "logs", -1, -1)
+    described = (await client.ask(DESCRIBE_LOG_DIRS, 4, topics=[])).results[0]
+    assert (described.error_code, described.log_dir, described.total_bytes, described.usable_bytes) == (
+        0,
+        "logs",
+        -1,
+        -1,
+    )
     storage.disk.fail("volume")
     assert (await client.ask(DESCRIBE_LOG_DIRS, 1, topics=[])).results[0].error_code == 56
     storage.disk.heal()

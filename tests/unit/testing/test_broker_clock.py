@@ -1,4 +1,4 @@
-"""Virtual time as a test's author expects it: from deadline to deadline, each with all that it brings."""
+"""Virtual time moves from deadline to deadline, and each deadline has all its consequences."""
 
 import asyncio
 import json
@@ -37,14 +37,14 @@ def create_topic(broker: Broker, **config: str) -> None:
 
 
 def timestamps(broker: Broker) -> list[int]:
-    """Of the records in the topic, in minutes since the full hour of the clock's beginning."""
+    """Return the timestamps of the records in the topic."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "enable.partition.eof": True})
     consumer.assign([TopicPartition("t", 0, 0)])
-    found = []
+    timestamps_ms = []
     while (message := consumer.poll(20)) is not None and message.error() is None:
-        found.append(message.timestamp()[1])
+        timestamps_ms.append(message.timestamp()[1])
     consumer.close()
-    return found
+    return timestamps_ms
 
 
 def test_a_schedule_fires_at_each_of_its_times(broker: Broker) -> None:
@@ -52,23 +52,25 @@ def test_a_schedule_fires_at_each_of_its_times(broker: Broker) -> None:
     ask(broker, "POST", "/schedules", EVERY_FIVE)
     start_ms = broker.clock.now_ms()
     broker.clock.advance(seconds=3600)
-    found = timestamps(broker)
-    assert len(found) == 12
-    assert all(start_ms < each <= start_ms + 60 * MINUTE_MS and each % (5 * MINUTE_MS) == 0 for each in found)
-    assert all(later - earlier == 5 * MINUTE_MS for earlier, later in pairwise(found))
+    fired = timestamps(broker)
+    assert len(fired) == 12
+    assert all(
+        start_ms < fired_ms <= start_ms + 60 * MINUTE_MS and fired_ms % (5 * MINUTE_MS) == 0 for fired_ms in fired
+    )
+    assert all(later - earlier == 5 * MINUTE_MS for earlier, later in pairwise(fired))
 
 
-def test_what_a_firing_brings_happens_at_its_own_time_within_the_move(broker: Broker) -> None:
-    """Each firing publishes a message that comes into the topic a minute later."""
+def test_consequences_of_a_firing_happen_at_their_own_time_within_the_move(broker: Broker) -> None:
+    """Each firing publishes a message with a delay of a minute."""
     create_topic(broker, **{"delay.enable": "true"})
     ask(broker, "POST", "/schedules", EVERY_FIVE | {"headers": {"conveyor-delay-ms": str(MINUTE_MS)}})
     broker.clock.advance(seconds=3600)
     found = timestamps(broker)
     assert len(found) == 12
-    assert {each % (5 * MINUTE_MS) for each in found} == {MINUTE_MS}
+    assert {fired_ms % (5 * MINUTE_MS) for fired_ms in found} == {MINUTE_MS}
 
 
-def test_a_message_is_tried_again_and_given_up_within_one_move(broker: Broker) -> None:
+def test_a_message_is_retried_and_dead_lettered_within_one_move(broker: Broker) -> None:
     create_topic(broker)
     ask(broker, "POST", "/topics/t/subscriptions", {"name": "s", "max_deliveries": 1, "start": "earliest"})
     ask(broker, "POST", "/topics/t/messages", {"payload": "x"})
@@ -79,7 +81,7 @@ def test_a_message_is_tried_again_and_given_up_within_one_move(broker: Broker) -
 
 
 def test_a_delayed_message_of_a_kafka_client_is_due_by_the_brokers_clock(broker: Broker) -> None:
-    """Though the client's clock shows another time."""
+    """The client's clock shows another time."""
     create_topic(broker)
     ask(broker, "POST", "/topics/t/subscriptions", {"name": "s", "start": "earliest"})
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
@@ -91,8 +93,8 @@ def test_a_delayed_message_of_a_kafka_client_is_due_by_the_brokers_clock(broker:
     assert len(ask(broker, "GET", "/subscriptions/s/messages")["messages"]) == 1
 
 
-def test_clients_that_wait_for_messages_wait_by_their_own_clocks(broker: Broker) -> None:
-    """While the broker's stands still."""
+def test_clients_wait_for_messages_by_their_own_clocks(broker: Broker) -> None:
+    """The broker's clock stands still."""
     create_topic(broker)
     ask(broker, "POST", "/topics/t/subscriptions", {"name": "s", "start": "earliest"})
     assert ask(broker, "GET", "/subscriptions/s/messages?wait=100ms")["messages"] == []
@@ -100,7 +102,7 @@ def test_clients_that_wait_for_messages_wait_by_their_own_clocks(broker: Broker)
     partition = TopicPartition("t", 0, 0)
     consumer.assign([partition])
     assert consumer.poll(1) is None
-    assert consumer.get_watermark_offsets(partition, timeout=20) == (0, 0), "a fetch is in the way"
+    assert consumer.get_watermark_offsets(partition, timeout=20) == (0, 0), "a pending fetch would delay this request"
     consumer.close()
 
 
@@ -117,7 +119,7 @@ def test_a_consumer_joins_its_group_while_time_stands_still(broker: Broker) -> N
     consumer.close()
 
 
-def test_a_compaction_that_falls_due_has_ended_when_time_moves_on(broker: Broker) -> None:
+def test_a_due_compaction_has_ended_before_time_moves_on(broker: Broker) -> None:
     create_topic(broker, **{"cleanup.policy": "compact", "segment.bytes": "16384", "min.cleanable.dirty.ratio": "0.01"})
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for number in range(30):
@@ -128,7 +130,7 @@ def test_a_compaction_that_falls_due_has_ended_when_time_moves_on(broker: Broker
 
 
 def test_time_passes_while_the_broker_is_stopped(broker: Broker) -> None:
-    """Of what falls due then only the last firing is made good."""
+    """Of the firings in that time only the last one happens, at the start."""
     create_topic(broker)
     ask(broker, "POST", "/schedules", EVERY_FIVE)
     broker.stop()
@@ -139,7 +141,7 @@ def test_time_passes_while_the_broker_is_stopped(broker: Broker) -> None:
     assert timestamps(broker) == [now_ms]
 
 
-def test_what_was_set_before_a_restart_is_not_called_after_it(broker: Broker) -> None:
+def test_timers_set_before_a_restart_are_not_called_after_it(broker: Broker) -> None:
     create_topic(broker)
     ask(broker, "POST", "/schedules", EVERY_FIVE)
     for _ in range(3):
@@ -158,7 +160,7 @@ def test_the_wall_clock_may_be_set(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("memory", [True, False])
-def test_a_clock_begins_where_it_is_told_to(memory: bool) -> None:
+def test_a_clock_begins_at_the_given_time(memory: bool) -> None:
     begin = datetime(2024, 2, 29, 23, 59, tzinfo=UTC)
     with Broker(memory=memory, manual_clock=begin) as broker:
         assert broker.clock.now_ms() == begin.timestamp() * 1000
@@ -169,7 +171,7 @@ def test_a_clock_begins_where_it_is_told_to(memory: bool) -> None:
 
 
 def set_timer(broker: Broker, delay_ms: int, callback: Callable[[], None]) -> None:
-    """As the broker sets one."""
+    """Set a timer as the broker does."""
 
     async def on_loop() -> None:
         broker._started_server().broker.clock.call_later(delay_ms, callback)
@@ -177,7 +179,7 @@ def set_timer(broker: Broker, delay_ms: int, callback: Callable[[], None]) -> No
     asyncio.run_coroutine_threadsafe(on_loop(), broker._loop).result()
 
 
-def test_a_bug_on_the_way_is_raised_and_stops_the_broker() -> None:
+def test_a_bug_during_a_move_is_raised_and_stops_the_broker() -> None:
     def bug() -> None:
         raise AssertionError("a bug")
 
@@ -189,7 +191,7 @@ def test_a_bug_on_the_way_is_raised_and_stops_the_broker() -> None:
         running.stop()
 
 
-def test_timers_that_keep_time_from_moving_on_are_an_error(broker: Broker) -> None:
+def test_timers_that_stop_time_are_an_error(broker: Broker) -> None:
     def again() -> None:
         set_again(0, again)
 

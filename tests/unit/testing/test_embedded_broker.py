@@ -20,7 +20,7 @@ def produce(broker: Broker, *values: str) -> None:
 
 
 def consumer_of(broker: Broker) -> Any:
-    """A consumer at the beginning of the topic."""
+    """Return a consumer at the beginning of the topic."""
     config = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"}
     consumer = Consumer(config | {"enable.partition.eof": True})
     consumer.assign([TopicPartition("t", 0, 0)])
@@ -28,23 +28,23 @@ def consumer_of(broker: Broker) -> Any:
 
 
 def consume(broker: Broker) -> list[str]:
-    """Everything in the topic."""
+    """Return the values of all records in the topic."""
     consumer = consumer_of(broker)
-    found = []
+    values = []
     while (message := consumer.poll(20)) is not None and message.error() is None:
-        found.append(message.value().decode())
+        values.append(message.value().decode())
     consumer.close()
-    return found
+    return values
 
 
-def test_records_come_back_from_memory() -> None:
+def test_records_are_kept_in_memory() -> None:
     with Broker(memory=True) as broker:
         produce(broker, "a", "b")
         assert consume(broker) == ["a", "b"]
         assert isinstance(broker.disk, MemoryDisk)
 
 
-def test_records_come_back_from_a_directory_that_is_gone_afterwards() -> None:
+def test_records_are_kept_in_a_temporary_directory() -> None:
     with Broker() as broker:
         produce(broker, "a")
         assert consume(broker) == ["a"]
@@ -53,7 +53,7 @@ def test_records_come_back_from_a_directory_that_is_gone_afterwards() -> None:
     assert not directory.exists()
 
 
-def test_a_directory_of_ones_own_is_kept(tmp_path: Path) -> None:
+def test_a_given_directory_is_kept(tmp_path: Path) -> None:
     with Broker(tmp_path / "data") as broker:
         produce(broker, "a")
     with Broker(str(tmp_path / "data")) as broker:
@@ -78,7 +78,7 @@ def test_a_broker_may_be_stopped_twice() -> None:
     broker.stop()
 
 
-def test_a_broker_that_runs_is_not_started_again() -> None:
+def test_a_running_broker_cannot_be_started_again() -> None:
     with Broker(memory=True) as broker:
         with pytest.raises(ValueError, match="already running"):
             broker.start()
@@ -92,7 +92,7 @@ def test_a_directory_and_memory_exclude_each_other(where: dict[str, Any], tmp_pa
         Broker(tmp_path, **where)
 
 
-async def test_an_asynchronous_test_may_use_it() -> None:
+async def test_an_asynchronous_test_may_use_the_broker() -> None:
     async with Broker(memory=True) as broker:
         await asyncio.to_thread(produce, broker, "a")
         assert await asyncio.to_thread(consume, broker) == ["a"]
@@ -105,14 +105,14 @@ def test_brokers_do_not_disturb_each_other() -> None:
         assert (consume(one), consume(other)) == (["one"], ["other"])
 
 
-def test_settings_are_taken_by_name() -> None:
+def test_settings_are_passed_by_name() -> None:
     with Broker(memory=True, settings={"broker.num_partitions": 3}) as broker:
         produce(broker, "a")
         assert broker._started_server().broker.metadata.image.partition_count == 3
 
 
 @pytest.mark.parametrize("memory", [True, False])
-def test_a_wrong_setting_is_raised_and_leaves_nothing_behind(memory: bool) -> None:
+def test_an_invalid_setting_is_raised_and_leaves_nothing_behind(memory: bool) -> None:
     broker = Broker(memory=memory, settings={"broker.num_partition": 3})
     with pytest.raises(SettingsError, match="unknown setting"), broker:
         raise AssertionError("the broker has not started")
@@ -126,7 +126,7 @@ def test_a_directory_in_use_is_raised(tmp_path: Path) -> None:
 
 
 def test_a_manual_clock_stands_still_until_it_is_moved() -> None:
-    """Records show the broker's time."""
+    """Records have the broker's time."""
     with Broker(memory=True, manual_clock=True) as broker:
         start_ms = broker.clock.now_ms()
         produce(broker, "a", "b")
@@ -151,7 +151,7 @@ def test_a_broker_without_a_manual_clock_has_none() -> None:
         lambda broker: broker.clock.advance(seconds=1),
     ],
 )
-def test_a_broker_that_was_not_started_says_how_to(asked: Callable[[Broker], object]) -> None:
+def test_error_of_a_broker_that_was_not_started_says_how_to_start_it(asked: Callable[[Broker], object]) -> None:
     with pytest.raises(ValueError, match=r"start it first, with `with Broker\(\) as broker:`"):
         asked(Broker(memory=True, manual_clock=True))
 

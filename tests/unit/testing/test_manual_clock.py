@@ -1,4 +1,4 @@
-"""Time that moves only when it is told to."""
+"""The manual clock moves only on request."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_time_moves_by_seconds_and_milliseconds(clock: ManualClock) -> None:
     assert clock.now_ms() == 2507
 
 
-def test_what_falls_due_is_called_in_order_at_its_own_time(clock: ManualClock) -> None:
+def test_due_callbacks_are_called_in_order_at_their_own_time(clock: ManualClock) -> None:
     called: list[tuple[str, int]] = []
     for name, when_ms in (("b", 1020), ("a", 1010), ("c", 1020), ("late", 1031)):
         clock.call_at(when_ms, lambda name=name: called.append((name, clock.now_ms())))  # type: ignore[misc]
@@ -30,7 +30,7 @@ def test_what_falls_due_is_called_in_order_at_its_own_time(clock: ManualClock) -
     assert clock.now_ms() == 1030
 
 
-def test_what_is_cancelled_is_not_called(clock: ManualClock) -> None:
+def test_cancelled_callbacks_are_not_called(clock: ManualClock) -> None:
     called: list[int] = []
     cancel = clock.call_at(1010, lambda: called.append(1))
     clock.call_at(1010, lambda: called.append(2))
@@ -39,7 +39,7 @@ def test_what_is_cancelled_is_not_called(clock: ManualClock) -> None:
     assert called == [2]
 
 
-def test_what_is_due_already_is_called_at_the_next_move(clock: ManualClock) -> None:
+def test_overdue_callbacks_are_called_at_the_next_move(clock: ManualClock) -> None:
     called: list[int] = []
     clock.call_at(5, lambda: called.append(clock.now_ms()))
     assert called == []
@@ -47,7 +47,7 @@ def test_what_is_due_already_is_called_at_the_next_move(clock: ManualClock) -> N
     assert called == [1000]
 
 
-def test_a_callback_may_ask_for_the_next_one(clock: ManualClock) -> None:
+def test_a_callback_may_set_the_next_one(clock: ManualClock) -> None:
     called: list[int] = []
 
     def tick() -> None:
@@ -68,7 +68,7 @@ def test_durations_and_times_of_day_are_called_in_one_order(clock: ManualClock) 
     assert called == [("time", 1005), ("duration", 1010), ("same time", 1010)]
 
 
-def test_durations_do_not_notice_that_the_wall_clock_is_set(clock: ManualClock) -> None:
+def test_setting_the_wall_clock_does_not_affect_durations(clock: ManualClock) -> None:
     called: list[str] = []
     clock.call_later(10, lambda: called.append("duration"))
     clock.call_at(1010, lambda: called.append("time"))
@@ -82,17 +82,17 @@ def test_durations_do_not_notice_that_the_wall_clock_is_set(clock: ManualClock) 
     assert called == ["duration", "time"]
 
 
-def test_listeners_are_told_by_how_much_the_wall_clock_was_set(clock: ManualClock) -> None:
-    told: list[int] = []
-    end = clock.when_set(told.append)
+def test_listeners_get_the_change_of_the_wall_clock(clock: ManualClock) -> None:
+    reported: list[int] = []
+    end = clock.when_set(reported.append)
     clock.set_wall_clock(by_seconds=-3600)
     end()
     clock.set_wall_clock(by_seconds=3600)
-    assert told == [-3_600_000]
+    assert reported == [-3_600_000]
 
 
 @pytest.mark.parametrize("again", ["call_at", "call_later"])
-def test_a_callback_that_is_set_for_its_own_instant_again_and_again_is_an_error(clock: ManualClock, again: str) -> None:
+def test_a_callback_that_keeps_setting_itself_for_the_same_instant_is_an_error(clock: ManualClock, again: str) -> None:
     def tick() -> None:
         if again == "call_at":
             clock.call_at(clock.now_ms(), tick)
@@ -104,7 +104,7 @@ def test_a_callback_that_is_set_for_its_own_instant_again_and_again_is_an_error(
         clock.advance(seconds=1)
 
 
-def test_many_callbacks_at_one_instant_are_no_error(clock: ManualClock) -> None:
+def test_many_callbacks_at_one_instant_are_allowed(clock: ManualClock) -> None:
     called: list[int] = []
     for _ in range(5_000):
         clock.call_at(1010, lambda: called.append(1))

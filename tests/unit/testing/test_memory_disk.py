@@ -1,4 +1,4 @@
-"""A disk that fails when it is told to, and forgets what was not flushed."""
+"""A disk that fails on request, and loses unsynced data at a power cut."""
 
 from collections.abc import Callable
 from random import Random
@@ -13,7 +13,7 @@ def written(disk: MemoryDisk, path: str, *contents: bytes) -> None:
     disk.open(path, create=True).append(contents)
 
 
-def test_a_file_keeps_what_is_appended() -> None:
+def test_a_file_keeps_appended_bytes() -> None:
     disk = MemoryDisk()
     written(disk, "d/file", b"ab", b"cd")
     file = disk.open("d/file", create=True)
@@ -31,7 +31,7 @@ def test_names_are_listed_one_level_deep() -> None:
     assert (disk.exists("a/b"), disk.exists("a/b/y"), disk.exists("a/y")) == (True, True, False)
 
 
-def test_a_directory_is_renamed_and_removed_with_all_in_it() -> None:
+def test_a_directory_is_renamed_and_removed_with_its_content() -> None:
     disk = MemoryDisk()
     written(disk, "a/b/file", b"x")
     kept = disk.open("a/b/file", create=True)
@@ -67,7 +67,7 @@ def test_an_operation_fails_until_the_disk_is_healed(operation: str) -> None:
     OPERATIONS[operation](disk)
 
 
-def test_a_full_disk_takes_nothing_of_what_does_not_fit() -> None:
+def test_a_full_disk_writes_nothing_of_a_write_that_does_not_fit() -> None:
     disk = MemoryDisk(free_bytes=5)
     written(disk, "f", b"abc")
     with pytest.raises(StorageFailure, match="No space left"):
@@ -81,7 +81,7 @@ def test_a_full_disk_takes_nothing_of_what_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_power_cut_keeps_what_was_synced_and_tears_the_rest(seed: int) -> None:
+def test_a_power_cut_keeps_synced_bytes_and_tears_the_rest(seed: int) -> None:
     disk = MemoryDisk()
     written(disk, "d/f", b"synced")
     disk.open("d/f", create=True).sync()
@@ -92,11 +92,11 @@ def test_a_power_cut_keeps_what_was_synced_and_tears_the_rest(seed: int) -> None
     assert found.startswith(b"synced")
 
 
-def test_a_power_cut_tears_and_forgets_by_chance() -> None:
+def test_a_power_cut_tears_and_loses_bytes_by_chance() -> None:
     disk = MemoryDisk()
     written(disk, "d/f", b"0123456789")
     after = [disk.power_cut(Random(seed)) for seed in range(200)]
-    kept = [each.read("d/f") for each in after if each.exists("d/f")]
+    kept = [disk.read("d/f") for disk in after if disk.exists("d/f")]
     assert 50 < len(kept) < 150
     assert {len(content) for content in kept} == set(range(11))
     assert disk.read("d/f") == b"0123456789"
@@ -113,7 +113,7 @@ def test_a_power_cut_is_the_same_for_the_same_chance() -> None:
     ]
 
 
-def test_a_file_written_as_a_whole_survives() -> None:
+def test_an_atomically_written_file_survives() -> None:
     disk = MemoryDisk()
     disk.write_atomic("d/f", b"old")
     disk.write_atomic("d/f", b"new")

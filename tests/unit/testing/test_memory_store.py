@@ -1,4 +1,4 @@
-"""The metadata store in memory, beyond what every store promises: a full disk."""
+"""The metadata store in memory: a full disk. test_metadata_stores.py tests the common contract."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from conveyor.kernel.ports import DeleteNode, PutNode, Versioned
 from conveyor.testing.memory_store import MemoryStore
 
 
-async def test_full_store_refuses_changes_and_lets_them_be_read() -> None:
+async def test_full_store_refuses_changes_and_serves_reads() -> None:
     store = MemoryStore()
     await store.commit(PutNode("/a", b"one"))
     store.is_full = True

@@ -1,4 +1,4 @@
-"""A loop that knows when nothing goes on any more."""
+"""A loop that detects when no work is pending."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ def test_a_loop_with_nothing_to_do_has_settled() -> None:
     run(work)
 
 
-def test_it_waits_for_callbacks_and_tasks_that_bring_others() -> None:
+def test_it_waits_for_callbacks_and_tasks_that_start_others() -> None:
     done: list[int] = []
 
     async def task() -> None:
@@ -51,7 +51,7 @@ def test_it_waits_for_callbacks_and_tasks_that_bring_others() -> None:
     run(work)
 
 
-def test_it_waits_for_jobs_of_executors_and_what_follows_them() -> None:
+def test_it_waits_for_executor_jobs_and_their_callbacks() -> None:
     may_end, done = threading.Event(), list[str]()
 
     async def work(loop: SettlingLoop) -> None:
@@ -71,7 +71,7 @@ def test_it_waits_for_jobs_of_executors_and_what_follows_them() -> None:
     run(work)
 
 
-def test_it_does_not_wait_for_timers_and_events_from_outside() -> None:
+def test_it_does_not_wait_for_timers_and_external_events() -> None:
     async def work(loop: SettlingLoop) -> None:
         loop.call_later(3600, lambda: None)
         waiting = asyncio.ensure_future(asyncio.Event().wait())

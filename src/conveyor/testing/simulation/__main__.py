@@ -13,7 +13,7 @@ from conveyor.testing.simulation.story_schedule import StorySchedule, decode_sch
 
 
 def main() -> None:
-    """Exit code 0: every invariant held. 1: one did not, and its schedule is printed or written."""
+    """Play the chosen schedules. Exit code 0: every invariant held; 1: one failed, and its schedule is printed."""
     parser = argparse.ArgumentParser(prog="conveyor.testing.simulation", description=__doc__)
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--seed", type=int, help="play this seed and print the outcome")

@@ -1,4 +1,4 @@
-"""The clients of a simulated broker. Each executes its steps in order, and reports to the ledgers.
+"""The clients of a simulated broker. Each executes its steps in order and reports to the ledgers.
 
 On a missing reply a client does what a careful program would. An idempotent producer resends the batch until it is
 acknowledged; all other clients continue and treat the outcome as unknown.
@@ -40,7 +40,7 @@ _NO_REPLY = (Disconnected, RequestError)
 class Actor(Protocol):
     """Executes the steps that name it."""
 
-    async def carry_out(self, step: Step, broker: SimulatedBroker) -> None: ...
+    async def execute(self, step: Step, broker: SimulatedBroker) -> None: ...
 
 
 class Producer:
@@ -73,7 +73,7 @@ class Producer:
         self._sequences: dict[int, int] = {}
         self._count = 0
 
-    async def carry_out(self, step: Step, broker: SimulatedBroker) -> None:
+    async def execute(self, step: Step, broker: SimulatedBroker) -> None:
         partition, size = step.number % PARTITIONS, 1 + step.number // PARTITIONS % 40
         numbers = range(self._count, self._count + size)
         self._count += size
@@ -89,7 +89,7 @@ class Producer:
             await asyncio.sleep(_PAUSE_S)
 
     def _retries(self, published: Published | None) -> bool:
-        """Whether to send the batch again."""
+        """Return whether to send the batch again."""
         kind = None if published is None or published.error is None else published.error.kind
         if kind in (ErrorKind.OUT_OF_ORDER_SEQUENCE, ErrorKind.INVALID_PRODUCER_EPOCH):
             if self._acks == ACKS_ALL:
@@ -138,7 +138,7 @@ class Reader:
         self._ledger = ledger
         self._positions: dict[Place, int] = {}
 
-    async def carry_out(self, step: Step, broker: SimulatedBroker) -> None:
+    async def execute(self, step: Step, broker: SimulatedBroker) -> None:
         place = (LOG_TOPIC, step.number % PARTITIONS)
         if step.number % 5 == 0:
             self._positions[place] = 0
@@ -164,7 +164,7 @@ class Committer:
         self._ledger = ledger
         self._next = 0
 
-    async def carry_out(self, step: Step, broker: SimulatedBroker) -> None:
+    async def execute(self, step: Step, broker: SimulatedBroker) -> None:
         await (self._commit(broker) if step.action == "commit" else self._fetch(broker))
 
     async def _commit(self, broker: SimulatedBroker) -> None:
@@ -195,7 +195,7 @@ class QueuePublisher:
         self._ledger = ledger
         self._count = 0
 
-    async def carry_out(self, step: Step, broker: SimulatedBroker) -> None:
+    async def execute(self, step: Step, broker: SimulatedBroker) -> None:
         partition, size = step.number % PARTITIONS, 1 + step.number // PARTITIONS % 10
         delay_ms = step.number % 20_000 if step.action == "produce_delayed" else 0
         now_ms = broker.clock.now_ms()
@@ -218,7 +218,7 @@ class DelayPublisher:
         self._ledger = ledger
         self._count = 0
 
-    async def carry_out(self, step: Step, broker: SimulatedBroker) -> None:
+    async def execute(self, step: Step, broker: SimulatedBroker) -> None:
         size, delay_ms, now_ms = 1 + step.number % 5, step.number % 20_000, broker.clock.now_ms()
         values = [b"%d" % (self._count + index) for index in range(size)]
         self._count += size
@@ -234,17 +234,17 @@ class DelayPublisher:
 
 
 class Worker:
-    """Leases messages of the subscription, and settles its leases: ack, nack or extend."""
+    """Leases messages of the subscription and settles its leases with ack, nack or extend."""
 
     def __init__(self, ledger: QueueLedger) -> None:
         self._ledger = ledger
         self._leases: list[Lease] = []
 
-    async def carry_out(self, step: Step, broker: SimulatedBroker) -> None:
+    async def execute(self, step: Step, broker: SimulatedBroker) -> None:
         await (self.lease(broker, step.number) if step.action == "lease" else self._settle(broker, step.number))
 
     async def lease(self, broker: SimulatedBroker, number: int) -> int:
-        """Lease a few messages; returns the number of leases."""
+        """Lease a few messages. Returns the number of leases."""
         visibility_ms, wait_ms = 1_000 + number % 20_000, number % 3_000
 
         async def leased(inside: BrokerNode) -> list[Lease]:
@@ -296,7 +296,7 @@ class Worker:
 def note_leases(
     ledger: QueueLedger, broker: SimulatedBroker, inside: BrokerNode, leases: Sequence[Lease], visibility_ms: int
 ) -> None:
-    """Check leases that the broker gives, within the request."""
+    """Check granted leases, within the request."""
     clock = broker.clock
     for lease in leases:
         message = lease.message
@@ -317,16 +317,16 @@ async def publish(
 async def append(
     broker: SimulatedBroker, inside: BrokerNode, topic: str, batches: Sequence[tuple[int, bytes]], acks: int
 ) -> Sequence[Published]:
-    """As `publish`, within a request."""
-    wanted, incarnation = [(topic, *each) for each in batches], broker.starts
-    found = inside.metadata.image.topics.get(topic)
+    """Do the same as `publish`, within a request."""
+    wanted, incarnation = [(topic, *batch) for batch in batches], broker.starts
+    image = inside.metadata.image.topics.get(topic)
     partitions = [inside.partitions.get(topic, number) for number, _ in batches]
-    roles = [None if each is None else each.role for each in partitions]
+    roles = [None if partition is None else partition.role for partition in partitions]
     results: Sequence[Published] = await answered(lambda finished: inside.publisher.publish(wanted, acks, finished))
     for (number, _), role, published in zip(batches, roles, results, strict=True):
         is_appended = published.error is None and published.base_offset >= 0  # Else it lies in an inbox.
-        if is_appended and found is not None and isinstance(role, Leader) and not role.is_read_only:
-            broker.epochs.acknowledge(found.topic_id, number, role.epoch, incarnation)
+        if is_appended and image is not None and isinstance(role, Leader) and not role.is_read_only:
+            broker.epochs.acknowledge(image.topic_id, number, role.epoch, incarnation)
     return results
 
 

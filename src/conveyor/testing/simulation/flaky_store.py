@@ -1,4 +1,4 @@
-"""A metadata store a network away: its calls take time, and fail while a story says so."""
+"""A metadata store behind a network: its calls take time, and fail while the story injects a fault."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _LONGEST_HOP_S = 0.003
 
 
 class StoreFault(Enum):
-    """What goes wrong. REPLY_LOST: a commit fails after it has taken effect."""
+    """A fault of the store. REPLY_LOST: a commit fails after it has taken effect."""
 
     READ_FAILS = "read"
     COMMIT_FAILS = "commit"
@@ -21,9 +21,9 @@ class StoreFault(Enum):
 
 
 class FlakyStore(MemoryStore):
-    """See the module's docstring. chance: how long each call takes, and which calls a fault hits.
+    """See the module's docstring. chance: the source of the latency of each call, and of the calls that fail.
 
-    The process may die before a commit takes effect, and before it hears of that.
+    The process may die before a commit takes effect, or before the reply arrives.
     """
 
     def __init__(self, chance: Random) -> None:
@@ -32,40 +32,40 @@ class FlakyStore(MemoryStore):
         self._faults: set[StoreFault] = set()
 
     def fail(self, *faults: StoreFault) -> None:
-        """From now on these happen to three calls of four; a caller may meet them again and again, or once."""
+        """Make three calls of four fail from now on."""
         self._faults.update(faults)
 
     def heal(self) -> None:
-        """No fault any more, and room for everything."""
+        """End all faults, including a full store."""
         self._faults.clear()
         self.is_full = False
 
     def nodes(self) -> dict[str, bytes]:
-        """What is stored."""
+        """Return the value of every stored node, by path."""
         return {path: node.value for path, node in self._nodes.items()}
 
     async def get(self, path: str, changed: Callable[[], None] | None = None) -> Versioned | None:
         await self._hop()
-        self._meet(StoreFault.READ_FAILS)
-        found = await super().get(path, changed)
+        self._fail_by_chance(StoreFault.READ_FAILS)
+        node = await super().get(path, changed)
         await self._hop()
-        return found
+        return node
 
     async def sync(self) -> None:
         await self._hop()
-        self._meet(StoreFault.READ_FAILS)
+        self._fail_by_chance(StoreFault.READ_FAILS)
 
     async def commit(self, *operations: StoreOperation) -> tuple[int, ...] | None:
         await self._hop()
-        self._meet(StoreFault.COMMIT_FAILS)
+        self._fail_by_chance(StoreFault.COMMIT_FAILS)
         committed = await super().commit(*operations)
         await self._hop()
-        self._meet(StoreFault.REPLY_LOST)
+        self._fail_by_chance(StoreFault.REPLY_LOST)
         return committed
 
     async def _hop(self) -> None:
         await asyncio.sleep(self._chance.uniform(0, _LONGEST_HOP_S))
 
-    def _meet(self, fault: StoreFault) -> None:
+    def _fail_by_chance(self, fault: StoreFault) -> None:
         if fault in self._faults and self._chance.random() < 0.75:
             raise StorageFailure(f"metadata store: connection lost ({fault.value})")

@@ -1,12 +1,12 @@
-"""What the images of a simulated broker have to show, whoever changes them.
+"""Checks the images of a simulated broker.
 
-Invariants, by the name that a failure gives:
+Invariants, by the names that failures report:
 
     ImageIsLog               an image is the fold of the stored entries up to its number, and the number never goes back
-    WholeBundles             companions have their topic's partitions; no subscription or schedule is without its topic;
-                             a topic with `delay.enable` has an inbox
-    SingleLeaderPerEpoch     after an unclean stop, records are acknowledged in a later leader epoch only
-    ReconcilerSettles        without faults, the partitions served are those of the image, in its leader epochs
+    WholeBundles             companions have as many partitions as their topic; every subscription and schedule has its
+                             topic; a topic with `delay.enable` has an inbox
+    SingleLeaderPerEpoch     after an unclean stop, records are acknowledged only in a later leader epoch
+    ReconcilerSettles        without faults, the broker serves the partitions of the image, in its leader epochs
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from conveyor.testing.simulation.ledger import InvariantBroken
 
 
 class ImageLedger:
-    """Checks every image that a broker observes. stored: the nodes of the metadata store, as they are now."""
+    """Checks every image that a broker observes. stored: returns the current nodes of the metadata store."""
 
     def __init__(self, stored: Callable[[], dict[str, bytes]]) -> None:
         self._stored = stored
@@ -29,7 +29,7 @@ class ImageLedger:
         self._fold = ClusterImage()
 
     def observe(self, image: ClusterImage) -> None:
-        """A broker shows this image from now on."""
+        """Check an image that a broker has observed."""
         if image.seq < self._seq:
             raise InvariantBroken("ImageIsLog", f"the image goes back from {self._seq} to {image.seq}")
         self._seq = image.seq
@@ -55,18 +55,18 @@ class ImageLedger:
 
 
 class EpochLedger:
-    """In which incarnations of the broker records were acknowledged, by partition and leader epoch."""
+    """The incarnation of the broker that acknowledged records, by partition and leader epoch."""
 
     def __init__(self) -> None:
         self._acknowledged: dict[tuple[UUID, int, int], int] = {}
         self._unclean: set[int] = set()
 
-    def died(self, incarnation: int) -> None:
-        """This incarnation did not stop its logs."""
+    def note_crash(self, incarnation: int) -> None:
+        """Note that an incarnation did not stop cleanly."""
         self._unclean.add(incarnation)
 
     def acknowledge(self, topic_id: UUID, partition: int, epoch: int, incarnation: int) -> None:
-        """Records were appended by that incarnation in that epoch."""
+        """Check and note that an incarnation acknowledged records in a leader epoch."""
         key = (topic_id, partition, epoch)
         before = self._acknowledged.get(key, incarnation)
         if before != incarnation and before in self._unclean:
@@ -78,8 +78,8 @@ class EpochLedger:
         self._acknowledged[key] = incarnation
 
 
-def unsettled(broker: BrokerNode) -> list[str]:
-    """The partitions that are not served as the image says, and those that it does not have."""
+def unreconciled(broker: BrokerNode) -> list[str]:
+    """Return the differences between the image's partitions and the served ones, and the offline partitions."""
     node_id = broker.settings.broker.node_id
     wanted = {
         f"{topic.name}-{number} epoch {partition.leader_epoch}"
@@ -88,24 +88,24 @@ def unsettled(broker: BrokerNode) -> list[str]:
         if node_id in partition.replicas
     }
     served = {
-        f"{each.identity.topic}-{each.identity.partition} epoch {each.role.epoch}"
-        for each in broker.partitions
-        if each.offline_reason is None and isinstance(each.role, Leader) and not each.role.is_read_only
+        f"{partition.identity.topic}-{partition.identity.partition} epoch {partition.role.epoch}"
+        for partition in broker.partitions
+        if partition.offline_reason is None and isinstance(partition.role, Leader) and not partition.role.is_read_only
     }
     return sorted(wanted ^ served) + sorted(broker.partitions.offline())
 
 
 def _content(image: ClusterImage) -> tuple[object, ...]:
-    """All but the brokers: a broker shows its own registration before there is room for it."""
+    """Return the image without the brokers, because a broker observes its own registration before it is stored."""
     return image.topics, image.subscriptions, image.schedules, image.quotas, image.configs, image.next_producer_id
 
 
 def _check_bundles(image: ClusterImage) -> None:
-    owned = [(each.name, each.topic_id) for each in image.subscriptions.values()]
-    owned += [(each.name, each.topic_id) for each in image.schedules.values()]
+    owned = [(subscription.name, subscription.topic_id) for subscription in image.subscriptions.values()]
+    owned += [(schedule.name, schedule.topic_id) for schedule in image.schedules.values()]
     orphans = [name for name, topic_id in owned if image.topic_by_id(topic_id) is None]
     if orphans:
-        raise InvariantBroken("WholeBundles", f"image {image.seq}: {orphans} have lost their topics")
+        raise InvariantBroken("WholeBundles", f"image {image.seq}: {orphans} have no topics")
     for topic in image.topics.values():
         for kind in COMPANIONS:
             _check_companion(image, topic.name, companion_of(kind, topic.name))
@@ -118,4 +118,4 @@ def _check_companion(image: ClusterImage, name: str, owner: str | None) -> None:
     if owner is None:
         return
     if owner not in image.topics or len(image.topics[owner].partitions) != len(image.topics[name].partitions):
-        raise InvariantBroken("WholeBundles", f"image {image.seq}: {name} does not go with {image.topics.get(owner)}")
+        raise InvariantBroken("WholeBundles", f"image {image.seq}: {name} does not match {image.topics.get(owner)}")

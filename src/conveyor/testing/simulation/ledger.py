@@ -2,7 +2,7 @@
 
 Invariants, by the names that failures report:
 
-    NoAcknowledgedLoss       a record acknowledged with acks=all is read at its offset, whatever failed meanwhile
+    NoAcknowledgedLoss       a record acknowledged with acks=all is read at its offset, despite all failures
     NothingTakenBack         a record that was read has the same value at every later read
     MonotonicHighWatermark   the high watermark of a partition whose policy is `ack` never goes back
     OrderedOnce              an idempotent producer's records are in order, without duplicates
@@ -27,7 +27,7 @@ Tenure = tuple[object, int]
 
 
 class InvariantBroken(AssertionError):  # noqa: N818 - named for what it is
-    """The broker broke an invariant. `invariant`: its name in the module's docstring."""
+    """The broker broke an invariant. invariant: its name in the module's docstring."""
 
     def __init__(self, invariant: str, detail: str) -> None:
         super().__init__(f"{invariant}: {detail}")
@@ -57,7 +57,7 @@ class LogLedger:
         return self._partitions.setdefault(place, _Partition())
 
     def acknowledge(self, place: Place, base_offset: int, values: Sequence[bytes]) -> None:
-        """Note that a batch was acknowledged at an offset."""
+        """Check and note that a batch was acknowledged at an offset."""
         for offset, value in enumerate(values, base_offset):
             self._compare(
                 "NoAcknowledgedLoss", place, offset, self.of(place).acknowledged.setdefault(offset, value), value
@@ -110,7 +110,7 @@ def check_ordered_once(place: Place, records: Sequence[tuple[int, bytes]]) -> No
 
 
 def check_latest_survives(acknowledged: Mapping[bytes, int], found: Mapping[bytes, int]) -> None:
-    """Compare, by key, the numbers of the latest acknowledged values with those found. Numbers of a key rise."""
+    """Compare the latest acknowledged number of each key with the number in the log. The numbers of a key rise."""
     for key, number in acknowledged.items():
         if found.get(key, -1) < number:
             raise InvariantBroken("LatestSurvives", f"key {key!r} has {found.get(key)}, but {number} was acknowledged")
@@ -148,7 +148,7 @@ class QueueLedger:
 
     steady_ms: monotonic time.
     now_ms: the latest time that the wall clock has shown.
-    tenure: who gave a lease. Leases are kept in memory: they end when the queue is loaded again.
+    tenure: the queue that granted a lease. Leases are kept in memory and end when the queue is loaded again.
     """
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ class QueueLedger:
         self.leased.add(message_id)
 
     def release(self, message_id: str) -> None:
-        """Note that a worker is about to settle its lease: a new one may be granted from now on."""
+        """Note that a worker is about to settle its lease. From now on the broker may grant a new one."""
         self._held.pop(message_id, None)
 
     def ack(self, message_id: str) -> None:

@@ -20,7 +20,7 @@ class Operator:
         self.happened: dict[str, int] = {}
         self._ledger = ledger
 
-    async def carry_out(self, step: Step, broker: SimulatedBroker) -> None:
+    async def execute(self, step: Step, broker: SimulatedBroker) -> None:
         self.happened[step.action] = self.happened.get(step.action, 0) + 1
         action = {
             "retain": self._retain,
@@ -85,7 +85,7 @@ class Operator:
         await self._fail(broker, "append", number)
 
     async def _fail_renames(self, broker: SimulatedBroker, number: int) -> None:
-        """Directories of deleted topics keep their names, for long enough that topics of these names are created."""
+        """Let deleted topics keep the names of their directories until topics of these names are created again."""
         await self._fail(broker, "rename", number, longest_ms=20_000)
 
     async def _fail(self, broker: SimulatedBroker, operation: str, number: int, longest_ms: int = 3_000) -> None:
@@ -115,7 +115,7 @@ class Operator:
         await self._heal_store(broker, number)
 
     async def _lose_store_replies(self, broker: SimulatedBroker, number: int) -> None:
-        """Sometimes what was written cannot be read back either."""
+        """Lose the replies to commits. For odd numbers, reads fail too."""
         broker.store.fail(StoreFault.REPLY_LOST)
         if number % 2:
             broker.store.fail(StoreFault.READ_FAILS)
@@ -126,7 +126,7 @@ class Operator:
         await self._heal_store(broker, number)
 
     async def _heal_store(self, broker: SimulatedBroker, number: int) -> None:
-        """The broker goes on; every fourth time it crashes meanwhile, and starts while the fault goes on."""
+        """Heal the store after a while. Every fourth time, the broker crashes and restarts before that."""
         heal = asyncio.get_running_loop().call_later(1 + number % 8_000 / 1_000, broker.store.heal)
         if number % 4 == 0:
             await asyncio.sleep(number % 1_000 / 1_000)

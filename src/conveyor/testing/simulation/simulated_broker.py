@@ -73,13 +73,13 @@ class SimulatedBroker:
         context.run(self.clock.set_wall_clock, by_ms)
 
     def crash(self) -> None:
-        """SIGKILL: all written data survives, synced or not."""
-        self.epochs.died(self.starts)
+        """Kill the process. All written data survives, synced or not."""
+        self.epochs.note_crash(self.starts)
         self._die(self.disk.process_crash())
 
     def cut_power(self) -> None:
         """Cut the power: synced data survives, and randomly some of the rest."""
-        self.epochs.died(self.starts)
+        self.epochs.note_crash(self.starts)
         self._die(self.disk.power_cut(self._power))
 
     def cut_power_after(self, operations: int, died: Callable[[], None]) -> None:
@@ -168,7 +168,7 @@ class SimulatedBroker:
         return True
 
     def _observed(self, old: ClusterImage, new: ClusterImage) -> None:
-        """Check the image; what it breaks is raised by the story, not in the broker."""
+        """Check the image. The story raises a broken invariant, not the broker."""
         try:
             self._images.observe(new)
             if self.watch is not None:

@@ -32,7 +32,7 @@ from conveyor.testing.simulation.actors import (
     Worker,
     read,
 )
-from conveyor.testing.simulation.image_ledger import unsettled
+from conveyor.testing.simulation.image_ledger import unreconciled
 from conveyor.testing.simulation.ledger import (
     DelayLedger,
     InvariantBroken,
@@ -146,7 +146,7 @@ class _Story:
         loop = asyncio.get_running_loop()
         for step in steps:
             await asyncio.sleep(max(0.0, step.at_ms / 1000 - loop.time()))
-            await actor.carry_out(step, self._broker)
+            await actor.execute(step, self._broker)
             self._raise_bugs()
 
     async def _check_the_end(self) -> None:
@@ -163,19 +163,19 @@ class _Story:
 
     async def _check_settled(self) -> None:
         deadline_s = asyncio.get_running_loop().time() + _SETTLES_WITHIN_S
-        while found := await self._repeat_until_success(_unsettled):
+        while differences := await self._repeat_until_success(_unreconciled):
             if asyncio.get_running_loop().time() > deadline_s:
-                raise InvariantBroken("ReconcilerSettles", f"after {_SETTLES_WITHIN_S} s: {', '.join(found)}")
+                raise InvariantBroken("ReconcilerSettles", f"after {_SETTLES_WITHIN_S} s: {', '.join(differences)}")
             await asyncio.sleep(_RETRY_S)
 
     async def _check_topics(self) -> None:
-        """After every delay."""
+        """Check the topics once all delays have passed."""
         for name in CHURNED:
-            instance, found = self.topics.instance(name), await self._topic_user.read_all(self._broker, name)
-            self.digest.update(repr(found).encode())
+            instance, by_partition = self.topics.instance(name), await self._topic_user.read_all(self._broker, name)
+            self.digest.update(repr(by_partition).encode())
             if instance is not None and name == DELAYED and instance.topic_id in self.topics.delays:
                 ledger = self.topics.delays[instance.topic_id]
-                values = [value for values in found.values() for value in values if value in ledger.due_ms]
+                values = [value for values in by_partition.values() for value in values if value in ledger.due_ms]
                 ledger.check(values, self._broker.clock.latest_ms())
                 ledger.check_all(values)
         queued = self.topics.instance(QUEUED)
@@ -265,8 +265,8 @@ async def _prepare(broker: BrokerNode) -> int:
     return 0
 
 
-async def _unsettled(broker: BrokerNode) -> list[str]:
-    return unsettled(broker)
+async def _unreconciled(broker: BrokerNode) -> list[str]:
+    return unreconciled(broker)
 
 
 async def _count_unsettled(broker: BrokerNode) -> int:

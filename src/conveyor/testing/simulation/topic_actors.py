@@ -1,4 +1,4 @@
-"""Who creates, changes and deletes topics under a few names again and again, and who uses them meanwhile."""
+"""Actors that repeatedly create, change and delete topics under a few names, and that use these topics meanwhile."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -23,18 +23,18 @@ PLAIN, QUEUED, DELAYED = "churn-plain", "churn-queue", "churn-delay"
 CHURNED = (PLAIN, QUEUED, DELAYED)
 
 _NO_REPLY = (Disconnected, RequestError)
-_MOST_PARTITIONS = 4
+_MAX_PARTITIONS = 4
 _VISIBILITY_MS = 30_000
 
 
 class TopicAdmin:
-    """Creates, grows, configures and deletes topics; makes subscriptions and schedules, which end with their topics."""
+    """Creates, grows, configures and deletes topics, and creates subscriptions and schedules on them."""
 
     def __init__(self, ledger: TopicLedger) -> None:
         self._ledger = ledger
         self._count = 0
 
-    async def carry_out(self, step: Step, broker: SimulatedBroker) -> None:
+    async def execute(self, step: Step, broker: SimulatedBroker) -> None:
         self._count += 1
         name = CHURNED[step.number % len(CHURNED)]
         action = {
@@ -65,7 +65,7 @@ class TopicAdmin:
         await self._create(broker, name, number)
 
     async def _grow(self, broker: SimulatedBroker, name: str, number: int) -> None:
-        count = 2 + number % (_MOST_PARTITIONS - 1)
+        count = 2 + number % (_MAX_PARTITIONS - 1)
 
         def grown(state: TopicState | None) -> Possible:
             return [] if state is None or state.partitions >= count else [replace(state, partitions=count)]
@@ -73,7 +73,7 @@ class TopicAdmin:
         await self._change(broker, name, grown, lambda inside: inside.topics.add_partitions(name, count, None))
 
     async def _configure(self, broker: SimulatedBroker, name: str, number: int) -> None:
-        """Always to a value that the topic does not have; sometimes it gets an inbox, too."""
+        """Change a setting to a different value. Sometimes add an inbox too."""
         values = {"max.message.bytes": str(1_000_000 + self._count)}
         if number % 4 == 0 and name == PLAIN:
             values["delay.enable"] = "true"
@@ -115,7 +115,7 @@ class TopicAdmin:
     async def _change(
         self, broker: SimulatedBroker, name: str, effect: Effect, change: Callable[[BrokerNode], Awaitable[object]]
     ) -> None:
-        """Ask for a change, and say in the ledger what can have come of it. Raises Disconnected, RequestError."""
+        """Request a change, and note its possible effects in the ledger. Raises Disconnected, RequestError."""
 
         async def request(inside: BrokerNode) -> None:
             before = self._ledger.attempt(name, effect)
@@ -130,39 +130,39 @@ class TopicAdmin:
 
 
 class TopicUser:
-    """Publishes to those topics, reads them, and works off their subscriptions.
+    """Publishes to those topics, reads them, and drains their subscriptions.
 
-    A value says which topic it is sent to, `?` if that is not known for sure.
+    A value names the topic that it is sent to; `?` if the topic is uncertain.
     """
 
     def __init__(self, ledger: TopicLedger) -> None:
         self._ledger = ledger
         self._count = 0
 
-    async def carry_out(self, step: Step, broker: SimulatedBroker) -> None:
+    async def execute(self, step: Step, broker: SimulatedBroker) -> None:
         name = CHURNED[step.number % len(CHURNED)]
         action = {"produce": self._produce, "read": self._read, "work": self._work}[step.action]
         with suppress(*_NO_REPLY):
             await action(broker, name, step.number // len(CHURNED))
 
     async def read_all(self, broker: SimulatedBroker, name: str) -> dict[int, list[bytes]]:
-        """Every record of every partition of a topic that is there for sure, and what its ledgers have to say to it."""
+        """Return all values of a topic, by partition, after its ledgers have checked them. The topic must exist."""
         instance = self._ledger.instance(name)
-        found: dict[int, list[bytes]] = {}
+        by_partition: dict[int, list[bytes]] = {}
         for number in range(0 if instance is None else instance.partitions):
             assert instance is not None
-            found[number], position = [], 0
+            by_partition[number], position = [], 0
             while values := await self._read_from(broker, instance, number, position):
                 position += len(values)
-                found[number] += values
+                by_partition[number] += values
             if name != DELAYED:
                 self._ledger.logs.check_end(instance.place(number), position)
-        return found
+        return by_partition
 
     async def drain(self, broker: SimulatedBroker, subscription: str) -> bool:
-        """Settle what there is. False: nothing was left, and that is right."""
+        """Settle the messages of a subscription. Returns False if none was left and none is missing."""
         if await broker.ask(lambda inside: _unsettled(inside, subscription)):
-            await self._work_off(broker, subscription, 0)
+            await self._lease_and_ack(broker, subscription, 0)
             return True
         self._ledger.queues[subscription].check_drained()
         return False
@@ -187,14 +187,14 @@ class TopicUser:
 
     def _acknowledged(self, instance: Instance, partition: int, values: Sequence[bytes], published: Published) -> None:
         if published.error is not None:
-            return self._ledger.check_known(instance, published.error.kind)
+            return self._ledger.check_error(instance, published.error.kind)
         if instance.name == DELAYED:
             self._delays_of(instance).acknowledged |= set(values)
             return
-        if published.base_offset < 0:  # The topic has got an inbox: its records lie there first.
+        if published.base_offset < 0:  # The topic has an inbox, to which its records go first.
             return
         self._ledger.logs.acknowledge(instance.place(partition), published.base_offset, values)
-        ids = [f"{partition}-{published.base_offset + each}" for each in range(len(values))]
+        ids = [f"{partition}-{published.base_offset + index}" for index in range(len(values))]
         for subscription, topic_id in self._ledger.subscriptions.items():
             if topic_id == instance.topic_id:
                 self._ledger.queues[subscription].published |= dict.fromkeys(ids, 0)
@@ -208,33 +208,33 @@ class TopicUser:
         records, fetched = await read(broker, (instance.name, partition), start, wait_ms=0)
         if fetched.error is not None or not self._is_still(instance):
             return []
-        found = [(record.offset, record.value or b"") for record in records]
-        for _, value in found:
+        values = [(record.offset, record.value or b"") for record in records]
+        for _, value in values:
             self._ledger.check_record(instance, value)
         if instance.name != DELAYED:
-            self._ledger.logs.read(instance.place(partition), start, found, fetched.high_watermark)
-        return [value for _, value in found]
+            self._ledger.logs.read(instance.place(partition), start, values, fetched.high_watermark)
+        return [value for _, value in values]
 
     async def _work(self, broker: SimulatedBroker, name: str, number: int) -> None:
         if self._ledger.subscriptions:
-            await self._work_off(broker, list(self._ledger.subscriptions)[-1], number % 2_000)
+            await self._lease_and_ack(broker, list(self._ledger.subscriptions)[-1], number % 2_000)
 
-    async def _work_off(self, broker: SimulatedBroker, subscription: str, wait_ms: int) -> None:
-        """Lease some messages, and acknowledge them."""
+    async def _lease_and_ack(self, broker: SimulatedBroker, subscription: str, wait_ms: int) -> None:
+        """Lease some messages and acknowledge them."""
         ledger = self._ledger.queues[subscription]
 
         async def leased(inside: BrokerNode) -> list[str]:
-            found = await inside.leases.lease(subscription, 20, wait_ms, _VISIBILITY_MS)
-            ids = [each.message.message_id for each in found]
-            note_leases(ledger, broker, inside, found, _VISIBILITY_MS)
+            leases = await inside.leases.lease(subscription, 20, wait_ms, _VISIBILITY_MS)
+            ids = [lease.message.message_id for lease in leases]
+            note_leases(ledger, broker, inside, leases, _VISIBILITY_MS)
             instance = self._ledger.instance(QUEUED)
             if instance is not None and instance.topic_id == self._ledger.subscriptions[subscription]:
-                for lease in found:
+                for lease in leases:
                     self._ledger.check_record(instance, lease.message.value or b"")
-            errors = await inside.settlements.ack(subscription, [each.ack_id for each in found])
-            for each, error in zip(ids, errors, strict=True):
+            errors = await inside.settlements.ack(subscription, [lease.ack_id for lease in leases])
+            for ack_id, error in zip(ids, errors, strict=True):
                 if error is None:
-                    ledger.ack(each)
+                    ledger.ack(ack_id)
             return ids
 
         await broker.ask(leased)

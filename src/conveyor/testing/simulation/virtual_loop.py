@@ -65,7 +65,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now_s
 
     def select(self, timeout_s: float | None) -> list[Any]:
-        """Called by the loop when no callback is ready: advances time to the next timer. Raises Stalled."""
+        """Advance time to the next timer. The loop calls this when no callback is ready. Raises Stalled."""
         if timeout_s is None:
             raise Stalled("no callback is ready and no timer is set")
         self._now_s += max(0.0, timeout_s)

@@ -1,4 +1,4 @@
-"""The store of the simulation: which calls fail, and whether a commit that fails has taken effect."""
+"""The store of the simulation: the calls that fail, and the effect of a failed commit."""
 
 from random import Random
 
@@ -10,7 +10,7 @@ from conveyor.testing.simulation.flaky_store import FlakyStore, StoreFault
 
 
 class _Always(Random):
-    """Lets every fault hit."""
+    """Triggers every fault."""
 
     def random(self) -> float:
         return 0.0

@@ -1,4 +1,4 @@
-"""The ledger of images: they are what is stored, companions go with their topics, leader epochs end with a crash."""
+"""The ledger of images: images match the store, companions match their topics, leader epochs end with a crash."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -18,14 +18,14 @@ _TOPIC = TopicImage(name="orders", topic_id=TopicId(UUID(int=1)), partitions=(_P
 
 
 def _stored(*topics: TopicImage) -> tuple[dict[str, bytes], ClusterImage]:
-    """One entry of the log that creates these topics, and its image."""
+    """Return an entry of the log that creates topics, and its image."""
     changes = tuple(map(topic_put, topics))
     head = LogHead(seq=1, snapshot=0, chunks=1, batch=UUID(int=7))
     nodes = {HEAD_PATH: encode_head(head), entry_path(1): encode_entry(LogEntry(controller_epoch=1, changes=changes))}
     return nodes, fold(ClusterImage(), changes, 1)
 
 
-def test_an_image_is_what_is_stored_and_never_goes_back() -> None:
+def test_an_image_matches_the_store_and_never_goes_back() -> None:
     nodes, image = _stored(_TOPIC)
     ledger = ImageLedger(nodes.copy)
     ledger.observe(ClusterImage())
@@ -45,11 +45,11 @@ def test_a_companion_has_the_partitions_of_its_topic() -> None:
             ImageLedger(nodes.copy).observe(image)
 
 
-def test_an_epoch_goes_on_after_a_clean_stop_only() -> None:
+def test_an_epoch_continues_only_after_a_clean_stop() -> None:
     ledger, topic_id = EpochLedger(), UUID(int=1)
     ledger.acknowledge(topic_id, 0, 0, 1)
     ledger.acknowledge(topic_id, 0, 0, 2)
-    ledger.died(2)
+    ledger.note_crash(2)
     ledger.acknowledge(topic_id, 0, 1, 3)
     with pytest.raises(InvariantBroken, match="SingleLeaderPerEpoch"):
         ledger.acknowledge(topic_id, 0, 0, 3)

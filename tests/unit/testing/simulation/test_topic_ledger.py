@@ -1,4 +1,4 @@
-"""The ledger of topics: which images it accepts after changes that were acknowledged, refused, or got no reply."""
+"""The images that the ledger of topics accepts after changes that were acknowledged, refused, or got no reply."""
 
 from uuid import UUID
 
@@ -36,14 +36,14 @@ def _create(ledger: TopicLedger) -> None:
     ledger.acknowledge(NAME, ledger.attempt(NAME, _created), _created, FIRST)
 
 
-def test_an_acknowledged_topic_has_to_stay(ledger: TopicLedger) -> None:
+def test_an_acknowledged_topic_must_exist(ledger: TopicLedger) -> None:
     _create(ledger)
     ledger.observe(FIRST, is_first=False)
     with pytest.raises(InvariantBroken, match="NoLostTopic"):
         ledger.observe(NOTHING, is_first=True)
 
 
-def test_a_deleted_topic_has_to_stay_away(ledger: TopicLedger) -> None:
+def test_a_deleted_topic_must_not_return(ledger: TopicLedger) -> None:
     _create(ledger)
     ledger.acknowledge(NAME, ledger.attempt(NAME, _deleted), _deleted, DELETED)
     assert ledger.instance(NAME) is None
@@ -51,7 +51,7 @@ def test_a_deleted_topic_has_to_stay_away(ledger: TopicLedger) -> None:
         ledger.observe(FIRST, is_first=True)
 
 
-def test_without_a_reply_a_start_shows_what_has_happened(ledger: TopicLedger) -> None:
+def test_without_a_reply_a_start_shows_the_outcome(ledger: TopicLedger) -> None:
     ledger.attempt(NAME, _created)
     ledger.observe(NOTHING, is_first=False)
     ledger.observe(FIRST, is_first=True)
@@ -62,7 +62,7 @@ def test_without_a_reply_a_start_shows_what_has_happened(ledger: TopicLedger) ->
         ledger.observe(NOTHING, is_first=False)
 
 
-def test_a_refusal_has_to_fit(ledger: TopicLedger) -> None:
+def test_a_refusal_must_match_a_possible_state(ledger: TopicLedger) -> None:
     with pytest.raises(InvariantBroken, match="NoResurrectedTopic"):
         ledger.refuse(NAME, ledger.attempt(NAME, _created), ErrorKind.TOPIC_ALREADY_EXISTS)
 
