@@ -21,7 +21,7 @@ _SILENT.propagate = False
 
 @contextmanager
 def consumer(options: SourceOptions) -> Iterator[Any]:
-    """A confluent-kafka consumer that joins no group and commits nothing. Raises PipelineError: bad `kafka.*`."""
+    """Yield a consumer that joins no group and commits nothing. Raises PipelineError for invalid `kafka.*` options."""
     from confluent_kafka import Consumer, KafkaException
 
     settings = {

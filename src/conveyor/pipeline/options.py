@@ -77,11 +77,11 @@ def _refuse_others(options: Mapping[str, str], *, streaming: bool) -> None:
     """Raise PipelineError for an option that would have no effect."""
     allowed = [*_BOTH, *(_STREAM_ONLY if streaming else _BATCH_ONLY)]
     misplaced = {name.lower(): name for name in (_BATCH_ONLY if streaming else _STREAM_ONLY)}
-    known = {name.lower() for name in allowed}
+    allowed_names = {name.lower() for name in allowed}
     for name in options:
         if name in misplaced:
             raise PipelineError(f"option '{misplaced[name]}' is for {'read' if streaming else 'readStream'} only")
-        if name not in known and not name.startswith("kafka."):
+        if name not in allowed_names and not name.startswith("kafka."):
             raise PipelineError(f"unknown option '{name}': there are {', '.join(allowed)}, and kafka.*")
 
 
