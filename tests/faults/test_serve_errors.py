@@ -94,7 +94,7 @@ def test_a_variable_that_is_wrong(tmp_path: Path) -> None:
 def test_a_settings_file_that_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "conveyor.toml").write_text("[topics]\nsegment_byte = 4096\n")
     error = error_of("serve", *FREE, directory=tmp_path)
-    assert error.startswith("unknown setting 'topics.segment_byte': known are ")
+    assert error.startswith("unknown setting 'topics.segment_byte': use one of ")
     assert "segment_bytes" in error
 
 

@@ -271,7 +271,7 @@ def topic_settings(defaults: TopicSettings, overrides: Mapping[str, str]) -> Top
     for name, text in normalized(overrides).items():
         if name not in by_topic_name:
             names = ", ".join(sorted(by_topic_name))
-            raise SettingsError(f"unknown topic setting '{name}': known are {names}")
+            raise SettingsError(f"unknown topic setting '{name}': use one of {names}")
         values[by_topic_name[name].name] = parse(by_topic_name[name], text, label=name)
     return replace(defaults, **cast("Any", values))
 

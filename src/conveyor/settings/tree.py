@@ -421,7 +421,7 @@ def _fill(section: Any, name: str, values: Mapping[str, object]) -> Any:
     declared_fields = {declared.name: declared for declared in fields(section)}
     for key in values:
         if key not in declared_fields:
-            raise SettingsError(f"unknown setting '{name}.{key}': known are {', '.join(sorted(declared_fields))}")
+            raise SettingsError(f"unknown setting '{name}.{key}': use one of {', '.join(sorted(declared_fields))}")
     parsed = {key: parse(declared_fields[key], value, label=f"{name}.{key}") for key, value in values.items()}
     return replace(section, **parsed)
 

@@ -18,7 +18,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ("options", "message"),
     [
         (["--set", "topics.segment_bytes=1"], "setting 'topics.segment_bytes' is 1: it must be at least 1024 bytes"),
-        (["--set", "topics.segment_byte=1"], "unknown setting 'topics.segment_byte': known are "),
+        (["--set", "topics.segment_byte=1"], "unknown setting 'topics.segment_byte': use one of "),
         (["--set", "nothing"], "--set nothing: expected NAME=VALUE"),
         (["--kafka", "nowhere"], "setting 'network.kafka' is 'nowhere': it takes host:port"),
         (["--http", "0.0.0.0:0", "--kafka", "127.0.0.1:0"], "--http 0.0.0.0:0 can be reached from other machines"),

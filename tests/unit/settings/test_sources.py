@@ -67,7 +67,7 @@ def test_a_variable_of_no_section_is_named(variable: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("network.idle_ms", "1", r"unknown setting 'network\.idle_ms': known are advertised, .*max_idle_ms"),
+        ("network.idle_ms", "1", r"unknown setting 'network\.idle_ms': use one of advertised, .*max_idle_ms"),
         ("networks.kafka", "1", "unknown setting 'networks.kafka': there is no section 'networks'; sections are"),
         ("kafka", "1", "unknown setting 'kafka': there is no section 'kafka'"),
         (NAME, "soon", f"setting '{NAME}' is 'soon': it takes a whole number"),

@@ -71,7 +71,7 @@ def test_from_sources_reads_numbers_as_people_write_them() -> None:
         ("topics.segment_bytes", "1023", "it must be at least 1024 bytes"),
         ("broker.num_partitions", 100_001, "it must be at most 100000 partitions"),
         ("topics.flush_policy", "never", "'never': it is one of ack, os"),
-        ("broker.no_such", 1, "unknown setting 'broker.no_such': known are"),
+        ("broker.no_such", 1, "unknown setting 'broker.no_such': use one of"),
         ("brokers.node_id", 1, "unknown setting 'brokers.node_id': there is no section 'brokers'"),
         ("node_id", 1, "unknown setting 'node_id'"),
     ],
@@ -119,7 +119,7 @@ def test_topic_settings_names_are_distinct() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("segment_bytes", "4096", "unknown topic setting 'segment_bytes': known are"),
+        ("segment_bytes", "4096", "unknown topic setting 'segment_bytes': use one of"),
         ("cleanup.policy", "compact,tidy", "it is one of delete, compact"),
         ("no.such", "1", "unknown topic setting 'no.such'"),
         ("min.cleanable.dirty.ratio", "nan", "it takes a number"),

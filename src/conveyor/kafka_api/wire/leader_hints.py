@@ -6,7 +6,7 @@ A client that receives NOT_LEADER can retry at the leader without requesting met
     in the response  NodeEndpoints   for each leader: node id int32, host, port int32, rack
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from struct import Struct
 
 from conveyor.cluster.image import BrokerImage
@@ -30,11 +30,11 @@ def partition_tags(error: RequestError | None, tag: int) -> bytes:
     return _one_field(tag, _CURRENT_LEADER.pack(leader, error.leader_epoch, 0))
 
 
-def response_tags(errors: Iterable[RequestError | None], brokers: Mapping[NodeId, BrokerImage]) -> bytes:
+def response_tags(errors: Sequence[RequestError | None], brokers: Mapping[NodeId, BrokerImage]) -> bytes:
     """Return the tagged fields of a response: the endpoints of the leaders that its partitions name."""
-    leaders = {error.leader for error in errors if isinstance(error, NotLeader) and error.leader is not None}
-    if not leaders:
+    if not any(errors):
         return NO_TAGS
+    leaders = {error.leader for error in errors if isinstance(error, NotLeader) and error.leader is not None}
     endpoints = [brokers[leader] for leader in sorted(leaders) if leader in brokers]
     if not endpoints:
         return NO_TAGS

@@ -115,7 +115,7 @@ def policy_from_document(topic: str, document: Mapping[str, object], base: Polic
     values: dict[str, Any] = {}
     for name, value in document.items():
         if name not in field_names:
-            raise _invalid(f"unknown field '{name}': known are {', '.join(sorted(field_names))}")
+            raise _invalid(f"unknown field '{name}': use one of {', '.join(sorted(field_names))}")
         values[name] = _retry(value, base.retry) if name == "retry" else _checked(name, value)
     policy = replace(base, **values)
     if policy.retry.cap_ms < policy.retry.base_ms:

@@ -105,7 +105,7 @@ def test_stats_count_the_records(run_on_broker: Run) -> None:
         (["create", "no spaces"], "topic name 'no spaces' is not valid: use 1 to 249 of letters"),
         (["create", "new", "-p", "0"], ""),
         (["create", "new", "-c", "segment.bytes=1"], "setting 'segment.bytes' is 1: it must be at least 1024 bytes"),
-        (["create", "new", "-c", "nothing=1"], "unknown topic setting 'nothing': known are "),
+        (["create", "new", "-c", "nothing=1"], "unknown topic setting 'nothing': use one of "),
         (["create", "new", "-c", "nothing"], "--config nothing: expected NAME=VALUE"),
         (["describe", "nothing"], "unknown topic 'nothing': see 'conveyor topic list'"),
         (["alter", "nothing", "-p", "2"], "unknown topic 'nothing': see 'conveyor topic list'"),
