@@ -12,6 +12,7 @@ from conveyor.cluster.image import PartitionImage, TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.cluster.topic_decisions import missing_topic
 from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.apis.topics.partition_leader import NO_LEADER, shown_leader
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
@@ -21,7 +22,6 @@ TOPIC_OPERATIONS = 0b1101_1111_1000
 """All operations, one bit for each (KIP-430): there is no authorisation, so every client may do them."""
 
 _LEADER_NOT_AVAILABLE = 5
-_NO_LEADER = -1
 _NULL_MEANS_ALL = 1
 _TOPIC_IDS = 12
 """Versions 10 and 11 have topic ids and null names too, but do not accept ids in requests."""
@@ -95,11 +95,12 @@ def _described(broker: BrokerNode, topic: TopicImage) -> dict[str, Any]:
 
 
 def _partition(broker: BrokerNode, topic: str, number: int, image: PartitionImage) -> dict[str, Any]:
+    leader = shown_leader(broker, topic, number, image)
     offline = broker.partitions.offline_reason(topic, number) is not None
     return {
-        "error_code": _LEADER_NOT_AVAILABLE if offline else result_errors.NONE,
+        "error_code": _LEADER_NOT_AVAILABLE if leader == NO_LEADER else result_errors.NONE,
         "partition_index": number,
-        "leader_id": _NO_LEADER if offline else image.leader,
+        "leader_id": leader,
         "leader_epoch": image.leader_epoch,
         "replica_nodes": image.replicas,
         "isr_nodes": image.isr,

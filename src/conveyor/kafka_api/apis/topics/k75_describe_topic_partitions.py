@@ -8,13 +8,12 @@ from conveyor.cluster.image import TopicImage
 from conveyor.cluster.topic_decisions import missing_topic
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.topics.k03_metadata import TOPIC_OPERATIONS
+from conveyor.kafka_api.apis.topics.partition_leader import shown_leader
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 
 _MAX_PARTITIONS = 2000
 """Kafka's max.request.partition.size.limit."""
-
-_NO_LEADER = -1
 
 
 def handle(call: KafkaCall) -> None:
@@ -54,7 +53,7 @@ def _partition(broker: BrokerNode, topic: TopicImage, number: int) -> dict[str, 
     return {
         "error_code": result_errors.NONE,
         "partition_index": number,
-        "leader_id": _NO_LEADER if offline else image.leader,
+        "leader_id": shown_leader(broker, topic.name, number, image),
         "leader_epoch": image.leader_epoch,
         "replica_nodes": image.replicas,
         "isr_nodes": image.isr,
