@@ -125,26 +125,32 @@ class Group:
         return self._started[-1]
 
     def leave(self, member: Running) -> None:
+        self._read_to_the_ends(member)
         member.terminate()
 
     def die(self, member: Running) -> None:
-        """kcat counts a record as read before it prints it: it may die once it has printed all that there is.
-
-        What it has not committed by then is read again, by one who might leave before it has come to that.
-        """
-        asked = [word for each in range(PARTITIONS) for word in ("-t", f"{self._topic}:{each}:-1")]
-        told = kcat(self._broker, "-Q", *asked).decode()
-        ends = {int(partition): int(offset) for partition, offset in re.findall(r"\[(\d+)\] offset (\d+)", told)}
-
-        def is_at_the_ends() -> bool:
-            reached = dict(line["end"] for line in member.seen if "end" in line)
-            return all(reached.get(each) == ends[each] for each in assignment(member))
-
-        while not is_at_the_ends():
-            member.until(lambda line: "end" in line)
+        """The member has committed by then. Otherwise records are read again, by one who may leave before that."""
+        ends = self._read_to_the_ends(member)
         while committed(self._broker, self._topic) != sum(ends.values()):
             pass
         member.kill()
+
+    def _read_to_the_ends(self, member: Running) -> dict[int, int]:
+        """Wait until a member has printed all records of its partitions. Returns the ends of all partitions.
+
+        kcat counts a record as read before it prints it, and prints none after a signal.
+        """
+        partitions = [word for partition in range(PARTITIONS) for word in ("-t", f"{self._topic}:{partition}:-1")]
+        answer = kcat(self._broker, "-Q", *partitions).decode()
+        ends = {int(partition): int(offset) for partition, offset in re.findall(r"\[(\d+)\] offset (\d+)", answer)}
+
+        def is_at_the_ends() -> bool:
+            reached = dict(line["end"] for line in member.seen if "end" in line)
+            return all(reached.get(partition) == ends[partition] for partition in assignment(member))
+
+        while not is_at_the_ends():
+            member.until(lambda line: "end" in line)
+        return ends
 
     def produce(self, numbers: range) -> None:
         kcat(self._broker, "-P", "-t", self._topic, given=b"".join(b"%d\n" % each for each in numbers))
