@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 
-from conveyor.kernel.errors import DiskFull, OutOfFiles, StorageFailure
+from conveyor.kernel.errors import DiskFull, OutOfFiles, ReadLater, StorageFailure
 from conveyor.kernel.ports import Bytes, Volume
 
 _MAX_BUFFERS = 1024
@@ -94,6 +94,7 @@ class RealFile:
         self._path = path
         self._open_files = open_files
         self._is_released = False
+        self._fence: int | None = None
         self._changes = 0
         self._synced_changes = 0
         self._descriptor: Descriptor | None = descriptor
@@ -111,7 +112,9 @@ class RealFile:
     def read(self, position: int, length: int) -> bytes:
         with _storage_failure(self._path):
             descriptor = self._opened()
-            return os.pread(descriptor.number, length, position)
+            content = os.pread(descriptor.number, length, position)
+        self._check_fence(position + length)
+        return content
 
     def read_cached(self, position: int, length: int) -> Bytes:
         if _CACHED_ONLY is None:
@@ -126,6 +129,7 @@ class RealFile:
                 if error.errno != errno.EOPNOTSUPP:
                     raise
                 return self.read(position, length)
+        self._check_fence(position + length)
         return content if count == length else memoryview(content)[:count]
 
     def append(self, buffers: Sequence[Bytes]) -> None:
@@ -169,6 +173,13 @@ class RealFile:
         self._open_files.remove(self)
         self._descriptor = descriptor  # Another thread may have closed it meanwhile.
 
+    def fence(self, size: int) -> None:
+        """See `conveyor.kernel.ports.File`. A read checks the fence when it has its bytes: if there was none yet, the
+        bytes are from before the cut.
+        """
+        self.detach()
+        self._fence = size
+
     def release(self) -> None:
         self._is_released = True
         self._open_files.remove(self)
@@ -176,6 +187,10 @@ class RealFile:
     def close(self) -> None:
         self._descriptor = None
         self._open_files.remove(self)
+
+    def _check_fence(self, end: int) -> None:
+        if self._fence is not None and end > self._fence:
+            raise ReadLater(f"{self._path}: the records beyond {self._fence} were truncated")
 
     def _opened(self) -> Descriptor:
         """Return the descriptor, opened on demand. The caller must hold it while it uses the number. Raises OSError."""

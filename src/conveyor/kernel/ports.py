@@ -63,6 +63,15 @@ class File(Protocol):
         """Keep the content readable through this object after the file's name is removed or reused."""
         ...
 
+    def fence(self, size: int) -> None:
+        """Stop following the file, which the owner is about to cut to `size` bytes.
+
+        From now on, a read that reaches beyond `size` raises ReadLater, even if it has already begun on another thread:
+        it never returns bytes that are appended after the cut. The content below stays readable through this object, as
+        after `detach`. To cut and append, the owner opens the file again. Raises StorageFailure.
+        """
+        ...
+
     def release(self) -> None:
         """Never open the file name again. An open file stays readable through this object; a closed one does not."""
         ...

@@ -9,7 +9,7 @@ from random import Random
 from threading import RLock
 from weakref import WeakSet
 
-from conveyor.kernel.errors import DiskFull, OutOfFiles, StorageFailure
+from conveyor.kernel.errors import DiskFull, OutOfFiles, ReadLater, StorageFailure
 from conveyor.kernel.ports import Bytes, Volume
 
 _PAGE_BYTES = 512
@@ -24,6 +24,7 @@ class MemoryFile:
         self.written = bytearray()
         self.synced_bytes = 0
         self._disk = disk
+        self._fence: int | None = None
 
     @property
     def size(self) -> int:
@@ -31,6 +32,8 @@ class MemoryFile:
 
     def read(self, position: int, length: int) -> bytes:
         self._disk.check("read", self.path)
+        if self._fence is not None and position + length > self._fence:
+            raise ReadLater(f"{self.path}: the records beyond {self._fence} were truncated")
         return bytes(self.written[position : position + length])
 
     def read_cached(self, position: int, length: int) -> bytes:
@@ -54,6 +57,11 @@ class MemoryFile:
 
     def detach(self) -> None:
         """Nothing to do: this object holds the content."""
+
+    def fence(self, size: int) -> None:
+        """The disk continues with a copy; this object keeps the present content."""
+        self._disk.copy_open_file(self)
+        self._fence = size
 
     def release(self) -> None:
         """Nothing to do: this object holds the content."""
@@ -199,6 +207,14 @@ class MemoryDisk:
         if not create and path not in self._files:
             raise StorageFailure(f"{path}: No such file or directory")
         return self._files.setdefault(path, MemoryFile(path, self))
+
+    def copy_open_file(self, file: MemoryFile) -> None:
+        """Let the file's name lead to a copy with the same content, and leave the object to its readers."""
+        with self.lock:
+            if self._files.get(file.path) is file:
+                copy = self._files[file.path] = MemoryFile(file.path, self)
+                copy.written += file.written
+                copy.synced_bytes = file.synced_bytes
 
     def hold(self, directory: str) -> HeldMemory:
         with self.lock:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conveyor.adapters.disk import RealDisk
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import ReadLater, StorageFailure
 
 
 def test_detached_file_is_read_after_its_name_is_given_to_another(tmp_path: Path) -> None:
@@ -42,3 +42,21 @@ def test_released_file_is_read_while_it_is_open_and_never_opened_again(tmp_path:
     closed.release()
     with pytest.raises(StorageFailure, match="no longer belongs to this log"):
         closed.read(0, 1)
+
+
+def test_fenced_file_never_shows_what_is_appended_after_the_cut(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path, max_open_files=1)
+    old = disk.open("a", create=True)
+    old.append([b"keptcut"])
+    old.fence(4)
+    new = disk.open("a")
+    new.truncate(4)
+    new.append([b"NEW"])
+    disk.open("b", create=True)
+    for read in (old.read, old.read_cached):
+        assert bytes(read(1, 3)) == b"ept"
+        with pytest.raises(ReadLater, match="truncated"):
+            read(1, 4)
+    assert new.read(0, 10) == b"keptNEW"
+    disk.write_atomic("a", b"another's")
+    assert old.read(0, 4) == b"kept"

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import ReadLater, StorageFailure
 from conveyor.testing import MemoryDisk
 
 
@@ -118,3 +118,19 @@ def test_an_atomically_written_file_survives() -> None:
     disk.write_atomic("d/f", b"old")
     disk.write_atomic("d/f", b"new")
     assert {disk.power_cut(Random(seed)).read("d/f") for seed in range(20)} == {b"new"}
+
+
+def test_fenced_file_never_shows_what_is_appended_after_the_cut() -> None:
+    disk = MemoryDisk()
+    old = disk.open("d/a", create=True)
+    old.append([b"keptcut"])
+    old.sync()
+    old.fence(4)
+    new = disk.open("d/a")
+    new.truncate(4)
+    new.append([b"NEW"])
+    assert old.read(0, 4) == b"kept"
+    with pytest.raises(ReadLater, match="truncated"):
+        old.read(0, 5)
+    assert new.read(0, 10) == b"keptNEW"
+    assert new.synced_bytes == 4
