@@ -61,10 +61,12 @@ class LeaderEpochs:
             return epoch, self._entries[0][1]
         return self._entries[later - 1][0], self._entries[later][1]
 
-    def cut_end(self, offset: int) -> None:
-        """Remove epochs that start at or above the new log end offset."""
+    def cut_end(self, offset: int) -> bool:
+        """Remove epochs that start at or above the new log end offset. Returns whether there were any."""
         kept = [entry for entry in self._entries if entry[1] < offset]
+        is_shorter = len(kept) < len(self._entries)
         self._replace(kept)
+        return is_shorter
 
     def cut_start(self, offset: int) -> None:
         """Move the start of the epoch at the new log start offset there, and remove earlier epochs."""
@@ -82,6 +84,34 @@ class LeaderEpochs:
         if entries != self._entries:
             self._entries = entries
             self.is_dirty = True
+
+
+def diverging_end(
+    epochs: LeaderEpochs, log_end_offset: int, last_fetched_epoch: int, fetch_offset: int
+) -> tuple[int, int] | None:
+    """On the leader: return the epoch and end offset by which a follower must truncate; None if its log continues here.
+
+    last_fetched_epoch: the epoch of the follower's last record, -1 for an empty log. fetch_offset: the follower's log
+    end offset. A leader has the latest epoch of all replicas: an epoch above it raises AssertionError. Source: KIP-595.
+    """
+    if last_fetched_epoch == NO_EPOCH:
+        return None
+    epoch, end_offset = epochs.end_of(last_fetched_epoch, log_end_offset)
+    assert epoch != NO_EPOCH, f"epoch {last_fetched_epoch} of a follower is above {epochs.latest}, the leader's latest"
+    return (epoch, end_offset) if epoch < last_fetched_epoch or end_offset < fetch_offset else None
+
+
+def truncation_point(epochs: LeaderEpochs, log_end_offset: int, leader_end: tuple[int, int]) -> int:
+    """On a follower: return the offset to truncate to, for the answer of `diverging_end` on its leader.
+
+    That is the smaller end offset of the leader's epoch in both logs. Afterwards the logs may still differ, in an older
+    epoch: the follower asks again, at most once for each of its epochs. Records that both logs share are never removed.
+    Source: KIP-279.
+    """
+    epoch, leader_end_offset = leader_end
+    _, own_end_offset = epochs.end_of(epoch, log_end_offset)
+    known = log_end_offset if own_end_offset == NO_OFFSET else own_end_offset
+    return min(leader_end_offset, known, log_end_offset)
 
 
 def load_leader_epochs(disk: Directory, directory: str) -> LeaderEpochs | None:

@@ -4,19 +4,17 @@ Invariant: log_start_offset <= flushed_offset <= written_offset <= log_end_offse
 
     flushed  on the disk           advanced by `complete_flush`
     written  in the page cache     advanced by `write`; only written records can be read
-    end      buffered              advanced by `append`, which assigns the offsets
+    end      buffered              advanced by `append`, which assigns the offsets, and by `append_as_follower`
+
+A truncation lowers all three; see `truncation_job`. Until it is complete, the log is read but not changed otherwise.
 
 Callers: `replication`, and the compaction of `broker`, from one thread. Only jobs such as `FlushJob` run off it. After
 a StorageFailure the log must not be used any more; `open_log` recovers it from the disk.
 """
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
-
-import msgspec
-from crc32c import crc32c
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import Offset
@@ -25,22 +23,25 @@ from conveyor.log.compaction.compaction_plan import CompactionPlan, plan_compact
 from conveyor.log.compaction.key_compaction import CompactionResult
 from conveyor.log.compaction.swap import SwapJob, discard
 from conveyor.log.flush import FlushJob
-from conveyor.log.leader_epochs import LeaderEpochs
+from conveyor.log.leader_batches import FollowerAppendInfo, LogTail, check_leader_batches
+from conveyor.log.log_parts import LogParts
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
-from conveyor.log.producers.producer_state import ProducerEntries, ProducerState
+from conveyor.log.producers.producer_state import ProducerEntries
 from conveyor.log.retention_limits import is_too_old
 from conveyor.log.segments import lookup
+from conveyor.log.segments.offset_file import GapsJob
+from conveyor.log.segments.position_cache import PositionCache
 from conveyor.log.segments.segment import MAX_BYTES, Segment
+from conveyor.log.segments.segment_age import max_age_ms
 from conveyor.log.segments.trim import TrimJob
-from conveyor.records.batch import MAGIC_END, placed_prefix, with_append_time
+from conveyor.log.truncation_job import Truncated, TruncationJob, plan_truncation, truncation_job
+from conveyor.records.batch import MAGIC_END, BatchHeader, placed_prefix, with_append_time
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.records.timestamps import stamps_records
 from conveyor.settings.tree import TopicSettings
 
 log = logging.getLogger(__name__)
-
-_REMEMBERED_POSITIONS = 64
 
 
 class AppendInfo(NamedTuple):
@@ -50,21 +51,6 @@ class AppendInfo(NamedTuple):
     last_offset: Offset
     append_timestamp_ms: int
     duplicate: bool = False
-
-
-class LogParts(msgspec.Struct, frozen=True):
-    """The result of recovery, from which a `Log` starts. fresh: directory entries are not durable yet.
-
-    was_stopped_cleanly: the last stop was clean, so no record has been lost.
-    """
-
-    segments: list[Segment]
-    producers: ProducerState
-    leader_epochs: LeaderEpochs
-    log_start_offset: int
-    cleaned_offset: int
-    fresh: bool
-    was_stopped_cleanly: bool
 
 
 class Log:
@@ -80,6 +66,7 @@ class Log:
         self.segments = parts.segments
         self.log_start_offset = Offset(parts.log_start_offset)
         self.cleaned_offset = parts.cleaned_offset
+        self.gap_offset = parts.gap_offset
         self.was_stopped_cleanly = parts.was_stopped_cleanly
         self.log_end_offset = Offset(self._active.next_offset)
         self.written_offset = self.log_end_offset
@@ -89,10 +76,17 @@ class Log:
         self._pending: list[Bytes] = []
         self._end_position = self._active.size
         self._unsynced: list[Segment] = []
-        self._snapshot: ProducerEntries = (), ()
+        self._snapshot: tuple[int, ProducerEntries] = 0, ((), ())
+        """The producers at the last roll or truncation, and the log end offset at that time."""
         self._directory_changed = parts.fresh
         self._is_swapping = False
-        self._positions: OrderedDict[int, int] = OrderedDict()
+        self.is_truncating = False
+        """From `truncate_to` until `complete_truncation`."""
+        self._is_cutting_files = False
+        self._truncations_count = 0
+        self._jobs_count = 0
+        """Flushes and other jobs in progress that a truncation must wait for."""
+        self._positions = PositionCache()
 
     @property
     def _active(self) -> Segment:
@@ -104,6 +98,8 @@ class Log:
 
     @property
     def needs_flush(self) -> bool:
+        if self.is_truncating:
+            return False
         return self.flushed_offset < self.written_offset or bool(self._unsynced) or self._directory_changed
 
     @property
@@ -132,22 +128,70 @@ class Log:
         timestamp_ms = header.max_timestamp
         if stamps_records(self.topic):
             content, timestamp_ms = with_append_time(content, now_ms), now_ms
-        size = len(content)
-        self._roll_if_due(size, now_ms)
         base_offset = self.log_end_offset
-        last_offset = Offset(base_offset + header.last_offset_delta)
-        self.leader_epochs.assign(leader_epoch, base_offset)
-        self._pending.append(placed_prefix(base_offset, header, leader_epoch))
-        self._pending.append(memoryview(content)[MAGIC_END:])
-        self._active.note(last_offset, timestamp_ms, self._end_position, size, self.topic.index_interval_bytes)
-        self._end_position += size
-        self.log_end_offset = Offset(last_offset + 1)
+        last_offset = self._add(content, header, base_offset, leader_epoch, timestamp_ms, now_ms)
         if is_idempotent:
             self.producers.record(header, base_offset, now_ms)
         self._probe.appended_batches += 1
         self._probe.appended_records += header.records_count
-        self._probe.appended_bytes += size
+        self._probe.appended_bytes += len(content)
         return AppendInfo(base_offset, last_offset, now_ms)
+
+    def append_as_follower(self, content: Bytes, leader_epoch: int, now_ms: int) -> FollowerAppendInfo:
+        """Append record batches exactly as a leader stored them; `write` puts them into the file.
+
+        content: whole batches, unchanged until `write`. One call takes the leading ones up to a limit, so that its time
+        is limited; the result says how much. They are all checked before the first one is appended.
+        leader_epoch: the epoch of the leader that sent them.
+        Raises RefusedBatch, which leaves the log unchanged, and StorageFailure. Sources: KIP-101, KIP-595.
+        """
+        tail = LogTail(
+            end_offset=self.log_end_offset,
+            is_empty=len(self.segments) == 1 and not self._end_position,
+            leader_epoch=self.leader_epochs.latest,
+            gap_offset=self.gap_offset,
+        )
+        taken_bytes = 0
+        for batch in check_leader_batches(content, tail, leader_epoch):
+            header = batch.header
+            if header.base_offset < self.log_end_offset:
+                self._begin_below(header.base_offset)
+            base_offset = Offset(header.base_offset)
+            self._add(batch.content, header, base_offset, header.leader_epoch, header.max_timestamp, now_ms)
+            self.producers.replay(header, now_ms)
+            taken_bytes += header.size
+        return FollowerAppendInfo(taken_bytes, self.log_end_offset)
+
+    def skip_to(self, offset: int, now_ms: int) -> None:
+        """Raise the log end offset of a follower: compaction has left no record of the leader's log below it.
+
+        The offset is at most the gap offset, or the log end offset. Raises StorageFailure.
+        """
+        assert not self.is_truncating, "a truncation of this log is not complete"
+        if offset <= self.log_end_offset:
+            return
+        assert offset <= self.gap_offset, f"offset {offset} is above the gap offset {self.gap_offset}"
+        if self._active.sealed:
+            self._reopen(self._active)
+        self._roll(now_ms, Offset(offset))
+        self.log_end_offset = self.written_offset = Offset(offset)
+
+    def allow_gaps(self, offset: int) -> GapsJob | None:
+        """Let offsets be missing below an offset in what this follower copies: the leader has compacted its log up to
+        there.
+
+        Run the job off the event loop, then call `complete_gaps`. Returns None if they may be missing already.
+        """
+        assert not self.is_truncating, "a truncation of this log is not complete"
+        if offset <= self.gap_offset:
+            return None
+        self._jobs_count += 1
+        return GapsJob(disk=self._disk, directory=self.directory, offset=offset)
+
+    def complete_gaps(self, job: GapsJob) -> None:
+        """Accept gaps after a job succeeded."""
+        self._jobs_count -= 1
+        self.gap_offset = max(self.gap_offset, job.offset)
 
     def write(self) -> None:
         """Write all buffered batches with one system call, if possible. Raises StorageFailure."""
@@ -155,17 +199,20 @@ class Log:
             buffers, self._pending = self._pending, []
             self._active.append(buffers)
             self.written_offset = self.log_end_offset
-            self._remember_position(self.log_end_offset, self._end_position)
+            self._positions.remember(self.log_end_offset, self._end_position)
 
     def begin_flush(self) -> FlushJob:
         """Return the job that makes everything written so far durable. Run it off the event loop."""
-        return self._flush_job((self._active.base_offset, self._snapshot) if self._unsynced else None)
+        assert not self.is_truncating, "a truncation of this log is not complete"
+        self._jobs_count += 1
+        return self._flush_job(self._snapshot if self._unsynced else None)
 
     def complete_flush(self, job: FlushJob) -> None:
-        """Advance the flushed offset after a job succeeded."""
+        """Advance the flushed offset after a job succeeded, but not above the end of a log truncated meanwhile."""
+        self._jobs_count -= 1
         for segment, seal in zip(job.closed, job.seals, strict=True):
             segment.seal(seal)
-        self.flushed_offset = Offset(max(self.flushed_offset, job.offset))
+        self.flushed_offset = Offset(min(max(self.flushed_offset, job.offset), self.log_end_offset))
 
     def read(
         self,
@@ -193,23 +240,25 @@ class Log:
         if offset >= limit_offset:
             return None
         segment = lookup.segment_for(self.segments, offset)
-        start = self._position_of(segment, offset)
+        start = self._positions.find(segment, offset)
         if start >= segment.size and segment is not self._active:
             segment, start = lookup.first_with_records(self.segments, segment), 0
             if segment.base_offset >= limit_offset:
                 return None
-        limit = segment.size if limit_offset >= segment.next_offset else self._position_of(segment, limit_offset)
+        limit = segment.size if limit_offset >= segment.next_offset else self._positions.find(segment, limit_offset)
         end = lookup.cut(segment, start, limit, max_bytes, at_least_one=at_least_one)
         if end <= start:
             return None
         if end < limit:
-            self._remember_position(segment.header_at(end).base_offset, end)
+            self._positions.remember(segment.header_at(end).base_offset, end)
         return FileSlice(segment.file, start, end - start, failed)
 
     def roll_if_too_old(self, now_ms: int) -> None:
         """Roll the active segment if all its records are older than `retention.ms`. Raises StorageFailure."""
-        if self._end_position and not self._active.sealed and is_too_old(self._active, self.topic, now_ms):
-            self._roll(now_ms)
+        if self.is_truncating or not self._end_position or self._active.sealed:
+            return
+        if is_too_old(self._active, self.topic, now_ms):
+            self._roll(now_ms, self.log_end_offset)
 
     def trim(self, offset: int) -> TrimJob:
         """Raise the log start offset and remove the segments entirely below it. Run the returned job off the event
@@ -217,6 +266,7 @@ class Log:
 
         Open slices stay readable. The active segment is never removed. Raises StorageFailure; then nothing has changed.
         """
+        assert not self.is_truncating, "a truncation of this log is not complete"
         start_offset = Offset(max(self.log_start_offset, offset))
         kept = self.segments[:]
         while self._can_drop(kept, start_offset):
@@ -234,9 +284,61 @@ class Log:
             removed_paths=tuple(path for segment in dropped for path in segment.paths()),
         )
 
+    def truncate_to(self, offset: int) -> None:
+        """Remove all records at and above an offset, and the whole batch that holds it. The log start offset may be in
+        that batch: the log then becomes empty, and continues at its log start offset.
+
+        In memory this happens at once, also if a flush or a compaction is in progress. If `is_truncating` is set
+        afterwards, files remain to be changed: see `begin_truncation`. Leader epochs that begin at the new end or above
+        are removed even if no record is (KAFKA-10706). An offset above the log end offset counts as the log end offset.
+        Raises RequestError (OFFSET_OUT_OF_RANGE: below the log start offset), and StorageFailure.
+        """
+        assert not self._is_cutting_files, "another truncation of this log is in progress"
+        if offset < self.log_start_offset:
+            raise RequestError(
+                ErrorKind.OFFSET_OUT_OF_RANGE,
+                f"{self.directory} starts at offset {self.log_start_offset}: it cannot be truncated to {offset}",
+            )
+        self.write()
+        if offset < self.log_end_offset:
+            end = Offset(plan_truncation(self.segments, self.log_start_offset, offset).end_offset)
+            log.info("log truncated partition=%s from=%d to=%d", self.directory, self.log_end_offset, end)
+            self.is_truncating = True
+            self._truncations_count += any(segment.sealed and segment.next_offset > end for segment in self.segments)
+            self.log_end_offset = self.written_offset = end
+            self.flushed_offset = min(self.flushed_offset, end)
+            self._positions.clear()
+        self.is_truncating |= self.leader_epochs.cut_end(self.log_end_offset)
+
+    def begin_truncation(self, now_ms: int) -> TruncationJob | None:
+        """Return the job that cuts the files after `truncate_to`. Run it off the event loop, then call
+        `complete_truncation`.
+
+        Returns None while another job may change the files: call again when that job is complete. Also None if there is
+        nothing to cut. Raises StorageFailure.
+        """
+        if not self.is_truncating or self._is_cutting_files or self._is_swapping or self._jobs_count:
+            return None
+        bounds = plan_truncation(self.segments, self.log_start_offset, self.log_end_offset)
+        producers = self.producers.empty() if self.producers.remembers_from(bounds.end_offset) else None
+        self._is_cutting_files = True
+        return truncation_job(self._disk, self.directory, self.segments, bounds, producers, now_ms)
+
+    def complete_truncation(self, job: TruncationJob, result: Truncated) -> None:
+        """Continue at the new end after a job succeeded. The removal is durable; see `truncation_job`."""
+        self.is_truncating = self._is_cutting_files = False
+        self.segments = [*job.below, *result.segments]
+        self._unsynced = [segment for segment in self._unsynced if segment in job.below]
+        self._end_position = self._active.size
+        self.cleaned_offset = min(self.cleaned_offset, self.log_end_offset)
+        self.gap_offset = min(self.gap_offset, self.log_end_offset)
+        if result.producers is not None:
+            self.producers = result.producers
+        self._snapshot = self.log_end_offset, self.producers.entries()
+
     def plan_compaction(self, limit_offset: int, now_ms: int, max_keys: int) -> CompactionPlan | None:
         """Return the compaction that is due below `limit_offset`; None if none is."""
-        if "compact" not in self.topic.cleanup_policy or self._is_swapping:
+        if "compact" not in self.topic.cleanup_policy or self._is_swapping or self.is_truncating:
             return None
         return plan_compaction(
             self.directory,
@@ -247,13 +349,17 @@ class Log:
             limit_offset=limit_offset,
             now_ms=now_ms,
             max_keys=max_keys,
+            truncations_count=self._truncations_count,
         )
 
     def begin_swap(self, result: CompactionResult) -> SwapJob | None:
         """Start the swap of compacted segments. Run the job off the event loop, then call `complete_swap`.
 
-        Returns None if the log has removed some of the originals meanwhile; the caller must then discard the result.
+        Returns None if the log has removed or truncated some of the originals meanwhile; the caller must then discard
+        the result.
         """
+        if self.is_truncating or result.truncations_count != self._truncations_count:
+            return None
         present = {segment.base_offset: segment for segment in self.segments[:-1] if segment.sealed}
         if not set(result.replaced) <= present.keys():
             return None
@@ -274,9 +380,15 @@ class Log:
         self._positions.clear()
 
     def close(self) -> None:
-        """Write, flush and seal everything, so that the next start is a clean one. Blocks. Raises StorageFailure."""
+        """Write, flush and seal everything, so that the next start is a clean one. Blocks. Raises StorageFailure.
+
+        A log whose truncation is not complete is left to the recovery of the next start.
+        """
+        if self.is_truncating:
+            return self.abandon()
         self.write()
         if not self._active.sealed:
+            self.leader_epochs.cut_end(self.log_end_offset)  # Otherwise the next start writes the file again.
             self._unsynced.append(self._active)
             self._flush_job((self.log_end_offset, self.producers.entries())).run()
         self._close_files()
@@ -317,63 +429,70 @@ class Log:
         for segment in self.segments:
             segment.close()
 
-    def _roll_if_due(self, size: int, now_ms: int) -> None:
+    def _add(
+        self,
+        content: Bytes,
+        header: BatchHeader,
+        base_offset: Offset,
+        leader_epoch: int,
+        timestamp_ms: int,
+        now_ms: int,
+    ) -> Offset:
+        """Buffer a batch at an offset, which may be above the log end offset on a follower. Returns its last offset.
+
+        A new epoch begins at the log end offset even then: a missing record may have been its first. A follower of this
+        broker that has records of the older epoch there must truncate them.
+        """
+        assert not self.is_truncating, "a truncation of this log is not complete"
+        size = len(content)
+        last_offset = Offset(base_offset + header.last_offset_delta)
+        self._roll_if_due(size, base_offset, last_offset, now_ms)
+        self.leader_epochs.assign(leader_epoch, self.log_end_offset)
+        self._pending.append(placed_prefix(base_offset, header, leader_epoch))
+        self._pending.append(memoryview(content)[MAGIC_END:])
+        self._active.note(last_offset, timestamp_ms, self._end_position, size, self.topic.index_interval_bytes)
+        self._end_position += size
+        self.log_end_offset = Offset(last_offset + 1)
+        return last_offset
+
+    def _roll_if_due(self, size: int, base_offset: Offset, last_offset: Offset, now_ms: int) -> None:
         active = self._active
         if active.sealed:
             self._reopen(active)
         if self._end_position == 0 or active.first_append_ms is None:
             active.first_append_ms = now_ms
         is_too_large = self._end_position + size > min(self.topic.segment_bytes, MAX_BYTES)
-        is_too_old_to_grow = now_ms - active.first_append_ms >= self._max_segment_age_ms()
-        is_too_wide = self.log_end_offset - active.base_offset > MAX_BYTES
-        if self._end_position and (is_too_large or is_too_old_to_grow or is_too_wide):
-            self._roll(now_ms)
+        is_too_old_to_grow = now_ms - active.first_append_ms >= max_age_ms(active, self.topic)
+        is_too_wide = last_offset - active.base_offset > MAX_BYTES
+        if is_too_wide or (self._end_position and (is_too_large or is_too_old_to_grow)):
+            is_far = last_offset - self.log_end_offset > MAX_BYTES
+            self._roll(now_ms, base_offset if is_far else self.log_end_offset)
         self._active.last_append_ms = now_ms
 
-    def _max_segment_age_ms(self) -> int:
-        """Return the age at which a segment rolls. A compacted topic rolls earlier, because an active segment is not
-        compacted.
-
-        The jitter is derived from the segment's path: different for each segment, and the same at each call.
-        """
-        topic = self.topic
-        age_ms = topic.segment_ms
-        if "compact" in topic.cleanup_policy:
-            age_ms = min(age_ms, topic.max_compaction_lag_ms)
-        if topic.segment_jitter_ms:
-            age_ms -= crc32c(self._active.path("log").encode()) % min(topic.segment_jitter_ms, age_ms)
-        return age_ms
-
-    def _roll(self, now_ms: int) -> None:
+    def _roll(self, now_ms: int, base_offset: Offset) -> None:
         self.write()
         closed = self._active
-        self._snapshot = self.producers.entries()
-        segment = Segment(self._disk, self.directory, self.log_end_offset, create=True)
+        self._snapshot = base_offset, self.producers.entries()
+        segment = Segment(self._disk, self.directory, base_offset, create=True)
         segment.first_append_ms = now_ms
         self.segments.append(segment)
         self._unsynced.append(closed)
         self._directory_changed = True
         self._end_position = 0
-        self._remember_position(segment.base_offset, 0)
+        self._positions.remember(segment.base_offset, 0)
         log.info(
             "segment rolled partition=%s base_offset=%d bytes=%d", self.directory, segment.base_offset, closed.size
         )
+
+    def _begin_below(self, base_offset: int) -> None:
+        """Replace the only segment, which is empty, because the first batch also holds offsets below the log start."""
+        empty = self._active
+        self.segments = [Segment(self._disk, self.directory, base_offset, create=True)]
+        empty.remove()
+        self._directory_changed = True
+        self._positions.clear()
 
     def _reopen(self, segment: Segment) -> None:
         """Continue to write a segment that a clean stop sealed."""
         segment.reopen()
         self._directory_changed = True
-
-    def _position_of(self, segment: Segment, offset: int) -> int:
-        cached = self._positions.get(offset)
-        if cached is not None and offset >= segment.base_offset:
-            return cached
-        position = lookup.position_of(segment, offset)
-        self._remember_position(offset, position)
-        return position
-
-    def _remember_position(self, offset: int, position: int) -> None:
-        """Cache the position of an offset at which a reader continues, or which will be the high watermark."""
-        self._positions[offset] = position
-        if len(self._positions) > _REMEMBERED_POSITIONS:
-            self._positions.popitem(last=False)

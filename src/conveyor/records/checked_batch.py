@@ -3,6 +3,7 @@
 All code below the produce door accepts only a `CheckedBatch`. These functions are the only ones that create one:
 
     check_batch      a producer's bytes: checks length, magic, CRC-32C, fields
+    check_stored     a batch as a leader has stored it, with its offset and epoch: checks length, magic, CRC-32C, fields
     rebuild_checked  a checked batch after a stage dropped or repacked records: no second CRC check
     own_batch        a batch that the broker has encoded: state machines' records, control batches, REST messages
 
@@ -43,6 +44,9 @@ larger batches.
 """
 
 
+_END_OF_OFFSETS = (1 << 63) - 1
+
+
 class CheckedBatch(msgspec.Struct, frozen=True):
     """The wire bytes of one valid batch, and its parsed header."""
 
@@ -56,19 +60,30 @@ def check_batch(content: Bytes, max_bytes: int) -> CheckedBatch:
     Raises RequestError: CORRUPT_BATCH, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION,
     TRANSACTIONS_UNSUPPORTED.
     """
-    size = len(content)
-    if size < HEADER_BYTES:
-        raise _short(content)
-    header = BatchHeader._make(HEADER.unpack_from(content))
-    if header.magic != MAGIC:
-        raise _wrong_magic(header.magic)
-    if header.batch_length + LENGTH_PREFIX_BYTES != size:
-        raise _wrong_length(header, size)
-    if size > max_bytes:
-        raise _too_large(size, max_bytes)
-    if crc32c(memoryview(content)[CRC_START:]) != header.crc:
-        raise RequestError(ErrorKind.CORRUPT_BATCH, "CRC-32C of the batch does not match")
+    header = _intact_header(content, max_bytes)
     _check_fields(header, False)
+    return CheckedBatch(content, header)
+
+
+def check_stored(content: Bytes) -> CheckedBatch:
+    """Check the bytes of one batch as a leader has stored it. Its header contains the offset and the leader epoch.
+
+    Only the header and the CRC are checked, because a leader of a plain topic does not read the records either. A
+    compacted batch may have fewer records than offsets, or none. Control and transactional batches pass.
+    Raises RequestError: CORRUPT_BATCH, INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION.
+    """
+    header = _intact_header(content, len(content))
+    if header.base_offset < 0 or header.leader_epoch < 0 or header.next_offset > _END_OF_OFFSETS:
+        raise RequestError(
+            ErrorKind.INVALID_RECORD, f"batch has base offset {header.base_offset} and epoch {header.leader_epoch}"
+        )
+    last_delta, count = header.last_offset_delta, header.records_count
+    if not 0 <= last_delta < MAX_RECORDS or not 0 <= count <= last_delta + 1:
+        raise RequestError(ErrorKind.INVALID_RECORD, f"batch of {count} records ends at offset delta {last_delta}")
+    _check_room(header)
+    _check_codec(header.attributes)
+    if not header.attributes & CONTROL:
+        _check_producer(header)
     return CheckedBatch(content, header)
 
 
@@ -97,6 +112,23 @@ def check_size(batch: CheckedBatch, max_bytes: int) -> CheckedBatch:
     return batch
 
 
+def _intact_header(content: Bytes, max_bytes: int) -> BatchHeader:
+    """Return the header of exactly one batch with the right CRC."""
+    size = len(content)
+    if size < HEADER_BYTES:
+        raise _short(content)
+    header = BatchHeader._make(HEADER.unpack_from(content))
+    if header.magic != MAGIC:
+        raise _wrong_magic(header.magic)
+    if header.batch_length + LENGTH_PREFIX_BYTES != size:
+        raise _wrong_length(header, size)
+    if size > max_bytes:
+        raise _too_large(size, max_bytes)
+    if crc32c(memoryview(content)[CRC_START:]) != header.crc:
+        raise RequestError(ErrorKind.CORRUPT_BATCH, "CRC-32C of the batch does not match")
+    return header
+
+
 def _check_fields(header: BatchHeader, has_gaps: bool) -> None:
     """has_gaps: a stage may have dropped some of the records."""
     attributes = header.attributes
@@ -107,21 +139,34 @@ def _check_fields(header: BatchHeader, has_gaps: bool) -> None:
         raise RequestError(
             ErrorKind.INVALID_RECORD, f"batch of {count} records ends at offset delta {header.last_offset_delta}"
         )
-    if MIN_BATCH_LENGTH + count * _MIN_RECORD_BYTES > header.batch_length and not attributes & COMPRESSION_MASK:
-        raise RequestError(ErrorKind.INVALID_RECORD, f"batch of {header.size} bytes cannot hold {count} records")
+    _check_room(header)
     if count > MAX_RECORDS:
         raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, f"batch of {count} records is above {MAX_RECORDS}")
     if attributes:
         _check_attributes(attributes)
+    _check_producer(header)
+
+
+def _check_room(header: BatchHeader) -> None:
+    count = header.records_count
+    if MIN_BATCH_LENGTH + count * _MIN_RECORD_BYTES > header.batch_length and not header.attributes & COMPRESSION_MASK:
+        raise RequestError(ErrorKind.INVALID_RECORD, f"batch of {header.size} bytes cannot hold {count} records")
+
+
+def _check_producer(header: BatchHeader) -> None:
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
         raise RequestError(ErrorKind.INVALID_RECORD, "a producer id without an epoch or a sequence")
 
 
-def _check_attributes(attributes: int) -> None:
+def _check_codec(attributes: int) -> None:
     if attributes & COMPRESSION_MASK > LAST_COMPRESSION:
         raise RequestError(
             ErrorKind.UNSUPPORTED_COMPRESSION, f"compression type {attributes & COMPRESSION_MASK} is unknown"
         )
+
+
+def _check_attributes(attributes: int) -> None:
+    _check_codec(attributes)
     if attributes & CONTROL:
         raise RequestError(ErrorKind.INVALID_RECORD, "only the broker writes control batches")
     if attributes & TRANSACTIONAL:

@@ -6,9 +6,11 @@ import pytest
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.leader_epochs import NAME, LeaderEpochs, load_leader_epochs
+from conveyor.records.batch import placed_prefix, read_header
 from conveyor.records.checked_batch import own_batch
+from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
-from tests.unit.log.logs import DIRECTORY, NOW_MS, batch, flush, open_topic_log
+from tests.unit.log.logs import DIRECTORY, NOW_MS, batch, flush, idempotent_batch, open_topic_log
 
 PATH = f"{DIRECTORY}/{NAME}"
 
@@ -106,3 +108,32 @@ def test_log_remembers_its_epochs(ending: str) -> None:
     if ending == "damaged":
         disk.write_atomic(PATH, b"nonsense")
     assert open_topic_log(disk).leader_epochs.entries == ((0, 0), (2, 2), (5, 3))
+
+
+@pytest.mark.parametrize("restarts", [1, 2, 3])
+def test_epoch_without_a_record_is_forgotten_for_good_by_a_restart(restarts: int) -> None:
+    """Later a leader of a lower epoch may fill its offsets."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk)
+    log.begin_epoch(4)
+    flush(log)
+    log = open_topic_log(disk)
+    content = batch(b"a")
+    log.append_as_follower(placed_prefix(0, read_header(content), 3) + content[17:], 5, NOW_MS)
+    log.write()
+    for _ in range(restarts):
+        log = open_topic_log(disk)
+    assert log.leader_epochs.entries == ((3, 0),)
+
+
+def test_epoch_keeps_its_start_after_a_second_kill() -> None:
+    """The first recovery writes a snapshot of the producers, from which the second one reads on."""
+    disk = MemoryDisk()
+    topic = TopicSettings(segment_bytes=100)
+    log = open_topic_log(disk, topic)
+    flush(log)
+    for sequence in range(3):
+        log.append(own_batch(idempotent_batch(sequence, b"a")), 2, NOW_MS)
+    log.write()
+    for _ in range(3):
+        assert open_topic_log(disk, topic).leader_epochs.entries == ((2, 0),)

@@ -27,6 +27,8 @@ class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One compaction of a log, as plain values that another process can execute.
 
     topic_id: the owner of the directory, in hexadecimal digits.
+    truncations_count: how often this log's sealed segments had been truncated. If it has risen when the result arrives,
+    the result is discarded.
     first_dirty_offset: earlier compactions have processed everything below.
     max_keys: the most distinct keys in memory.
     """
@@ -40,6 +42,7 @@ class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: int
     index_interval_bytes: int
     max_keys: int
+    truncations_count: int = 0
 
 
 def plan_compaction(
@@ -52,6 +55,7 @@ def plan_compaction(
     limit_offset: int,
     now_ms: int,
     max_keys: int,
+    truncations_count: int = 0,
 ) -> CompactionPlan | None:
     """Return the compaction that is due, or None. limit_offset: the high watermark; it and higher offsets are not
     touched.
@@ -78,6 +82,7 @@ def plan_compaction(
         segment_bytes=topic.segment_bytes,
         index_interval_bytes=topic.index_interval_bytes,
         max_keys=max_keys,
+        truncations_count=truncations_count,
     )
 
 

@@ -44,7 +44,7 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
     """The replaced segments, by base offset, and the new ones. cleaned_offset: everything below has been compacted.
 
     unreadable_batches, first_unreadable_offset: the number of batches below cleaned_offset that were kept because their
-    records cannot be read, and the base offset of the first, or -1.
+    records cannot be read, and the base offset of the first, or -1. truncations_count: the plan's.
     """
 
     replaced: tuple[int, ...]
@@ -54,6 +54,7 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
     bytes_after: int
     unreadable_batches: int
     first_unreadable_offset: int
+    truncations_count: int = 0
 
 
 def compact(disk: Disk, plan: CompactionPlan) -> CompactionResult:
@@ -89,6 +90,7 @@ def _compact(disk: Directory, plan: CompactionPlan) -> CompactionResult:
         bytes_after=bytes_after,
         unreadable_batches=len(passage.unreadable),
         first_unreadable_offset=min(passage.unreadable, default=-1),
+        truncations_count=plan.truncations_count,
     )
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import Offset
-from conveyor.records.batch import BatchHeader
+from conveyor.records.batch import CONTROL, BatchHeader
 
 REMEMBERED_BATCHES = 5
 _SEQUENCES = 1 << 31
@@ -88,7 +88,7 @@ class ProducerState:
         return _earlier(producer, header)
 
     def record(self, header: BatchHeader, base_offset: Offset, append_timestamp_ms: int) -> None:
-        """Remember an appended batch; recovery calls this too."""
+        """Remember an appended batch."""
         producer = self._producers.get(header.producer_id)
         earlier = producer.batches if producer is not None and producer.epoch == header.producer_epoch else ()
         batch = RememberedBatch(
@@ -103,6 +103,21 @@ class ProducerState:
         self._producers.move_to_end(header.producer_id)
         if producer is None:
             self._make_room()
+
+    def replay(self, header: BatchHeader, append_timestamp_ms: int) -> None:
+        """Remember a batch of the log without checking it: at recovery, and on a follower. Control batches and batches
+        without a producer change nothing.
+        """
+        if header.producer_id >= 0 and not header.attributes & CONTROL:
+            self.record(header, Offset(header.base_offset), append_timestamp_ms)
+
+    def empty(self) -> "ProducerState":
+        """Return a state without producers that has the same limits."""
+        return ProducerState(self._max_producers, self._expiration_ms)
+
+    def remembers_from(self, offset: int) -> bool:
+        """Whether the state depends on a batch at or above an offset. The cost is proportional to the producers."""
+        return any(producer.batches[-1].last_offset >= offset for producer in self._producers.values())
 
     def entries(self) -> ProducerEntries:
         """Return a copy of all producers."""

@@ -5,6 +5,8 @@ clean stop, which seals the last segment too, recovery compares sizes and reads 
 of each sealed segment, to detect external changes.
 - A segment with a missing or damaged seal is read batch by batch, and its CRCs are checked. It is then flushed, because
 readers and producer retries rely on its content.
+- Offsets may be missing where this broker or its leader has compacted them. Between two segments they may be missing
+only if the first one was flushed: otherwise its end may have been lost, and the log ends there.
 - A damaged end of the log is an interrupted write. The log ends before it, and later segments, which were not flushed
 either, are removed; `cut` keeps copies. A damaged batch in a flushed segment that has successors is a hole: a
 StorageFailure, and the partition stays offline. For the same reason an intact segment that is not the last is sealed at
@@ -18,12 +20,13 @@ from collections.abc import Iterable
 import msgspec
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.kernel.ids import Offset, TopicId
+from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Directory, Disk
 from conveyor.log.compaction.swap import finish_swap
 from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
 from conveyor.log.leader_epochs import LeaderEpochs, load_leader_epochs
-from conveyor.log.log import Log, LogParts
+from conveyor.log.log import Log
+from conveyor.log.log_parts import LogParts
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.producers.producer_snapshot import SUFFIX as SNAPSHOT
@@ -31,8 +34,9 @@ from conveyor.log.producers.producer_snapshot import encode_snapshot, load_newes
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.recovery.cut import KEPT_CUTS, Cut
 from conveyor.log.segments.lookup import headers
-from conveyor.log.segments.offset_file import CLEANED, LOG_START, read_offset
+from conveyor.log.segments.offset_file import CLEANED, GAPS, LOG_START, read_offset
 from conveyor.log.segments.segment import OFFSET_DIGITS, Segment, segment_path
+from conveyor.log.truncation_job import finish_truncation
 from conveyor.records.batch import HEADER_BYTES, BatchHeader, batch_is_intact, read_header
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 
@@ -42,17 +46,17 @@ _READ_BYTES = 1 << 20
 
 
 class _Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of all steps of opening one log."""
+    """The inputs of all steps of opening one log. dense_from: no offset at or above is missing."""
 
     disk: PartitionDirectory
     directory: str
     topic: TopicSettings
     probe: LogProbe
-    cleaned_offset: int
+    dense_from: int
     cut: Cut
 
     def has_gaps(self, segment: Segment) -> bool:
-        return segment.base_offset < self.cleaned_offset
+        return segment.base_offset < self.dense_from
 
 
 def open_log(
@@ -72,11 +76,14 @@ def open_log(
     disk = PartitionDirectory(root, directory, topic_id)
     disk.claim()
     finish_swap(disk, directory)
+    finish_truncation(disk, directory)
     names = disk.list(directory)
     start_offset = read_offset(disk, directory, LOG_START)
     cleaned_offset = read_offset(disk, directory, CLEANED)
+    gap_offset = read_offset(disk, directory, GAPS)
+    dense_from = max(cleaned_offset, gap_offset)
     cut = Cut(disk=root, directory=directory, now_ms=now_ms)
-    opening = _Opening(disk=disk, directory=directory, topic=topic, probe=probe, cleaned_offset=cleaned_offset, cut=cut)
+    opening = _Opening(disk=disk, directory=directory, topic=topic, probe=probe, dense_from=dense_from, cut=cut)
     _warn_of_unknown_segments(directory, names)
     bases = _offsets(names, ".log")
     sealed = set(_offsets(names, ".seal"))
@@ -96,7 +103,10 @@ def open_log(
     state, epochs = _recover_state(disk, directory, segments, producers, now_ms)
     start_offset = max(start_offset, segments[0].base_offset)
     epochs.cut_start(start_offset)
-    parts = LogParts(segments, state, epochs, start_offset, cleaned_offset, fresh, was_stopped_cleanly)
+    parts = LogParts(
+        segments=segments, producers=state, leader_epochs=epochs, log_start_offset=start_offset,
+        cleaned_offset=cleaned_offset, gap_offset=gap_offset, fresh=fresh, was_stopped_cleanly=was_stopped_cleanly,
+    )  # fmt: skip
     return Log(disk, directory, topic, parts, probe)
 
 
@@ -172,7 +182,8 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
         if is_last:
             break
         following = segments[number].base_offset
-        if segment.next_offset > following or (segment.next_offset < following and not opening.has_gaps(segment)):
+        may_have_gap = flushed and opening.has_gaps(segment)
+        if segment.next_offset > following or (segment.next_offset < following and not may_have_gap):
             if flushed:
                 raise StorageFailure(
                     f"the log has a hole: {segment.path('log')} ends before offset {segment.next_offset},"
@@ -291,7 +302,9 @@ def _recover_state(
 ) -> tuple[ProducerState, LeaderEpochs]:
     """Restore producers and leader epochs from their files and from the batch headers after these.
 
-    The producer state before the last segment is written to disk, because earlier segments may be deleted.
+    An epoch begins where the one before it ended, as in `Log.append_as_follower`, also if compaction has removed its
+    first records. The producer state before the last segment is written to disk, because earlier segments may be
+    deleted.
     """
     producers = ProducerState(settings.max_producers_per_partition, settings.producer_id_expiration_ms)
     end = segments[-1].next_offset
@@ -300,15 +313,24 @@ def _recover_state(
     epochs = load_leader_epochs(disk, directory)
     read_from = 0 if epochs is None else snapshot_offset
     epochs = epochs or LeaderEpochs()
-    epochs.cut_end(end)
+    if epochs.cut_end(end):  # Before a leader of a lower epoch fills their offsets.
+        _store(disk, directory, epochs)
+    reached: int | None = None
     for segment in segments:
         if segment is segments[-1] and snapshot_offset < segment.base_offset and len(producers):
+            _store(disk, directory, epochs)  # The next start reads no headers before the snapshot.
             path = segment_path(directory, segment.base_offset, SNAPSHOT)
             disk.write_atomic(path, encode_snapshot(producers.entries()))
         if segment.next_offset > read_from:
             for _, header in headers(segment, segment.position_before(read_from)):
-                epochs.assign(header.leader_epoch, header.base_offset)
-                if header.producer_id >= 0 and header.base_offset >= snapshot_offset:
-                    producers.record(header, Offset(header.base_offset), now_ms)
+                epochs.assign(header.leader_epoch, header.base_offset if reached is None else reached)
+                if header.base_offset >= snapshot_offset:
+                    producers.replay(header, now_ms)
+                reached = header.next_offset
     producers.expire(now_ms)
     return producers, epochs
+
+
+def _store(disk: Directory, directory: str, epochs: LeaderEpochs) -> None:
+    if epochs.is_dirty:
+        disk.write_atomic(f"{directory}/{LEADER_EPOCHS}", epochs.encode())

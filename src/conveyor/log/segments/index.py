@@ -48,6 +48,12 @@ class MemoryEntries:
         self._first.append(first)
         self._second.append(second)
 
+    def leading(self, count: int) -> "MemoryEntries":
+        """Return a copy of the first entries."""
+        copy = MemoryEntries(self._first.typecode)
+        copy._first, copy._second = self._first[:count], self._second[:count]
+        return copy
+
     def encode(self) -> bytes:
         """Return the content of the index file. Encodes whole columns: a million entries take a few milliseconds."""
         columns = [*_words(self._first), self._second]
@@ -68,12 +74,12 @@ def _words(column: "array[int]") -> "list[array[int]]":
 
 
 class FileEntries:
-    """The entries of a sealed segment, read from the file."""
+    """The entries of a sealed segment, read from the file. count: use only the first entries."""
 
-    def __init__(self, file: File, layout: Struct) -> None:
+    def __init__(self, file: File, layout: Struct, count: int | None = None) -> None:
         self.file = file
         self._layout = layout
-        self._count = file.size // layout.size
+        self._count = file.size // layout.size if count is None else count
 
     def __len__(self) -> int:
         return self._count
@@ -107,6 +113,10 @@ class GrowingEntries:
     def append(self, first: int, second: int) -> None:
         self._added.append(first, second)
 
+    def added(self, count: int) -> MemoryEntries:
+        """Return a copy of those of the first `count` entries that are in memory."""
+        return self._added.leading(max(0, count - len(self.stored)))
+
     def encode(self) -> bytes:
         """Return the content of the new index file. Raises StorageFailure."""
         return self.stored.encode() + self._added.encode()
@@ -134,8 +144,13 @@ def floor_by_second(entries: Entries, key: int) -> Entry | None:
 
 def below_by_second(entries: Entries, key: int) -> Entry | None:
     """Return the last entry whose second column is below the key."""
-    number = bisect_left(entries, key, key=_second_column)
+    number = count_below_by_second(entries, key)
     return entries[number - 1] if number else None
+
+
+def count_below_by_second(entries: Entries, key: int) -> int:
+    """Return how many entries have a second column below the key."""
+    return bisect_left(entries, key, key=_second_column)
 
 
 def below_by_first(entries: Entries, key: int) -> Entry | None:

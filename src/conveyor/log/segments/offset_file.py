@@ -1,19 +1,39 @@
 """A file with one offset: a decimal number and a line feed.
 
 log-start-offset   the log start offset, if it is not the first segment's base offset, or if old files may still exist
-cleaned-offset     everything below it has been compacted; only there may offsets be missing
+cleaned-offset     everything below it has been compacted, so offsets may be missing there
+gap-offset         below it, the records were or will be copied from a leader that had compacted them: offsets may be
+                   missing there, although this broker has not compacted them
+
+Offsets at or above both are never missing. The second file is not the first: compaction skips what it has processed,
+and here it must still process all of it.
 """
+
+import msgspec
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Directory
 
 LOG_START = "log-start-offset"
 CLEANED = "cleaned-offset"
+GAPS = "gap-offset"
 
 
 def write_offset(disk: Directory, directory: str, name: str, offset: int) -> None:
     """Write the file atomically. Blocks. Raises StorageFailure."""
     disk.write_atomic(f"{directory}/{name}", b"%d\n" % offset)
+
+
+class GapsJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Makes a new gap offset durable, before records with gaps are written."""
+
+    disk: Directory
+    directory: str
+    offset: int
+
+    def run(self) -> None:
+        """Write the file. Blocks. Raises StorageFailure."""
+        write_offset(self.disk, self.directory, GAPS, self.offset)
 
 
 def read_offset(disk: Directory, directory: str, name: str) -> int:

@@ -23,6 +23,7 @@ from conveyor.log.segments.index import (
     GrowingEntries,
     MemoryEntries,
     below_by_first,
+    count_below_by_second,
     floor_by_first,
     floor_by_second,
 )
@@ -113,6 +114,9 @@ class Segment:
             self._note_time()
             self._bytes_since_entry = 0
         self._bytes_since_entry += size
+        self._extend_bounds(last_offset, max_timestamp)
+
+    def _extend_bounds(self, last_offset: int, max_timestamp: int) -> None:
         self.next_offset = last_offset + 1
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
@@ -206,6 +210,40 @@ class Segment:
         self._times = GrowingEntries(times, MemoryEntries("q"))
         self._indexes = {}
         self._seal = None
+
+    def shortened(self, size: int) -> "Segment":
+        """Return this segment after its file was cut to `size` bytes, at a batch boundary, and its seal was removed.
+
+        The result can be written. This object keeps its file and its indexes, for its readers. Reads the headers behind
+        the last remaining index entry, and no others. Raises StorageFailure.
+        """
+        shorter = Segment(self._disk, self._directory, self.base_offset, self._ending)
+        shorter.first_append_ms, shorter.last_append_ms = self.first_append_ms, self.last_append_ms
+        offsets_count = count_below_by_second(self.offset_entries, size)
+        position = self.offset_entries[offsets_count - 1][1] if offsets_count else 0
+        next_offset = self.base_offset + (self.offset_entries[offsets_count - 1][0] if offsets_count else 0)
+        times_count = count_below_by_second(self.time_entries, next_offset - self.base_offset)
+        shorter._offsets = self._leading("index", self.offset_entries, offsets_count)
+        shorter._times = self._leading("timeindex", self.time_entries, times_count)
+        if times_count:
+            shorter.max_timestamp, delta = self.time_entries[times_count - 1]
+            shorter._max_timestamp_offset = self.base_offset + delta
+        shorter._bytes_since_entry = size - position
+        while position < size:
+            header = shorter.header_at(position)
+            shorter._extend_bounds(header.next_offset - 1, header.max_timestamp)
+            position += header.size
+        return shorter
+
+    def _leading(self, suffix: str, entries: Entries, count: int) -> MemoryEntries | GrowingEntries:
+        """Return a copy of the first entries of an index, to which entries can be added."""
+        if isinstance(entries, MemoryEntries):
+            return entries.leading(count)
+        layout, typecode = (OFFSET_ENTRY, "I") if suffix == "index" else (TIME_ENTRY, "q")
+        stored_count = min(count, len(entries.stored) if isinstance(entries, GrowingEntries) else len(entries))
+        stored = FileEntries(self._disk.open(self.path(suffix)), layout, stored_count)
+        added = entries.added(count) if isinstance(entries, GrowingEntries) else MemoryEntries(typecode)
+        return GrowingEntries(stored, added)
 
     def forget_indexes(self) -> None:
         """Reset indexes and bounds before a scan builds them again."""

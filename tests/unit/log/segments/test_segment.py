@@ -4,8 +4,9 @@ import pytest
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NO_TIMESTAMP
+from conveyor.log.segments.index import Entries, Entry
 from conveyor.log.segments.segment import Segment, segment_path
-from conveyor.records.batch import read_header
+from conveyor.records.batch import HEADER, read_header
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import DIRECTORY, batch
 
@@ -146,3 +147,48 @@ def test_remove_leaves_nothing() -> None:
     disk = MemoryDisk()
     sealed(disk, 3).remove()
     assert disk.list(DIRECTORY) == []
+
+
+TIMES = [5, 9, 7, 9, 12, 11, 3, 30, 2]
+
+
+def entries_of(entries: Entries) -> list[Entry]:
+    return [entries[number] for number in range(len(entries))]
+
+
+@pytest.mark.parametrize("state", ["active", "sealed", "reopened", "grown"])
+@pytest.mark.parametrize("count", range(10))
+def test_shortened_segment_is_as_if_it_had_never_been_longer(state: str, count: int) -> None:
+    disk = MemoryDisk()
+    segment = filled(disk, 9 if state in ("active", "sealed", "reopened") else 5, times=TIMES)
+    if state != "active":
+        segment.finish()
+        encoded = segment.encoded_indexes()
+        segment.write_indexes(encoded)
+        segment.seal(encoded.seal)
+    if state in ("reopened", "grown"):
+        segment.reopen()
+    for number in range(segment.size // SIZE, 9):
+        segment.append([CONTENT])
+        segment.note(segment.next_offset + 1, TIMES[number], number * SIZE, SIZE, SIZE)
+    file = disk.open(segment.path("log"))
+    file.truncate(0)
+    expected = Segment(MemoryDisk(), DIRECTORY, BASE, create=True)
+    for number in range(count):
+        header = read_header(CONTENT)._replace(base_offset=BASE + 2 * number, max_timestamp=TIMES[number])
+        content = HEADER.pack(*header) + CONTENT[HEADER.size :]
+        file.append([content])
+        expected.append([content])
+        expected.note(header.next_offset - 1, header.max_timestamp, number * SIZE, SIZE, SIZE)
+    shorter = segment.shortened(count * SIZE)
+    for number in range(count, 12):
+        for each in (shorter, expected):
+            each.append([CONTENT])
+            each.note(each.next_offset + 1, 20 + number, number * SIZE, SIZE, SIZE)
+    assert entries_of(shorter.offset_entries) == entries_of(expected.offset_entries)
+    assert entries_of(shorter.time_entries) == entries_of(expected.time_entries)
+    assert (shorter.next_offset, shorter.max_timestamp) == (expected.next_offset, expected.max_timestamp)
+    assert [shorter.position_before_time(at_ms) for at_ms in range(40)] == [
+        expected.position_before_time(at_ms) for at_ms in range(40)
+    ]
+    assert positions(shorter) == positions(expected)

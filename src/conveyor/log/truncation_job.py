@@ -1,0 +1,244 @@
+"""Truncation: a follower removes the end of its log, because the leader's log continues differently.
+
+    Log.truncate_to            in memory, at once: nothing at or above the new end is read or flushed any more
+    TruncationJob.run          on the disk, off the event loop, when no other job changes the log's files
+    Log.complete_truncation    the log continues at the new end
+
+On the disk:
+
+    sync the segment that holds the new end, and the directory
+    write `truncation` (the new end, and the size of that segment)   this commits the truncation
+    remove that segment's seal, cut its file and sync it             this and all further steps can be repeated
+    remove the segments above it, the last one first
+    if a gap precedes the new end: seal that segment, and create an empty one at the end
+    remove the producer snapshots above the end, and the leader epochs that begin there or above
+    lower the cleaned offset and the gap offset to the end
+    remove `truncation`
+
+A start that finds `truncation` repeats the steps. After a crash at any moment the log is therefore either as long as
+before or truncated. Once `run` has returned, no crash brings the removed records back.
+
+Readers: a slice that was read before the truncation still shows the records of its time or fails with ReadLater. It
+never shows the records that take their offsets: the file object of the segment that is cut is fenced and replaced, and
+those of removed segments are detached.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import NO_TIMESTAMP
+from conveyor.kernel.ports import Directory
+from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
+from conveyor.log.leader_epochs import load_leader_epochs
+from conveyor.log.producers.producer_snapshot import load_newest_snapshot, remove_snapshots
+from conveyor.log.producers.producer_state import ProducerState
+from conveyor.log.segments.lookup import headers, position_of, segment_for
+from conveyor.log.segments.offset_file import CLEANED, GAPS, LOG_START, read_offset, write_offset
+from conveyor.log.segments.segment import OFFSET_DIGITS, Segment, segment_path
+
+_MANIFEST = "truncation"
+_INTERVAL_BYTES = 4096
+
+
+class Truncation(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of one truncation, which are also the content of its file, as JSON.
+
+    end_offset: the new log end offset.
+    kept_base: the base offset of the segment that is cut to `kept_size` bytes; None if no segment is kept, because the
+    log becomes empty at its log start offset. last_append_ms: of that segment.
+    creates: an empty segment is added at the new end, because the last remaining record is not directly below it.
+    """
+
+    end_offset: int
+    kept_base: int | None
+    kept_size: int
+    last_append_ms: int
+    creates: bool
+
+
+def plan_truncation(segments: Sequence[Segment], log_start_offset: int, offset: int) -> Truncation:
+    """Return the truncation to an offset of the log. A batch that holds the offset is removed whole.
+
+    Reads the headers of about one index interval. Raises StorageFailure.
+    """
+    segment = segment_for(segments, offset)
+    size = position_of(segment, offset)
+    end = min(offset, segment.header_at(size).base_offset) if size < segment.size else offset
+    if end < log_start_offset:
+        return Truncation(
+            end_offset=log_start_offset, kept_base=None, kept_size=0, last_append_ms=NO_TIMESTAMP, creates=True
+        )
+    return Truncation(
+        end_offset=end,
+        kept_base=segment.base_offset,
+        kept_size=size,
+        last_append_ms=segment.last_append_ms,
+        creates=_end_below(segment, size) != end,
+    )
+
+
+def _end_below(segment: Segment, size: int) -> int:
+    """Return the offset after the last record in the first `size` bytes."""
+    end = segment.base_offset
+    if size:
+        for _, header in headers(segment, segment.boundary_at_or_before(size - 1), size):
+            end = header.next_offset
+    return end
+
+
+class Truncated(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a truncation. segments: they replace the log's segments from the one that was cut on.
+
+    producers: the state at the new end; None if the removed records do not change it.
+    """
+
+    segments: list[Segment]
+    producers: ProducerState | None
+
+
+class TruncationJob(msgspec.Struct, frozen=True, kw_only=True):
+    """The truncation that `Log.begin_truncation` decided on.
+
+    below: the segments that stay unchanged. above: the segments to remove.
+    producers: an empty state, which `run` fills; None if the removed records do not change the producers.
+    """
+
+    disk: Directory
+    directory: str
+    bounds: Truncation
+    below: tuple[Segment, ...]
+    kept: Segment | None
+    above: tuple[Segment, ...]
+    producers: ProducerState | None
+    now_ms: int
+
+    def run(self) -> Truncated:
+        """Execute the truncation. Blocks. Raises StorageFailure: then the truncation has not begun, or the next start
+        finishes it.
+        """
+        for segment in self.above:
+            _keep_readable(segment)
+        if self.kept is not None:
+            _keep_readable(self.kept)
+            self.kept.file.sync()
+            self.kept.file.fence(self.bounds.kept_size)
+        self.disk.sync_directory(self.directory)
+        self.disk.write_atomic(f"{self.directory}/{_MANIFEST}", msgspec.json.encode(self.bounds))
+        _finish(self.disk, self.directory, self.bounds)
+        segments = self._new_segments()
+        if self.producers is not None:
+            self._replay((*self.below, *segments), self.producers)
+        return Truncated(segments=segments, producers=self.producers)
+
+    def _new_segments(self) -> list[Segment]:
+        created = [Segment(self.disk, self.directory, self.bounds.end_offset)] if self.bounds.creates else []
+        if self.kept is None:
+            return created
+        if not created:
+            return [self.kept.shortened(self.bounds.kept_size)]
+        closed = Segment(self.disk, self.directory, self.kept.base_offset)
+        if not closed.load_seal():
+            raise StorageFailure(f"{closed.path('seal')} is damaged")
+        return [closed, *created]
+
+    def _replay(self, segments: Sequence[Segment], producers: ProducerState) -> None:
+        """Fill the state from the newest snapshot and from the batch headers after it."""
+        offset = load_newest_snapshot(self.disk, self.directory, producers, self.bounds.end_offset)
+        for segment in segments:
+            if segment.next_offset > offset:
+                for _, header in headers(segment, segment.position_before(offset)):
+                    if header.base_offset >= offset:
+                        producers.replay(header, self.now_ms)
+        producers.expire(self.now_ms)
+
+
+def truncation_job(
+    disk: Directory,
+    directory: str,
+    segments: Sequence[Segment],
+    bounds: Truncation,
+    producers: ProducerState | None,
+    now_ms: int,
+) -> TruncationJob:
+    """Return the job for these bounds of a log with these segments."""
+    kept_base = -1 if bounds.kept_base is None else bounds.kept_base
+    return TruncationJob(
+        disk=disk,
+        directory=directory,
+        bounds=bounds,
+        below=tuple(segment for segment in segments if segment.base_offset < kept_base),
+        kept=next((segment for segment in segments if segment.base_offset == kept_base), None),
+        above=tuple(segment for segment in segments if segment.base_offset > kept_base),
+        producers=producers,
+        now_ms=now_ms,
+    )
+
+
+def finish_truncation(disk: Directory, directory: str) -> None:
+    """Before a start opens segments: finish a committed truncation. Raises StorageFailure."""
+    path = f"{directory}/{_MANIFEST}"
+    if disk.exists(path):
+        _finish(disk, directory, msgspec.json.decode(disk.read(path), type=Truncation))
+
+
+def _keep_readable(segment: Segment) -> None:
+    if segment.sealed:
+        segment.detach()
+    else:
+        segment.file.detach()
+
+
+def _finish(disk: Directory, directory: str, bounds: Truncation) -> None:
+    if bounds.kept_base is None:
+        write_offset(disk, directory, LOG_START, bounds.end_offset)
+    else:
+        _cut_file(disk, directory, bounds.kept_base, bounds.kept_size)
+    for base in _bases_above(disk, directory, bounds.kept_base):
+        for path in Segment.paths_of(directory, base):
+            disk.remove(path)
+    if bounds.creates and bounds.kept_base is not None:
+        _seal(Segment(disk, directory, bounds.kept_base), bounds.last_append_ms)
+    if bounds.creates:
+        Segment(disk, directory, bounds.end_offset, create=True).close()
+    remove_snapshots(disk, directory, above=bounds.end_offset)
+    epochs = load_leader_epochs(disk, directory)
+    if epochs is not None:
+        epochs.cut_end(bounds.end_offset)
+        if epochs.is_dirty:
+            disk.write_atomic(f"{directory}/{LEADER_EPOCHS}", epochs.encode())
+    for name in (CLEANED, GAPS):
+        if read_offset(disk, directory, name) > bounds.end_offset:
+            write_offset(disk, directory, name, bounds.end_offset)
+    disk.sync_directory(directory)
+    disk.remove(f"{directory}/{_MANIFEST}")
+    disk.sync_directory(directory)
+
+
+def _cut_file(disk: Directory, directory: str, base_offset: int, size: int) -> None:
+    """Remove the seal first: without it, a segment may have any size."""
+    disk.remove(segment_path(directory, base_offset, "seal"))
+    disk.sync_directory(directory)
+    file = disk.open(segment_path(directory, base_offset, "log"))
+    if file.size > size:
+        file.truncate(size)
+    file.sync()
+    file.close()
+
+
+def _seal(segment: Segment, last_append_ms: int) -> None:
+    """Write the indexes and the seal of a segment that ends below a gap: recovery accepts a gap only after a seal."""
+    for position, header in headers(segment, 0):
+        segment.note(header.next_offset - 1, header.max_timestamp, position, header.size, _INTERVAL_BYTES)
+    segment.finish()
+    segment.last_append_ms = last_append_ms
+    segment.write_indexes(segment.encoded_indexes())
+    segment.close()
+
+
+def _bases_above(disk: Directory, directory: str, base_offset: int | None) -> list[int]:
+    """Return the base offsets of all segments, or of those above one, in descending order."""
+    stems = {name[:OFFSET_DIGITS] for name in disk.list(directory) if name.endswith((".log", ".seal"))}
+    bases = sorted((int(stem) for stem in stems if len(stem) == OFFSET_DIGITS and stem.isdecimal()), reverse=True)
+    return bases if base_offset is None else [base for base in bases if base > base_offset]
