@@ -179,8 +179,13 @@ def truncation_job(
 def finish_truncation(disk: Directory, directory: str) -> None:
     """Before a start opens segments: finish a committed truncation. Raises StorageFailure."""
     path = f"{directory}/{_MANIFEST}"
-    if disk.exists(path):
-        _finish(disk, directory, msgspec.json.decode(disk.read(path), type=Truncation))
+    if not disk.exists(path):
+        return
+    try:
+        bounds = msgspec.json.decode(disk.read(path), type=Truncation)
+    except msgspec.MsgspecError as error:
+        raise StorageFailure(f"{path} is damaged, or a later version has written it: {error}") from error
+    _finish(disk, directory, bounds)
 
 
 def _keep_readable(segment: Segment) -> None:

@@ -472,3 +472,11 @@ def test_real_disk_is_truncated(tmp_path: Path) -> None:
         cut.file.read(cut.position, cut.length)
     assert removed.file.read(removed.position, removed.length) == old[2]
     assert values(open_topic_log(disk, PAIR)) == [*numbers(3), *[b"new"] * 4]
+
+
+def test_start_with_a_damaged_truncation_file_is_refused() -> None:
+    disk = MemoryDisk()
+    filled(disk, 3, flushed=3)
+    disk.write_atomic(f"{DIRECTORY}/truncation", b'{"end_offset":')
+    with pytest.raises(StorageFailure, match="truncation is damaged"):
+        open_topic_log(disk, PAIR)
