@@ -5,7 +5,7 @@ change never fails and checks nothing: the decision has checked it against the i
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID
@@ -13,6 +13,8 @@ from uuid import UUID
 import msgspec
 
 from conveyor.cluster.image import (
+    NO_EPOCH,
+    NO_LEADER,
     BrokerImage,
     ClusterImage,
     ConfigOwner,
@@ -25,17 +27,26 @@ from conveyor.cluster.image import (
 )
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 
+_BROKER_FIELDS = tuple(field.name for field in fields(BrokerImage))
+"""Those of `BrokerRegistered` have the same names."""
+
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
 class PartitionState(msgspec.Struct, frozen=True, array_like=True):
-    """The stored form of a `PartitionImage`."""
+    """The stored form of a `PartitionImage`. New fields come last and have defaults: earlier versions wrote four."""
 
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    partition_epoch: int = 0
+    elr: tuple[int, ...] = ()
+    last_known_leader: int = NO_LEADER
+    origin: tuple[int, ...] = ()
+    target: tuple[int, ...] = ()
+    unclean_epoch: int = NO_EPOCH
 
 
 class _Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="change"):
@@ -49,12 +60,18 @@ class ClusterNamed(_Change, frozen=True, kw_only=True, tag="cluster"):
 
 
 class BrokerRegistered(_Change, frozen=True, kw_only=True, tag="broker"):
-    """A broker serves clients at this address."""
+    """A broker registers, is fenced or begins to stop. Created by `broker_registered`."""
 
     node_id: int
     host: str
     port: int
     rack: str | None = None
+    incarnation: str = ""
+    broker_epoch: int = 0
+    boot_id: str = ""
+    data_id: str = ""
+    is_fenced: bool = False
+    is_stopping: bool = False
 
 
 class BrokerRemoved(_Change, frozen=True, kw_only=True, tag="broker_removed"):
@@ -79,7 +96,7 @@ class TopicRemoved(_Change, frozen=True, kw_only=True, tag="topic_removed"):
 
 
 class PartitionChanged(_Change, frozen=True, kw_only=True, tag="partition"):
-    """The leader, epoch, replicas or in-sync replicas of one partition change. Created by `partition_changed`."""
+    """The state of one partition changes. Created by `partition_changed`."""
 
     topic: str
     partition: int
@@ -153,6 +170,11 @@ Change = (
 )
 
 
+def broker_registered(broker: BrokerImage) -> BrokerRegistered:
+    """Return the change that sets a broker to this image of it."""
+    return BrokerRegistered(**{name: getattr(broker, name) for name in _BROKER_FIELDS})
+
+
 def topic_put(topic: TopicImage) -> TopicPut:
     """Return the change that sets a topic to this image of it."""
     return TopicPut(
@@ -171,10 +193,7 @@ def partition_changed(topic: str, number: int, partition: PartitionImage) -> Par
 def whole_image(image: ClusterImage) -> list[Change]:
     """Return the changes that build an image from an empty one."""
     changes: list[Change] = [ClusterNamed(cluster_id=image.cluster_id)] if image.cluster_id else []
-    changes += [
-        BrokerRegistered(node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
-        for broker in image.brokers.values()
-    ]
+    changes += map(broker_registered, image.brokers.values())
     changes += map(topic_put, image.topics.values())
     changes += [
         SubscriptionPut(
@@ -212,6 +231,8 @@ class _Draft:
         self._parts: dict[str, Any] = {}
         self._partitions: dict[str, list[PartitionImage]] = {}
         """The partitions of topics with changed partitions: one entry may change all partitions of a large topic."""
+        self._topics_differ = False
+        """Whether topics were put or removed. The names and the count stay while only partitions change."""
 
     def put(self, part: str, key: Key, value: Value) -> None:
         self._of(part)[key] = value
@@ -224,10 +245,12 @@ class _Draft:
 
     def put_topic(self, name: str, topic: TopicImage) -> None:
         self._partitions.pop(name, None)
+        self._topics_differ = True
         self.put("topics", name, topic)
 
     def remove_topic(self, name: str) -> None:
         self._partitions.pop(name, None)
+        self._topics_differ = True
         self.remove("topics", name)
 
     def put_partition(self, name: str, number: int, partition: PartitionImage) -> None:
@@ -245,7 +268,7 @@ class _Draft:
         parts: dict[str, Any] = {
             name: MappingProxyType(part) if isinstance(part, dict) else part for name, part in self._parts.items()
         }
-        if "topics" in parts:
+        if self._topics_differ:
             names = {topic.topic_id: topic.name for topic in parts["topics"].values()}
             parts["names_by_id"] = MappingProxyType(names)
             parts["partition_count"] = sum(len(topic.partitions) for topic in parts["topics"].values())
@@ -259,8 +282,8 @@ class _Draft:
 
 
 def _put_broker(draft: _Draft, change: BrokerRegistered) -> None:
-    node_id = NodeId(change.node_id)
-    draft.put("brokers", node_id, BrokerImage(node_id=node_id, host=change.host, port=change.port, rack=change.rack))
+    broker = BrokerImage(**{name: getattr(change, name) for name in _BROKER_FIELDS})
+    draft.put("brokers", broker.node_id, broker)
 
 
 def _put_topic(draft: _Draft, change: TopicPut) -> None:
@@ -319,13 +342,34 @@ _CARRY_OUT: Mapping[type, Any] = MappingProxyType(
 
 
 def _state(partition: PartitionImage) -> PartitionState:
-    return PartitionState(partition.leader, partition.leader_epoch, partition.replicas, partition.isr)
+    return PartitionState(
+        partition.leader,
+        partition.leader_epoch,
+        partition.replicas,
+        partition.isr,
+        partition.partition_epoch,
+        partition.elr,
+        partition.last_known_leader,
+        partition.origin,
+        partition.target,
+        partition.unclean_epoch,
+    )
 
 
 def _partition(state: PartitionState) -> PartitionImage:
     return PartitionImage(
         leader=NodeId(state.leader),
         leader_epoch=LeaderEpoch(state.leader_epoch),
-        replicas=tuple(map(NodeId, state.replicas)),
-        isr=tuple(map(NodeId, state.isr)),
+        replicas=_nodes(state.replicas),
+        isr=_nodes(state.isr),
+        partition_epoch=state.partition_epoch,
+        elr=_nodes(state.elr),
+        last_known_leader=NodeId(state.last_known_leader),
+        origin=_nodes(state.origin),
+        target=_nodes(state.target),
+        unclean_epoch=LeaderEpoch(state.unclean_epoch),
     )
+
+
+def _nodes(ids: tuple[int, ...]) -> tuple[NodeId, ...]:
+    return tuple(map(NodeId, ids))

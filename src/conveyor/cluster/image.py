@@ -18,24 +18,68 @@ COMPANIONS = (QUEUE_STATE, INBOX)
 """Topics that accompany another topic: `__queue_state.orders` has the partitions of `orders`, with the same leaders."""
 
 
+NO_LEADER = NodeId(-1)
+NO_EPOCH = LeaderEpoch(-1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerImage:
-    """One broker and its address for Kafka clients."""
+    """One broker, its address for Kafka clients, and its last registration.
+
+    incarnation, broker_epoch: of its last registration; each start has a new incarnation and a higher epoch (KIP-380).
+    boot_id: the boot of its machine. data_id: its data directory. is_fenced: the registration has ended. is_stopping:
+    the broker has asked for a controlled shutdown. A broker leads and joins an ISR only if it is neither.
+    """
 
     node_id: NodeId
     host: str
     port: int
     rack: str | None = None
+    incarnation: str = ""
+    broker_epoch: int = 0
+    boot_id: str = ""
+    data_id: str = ""
+    is_fenced: bool = False
+    is_stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionImage:
-    """The leader and the replicas of a partition."""
+    """The leader and the replicas of a partition. `conveyor.cluster.controller` describes how they change.
+
+    leader: NO_LEADER if no replica may lead. partition_epoch: rises with each change of the partition. elr: replicas
+    outside the ISR that have every committed record (KIP-966). last_known_leader: of a partition without a leader.
+    origin, target: the replicas before and after the reassignment in progress, both empty without one; meanwhile
+    `replicas` has the target, then the rest of the origin.
+    unclean_epoch: the leader epoch that began with the last unclean election, NO_EPOCH if there was none. A replica
+    whose last records are of an earlier epoch may cut off committed records (KIP-704).
+    """
 
     leader: NodeId
     leader_epoch: LeaderEpoch
     replicas: tuple[NodeId, ...]
     isr: tuple[NodeId, ...]
+    partition_epoch: int = 0
+    elr: tuple[NodeId, ...] = ()
+    last_known_leader: NodeId = NO_LEADER
+    origin: tuple[NodeId, ...] = ()
+    target: tuple[NodeId, ...] = ()
+    unclean_epoch: LeaderEpoch = NO_EPOCH
+
+    @property
+    def adding(self) -> tuple[NodeId, ...]:
+        """The replicas that the reassignment in progress adds (KIP-455)."""
+        return tuple(node for node in self.target if node not in self.origin)
+
+    @property
+    def removing(self) -> tuple[NodeId, ...]:
+        """The replicas that the reassignment in progress removes (KIP-455)."""
+        return tuple(node for node in self.origin if node not in self.target)
+
+    @property
+    def replication_factor(self) -> int:
+        """The number of replicas; during a reassignment the lower of both, so that a growing one stops no writes."""
+        return min(len(self.origin), len(self.target)) if self.origin else len(self.replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from conveyor.kernel.ids import LeaderEpoch, NodeId
 class ErrorKind(Enum):
     """The reason why a request fails."""
 
+    BROKER_ID_NOT_REGISTERED = auto()
     CORRUPT_BATCH = auto()
     COORDINATOR_LOADING = auto()
     COORDINATOR_NOT_AVAILABLE = auto()
@@ -33,6 +34,7 @@ class ErrorKind(Enum):
     GROUP_SUBSCRIBED_TO_TOPIC = auto()
     ILLEGAL_GENERATION = auto()
     INCONSISTENT_GROUP_PROTOCOL = auto()
+    INELIGIBLE_REPLICA = auto()
     INVALID_ACK_ID = auto()
     INVALID_COMMIT_OFFSET_SIZE = auto()
     INVALID_CONFIG = auto()
@@ -52,6 +54,7 @@ class ErrorKind(Enum):
     INVALID_SUBSCRIPTION = auto()
     INVALID_TIMESTAMP = auto()
     INVALID_TOPIC = auto()
+    INVALID_UPDATE_VERSION = auto()
     LEASE_LOST = auto()
     MEMBER_ID_REQUIRED = auto()
     MESSAGE_NOT_DELAYED = auto()
@@ -59,9 +62,11 @@ class ErrorKind(Enum):
     METADATA_UNAVAILABLE = auto()
     MISMATCHED_ENDPOINT_TYPE = auto()
     NON_EMPTY_GROUP = auto()
+    NOT_CONTROLLER = auto()
     NOT_COORDINATOR = auto()
     NOT_ENOUGH_REPLICAS = auto()
     NOT_LEADER = auto()
+    NO_REASSIGNMENT_IN_PROGRESS = auto()
     OFFSET_METADATA_TOO_LARGE = auto()
     OFFSET_OUT_OF_RANGE = auto()
     OUT_OF_ORDER_SEQUENCE = auto()
@@ -73,6 +78,7 @@ class ErrorKind(Enum):
     REQUEST_TOO_SLOW = auto()
     SCHEDULE_ALREADY_EXISTS = auto()
     SECURITY_DISABLED = auto()
+    STALE_BROKER_EPOCH = auto()
     STALE_MEMBER_EPOCH = auto()
     SUBSCRIPTION_ALREADY_EXISTS = auto()
     THROTTLING_QUOTA_EXCEEDED = auto()
@@ -112,6 +118,7 @@ _UNAVAILABLE = "ServiceUnavailable"
 _MISSING = "AWS.SimpleQueueService.NonExistentQueue"
 
 ERRORS: dict[ErrorKind, ErrorCodes] = {
+    ErrorKind.BROKER_ID_NOT_REGISTERED: ErrorCodes(102, 404, _INVALID),
     ErrorKind.CORRUPT_BATCH: ErrorCodes(2, 400, _INVALID, retriable=True),
     ErrorKind.COORDINATOR_LOADING: ErrorCodes(14, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.COORDINATOR_NOT_AVAILABLE: ErrorCodes(15, 503, _UNAVAILABLE, retriable=True),
@@ -129,6 +136,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC: ErrorCodes(86, 409, _INVALID),
     ErrorKind.ILLEGAL_GENERATION: ErrorCodes(22, 409, _INVALID),
     ErrorKind.INCONSISTENT_GROUP_PROTOCOL: ErrorCodes(23, 409, _INVALID),
+    ErrorKind.INELIGIBLE_REPLICA: ErrorCodes(107, 409, _INVALID),
     ErrorKind.INVALID_ACK_ID: ErrorCodes(42, 400, "ReceiptHandleIsInvalid"),
     ErrorKind.INVALID_COMMIT_OFFSET_SIZE: ErrorCodes(28, 400, _INVALID),
     ErrorKind.INVALID_CONFIG: ErrorCodes(40, 400, _INVALID),
@@ -148,6 +156,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.INVALID_SUBSCRIPTION: ErrorCodes(42, 400, _INVALID),
     ErrorKind.INVALID_TIMESTAMP: ErrorCodes(32, 400, _INVALID),
     ErrorKind.INVALID_TOPIC: ErrorCodes(17, 400, _INVALID),
+    ErrorKind.INVALID_UPDATE_VERSION: ErrorCodes(95, 409, _INVALID),
     ErrorKind.LEASE_LOST: ErrorCodes(121, 409, "ReceiptHandleIsInvalid"),
     ErrorKind.MEMBER_ID_REQUIRED: ErrorCodes(79, 409, _INVALID),
     ErrorKind.MESSAGE_NOT_DELAYED: ErrorCodes(121, 409, "UnsupportedOperation"),
@@ -155,9 +164,11 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.METADATA_UNAVAILABLE: ErrorCodes(-1, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.MISMATCHED_ENDPOINT_TYPE: ErrorCodes(114, 400, _INVALID),
     ErrorKind.NON_EMPTY_GROUP: ErrorCodes(68, 409, _INVALID),
+    ErrorKind.NOT_CONTROLLER: ErrorCodes(41, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.NOT_COORDINATOR: ErrorCodes(16, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.NOT_ENOUGH_REPLICAS: ErrorCodes(19, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.NOT_LEADER: ErrorCodes(6, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.NO_REASSIGNMENT_IN_PROGRESS: ErrorCodes(85, 409, _INVALID),
     ErrorKind.OFFSET_METADATA_TOO_LARGE: ErrorCodes(12, 400, _INVALID),
     ErrorKind.OFFSET_OUT_OF_RANGE: ErrorCodes(1, 416, _INVALID),
     ErrorKind.OUT_OF_ORDER_SEQUENCE: ErrorCodes(45, 409, _INVALID),
@@ -169,6 +180,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.REQUEST_TOO_SLOW: ErrorCodes(7, 408, _INVALID, retriable=True),
     ErrorKind.SCHEDULE_ALREADY_EXISTS: ErrorCodes(42, 409, _INVALID),
     ErrorKind.SECURITY_DISABLED: ErrorCodes(54, 501, "UnsupportedOperation"),
+    ErrorKind.STALE_BROKER_EPOCH: ErrorCodes(77, 409, _INVALID),
     ErrorKind.STALE_MEMBER_EPOCH: ErrorCodes(113, 409, _INVALID),
     ErrorKind.SUBSCRIPTION_ALREADY_EXISTS: ErrorCodes(42, 409, "QueueNameExists"),
     ErrorKind.THROTTLING_QUOTA_EXCEEDED: ErrorCodes(89, 429, "RequestThrottled", retriable=True),

@@ -28,13 +28,38 @@ TEXTS = st.dictionaries(NAMES, st.text(st.characters(exclude_categories=["Cs"]),
 NODES = st.integers(0, 3)
 IDS = st.integers(0, 9).map(lambda number: UUID(int=number))
 _NODE_LISTS = st.lists(NODES, max_size=3).map(tuple)
-_STATES = st.builds(PartitionState, NODES, st.integers(0, 2**31 - 1), _NODE_LISTS, _NODE_LISTS)
+_EPOCHS = st.integers(-1, 2**31 - 1)
+_STATES = st.builds(PartitionState, NODES, _EPOCHS, _NODE_LISTS, _NODE_LISTS) | st.builds(
+    PartitionState,
+    st.integers(-1, 3),
+    _EPOCHS,
+    _NODE_LISTS,
+    _NODE_LISTS,
+    _EPOCHS,
+    _NODE_LISTS,
+    st.integers(-1, 3),
+    _NODE_LISTS,
+    _NODE_LISTS,
+    _EPOCHS,
+)
 _ENTITIES = st.lists(st.tuples(NAMES, st.none() | NAMES), max_size=2).map(tuple)
 _RATES = st.dictionaries(NAMES, st.floats(allow_nan=False, allow_infinity=False), max_size=2)
 
 CHANGES: st.SearchStrategy[Change] = st.one_of(
     st.builds(ClusterNamed, cluster_id=NAMES),
     st.builds(BrokerRegistered, node_id=NODES, host=NAMES, port=st.integers(0, 65_535), rack=st.none() | NAMES),
+    st.builds(
+        BrokerRegistered,
+        node_id=NODES,
+        host=NAMES,
+        port=st.integers(0, 65_535),
+        incarnation=NAMES,
+        broker_epoch=_EPOCHS,
+        boot_id=NAMES,
+        data_id=NAMES,
+        is_fenced=st.booleans(),
+        is_stopping=st.booleans(),
+    ),
     st.builds(BrokerRemoved, node_id=NODES),
     st.builds(TopicPut, name=NAMES, topic_id=IDS, config=TEXTS, partitions=st.lists(_STATES, max_size=3).map(tuple)),
     st.builds(TopicRemoved, name=NAMES),

@@ -1,13 +1,9 @@
 """Images for tests, created like the broker's: by folding changes."""
 
-from conveyor.cluster.changes import BrokerRegistered, Change, ClusterNamed, TopicRemoved, fold, topic_put
+from conveyor.cluster.changes import Change, ClusterNamed, TopicRemoved, broker_registered, fold, topic_put
 from conveyor.cluster.image import BrokerImage, ClusterImage, TopicImage
 
 EMPTY = fold(ClusterImage(), [ClusterNamed(cluster_id="c")], seq=1)
-
-
-def registered(broker: BrokerImage) -> BrokerRegistered:
-    return BrokerRegistered(node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
 
 
 def changed(image: ClusterImage, *changes: Change) -> ClusterImage:
@@ -24,4 +20,4 @@ def without_topic(image: ClusterImage, name: str) -> ClusterImage:
 
 
 def with_brokers(image: ClusterImage, *brokers: BrokerImage) -> ClusterImage:
-    return changed(image, *map(registered, brokers))
+    return changed(image, *map(broker_registered, brokers))

@@ -63,3 +63,17 @@ def test_the_controller_is_the_first_broker() -> None:
     brokers = [BrokerImage(node_id=NodeId(node), host="h", port=node) for node in (3, 2)]
     assert EMPTY.controller_id == -1
     assert with_brokers(EMPTY, *brokers).controller_id == 2
+
+
+def test_reassignment_is_described_by_its_origin_and_target() -> None:
+    one, two, three, four = (NodeId(number) for number in (1, 2, 3, 4))
+    partition = PartitionImage(
+        leader=one,
+        leader_epoch=LeaderEpoch(0),
+        replicas=(four, one, two, three),
+        isr=(one,),
+        origin=(one, two, three),
+        target=(four, one),
+    )
+    assert (partition.adding, partition.removing, partition.replication_factor) == ((four,), (two, three), 2)
+    assert (PARTITION.adding, PARTITION.removing, PARTITION.replication_factor) == ((), (), len(PARTITION.replicas))

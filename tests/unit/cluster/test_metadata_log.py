@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from conveyor.cluster import metadata_log
 from conveyor.cluster.changes import Change, PartitionState, SubscriptionPut, TopicPut, fold, whole_image
-from conveyor.cluster.image import ClusterImage
+from conveyor.cluster.image import NO_EPOCH, NO_LEADER, BrokerImage, ClusterImage, PartitionImage
 from conveyor.cluster.metadata_log import (
     HEAD_PATH,
     MAX_ENTRY_BYTES,
@@ -28,6 +28,7 @@ from conveyor.cluster.metadata_log import (
     entry_path,
 )
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import LeaderEpoch, NodeId
 from tests.unit.cluster.image_strategies import ENTRIES
 
 HEAD = LogHead(seq=7, snapshot=5, chunks=1, batch=UUID(int=3))
@@ -55,6 +56,22 @@ def test_entry_is_read_back(changes: tuple[Change, ...], epoch: int) -> None:
 @given(ENTRIES)
 def test_snapshot_is_read_back(changes: tuple[Change, ...]) -> None:
     assert tuple(read_back(encode_snapshot(changes))) == changes
+
+
+def test_entry_of_an_earlier_version_is_read() -> None:
+    """Before there were clusters, a partition had four fields and a broker an address."""
+    content = (
+        b'{"controller_epoch":1,"changes":[{"change":"broker","node_id":1,"host":"h","port":9092,"rack":null},'
+        b'{"change":"topic","name":"t","topic_id":"00000000-0000-0000-0000-000000000001","config":{},'
+        b'"partitions":[[1,3,[1,2],[1]]]},{"change":"partition","topic":"t","partition":0,"state":[2,4,[1,2],[2]]}]}'
+    )
+    image = fold(ClusterImage(), decode_entry(1, content).changes, 1)
+    assert image.brokers == {1: BrokerImage(node_id=NodeId(1), host="h", port=9092)}
+    [partition] = image.topics["t"].partitions
+    nodes = (NodeId(1), NodeId(2))
+    assert partition == PartitionImage(leader=nodes[1], leader_epoch=LeaderEpoch(4), replicas=nodes, isr=nodes[1:])
+    assert (partition.partition_epoch, partition.elr, partition.last_known_leader) == (0, (), NO_LEADER)
+    assert (partition.origin, partition.target, partition.unclean_epoch) == ((), (), NO_EPOCH)
 
 
 def test_head_is_read_back() -> None:

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from conveyor.cluster import legacy_tree
 from conveyor.cluster.broker_registration import check_node_id
-from conveyor.cluster.changes import BrokerRegistered, BrokerRemoved, Change, ClusterNamed, fold, whole_image
+from conveyor.cluster.changes import BrokerRemoved, Change, ClusterNamed, broker_registered, fold, whole_image
 from conveyor.cluster.cluster_id import new_cluster_id
 from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.cluster.metadata_log import (
@@ -305,7 +305,7 @@ class Metadata:
                 changes.append(registration)
             return changes
 
-        registration = BrokerRegistered(node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
+        registration = broker_registered(broker)
         try:
             await self.propose(decide)
         except RequestError as error:

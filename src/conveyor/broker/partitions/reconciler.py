@@ -25,7 +25,7 @@ from conveyor.broker.partitions.log_directories import LogDirectories
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.assignment_diff import Assume, Close, Configure, Open, assignment_steps
-from conveyor.cluster.image import ClusterImage, TopicImage
+from conveyor.cluster.image import NO_LEADER, ClusterImage, TopicImage
 from conveyor.cluster.topic_decisions import raised_epochs
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
@@ -310,7 +310,8 @@ class Reconciler:
     def _role(self, topic: TopicImage, number: int) -> Role:
         partition = topic.partitions[number]
         if partition.leader != self._node_id:
-            return Follower(leader=partition.leader, epoch=partition.leader_epoch)
+            leader = None if partition.leader == NO_LEADER else partition.leader
+            return Follower(leader=leader, epoch=partition.leader_epoch)
         is_read_only = self._epochs_due.get((topic.topic_id, number)) == partition.leader_epoch
         return Leader(
             leader=partition.leader, epoch=partition.leader_epoch, isr=partition.isr, is_read_only=is_read_only

@@ -8,7 +8,7 @@ import pytest
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.changes import BrokerRegistered, TopicPut, partition_changed, topic_put
-from conveyor.cluster.image import INBOX, QUEUE_STATE, PartitionImage, companion
+from conveyor.cluster.image import INBOX, NO_LEADER, QUEUE_STATE, PartitionImage, companion
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import DiskFull, ErrorKind, NotLeader, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
@@ -67,6 +67,11 @@ async def test_partition_that_another_broker_leads_is_followed(broker: BrokerNod
     assert broker.partitions.find("t", 0) is partition
     assert roles(partition) == [Leader(leader=ME, epoch=LeaderEpoch(2), isr=(ME, OTHER))]
     assert listener.news() == ["gained t-0"]
+
+
+async def test_partition_without_a_leader_has_none_to_name(broker: BrokerNode) -> None:
+    await assign(broker, "t", 0, replace(held_by(ME, OTHER), leader=NO_LEADER))
+    assert roles(broker.partitions.find("t", 0)) == [Follower(leader=None, epoch=LeaderEpoch(1))]
 
 
 async def test_partition_that_only_others_hold_is_not_here(broker: BrokerNode, storage: Storage) -> None:
