@@ -5,11 +5,12 @@ from dataclasses import Field, dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
-from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
+from conveyor.cluster.image import ClusterImage, TopicImage
 from conveyor.cluster.internal_topics import with_own_config
+from conveyor.cluster.placement import Placement, new_partition
 from conveyor.cluster.topic_creation import check_partition_count, check_replicas, checked_config
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import LeaderEpoch, NodeId
+from conveyor.kernel.ids import NodeId
 from conveyor.settings.topic_settings import list_items
 from conveyor.settings.tree import Settings, topic_setting_fields
 
@@ -53,7 +54,7 @@ def more_partitions(
 ) -> TopicImage:
     """Return the topic with partitions added until there are `count`.
 
-    Raises RequestError: INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT.
+    Raises RequestError: INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR.
     """
     present = len(topic.partitions)
     if count <= present:
@@ -62,10 +63,8 @@ def more_partitions(
         )
     check_partition_count(image, count - present, settings)
     if assignment is None:
-        nodes, factor = sorted(image.brokers), len(topic.partitions[0].replicas)
-        assignment = [
-            [nodes[(number + turn) % len(nodes)] for turn in range(factor)] for number in range(present, count)
-        ]
+        placement = Placement(image)
+        assignment = [placement.assign(topic.partitions[0].replication_factor) for _ in range(count - present)]
     if len(assignment) != count - present:
         raise RequestError(
             ErrorKind.INVALID_REPLICA_ASSIGNMENT,
@@ -74,13 +73,8 @@ def more_partitions(
     for number, replicas in enumerate(assignment, present):
         check_replicas(image, number, replicas)
     added = [tuple(NodeId(node) for node in replicas) for replicas in assignment]
-    return replace(
-        topic,
-        partitions=topic.partitions
-        + tuple(
-            PartitionImage(leader=nodes[0], leader_epoch=LeaderEpoch(0), replicas=nodes, isr=nodes) for nodes in added
-        ),
-    )
+    partitions = tuple(new_partition(image, number, nodes) for number, nodes in enumerate(added, present))
+    return replace(topic, partitions=topic.partitions + partitions)
 
 
 def change_text(config: dict[str, str], change: ConfigChange, declared: "Field[Any]", default: object) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from conveyor.cluster.image import (
+    NO_EPOCH,
     OFFSETS_TOPIC,
     ClusterImage,
     PartitionImage,
@@ -15,6 +16,7 @@ from conveyor.cluster.image import (
     is_internal,
 )
 from conveyor.cluster.internal_topics import own_config
+from conveyor.cluster.placement import Placement, new_partition
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 from conveyor.settings.topic_settings import normalized
@@ -52,9 +54,7 @@ def plan_topic(image: ClusterImage, request: TopicRequest, settings: Settings, t
     config = checked_config(request.config, settings)
     replicas = _assigned(image, request) if request.assignment else _spread(image, request, settings)
     check_partition_count(image, len(replicas), settings)
-    partitions = tuple(
-        PartitionImage(leader=nodes[0], leader_epoch=LeaderEpoch(0), replicas=nodes, isr=nodes) for nodes in replicas
-    )
+    partitions = tuple(new_partition(image, number, nodes) for number, nodes in enumerate(replicas))
     return TopicImage(name=request.name, topic_id=topic_id, partitions=partitions, config=config)
 
 
@@ -77,8 +77,11 @@ def plan_companion(
 
 
 def companion_partition(owner: PartitionImage) -> PartitionImage:
-    """Return a new partition of a companion: the replicas and the leader are its owner's."""
-    return replace(owner, leader_epoch=LeaderEpoch(0))
+    """Return a new partition of a companion: the replicas and the leader are its owner's.
+
+    Its epochs begin at zero, as earlier versions have stored them; see `conveyor.cluster.controller.bundles`.
+    """
+    return replace(owner, leader_epoch=LeaderEpoch(0), partition_epoch=0, unclean_epoch=NO_EPOCH)
 
 
 def _with_broker_requirements(request: TopicRequest, settings: Settings) -> TopicRequest:
@@ -162,10 +165,6 @@ def _spread(image: ClusterImage, request: TopicRequest, settings: Settings) -> l
             ErrorKind.INVALID_PARTITIONS,
             f"{count} partitions: broker.max_partitions is {settings.broker.max_partitions}",
         )
-    nodes = sorted(image.brokers)
     factor = 1 if request.replication_factor == BROKER_DEFAULT else request.replication_factor
-    if not 1 <= factor <= len(nodes):
-        raise RequestError(
-            ErrorKind.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: there are {len(nodes)} brokers"
-        )
-    return [tuple(nodes[(number + place) % len(nodes)] for place in range(factor)) for number in range(count)]
+    placement = Placement(image)
+    return [placement.assign(factor) for _ in range(count)]

@@ -18,6 +18,7 @@ from conveyor.cluster.changes import (
     partition_changed,
     topic_put,
 )
+from conveyor.cluster.controller.eligible_replicas import ended_eligibility
 from conveyor.cluster.image import COMPANIONS, INBOX, ClusterImage, TopicImage, companion, is_companion
 from conveyor.cluster.internal_topics import own_config
 from conveyor.cluster.topic_change import more_partitions
@@ -87,14 +88,20 @@ def ensured_companion(image: ClusterImage, kind: str, name: str, settings: Setti
 def changed_topic(
     image: ClusterImage, name: str, change: Callable[[TopicImage], TopicImage], settings: Settings, new_id: NewId
 ) -> list[Change]:
-    """Change the settings of a topic, and create its inbox if it gets `delay.enable`."""
+    """Change the settings of a topic. Create its inbox if it gets `delay.enable`; end ELRs that a lower
+    `min.insync.replicas` makes unsafe.
+    """
     if is_companion(name):
         raise owned_by_broker(name)
     topic = existing_topic(image, name)
     changed = change(topic)
     if changed == topic:
         return []
-    return [topic_put(changed), *_inbox(image, changed, settings, new_id)]
+    return [
+        topic_put(changed),
+        *ended_eligibility(image, changed, settings),
+        *_inbox(image, changed, settings, new_id),
+    ]
 
 
 def grown_topic(
@@ -169,7 +176,9 @@ def raised_epochs(image: ClusterImage, seen: EpochsSeen, node_id: NodeId) -> lis
             continue
         partition = topic.partitions[number]
         if (partition.leader, partition.leader_epoch) == (node_id, epoch):
-            raised = replace(partition, leader_epoch=LeaderEpoch(epoch + 1))
+            raised = replace(
+                partition, leader_epoch=LeaderEpoch(epoch + 1), partition_epoch=partition.partition_epoch + 1
+            )
             changes.append(partition_changed(topic.name, number, raised))
     return changes
 

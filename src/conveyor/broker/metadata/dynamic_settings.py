@@ -13,6 +13,7 @@ import msgspec
 
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.cluster.changes import Change, ConfigPut
+from conveyor.cluster.controller.eligible_replicas import ended_eligibilities
 from conveyor.cluster.dynamic_config import (
     LayeredSettings,
     as_given,
@@ -83,9 +84,12 @@ class DynamicSettings:
 
     async def _change(self, place: _Place, changes: Sequence[ConfigChange], replaces: bool, check_only: bool) -> None:
         def decide(image: ClusterImage) -> list[Change]:
-            """Include the inboxes of topics that get `delay.enable` from these settings."""
+            """Include the inboxes of topics that get `delay.enable` from these settings, and end the ELRs that a lower
+            `min.insync.replicas` makes unsafe.
+            """
             change, layers = self._decide(place, changes, replaces, image)
-            return [*missing_inboxes(image, layers.in_force, self._new_id), change]
+            inboxes = missing_inboxes(image, layers.in_force, self._new_id)
+            return [*inboxes, change, *ended_eligibilities(image, layers.in_force)]
 
         if check_only:
             self._decide(place, changes, replaces, self._metadata.image)

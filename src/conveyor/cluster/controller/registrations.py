@@ -1,0 +1,167 @@
+"""Decides which brokers are registered, fenced and removed: the difference between the observed registrations and the
+image.
+
+    broker in the image     observed                        steps
+    live                    the same epoch                  none
+    live                    nothing                         fence
+    live                    another epoch (it was away)     fence, forget, register
+    fenced, or none         any epoch                       forget, register
+
+    fence       the broker leaves ISRs and leads nothing; a leader epoch begins for each bundle that it led, even if it
+                is back in the same observation (KIP-380, KAFKA-7235)
+    forget      the broker leaves the ISR and the ELR where its records may be lost, even as the last member:
+                  a new data directory      everywhere
+                  a new boot that follows no clean stop      where `flush.policy=os`, unless it holds the only replica
+                The same boot has kept the page cache, so a crash of the process alone loses nothing.
+    register    the broker is live and not stopping; bundles without a leader elect one
+
+The steps of all brokers run in this order: unclean elections are held only after the returning brokers are live. A
+broker is registered only after every bundle has forgotten what it lost. A decision may stop at MOST_BUNDLES; called
+again on its result it continues, and returns nothing once all is done.
+
+Boot and directory of a broker that a version without clusters has stored are unknown. That version's directory counts
+as the same, its boot as another.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import msgspec
+
+from conveyor.cluster.changes import BrokerRemoved, Change
+from conveyor.cluster.controller.image_draft import MOST_BUNDLES, ImageDraft
+from conveyor.cluster.image import BrokerImage, ClusterImage
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import NodeId
+from conveyor.settings.tree import Settings
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """What a live broker has stored about itself; see `BrokerImage`.
+
+    broker_epoch: of the node's creation, higher than that of any earlier node. is_clean: the broker's last stop has
+    flushed and sealed all its logs.
+    """
+
+    node_id: NodeId
+    host: str
+    port: int
+    rack: str | None = None
+    incarnation: str
+    broker_epoch: int
+    boot_id: str
+    data_id: str
+    is_clean: bool = False
+
+
+def observed_brokers(
+    image: ClusterImage, registrations: Iterable[Registration], settings: Settings, most_bundles: int = MOST_BUNDLES
+) -> list[Change]:
+    """Return the changes that bring the image to the observed registrations."""
+    draft = ImageDraft(image, settings, most_bundles)
+    newest = _newest(image, registrations)
+    _fence(draft, newest)
+    if not draft.settle_all(may_be_unclean=False):
+        return draft.changes()
+    returning = [item for item in newest.values() if _is_absent(draft, item.node_id)]
+    if not _forget(draft, returning):
+        return draft.changes()
+    for item in returning:
+        draft.put_broker(_broker(item))
+    draft.settle_all(may_be_unclean=True)
+    return draft.changes()
+
+
+def removed_broker(image: ClusterImage, node_id: NodeId) -> list[Change]:
+    """Remove a fenced broker for ever.
+
+    Raises RequestError: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST if it is live or holds replicas.
+    """
+    broker = registered_broker(image, node_id)
+    if not broker.is_fenced:
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"broker {node_id} is live: stop it first")
+    held = sum(
+        node_id in (*partition.replicas, *partition.origin)
+        for topic in image.topics.values()
+        for partition in topic.partitions
+    )
+    if held:
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"broker {node_id} holds {held} partitions: reassign them first")
+    return [BrokerRemoved(node_id=node_id)]
+
+
+def registered_broker(image: ClusterImage, node_id: NodeId) -> BrokerImage:
+    """Return a broker. Raises RequestError (BROKER_ID_NOT_REGISTERED)."""
+    broker = image.brokers.get(node_id)
+    if broker is None:
+        raise RequestError(ErrorKind.BROKER_ID_NOT_REGISTERED, f"there is no broker {node_id}")
+    return broker
+
+
+def check_broker_epoch(image: ClusterImage, node_id: NodeId, broker_epoch: int) -> BrokerImage:
+    """Return a broker that is live in this epoch.
+
+    Raises RequestError: BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH.
+    """
+    broker = registered_broker(image, node_id)
+    if broker.is_fenced or broker.broker_epoch != broker_epoch:
+        raise RequestError(
+            ErrorKind.STALE_BROKER_EPOCH, f"the registration {broker_epoch} of broker {node_id} has ended"
+        )
+    return broker
+
+
+def _newest(image: ClusterImage, registrations: Iterable[Registration]) -> dict[NodeId, Registration]:
+    """Return the registration of each broker: that of the highest epoch. One that the image has outlived is dead."""
+    return {
+        item.node_id: item
+        for item in sorted(registrations, key=lambda item: item.broker_epoch)
+        if item.node_id not in image.brokers or item.broker_epoch >= image.brokers[item.node_id].broker_epoch
+    }
+
+
+def _fence(draft: ImageDraft, newest: Mapping[NodeId, Registration]) -> None:
+    for broker in list(draft.brokers.values()):
+        observed = newest.get(broker.node_id)
+        if not broker.is_fenced and (observed is None or observed.broker_epoch != broker.broker_epoch):
+            draft.put_broker(replace(broker, is_fenced=True))
+
+
+def _is_absent(draft: ImageDraft, node_id: NodeId) -> bool:
+    broker = draft.brokers.get(node_id)
+    return broker is None or broker.is_fenced
+
+
+def _forget(draft: ImageDraft, returning: Iterable[Registration]) -> bool:
+    """Returns False if the rest is left to the next decision."""
+    known = [(item, draft.brokers[item.node_id]) for item in returning if item.node_id in draft.brokers]
+    wiped = frozenset(item.node_id for item, broker in known if broker.data_id not in ("", item.data_id))
+    rebooted = frozenset(item.node_id for item, broker in known if broker.boot_id != item.boot_id and not item.is_clean)
+    if not wiped | rebooted:
+        return True
+    for topic, number, partition in draft.bundles():
+        loses_unflushed = draft.policy(topic).keeps_unflushed and len(partition.replicas) > 1
+        lost = wiped | rebooted if loses_unflushed else wiped
+        if (
+            lost.isdisjoint(partition.isr)
+            and lost.isdisjoint(partition.elr)
+            and partition.last_known_leader not in wiped
+        ):
+            continue
+        if draft.is_full:
+            return False
+        draft.settle(topic, number, lost=lost, wiped=wiped)
+    return True
+
+
+def _broker(item: Registration) -> BrokerImage:
+    return BrokerImage(
+        node_id=item.node_id,
+        host=item.host,
+        port=item.port,
+        rack=item.rack,
+        incarnation=item.incarnation,
+        broker_epoch=item.broker_epoch,
+        boot_id=item.boot_id,
+        data_id=item.data_id,
+    )

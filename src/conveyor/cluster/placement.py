@@ -1,0 +1,95 @@
+"""Assigns replicas to brokers: spread over racks (KIP-36), then to the brokers that hold the fewest.
+
+Only brokers that are neither fenced nor stopping get replicas. A broker without a rack counts as a rack of its own. The
+first replica, the preferred leader, is the one whose broker is first in the fewest other partitions. A tie goes to the
+lowest id, so the same image gives the same assignment. Companions are not counted: they are where their owners are.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from conveyor.cluster.image import BrokerImage, ClusterImage, PartitionImage, is_companion
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import LeaderEpoch, NodeId
+
+Choose = Callable[[NodeId], tuple[int, ...]]
+
+
+class Placement:
+    """The replicas that each broker holds; each assignment is counted for the next ones."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._held: Counter[NodeId] = Counter()
+        self._preferred: Counter[NodeId] = Counter()
+        ready = [broker for broker in image.brokers.values() if not (broker.is_fenced or broker.is_stopping)]
+        self._nodes = sorted(broker.node_id for broker in ready)
+        self._racks = {broker.node_id: _rack(broker) for broker in image.brokers.values()}
+        for topic in image.topics.values():
+            if not is_companion(topic.name):
+                for partition in topic.partitions:
+                    self._count(partition.target or partition.replicas)
+
+    def assign(self, factor: int) -> tuple[NodeId, ...]:
+        """Return the replicas of one more partition. Raises RequestError (INVALID_REPLICATION_FACTOR)."""
+        if not 1 <= factor <= len(self._nodes):
+            raise RequestError(
+                ErrorKind.INVALID_REPLICATION_FACTOR,
+                f"replication factor {factor}: there are {len(self._nodes)} brokers",
+            )
+        chosen: list[NodeId] = []
+        for _ in range(factor):
+            chosen.append(self._next(chosen))
+        first = min(chosen, key=lambda node: (self._preferred[node], node))
+        replicas = (first, *(node for node in chosen if node != first))
+        self._count(replicas)
+        return replicas
+
+    def substitute(self, replicas: Sequence[NodeId], leaving: NodeId) -> tuple[NodeId, ...]:
+        """Return the replicas with another broker in the place of `leaving`.
+
+        Raises RequestError (INVALID_REPLICATION_FACTOR) if all other brokers hold the partition already.
+        """
+        kept = [node for node in replicas if node != leaving]
+        if not set(self._nodes) - {*replicas}:
+            raise RequestError(
+                ErrorKind.INVALID_REPLICATION_FACTOR, f"no live broker can take the place of broker {leaving}"
+            )
+        substitute = self._next(kept, barred=leaving)
+        after = tuple(substitute if node == leaving else node for node in replicas)
+        self._count(replicas, -1)
+        self._count(after)
+        return after
+
+    def _next(self, chosen: Sequence[NodeId], barred: NodeId | None = None) -> NodeId:
+        used = Counter(self._racks.get(node) for node in chosen)
+        candidates = (node for node in self._nodes if node not in chosen and node != barred)
+        return min(
+            candidates,
+            key=lambda node: (used[self._racks[node]], self._held[node], self._preferred[node], node),
+        )
+
+    def _count(self, replicas: Iterable[NodeId], by: int = 1) -> None:
+        for place, node in enumerate(replicas):
+            self._held[node] += by
+            if not place:
+                self._preferred[node] += by
+
+
+def new_partition(image: ClusterImage, number: int, replicas: Sequence[NodeId]) -> PartitionImage:
+    """Return a new partition. Its live replicas are in sync, the first of them leads.
+
+    Raises RequestError (INVALID_REPLICA_ASSIGNMENT) if no replica is live.
+    """
+    brokers = [image.brokers[node] for node in replicas]
+    isr = tuple(broker.node_id for broker in brokers if not (broker.is_fenced or broker.is_stopping))
+    if not isr:
+        raise RequestError(
+            ErrorKind.INVALID_REPLICA_ASSIGNMENT,
+            f"partition {number} is assigned to {list(replicas)}: none of these brokers is live",
+        )
+    return PartitionImage(leader=isr[0], leader_epoch=LeaderEpoch(0), replicas=tuple(replicas), isr=isr)
+
+
+def _rack(broker: BrokerImage) -> tuple[bool, str]:
+    """Return the broker's rack, or one that has only this broker."""
+    return (True, broker.rack) if broker.rack is not None else (False, str(broker.node_id))

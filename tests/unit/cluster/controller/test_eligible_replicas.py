@@ -1,0 +1,43 @@
+"""A lower min.insync.replicas ends the ELR in the same entry."""
+
+from uuid import uuid4
+
+import pytest
+
+from conveyor.cluster.controller.eligible_replicas import ended_eligibilities
+from conveyor.cluster.image import ClusterImage
+from conveyor.cluster.topic_change import ConfigChange, Operation, changed_config
+from conveyor.cluster.topic_decisions import changed_topic
+from conveyor.settings.tree import from_sources
+from tests.unit.cluster.controller.clusters import SETTINGS, cluster, live, observed, partition
+from tests.unit.cluster.images import changed
+
+SMALL = cluster(partition([1, 2, 3], [1], elr=[2, 3]), config={"min.insync.replicas": "3"}, with_companion=True)
+
+
+def with_minimum(image: ClusterImage, value: int) -> ClusterImage:
+    change = ConfigChange(name="min.insync.replicas", operation=Operation.SET, value=str(value))
+    decided = changed_topic(image, "t", lambda topic: changed_config(topic, [change], SETTINGS), SETTINGS, uuid4)
+    return changed(image, *decided)
+
+
+@pytest.mark.parametrize(("minimum", "elr"), [(1, ()), (2, (2, 3)), (4, (2, 3))])
+def test_elr_ends_when_the_isr_suffices(minimum: int, elr: tuple[int, ...]) -> None:
+    after = with_minimum(SMALL, minimum)
+    for name in ("t", "__queue_state.t"):
+        [state] = after.topics[name].partitions
+        assert (state.elr, state.leader_epoch, state.partition_epoch) == (elr, 5, 0 if elr else 1)
+
+
+def test_replica_is_not_elected_by_what_it_had_under_another_minimum() -> None:
+    assert observed(SMALL, live(2, 3)).topics["t"].partitions[0].leader == 2
+    assert observed(with_minimum(SMALL, 1), live(2, 3)).topics["t"].partitions[0].leader == -1
+
+
+def test_lower_default_ends_the_elrs_of_topics_without_a_minimum_of_their_own() -> None:
+    own = {"min.insync.replicas": "2"}
+    state = partition([1, 2], [1], elr=[2])
+    assert list(ended_eligibilities(cluster(state, config=own), from_sources({"topics.min_insync_replicas": 1}))) == []
+    assert list(ended_eligibilities(cluster(state), from_sources({"topics.min_insync_replicas": 2}))) == []
+    [change] = ended_eligibilities(cluster(state), from_sources({"topics.min_insync_replicas": 1}))
+    assert changed(cluster(state), change).topics["t"].partitions[0].elr == ()

@@ -1,0 +1,189 @@
+"""Brokers come, go, and come back with or without their records."""
+
+import sys
+from types import FrameType
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from conveyor.cluster.changes import BrokerRegistered, PartitionChanged, topic_put
+from conveyor.cluster.controller.registrations import check_broker_epoch, observed_brokers, removed_broker
+from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
+from conveyor.kernel.errors import ErrorKind
+from conveyor.kernel.ids import NodeId, TopicId
+from tests.unit.cluster.controller.clusters import (
+    SETTINGS,
+    cluster,
+    first,
+    leadership,
+    live,
+    observed,
+    partition,
+    refused,
+    registration,
+)
+from tests.unit.cluster.images import EMPTY, changed
+
+OS = {"flush.policy": "os"}
+UNCLEAN = {"unclean.leader.election.enable": "true"}
+SAFE = {"min.insync.replicas": "2"}
+
+
+def test_broker_is_registered_with_all_it_has_stored() -> None:
+    image = observed(EMPTY, [registration(1, 7, rack="a")])
+    broker = image.brokers[NodeId(1)]
+    assert (broker.host, broker.port, broker.rack, broker.broker_epoch) == ("host1", 9092, "a", 7)
+    assert (broker.incarnation, broker.boot_id, broker.data_id) == ("1.7", "boot 1", "data 1")
+    assert not broker.is_fenced
+
+
+def test_broker_that_is_gone_is_fenced_and_leads_nothing() -> None:
+    image = observed(cluster(partition([1, 2]), partition([2, 1])), live(2, 3))
+    assert image.brokers[NodeId(1)].is_fenced
+    assert [leadership(state) for state in image.topics["t"].partitions] == [(2, 6, (2,), ()), (2, 5, (2,), ())]
+    assert [state.partition_epoch for state in image.topics["t"].partitions] == [1, 1]
+
+
+def test_broker_that_was_away_within_one_observation_loses_its_leaderships() -> None:
+    """KAFKA-7235: both epochs of the broker are of the same machine, but the leader of the old one may lag behind."""
+    image = observed(cluster(partition([1, 2]), partition([1])), [registration(1, 2), *live(2)])
+    assert image.brokers[NodeId(1)].broker_epoch == 2
+    assert not image.brokers[NodeId(1)].is_fenced
+    both, alone = image.topics["t"].partitions
+    assert leadership(both) == (2, 6, (2,), ())
+    assert leadership(alone) == (1, 7, (1,), ())
+    assert alone.partition_epoch == 1
+
+
+def test_newest_registration_of_a_broker_counts() -> None:
+    image = cluster(partition([1]))
+    assert observed_brokers(image, [registration(1, 1), registration(1, 0), *live(2, 3, 4)], SETTINGS) == []
+    newer = observed(image, [registration(1, 3), registration(1, 2)])
+    assert newer.brokers[NodeId(1)].broker_epoch == 3
+
+
+def test_registration_that_the_image_has_outlived_counts_as_none() -> None:
+    image = observed(cluster(partition([1])), [registration(1, 9)])
+    after = observed(image, [registration(1, 5)])
+    assert (after.brokers[NodeId(1)].broker_epoch, after.brokers[NodeId(1)].is_fenced) == (9, True)
+
+
+def test_stopping_broker_is_not_stopping_after_it_has_registered_again() -> None:
+    image = changed(EMPTY, BrokerRegistered(node_id=1, host="h", port=1, broker_epoch=1, is_stopping=True))
+    assert not observed(image, [registration(1, 2)]).brokers[NodeId(1)].is_stopping
+
+
+def returned(image: ClusterImage, *, away: bool, **fields: Any) -> PartitionImage:
+    """The first partition after broker 1 is back. away: the controller has seen that it was gone."""
+    others = live(2, 3, 4)
+    before = observed(image, others) if away else image
+    return first(observed(before, [registration(1, 2, **fields), *others]))
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_crash_of_a_process_loses_nothing(away: bool) -> None:
+    assert returned(cluster(partition([1, 2], [1]), config=OS), away=away).leader == 1
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_crash_of_a_machine_ends_what_was_not_flushed_even_in_the_last_member(away: bool) -> None:
+    last = partition([1, 2], [1])
+    state = returned(cluster(last, config=OS), away=away, boot_id="another")
+    assert (state.leader, state.isr, state.elr, state.last_known_leader) == (NO_LEADER, (), (), 1)
+    assert returned(cluster(last), away=away, boot_id="another").leader == 1
+    assert returned(cluster(last, config=OS), away=away, boot_id="another", is_clean=True).leader == 1
+
+
+def test_crash_of_a_machine_ends_its_eligibility() -> None:
+    eligible = cluster(partition([2, 1], [2], elr=[1]), config=OS | SAFE)
+    assert returned(eligible, away=True).elr == (1,)
+    assert returned(eligible, away=True, boot_id="another").elr == ()
+
+
+def test_only_replica_stays_after_a_crash_of_its_machine() -> None:
+    assert returned(cluster(partition([1]), config=OS), away=True, boot_id="another").leader == 1
+
+
+@pytest.mark.parametrize("away", [True, False])
+@pytest.mark.parametrize("replicas", [[1], [1, 2]])
+def test_broker_with_a_new_directory_leads_nothing(replicas: list[int], away: bool) -> None:
+    state = returned(cluster(partition(replicas, [1])), away=away, data_id="another", is_clean=True)
+    assert (state.leader, state.isr, state.last_known_leader) == (NO_LEADER, (), NO_LEADER)
+
+
+def test_directory_of_an_earlier_version_counts_as_the_same() -> None:
+    image = changed(EMPTY, BrokerRegistered(node_id=1, host="h", port=1))
+    topic = TopicImage(name="t", topic_id=TopicId(UUID(int=1)), partitions=(partition([1]),))
+    assert first(observed(changed(image, topic_put(topic)), live(1))).leader == 1
+
+
+def test_unclean_election_is_held_where_the_topic_allows_it() -> None:
+    image = cluster(partition([1, 2], [1]), config=UNCLEAN)
+    state = first(observed(image, live(2, 3)))
+    assert (leadership(state), state.unclean_epoch) == ((2, 7, (2,), ()), 7)
+    assert first(observed(cluster(partition([1, 2], [1])), live(2, 3))).leader == NO_LEADER
+
+
+def test_broker_that_was_briefly_away_is_not_replaced_by_an_unclean_leader() -> None:
+    state = returned(cluster(partition([1, 2], [1]), config=UNCLEAN), away=False)
+    assert (state.leader, state.unclean_epoch) == (1, -1)
+
+
+def test_companion_has_the_state_of_its_owner() -> None:
+    image = observed(cluster(partition([1, 2]), with_companion=True), live(2))
+    [companion] = image.topics["__queue_state.t"].partitions
+    assert companion == first(image)
+
+
+def test_decision_in_parts_ends_as_the_whole() -> None:
+    image = cluster(*(partition([1, 2], [1]) for _ in range(7)), config=OS)
+    registrations = [registration(1, 2, boot_id="another", data_id="another"), *live(2, 3)]
+    parts, steps = image, 0
+    while changes := observed_brokers(parts, registrations, SETTINGS, most_bundles=2):
+        assert sum(isinstance(change, PartitionChanged) for change in changes) <= 2
+        parts, steps = changed(parts, *changes), steps + 1
+    whole = observed(image, registrations)
+    assert steps > 4
+    assert [leadership(state) for state in parts.topics["t"].partitions] == [
+        leadership(state) for state in whole.topics["t"].partitions
+    ]
+    assert parts.brokers == whole.brokers
+
+
+def calls_of_failover(count: int) -> int:
+    """The calls of Python functions in the decision that moves `count` leaderships: the same on every machine."""
+    image = cluster(*(partition([1, 2, 3]) for _ in range(count)), with_companion=True)
+    calls = 0
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(profile)
+    try:
+        changes = observed_brokers(image, live(2, 3, 4), SETTINGS)
+    finally:
+        sys.setprofile(None)
+    assert len(changes) == 2 * count + 1
+    return calls
+
+
+def test_failover_of_a_thousand_partitions_is_linear() -> None:
+    assert calls_of_failover(1_000) < 10.5 * calls_of_failover(100)
+
+
+def test_fenced_broker_without_partitions_can_be_removed() -> None:
+    image = observed(cluster(partition([1, 2])), live(2, 3))
+    assert refused(removed_broker, image, 9) is ErrorKind.BROKER_ID_NOT_REGISTERED
+    assert refused(removed_broker, image, 2) is ErrorKind.INVALID_REQUEST
+    assert refused(removed_broker, image, 1) is ErrorKind.INVALID_REQUEST
+    assert sorted(changed(image, *removed_broker(image, NodeId(4))).brokers) == [1, 2, 3]
+
+
+def test_broker_epoch_is_checked() -> None:
+    image = observed(cluster(partition([1])), [registration(1, 2), *live(3)])
+    assert check_broker_epoch(image, NodeId(1), 2).node_id == 1
+    for node_id, epoch in [(1, 1), (1, 3), (2, 1)]:
+        assert refused(check_broker_epoch, image, node_id, epoch) is ErrorKind.STALE_BROKER_EPOCH
+    assert refused(check_broker_epoch, image, 9, 1) is ErrorKind.BROKER_ID_NOT_REGISTERED
