@@ -127,9 +127,20 @@ class ControllerModel(RuleBasedStateMachine):
 
     # What happens to brokers.
 
-    @rule(number=NUMBERS, which=st.sampled_from([0, 0, 1, 2]), kind=KINDS, returns=st.booleans(), is_seen=MOSTLY)
-    def crash(self, number: int, which: int, kind: str, *, returns: bool, is_seen: bool) -> None:
-        """The leader or another replica crashes. returns: it is back before the controller looks."""
+    @rule(
+        number=NUMBERS,
+        followers=st.none() | st.sets(NODES),
+        which=st.sampled_from([0, 0, 1, 2]),
+        kind=KINDS,
+        returns=st.booleans(),
+        is_seen=MOSTLY,
+    )
+    def crash(
+        self, number: int, followers: set[NodeId] | None, which: int, kind: str, *, returns: bool, is_seen: bool
+    ) -> None:
+        """The leader or another replica crashes, perhaps after some work. returns: before the controller looks."""
+        if followers is not None:
+            self.work(number, followers, set(self.cluster.brokers), 99)
         broker = self.replica(number, which)
         if broker.is_alive and kind == "clean":
             broker.stop_cleanly()
