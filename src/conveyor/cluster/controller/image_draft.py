@@ -35,6 +35,7 @@ class ImageDraft:
         self._settings = settings
         self._most_bundles = most_bundles
         self._changed: dict[tuple[str, int], _Changed] = {}
+        self._policies: dict[str, BundlePolicy] = {}
 
     def put_broker(self, broker: BrokerImage) -> None:
         self.brokers[broker.node_id] = broker
@@ -52,7 +53,9 @@ class ImageDraft:
                 yield topic, number, self.partition(topic, number)
 
     def policy(self, topic: TopicImage) -> BundlePolicy:
-        return bundle_policy(topic, self._settings)
+        if topic.name not in self._policies:
+            self._policies[topic.name] = bundle_policy(topic, self._settings)
+        return self._policies[topic.name]
 
     def settle(
         self,

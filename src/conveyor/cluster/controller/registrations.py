@@ -137,20 +137,17 @@ def _forget(draft: ImageDraft, returning: Iterable[Registration]) -> bool:
     known = [(item, draft.brokers[item.node_id]) for item in returning if item.node_id in draft.brokers]
     wiped = frozenset(item.node_id for item, broker in known if broker.data_id not in ("", item.data_id))
     rebooted = frozenset(item.node_id for item, broker in known if broker.boot_id != item.boot_id and not item.is_clean)
-    if not wiped | rebooted:
+    suspects = wiped | rebooted
+    if not suspects:
         return True
     for topic, number, partition in draft.bundles():
-        loses_unflushed = draft.policy(topic).keeps_unflushed and len(partition.replicas) > 1
-        lost = wiped | rebooted if loses_unflushed else wiped
-        if (
-            lost.isdisjoint(partition.isr)
-            and lost.isdisjoint(partition.elr)
-            and partition.last_known_leader not in wiped
-        ):
-            continue
-        if draft.is_full:
+        lost = suspects & {*partition.isr, *partition.elr, partition.last_known_leader}
+        if lost and not (draft.policy(topic).keeps_unflushed and len(partition.replicas) > 1):
+            lost &= wiped
+        if lost and draft.is_full:
             return False
-        draft.settle(topic, number, lost=lost, wiped=wiped)
+        if lost:
+            draft.settle(topic, number, lost=lost, wiped=lost & wiped)
     return True
 
 
