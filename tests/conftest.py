@@ -10,6 +10,8 @@ from hypothesis import settings
 import conveyor
 from conveyor.testing import Broker
 
+pytest.register_assert_rewrite("tests.store_conformance")
+
 for module in walk_packages(conveyor.__path__, "conveyor."):
     # pytest compiles what it imports by `ast`, which Python up to 3.11.7 cannot do on two threads at once; a broker in
     # a test imports on a thread.

@@ -4,6 +4,8 @@ returns.
 One thread does all the work, so changes keep their order and the event loop never waits for the disk. The thread also
 hands watches to the loop in that order. A watch that a read has set fires for each later change, and for no earlier
 one, and it fires before any reader sees the change.
+
+Earlier versions did not create the parents of a node: a path in the file may lack its parents' rows.
 """
 
 import asyncio
@@ -17,7 +19,8 @@ from typing import TypeVar
 import msgspec
 
 from conveyor.kernel.errors import DiskFull, StorageFailure
-from conveyor.kernel.ports import ANY_VERSION, CheckNode, PutNode, StoreOperation, Versioned
+from conveyor.kernel.ports import ANY_VERSION, CheckNode, PutNode, SessionState, StoreOperation, Versioned
+from conveyor.kernel.store_paths import below_an_ephemeral, parents
 from conveyor.kernel.store_watches import StoreWatches
 
 Result = TypeVar("Result")
@@ -30,6 +33,7 @@ CREATE TABLE IF NOT EXISTS nodes (
 _NODE = "SELECT CAST(value AS BLOB), CAST(version AS INTEGER) FROM nodes WHERE path = ?"
 _NODES = "SELECT path, CAST(value AS BLOB), CAST(version AS INTEGER) FROM nodes WHERE path >= ? AND path < ?"
 _PATHS = "SELECT path FROM nodes WHERE path >= ? AND path < ?"
+_IS_EPHEMERAL = "SELECT CAST(ephemeral AS INTEGER) FROM nodes WHERE path = ?"
 _CURRENT_VERSION = "SELECT CAST(version AS INTEGER) FROM nodes WHERE path = ?"
 """SQLite checks no column types; the casts convert any stored value to bytes or a number."""
 
@@ -46,6 +50,18 @@ class SqliteStore:
             self._connection = _connect(path, "NORMAL")
         except DiskFull:
             self._connection = _connect(path, "EXCLUSIVE")
+
+    @property
+    def session_state(self) -> SessionState:
+        """Always CONNECTED: the session is this process."""
+        return SessionState.CONNECTED
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return 0
+
+    def listen(self, changed: Callable[[SessionState], None]) -> None:
+        """The state never changes."""
 
     async def get(self, path: str, changed: Callable[[], None] | None = None) -> Versioned | None:
         loop = asyncio.get_running_loop()
@@ -125,12 +141,28 @@ class SqliteStore:
         return committed
 
     def _put(self, operation: PutNode, current: int, committed: "_Committed") -> None:
-        row = (operation.path, operation.value, current + 1, operation.ephemeral)
-        self._connection.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?)", row)
+        path, value = operation.path, operation.value
+        if current:
+            self._connection.execute(
+                "UPDATE nodes SET value = ?, version = ? WHERE path = ?", (value, current + 1, path)
+            )
+        else:
+            self._create_parents(path, committed)
+            row = (path, value, 1, operation.ephemeral)
+            self._connection.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?)", row)
+            committed.created_or_deleted.append(path)
         committed.versions.append(current + 1)
-        committed.changed.append(operation.path)
-        if not current:
-            committed.created_or_deleted.append(operation.path)
+        committed.changed.append(path)
+
+    def _create_parents(self, path: str, committed: "_Committed") -> None:
+        for parent in parents(path):
+            found = self._connection.execute(_IS_EPHEMERAL, (parent,)).fetchone()
+            if found is None:
+                self._connection.execute("INSERT INTO nodes VALUES (?, x'', 1, 0)", (parent,))
+                committed.changed.append(parent)
+                committed.created_or_deleted.append(parent)
+            elif found[0]:
+                raise below_an_ephemeral(path, parent)
 
     def _delete(self, path: str, committed: "_Committed") -> None:
         rows = self._connection.execute(

@@ -5,6 +5,7 @@ The caller passes in the implementations: `adapters` in production, memory imple
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Protocol
 
 import msgspec
@@ -184,7 +185,11 @@ again starts at 1 again, so only a node that is never deleted can serve as a fen
 
 
 class PutNode(msgspec.Struct, frozen=True):
-    """Write a node if it has this version (ABSENT: does not exist). ephemeral: deleted with the session."""
+    """Write a node if it has this version (ABSENT: does not exist).
+
+    ephemeral: a node that this operation creates is deleted when the session ends, and has no nodes below it. Writing
+    an existing node does not change whether it is ephemeral.
+    """
 
     path: str
     value: bytes
@@ -193,7 +198,10 @@ class PutNode(msgspec.Struct, frozen=True):
 
 
 class DeleteNode(msgspec.Struct, frozen=True):
-    """Delete a node and everything below it if it has this version. ANY_VERSION: it need not exist."""
+    """Delete a node and everything below it if it has this version.
+
+    ANY_VERSION: the node need not exist. One that another session creates while the commit runs may then remain.
+    """
 
     path: str
     version: int = ANY_VERSION
@@ -209,14 +217,56 @@ class CheckNode(msgspec.Struct, frozen=True):
 StoreOperation = PutNode | DeleteNode | CheckNode
 
 
+class SessionState(Enum):
+    """The state of a client's session with the metadata store.
+
+    CONNECTED   reads and commits reach the store
+    SUSPENDED   the connection is lost; the session may have ended
+    LOST        the session has ended, and its ephemeral nodes are deleted
+
+        CONNECTED -> SUSPENDED -> CONNECTED          the same session: its ephemeral nodes still exist
+        CONNECTED -> SUSPENDED -> LOST -> CONNECTED  a new session, which has no ephemeral nodes
+
+    The store reconnects by itself, for ever. Until then calls fail; one may first wait for the connection, for up to
+    `session_timeout_ms`.
+    """
+
+    CONNECTED = auto()
+    SUSPENDED = auto()
+    LOST = auto()
+
+
 class MetadataStore(Protocol):
-    """A small, versioned, watchable tree of bytes. Paths are absolute (`/a/b`); missing parents are created.
+    """A small, versioned, watchable tree of bytes. Paths are absolute (`/a/b`). A commit creates the missing parents of
+    a node that it writes, as empty nodes, and they remain when their children are deleted.
 
     A watch (`changed`) is called once, on the event loop, at the next change of the data that the call has read. To
-    observe later changes, the caller reads again. The watch is called before any read can return the new state.
-    Every method raises StorageFailure. After a failed `commit` the change may or may not have happened.
+    observe later changes, the caller reads again. The watch is called before any read can return the new state. It is
+    also called when the connection is lost, because changes may then pass unseen, and it may be called without any
+    change. A call that fails sets no watch.
+
+    Every method raises StorageFailure. After a failed `commit` the change may or may not have happened, or may still
+    happen. A later `sync` settles that: once it has returned, reads show the change if it happens at all. Reads never
+    go back: a read shows everything that an earlier read of this store has shown, in earlier sessions, too.
     Source: the subset of ZooKeeper's model that Conveyor needs.
     """
+
+    @property
+    def session_state(self) -> SessionState: ...
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """How long the session, with its ephemeral nodes, outlives a client that does not respond.
+
+        0: the session ends with the process, and no other process uses the store.
+        """
+        ...
+
+    def listen(self, changed: Callable[[SessionState], None]) -> None:
+        """Call back on the event loop with each new state of the session; when the connection is lost, before the
+        watches.
+        """
+        ...
 
     async def get(self, path: str, changed: Callable[[], None] | None = None) -> Versioned | None:
         """Return a node, or None. The watch also fires when the node is created or deleted."""
@@ -225,18 +275,24 @@ class MetadataStore(Protocol):
     async def children(self, path: str, changed: Callable[[], None] | None = None) -> list[str]:
         """Return the sorted names one level below. The watch fires when a name is added or removed.
 
-        It may also fire when a name at a deeper level is added or removed.
+        It may also fire when the node itself, or a name at a deeper level, is added or removed.
         """
         ...
 
     async def tree(self, path: str) -> dict[str, Versioned]:
-        """Return every node below a path, by its full path."""
+        """Return every node below a path, by its full path.
+
+        Of the changes made meanwhile it may show some and not others.
+        """
         ...
 
     async def commit(self, *operations: StoreOperation) -> tuple[int, ...] | None:
-        """Execute all operations or none. Returns the new version for each operation (0 if it writes nothing).
+        """Execute all operations or none, in order. Returns the new version for each operation (0 if it writes
+        nothing).
 
         Returns None, and changes nothing, if a node does not have the version that an operation requires.
+        Raises StorageFailure also, and changes nothing, for a node below an ephemeral one; a store may refuse more than
+        900 KB in one commit.
         """
         ...
 

@@ -21,9 +21,9 @@ class StoreWatches:
             self._of_children.setdefault(path.rstrip("/"), []).append(watch)
 
     def fire(self, changed: Iterable[str], created_or_deleted: Iterable[str]) -> None:
-        """Call the watches of changed nodes, and of the parents of created or deleted nodes.
+        """Call the watches of changed nodes, and of the parents of created or deleted nodes, up to the root.
 
-        A parent that exists only because it has children is created and deleted with them.
+        Files of earlier versions have parents without a node, which are created and deleted with their children.
         """
         due = [watch for path in changed for watch in self._of_nodes.pop(path, ())]
         for path in created_or_deleted:
@@ -33,6 +33,14 @@ class StoreWatches:
                 due += self._of_children.pop(parent, ())
         for watch in due:
             watch()
+
+    def fire_all(self) -> None:
+        """Call every watch."""
+        of_nodes, of_children = self._of_nodes, self._of_children
+        self._of_nodes, self._of_children = {}, {}
+        for watches in (*of_nodes.values(), *of_children.values()):
+            for watch in watches:
+                watch()
 
     def clear(self) -> None:
         self._of_nodes.clear()

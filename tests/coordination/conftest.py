@@ -1,0 +1,45 @@
+"""One ZooKeeper for all tests, and a path of its own for each."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from itertools import count
+
+import pytest
+
+from conveyor.adapters.zookeeper.zookeeper_address import parse_zookeeper_address
+from conveyor.adapters.zookeeper.zookeeper_store import ZookeeperStore, open_zookeeper_store
+from tests.coordination.zookeeper_process import ZookeeperProcess
+
+_numbers = count()
+
+OpenStore = Callable[[str], Awaitable[ZookeeperStore]]
+"""Opens a store at an address; it is closed after the test."""
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperProcess]:
+    process = ZookeeperProcess(tmp_path_factory.mktemp("zookeeper")).start()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def root() -> str:
+    return f"/tests/{next(_numbers)}"
+
+
+@pytest.fixture
+def address(zookeeper: ZookeeperProcess, root: str) -> str:
+    return f"zookeeper://{zookeeper.server}{root}"
+
+
+@pytest.fixture
+async def open_store() -> AsyncIterator[OpenStore]:
+    opened: list[ZookeeperStore] = []
+
+    async def open_at(address: str) -> ZookeeperStore:
+        opened.append(await open_zookeeper_store(parse_zookeeper_address(address), session_timeout_ms=2_000))
+        return opened[-1]
+
+    yield open_at
+    for store in opened:
+        await store.close()

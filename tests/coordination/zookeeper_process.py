@@ -1,0 +1,38 @@
+"""A real ZooKeeper, from Spark's jars."""
+
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+from conveyor.cli.zookeeper import HOST, wait_until_serving, zookeeper_command
+
+
+class ZookeeperProcess:
+    """One server on a data directory; the same port after each start."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        with socket.create_server((HOST, 0)) as free:
+            self.port: int = free.getsockname()[1]
+
+    @property
+    def server(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def start(self) -> "ZookeeperProcess":
+        self._process = subprocess.Popen(zookeeper_command(self._data_dir, self.port), stdin=subprocess.DEVNULL)
+        wait_until_serving(self._process, self.port)
+        return self
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def pause(self) -> None:
+        """SIGSTOP: it accepts connections, and answers nothing."""
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self._process.pid, signal.SIGCONT)
