@@ -1,7 +1,8 @@
-"""One ZooKeeper for all tests, and a path of its own for each."""
+"""One ZooKeeper for most tests, and a path of its own for each."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,14 @@ OpenStore = Callable[[str], Awaitable[ZookeeperStore]]
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperProcess]:
     process = ZookeeperProcess(tmp_path_factory.mktemp("zookeeper")).start()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def own_zookeeper(tmp_path: Path) -> Iterator[ZookeeperProcess]:
+    """A ZooKeeper for one test alone, which may stop it."""
+    process = ZookeeperProcess(tmp_path / "own").start()
     yield process
     process.kill()
 

@@ -12,8 +12,9 @@ from conveyor.cli.zookeeper import HOST, wait_until_serving, zookeeper_command
 class ZookeeperProcess:
     """One server on a data directory; the same port after each start."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, tick_ms: int = 500) -> None:
         self._data_dir = data_dir
+        self._tick_ms = tick_ms
         with socket.create_server((HOST, 0)) as free:
             self.port: int = free.getsockname()[1]
 
@@ -22,7 +23,10 @@ class ZookeeperProcess:
         return f"{HOST}:{self.port}"
 
     def start(self) -> "ZookeeperProcess":
-        self._process = subprocess.Popen(zookeeper_command(self._data_dir, self.port), stdin=subprocess.DEVNULL)
+        command = zookeeper_command(self._data_dir, self.port)
+        config = self._data_dir / "zoo.cfg"
+        config.write_text(config.read_text().replace("tickTime=500", f"tickTime={self._tick_ms}"))
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         wait_until_serving(self._process, self.port)
         return self
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -28,12 +29,13 @@ class LoopHandler:
     timeout_exception = KazooTimeoutError
     sleep_func = staticmethod(time.sleep)
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, tls: ssl.SSLContext | None) -> None:
         self.running = False
         self.calls_watches = True
         """Cleared when the session is closed."""
         self.completion_queue = _CallAtOnce()
         self._loop = loop
+        self._tls = tls
 
     def start(self) -> None:
         self.running = True
@@ -68,8 +70,17 @@ class LoopHandler:
     def select(self, *arguments: Any, **named: Any) -> Any:
         return utils.selector_select(*arguments, **named)
 
-    def create_connection(self, *arguments: Any, **named: Any) -> Any:
-        return utils.create_tcp_connection(socket, *arguments, **named)
+    def create_connection(
+        self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **named: Any
+    ) -> socket.socket:
+        """Connect, with this handler's TLS. kazoo's own function leaves the socket open when the handshake fails."""
+        connection = socket.create_connection(address, timeout)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return self._tls.wrap_socket(connection, server_hostname=hostname) if self._tls else connection
+        except BaseException:
+            connection.close()
+            raise
 
     def create_socket_pair(self) -> Any:
         return utils.create_socket_pair(socket)

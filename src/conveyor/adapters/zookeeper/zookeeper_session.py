@@ -16,6 +16,7 @@ that stops to answer therefore stops the requests, and then loses its connection
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,7 @@ from kazoo.security import CREATOR_ALL_ACL
 
 from conveyor.adapters.zookeeper.kazoo_bridge import KazooLog, LoopHandler
 from conveyor.adapters.zookeeper.zookeeper_address import ZookeeperAddress
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import SettingsError, StorageFailure
 from conveyor.kernel.ports import SessionState
 from conveyor.kernel.store_paths import parents
 
@@ -44,9 +45,11 @@ log = logging.getLogger(__name__)
 CONFLICTS = (BadVersionError, NoChildrenForEphemeralsError, NodeExistsError, NoNodeError, NotEmptyError)
 """Answers about the state of nodes; every other error is a StorageFailure."""
 
-LONG_SESSION_MS = 2_500
+_LONG_SESSION_MS = 2_500
 _UNANSWERED_REQUESTS = 64
 _LONGEST_REQUEST_S = 10.0
+_EXPIRED_AFTER = 1.5
+"""Session timeouts. The server ends a session at one of its ticks, and a timeout has at least two."""
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 
@@ -63,14 +66,18 @@ class ZookeeperTls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ZookeeperSession:
-    """See the module's docstring. Call `open` first. Every method raises StorageFailure."""
+    """See the module's docstring. Call `open` first. Every method raises StorageFailure.
+
+    Raises SettingsError for files of `tls` that cannot be used.
+    """
 
     def __init__(self, address: ZookeeperAddress, session_timeout_ms: int, tls: ZookeeperTls | None) -> None:
         self.state = SessionState.LOST
         self.listeners: list[Callable[[SessionState], None]] = []
         self._address = address
+        self._prefix = f"metadata store: ZooKeeper at {address.servers}: "
         self._asked_timeout_ms = session_timeout_ms
-        self._tls = tls
+        self._tls = None if tls is None else _tls_context(tls)
         self._loop = asyncio.get_running_loop()
         self._log = KazooLog()
         self._client = self._new_client()
@@ -147,8 +154,7 @@ class ZookeeperSession:
             raise self._failure(f"no connection ({self._log.reason})")
 
     def _new_client(self) -> KazooClient:
-        handler, credentials = LoopHandler(self._loop), self._address.credentials
-        tls = self._tls or ZookeeperTls()
+        handler, credentials = LoopHandler(self._loop, self._tls), self._address.credentials
         client = KazooClient(
             hosts=self._address.servers,
             timeout=self._asked_timeout_ms / 1000,
@@ -159,11 +165,6 @@ class ZookeeperSession:
                 max_tries=-1, delay=_FIRST_PAUSE_S, max_delay=_LONGEST_PAUSE_S, sleep_func=handler.sleep_func
             ),
             logger=self._log,
-            use_ssl=self._tls is not None,
-            check_hostname=self._tls is not None,
-            ca=tls.ca_file or None,
-            certfile=tls.cert_file or None,
-            keyfile=tls.key_file or None,
         )
         client.add_listener(lambda state: handler.post(self._observe, client, state, client.client_state))
         return client
@@ -176,12 +177,13 @@ class ZookeeperSession:
         if state == KazooState.CONNECTED:
             self._begin(self._become_connected(self._connection))
             return
-        if state == KazooState.LOST:
+        if keeper_state == KeeperState.EXPIRED_SESSION:
             self._enter(SessionState.LOST)
-        elif self.state is SessionState.CONNECTED:
+            return
+        if self.state is SessionState.CONNECTED:
             self._enter(SessionState.SUSPENDED)
-        if state == KazooState.LOST and keeper_state != KeeperState.EXPIRED_SESSION:
-            self._begin(self._replace_client())  # kazoo gives up after replies that it cannot read.
+        if state == KazooState.LOST:  # kazoo gives up after a reply that it cannot read.
+            self._begin(self._replace_client())
 
     def _begin(self, work: Any) -> None:
         task = self._loop.create_task(work)
@@ -194,7 +196,7 @@ class ZookeeperSession:
                 await self._send(lambda client: client.sync_async(self._address.root or "/"))
                 await self._create_root()
             except (StorageFailure, *CONFLICTS) as failure:
-                self._log.reason = str(failure) or type(failure).__name__
+                self._log.reason = str(failure).removeprefix(self._prefix) or type(failure).__name__
                 await asyncio.sleep(_FIRST_PAUSE_S)
             else:
                 self._enter(SessionState.CONNECTED)
@@ -215,9 +217,10 @@ class ZookeeperSession:
             await self._send(lambda client: client.create_async(path))
 
     async def _replace_client(self) -> None:
-        old = self._client
-        await asyncio.to_thread(_stop, old)
-        await asyncio.sleep(_FIRST_PAUSE_S)
+        """Begin a new session, when the server has certainly ended the old one."""
+        await asyncio.to_thread(_stop, self._client)
+        await asyncio.sleep(max(_FIRST_PAUSE_S, _EXPIRED_AFTER * self.timeout_ms / 1000))
+        self._enter(SessionState.LOST)
         self._client = self._new_client()
         self._client.start_async()
 
@@ -242,7 +245,7 @@ class ZookeeperSession:
             log.warning("zookeeper session state=%s reason=%s", self.state.name.lower(), self._log.reason)
             return
         log.info("zookeeper session state=connected address=%s timeout_ms=%d", self._address, self.timeout_ms)
-        if self.timeout_ms > LONG_SESSION_MS:
+        if self.timeout_ms > max(_LONG_SESSION_MS, self._asked_timeout_ms):
             log.warning(
                 "zookeeper granted a session timeout of %d ms, %d ms were asked for: a broker that dies is noticed that"
                 " late. Set tickTime=500 in the servers' zoo.cfg",
@@ -257,7 +260,21 @@ class ZookeeperSession:
         return self._failure(reason)
 
     def _failure(self, reason: str) -> StorageFailure:
-        return StorageFailure(f"metadata store: ZooKeeper at {self._address.servers}: {reason}")
+        return StorageFailure(self._prefix + reason)
+
+
+def _tls_context(tls: ZookeeperTls) -> ssl.SSLContext:
+    """The server's certificate must be valid for the name in the address."""
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_file or None)
+        if tls.cert_file:
+            context.load_cert_chain(tls.cert_file, tls.key_file)
+    except OSError as error:
+        raise SettingsError(
+            f"zookeeper.tls_ca_file ({tls.ca_file!r}), zookeeper.tls_cert_file ({tls.cert_file!r}) or"
+            f" zookeeper.tls_key_file ({tls.key_file!r}) cannot be used: {error}"
+        ) from error
+    return context
 
 
 def _stop(client: KazooClient) -> None:

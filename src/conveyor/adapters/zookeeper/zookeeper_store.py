@@ -198,7 +198,9 @@ class _Watch:
 async def open_zookeeper_store(
     address: ZookeeperAddress, *, session_timeout_ms: int, tls: ZookeeperTls | None = None, wait_s: float = 10.0
 ) -> ZookeeperStore:
-    """Connect to a ZooKeeper. Raises StorageFailure if it is not reached within this time."""
+    """Connect to a ZooKeeper. Raises StorageFailure if it is not reached within this time; SettingsError for TLS files
+    that cannot be used.
+    """
     session = ZookeeperSession(address, session_timeout_ms, tls)
     await session.open(wait_s)
     return ZookeeperStore(session, address.root)
