@@ -38,6 +38,14 @@ class BrokerProcess:
         self._process.kill()
         self._process.communicate()
 
+    def send_signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait until it ends by itself; returns the exit code."""
+        self._process.communicate(timeout=60)
+        return self._process.returncode
+
     def end(self) -> None:
         """SIGKILL, if it still runs."""
         if self._process.poll() is None:

@@ -21,6 +21,7 @@ from conveyor.broker.metadata.dynamic_settings import DynamicSettings
 from conveyor.broker.metadata.log_levels import LogLevels
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.producer_ids import ProducerIds
+from conveyor.broker.metadata.sole_broker import SoleBroker
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.compaction import Compaction, Compactor
 from conveyor.broker.partitions.disk_room import DiskRoom
@@ -71,7 +72,8 @@ _HOUSEKEEPING_MS = 60_000
 class BrokerPorts:
     """The broker's external dependencies: disk, metadata, time, threads that may block, new ids.
 
-    failed: called with an exception that is a bug; it must stop the broker.
+    failed: called with an exception that is a bug; it must stop the broker. joined: called with the cluster's id,
+    before any data of the disk is touched; it raises StartupError if the disk belongs to another cluster.
     """
 
     disk: Disk
@@ -81,6 +83,7 @@ class BrokerPorts:
     new_id: Callable[[], UUID]
     failed: Callable[[BaseException], None]
     compactor: Compactor
+    joined: Callable[[str], None] = lambda _: None
 
 
 class BrokerNode:
@@ -97,6 +100,7 @@ class BrokerNode:
         self.log_probe = LogProbe()
         self.loop_tick = LoopTick(loop.call_soon, ports.failed)
         self.tasks = Tasks(ports.failed)
+        self._sole_broker = SoleBroker(ports.store, self.tasks, ports.new_id, ports.failed)
         self.flusher = Flusher(loop, ports.threads, settings.broker.flush_threads)
         self.room = DiskRoom(ports.disk, settings.disk)
         self.partitions = PartitionTable(self.room, lambda: self.metadata.image)
@@ -159,7 +163,9 @@ class BrokerNode:
         broker = BrokerImage(
             node_id=NodeId(self.settings.broker.node_id), host=host, port=port, rack=self.settings.broker.rack or None
         )
+        await self._sole_broker.claim(broker)
         await self.metadata.load(broker)
+        self._ports.joined(self.metadata.image.cluster_id)
         await self.topics.start()
         self.queue_partitions.start()
         self.schedules.start()

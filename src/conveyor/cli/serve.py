@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from conveyor.kernel.errors import SettingsError
+from conveyor.kernel.errors import ConveyorError, SettingsError
 from conveyor.settings.sources import FILE_VARIABLE, FLAGS, environment_settings, file_settings
 from conveyor.settings.tree import Settings, from_sources
 
@@ -50,6 +50,11 @@ def _parser() -> ArgumentParser:
     add("--http", metavar="HOST:PORT", help="Address for HTTP clients [default: 127.0.0.1:8080].")
     add("--node-id", metavar="NUMBER", type=int, help="Number of this broker [default: 1].")
     add("--rack", metavar="NAME", help="Rack of this broker.")
+    add(
+        "--metadata",
+        metavar="ADDRESS",
+        help="Where the metadata is: embedded, or zookeeper://host:2181/path [default: embedded].",
+    )
     add("--config", metavar="PATH", help="Settings file [default: conveyor.toml, if it exists].")
     add(
         "--set",
@@ -78,7 +83,10 @@ class _Formatter(RawDescriptionHelpFormatter):
 
 
 def run(settings: Settings, data_dir: Path) -> None:
-    """Serve until SIGTERM or SIGINT. Raises SettingsError, StartupError."""
+    """Serve until SIGTERM or SIGINT.
+
+    Raises SettingsError, StartupError; StorageFailure if another broker has taken the place of this one.
+    """
     gc.disable()  # Until the broker is ready, hardly any object becomes garbage.
     try:
         import uvloop
@@ -114,6 +122,8 @@ async def _serve(settings: Settings, data_dir: Path) -> BaseException | None:
     gc.enable()
     await server.stopping.wait()
     await server.stop()
+    if isinstance(server.failure, ConveyorError):
+        raise server.failure
     return server.failure
 
 

@@ -55,8 +55,10 @@ def zookeeper(
     with tempfile.TemporaryDirectory(prefix="conveyor-zookeeper-") as temporary:
         directory = data_dir or Path(temporary)
         _check_port(port)
-        process = subprocess.Popen(zookeeper_command(directory, port), stdin=subprocess.DEVNULL)
+        command = zookeeper_command(directory, port)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # In a session of its own, Ctrl-C reaches this command only, which then stops the server.
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
             wait_until_serving(process, port)
             typer.echo(f"ZooKeeper listens on {HOST}:{port}, data in {directory}. Start a broker with")

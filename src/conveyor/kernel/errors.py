@@ -161,7 +161,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.MEMBER_ID_REQUIRED: ErrorCodes(79, 409, _INVALID),
     ErrorKind.MESSAGE_NOT_DELAYED: ErrorCodes(121, 409, "UnsupportedOperation"),
     ErrorKind.MESSAGE_TOO_LARGE: ErrorCodes(10, 413, _INVALID),
-    ErrorKind.METADATA_UNAVAILABLE: ErrorCodes(-1, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.METADATA_UNAVAILABLE: ErrorCodes(7, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.MISMATCHED_ENDPOINT_TYPE: ErrorCodes(114, 400, _INVALID),
     ErrorKind.NON_EMPTY_GROUP: ErrorCodes(68, 409, _INVALID),
     ErrorKind.NOT_CONTROLLER: ErrorCodes(41, 503, _UNAVAILABLE, retriable=True),

@@ -9,6 +9,9 @@ from typing import IO
 from conveyor.kernel.errors import StartupError
 
 LOCK_NAME = ".lock"
+METADATA_NAME = "metadata.sqlite"
+CLUSTER_NAME = "cluster.id"
+"""A directory whose metadata is not embedded has this file: the id of its cluster."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -28,6 +31,35 @@ class DataDirectory:
                 f"data directory {path} is not writable ({error.strerror}): {change}, or choose another with --data-dir"
             ) from error
         _take(self._lock, path)
+
+    def check_embedded_metadata(self) -> Path:
+        """Return the file of the embedded metadata store. Raises StartupError if the metadata is elsewhere."""
+        if (self.path / CLUSTER_NAME).exists():
+            raise StartupError(
+                f"data directory {self.path} belongs to a cluster whose metadata is in a ZooKeeper: start with its"
+                " address as --metadata, or choose another directory with --data-dir"
+            )
+        return self.path / METADATA_NAME
+
+    def check_shared_metadata(self) -> None:
+        """Refuse a directory with embedded metadata, whose topics another store does not know. Raises StartupError."""
+        if (self.path / METADATA_NAME).exists():
+            raise StartupError(
+                f"data directory {self.path} has embedded metadata ({METADATA_NAME}), which cannot be moved to a"
+                " ZooKeeper: start without --metadata, or choose another directory with --data-dir"
+            )
+
+    def join(self, cluster_id: str) -> None:
+        """Note the cluster that this directory belongs to. Raises StartupError if it belongs to another one."""
+        mark = self.path / CLUSTER_NAME
+        own = mark.read_text() if mark.exists() else ""
+        if not own:
+            mark.write_text(cluster_id)
+        elif own != cluster_id:
+            raise StartupError(
+                f"data directory {self.path} belongs to cluster {own}, and the metadata to cluster {cluster_id}: check"
+                " --metadata, or choose another directory with --data-dir"
+            )
 
     def release(self) -> None:
         self._lock.close()

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import resource
 import socket
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,20 +18,20 @@ from uuid import uuid4
 
 from conveyor.adapters.compactor import ProcessCompactor, ThreadCompactor
 from conveyor.adapters.disk import RealDisk
-from conveyor.adapters.sqlite_store import SqliteStore
 from conveyor.adapters.system_clock import SystemClock
 from conveyor.broker.broker_node import BrokerNode, BrokerPorts
 from conveyor.broker.partitions.compaction import Compactor
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.http_api.requests.tokens import read_tokens
-from conveyor.kernel.errors import StartupError, StorageFailure
+from conveyor.kernel.errors import ConveyorError, StartupError, StorageFailure
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
 from conveyor.server.addresses import Address, bind, bound_address, check_exposure, parse_address
 from conveyor.server.data_directory import DataDirectory
 from conveyor.server.http_listener import OPERATIONS_CONNECTIONS, HttpListener
 from conveyor.server.kafka_listener import KafkaListener
+from conveyor.server.metadata_stores import open_metadata_store
 from conveyor.server.network_probe import NetworkProbe
-from conveyor.settings.tree import Settings
+from conveyor.settings.tree import EMBEDDED, Settings
 
 if TYPE_CHECKING:  # Linux only; see `_load_kernel_syncs`.
     from conveyor.adapters.kernel_syncs import KernelSyncs
@@ -56,6 +57,7 @@ class Server:
         self._storage = storage
         self._probe = NetworkProbe()
         self._syncs: KernelSyncs | None = None
+        self._joined: Callable[[str], None] = lambda _: None
         self._tokens = read_tokens(settings.network.token_file)
         self._max_connections = settings.network.max_connections
         self._max_http_connections = settings.network.max_http_connections
@@ -81,11 +83,12 @@ class Server:
         http_socket, self.http_address = self._bind(stack, "http")
         advertised = self._advertised()
         try:
-            self.broker = self._make_broker(stack, clock)
+            self.broker = await self._make_broker(stack, clock)
             stack.push_async_callback(self.broker.stop)
             await self.broker.start(advertised.host, advertised.port)
         except StorageFailure as failure:
-            raise StartupError(f"the data directory cannot be used: {failure}") from failure
+            what = "data directory" if self.settings.broker.metadata == EMBEDDED else "data directory or the ZooKeeper"
+            raise StartupError(f"the {what} cannot be used: {failure}") from failure
         max_connections = min(self.settings.network.max_connections, self._max_connections)
         if max_connections < self.settings.network.max_connections:
             log.info("connections limited to=%d: this process may open no more files", max_connections)
@@ -123,8 +126,8 @@ class Server:
         await asyncio.gather(listener.drain(ends - loop.time()), http.drain(ends - loop.time()))
         await http.close()
 
-    def _make_broker(self, stack: contextlib.AsyncExitStack, clock: Clock) -> BrokerNode:
-        disk, store, compactor = self._open_storage(stack)
+    async def _make_broker(self, stack: contextlib.AsyncExitStack, clock: Clock) -> BrokerNode:
+        disk, store, compactor = await self._open_storage(stack)
         threads = ThreadPoolExecutor(self.settings.broker.flush_threads, "disk")
         stack.callback(threads.shutdown)
         stack.callback(self._close_syncs)
@@ -136,14 +139,17 @@ class Server:
             new_id=uuid4,
             failed=self._failed,
             compactor=compactor,
+            joined=self._joined,
         )
         return BrokerNode(self.settings, ports)
 
-    def _open_storage(self, stack: contextlib.AsyncExitStack) -> tuple[Disk, MetadataStore, Compactor]:
+    async def _open_storage(self, stack: contextlib.AsyncExitStack) -> tuple[Disk, MetadataStore, Compactor]:
         if isinstance(self._storage, tuple):
             disk, store = self._storage
             return disk, store, ThreadCompactor(disk)
         directory = DataDirectory(self._storage)
+        if self.settings.broker.metadata != EMBEDDED:
+            self._joined = directory.join
         stack.callback(directory.release)
         available = _file_limit()
         limit = self.settings.broker.open_segment_files or max(_OTHER_DESCRIPTORS, available // 2 - _OTHER_DESCRIPTORS)
@@ -152,7 +158,8 @@ class Server:
         self._max_connections = max(1, room - self._max_http_connections)
         disk = RealDisk(self._storage, limit)
         DiskRoom(disk, self.settings.disk).measure()  # On a full disk the store may need the reserved space.
-        return disk, SqliteStore(self._storage / "metadata.sqlite"), ProcessCompactor(self._storage)
+        store = await open_metadata_store(self.settings, directory)
+        return disk, store, ProcessCompactor(self._storage)
 
     def _bind(self, stack: contextlib.AsyncExitStack, which: str) -> tuple[socket.socket, Address]:
         network = self.settings.network
@@ -179,8 +186,11 @@ class Server:
             self._failed(error)
 
     def _failed(self, error: BaseException) -> None:
-        """Stop the server because of a bug."""
-        log.critical("broker stops: unexpected error", exc_info=error)
+        """Stop the server because of a bug, or because another broker has taken its place."""
+        if isinstance(error, ConveyorError):
+            log.critical("broker stops: %s", error)
+        else:
+            log.critical("broker stops: unexpected error", exc_info=error)
         self.failure = error
         self.stopping.set()
 

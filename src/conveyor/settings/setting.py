@@ -22,16 +22,17 @@ def setting(
     is_list: bool = False,
     pattern: str = "",
     live: bool = False,
+    is_secret: bool = False,
 ) -> Any:
     """Declare one setting: its default, its meaning and its valid values.
 
     choices: all valid values, as text. is_list: the value is a list with commas, of the choices if there are any.
     pattern: matches the whole of a valid value; `unit` describes it in words. live: a change at run time takes effect
-    at once; any other setting is read only at the start.
+    at once; any other setting is read only at the start. is_secret: clients see no value but the default.
     """
     metadata = {
         "doc": doc, "unit": unit, "kafka": kafka, "minimum": minimum, "maximum": maximum, "choices": choices,
-        "is_list": is_list, "pattern": pattern, "live": live,
+        "is_list": is_list, "pattern": pattern, "live": live, "is_secret": is_secret,
     }  # fmt: skip
     return field(default=default, metadata=metadata)
 

@@ -18,6 +18,7 @@ FLAGS = (
     "network.token_file",
     "broker.node_id",
     "broker.rack",
+    "broker.metadata",
     "broker.log_level",
 )
 """Settings whose flag and environment variable omit the section: `--data-dir`, CONVEYOR_DATA_DIR."""

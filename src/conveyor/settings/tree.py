@@ -22,6 +22,7 @@ __all__ = [
     "ProducerSettings",
     "Settings",
     "TopicSettings",
+    "ZookeeperSettings",
     "check_relations",
     "from_sources",
     "topic_setting_fields",
@@ -29,6 +30,9 @@ __all__ = [
     "topic_settings",
     "with_values",
 ]
+
+
+EMBEDDED = "embedded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,12 @@ class BrokerSettings:
     )
     node_id: int = setting(1, "The id of this broker, unique in its cluster.", kafka="node.id", minimum=0)
     rack: str = setting("", "The rack of this broker, for replica placement.", kafka="broker.rack")
+    metadata: str = setting(
+        EMBEDDED,
+        "Where the metadata is: `embedded` for the data directory, or the address of a ZooKeeper,"
+        " `zookeeper://user:password@host:2181,host:2181/path`; user, password and path may be left out.",
+        is_secret=True,
+    )
     auto_create_topics: bool = setting(
         True,
         "Create a topic when a client asks for one that does not exist.",
@@ -355,6 +365,33 @@ class DiskSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ZookeeperSettings:
+    """The connection to ZooKeeper, if the metadata is there."""
+
+    session_timeout_ms: int = setting(
+        2_000,
+        "ZooKeeper ends the broker's session when it has not heard from the broker for this long. It grants no less"
+        " than two of its ticks: set `tickTime=500` in its `zoo.cfg`.",
+        unit="ms",
+        kafka="zookeeper.session.timeout.ms",
+        minimum=500,
+        maximum=600_000,
+    )
+    tls: bool = setting(
+        False,
+        "Connect with TLS. The servers' certificates must be valid for the names in the address.",
+        kafka="zookeeper.ssl.client.enable",
+    )
+    tls_ca_file: str = setting(
+        "", "A PEM file of certificate authorities; by default those of the operating system.", unit="path"
+    )
+    tls_cert_file: str = setting(
+        "", "A PEM file with the certificate of this client, if ZooKeeper asks for one.", unit="path"
+    )
+    tls_key_file: str = setting("", "A PEM file with the private key of that certificate.", unit="path")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The whole tree. In conveyor.toml a section is a table, in the environment CONVEYOR_<SECTION>_<NAME>."""
 
@@ -365,6 +402,7 @@ class Settings:
     groups: GroupsSettings = field(default_factory=GroupsSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)
     clients: ClientSettings = field(default_factory=ClientSettings)
+    zookeeper: ZookeeperSettings = field(default_factory=ZookeeperSettings)
 
 
 def from_sources(*sources: Mapping[str, object]) -> Settings:
@@ -409,6 +447,14 @@ def check_relations(settings: Settings) -> None:
         raise SettingsError(
             f"topics.max_message_bytes ({topics.max_message_bytes}) is above network.max_request_bytes"
             f" ({network.max_request_bytes}): no request could carry such a batch; raise the second"
+        )
+    zookeeper = settings.zookeeper
+    if bool(zookeeper.tls_cert_file) != bool(zookeeper.tls_key_file):
+        raise SettingsError("zookeeper.tls_cert_file and zookeeper.tls_key_file need each other: set both or none")
+    if (zookeeper.tls_ca_file or zookeeper.tls_cert_file) and not zookeeper.tls:
+        raise SettingsError(
+            "zookeeper.tls_ca_file and zookeeper.tls_cert_file have no effect without TLS: set zookeeper.tls=true, or"
+            " remove them"
         )
     if network.max_request_bytes > network.max_buffered_bytes:
         raise SettingsError(

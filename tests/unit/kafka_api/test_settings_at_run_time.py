@@ -297,7 +297,7 @@ async def test_change_that_cannot_be_stored_takes_no_effect(
         raise StorageFailure("the disk is full")
 
     monkeypatch.setattr(storage.store, "commit", fail)
-    assert (await alter(client, BROKER, THIS, {"num.partitions": "3"}))[0] == -1
+    assert (await alter(client, BROKER, THIS, {"num.partitions": "3"}))[0] == 7
     assert client.broker.settings.broker.num_partitions == 1
 
 

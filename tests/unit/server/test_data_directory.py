@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conveyor.kernel.errors import StartupError
-from conveyor.server.data_directory import LOCK_NAME, DataDirectory
+from conveyor.server.data_directory import CLUSTER_NAME, LOCK_NAME, DataDirectory
 
 
 def test_it_is_created_with_its_parents(tmp_path: Path) -> None:
@@ -47,3 +47,24 @@ def test_a_directory_that_is_not_writable_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StartupError, match=r"file/below is not writable \(Not a directory\): change its permissions"):
         DataDirectory(tmp_path / "file" / "below")
+
+
+def test_directory_of_a_cluster_is_not_used_with_embedded_metadata_or_another_cluster(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    directory.check_shared_metadata()
+    (tmp_path / CLUSTER_NAME).touch()  # As after a crash of the first start.
+    for _ in range(2):
+        directory.join("the-cluster")
+    with pytest.raises(StartupError, match="belongs to cluster the-cluster, and the metadata to cluster another"):
+        directory.join("another")
+    with pytest.raises(StartupError, match="whose metadata is in a ZooKeeper"):
+        directory.check_embedded_metadata()
+    directory.release()
+
+
+def test_directory_with_embedded_metadata_is_not_used_with_another_store(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    directory.check_embedded_metadata().touch()
+    with pytest.raises(StartupError, match=r"has embedded metadata \(metadata.sqlite\)"):
+        directory.check_shared_metadata()
+    directory.release()

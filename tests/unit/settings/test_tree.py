@@ -97,6 +97,8 @@ def test_from_sources_refuses(name: str, value: object, says: str) -> None:
             {"network.max_request_bytes": 1 << 30, "network.max_buffered_bytes": 1 << 29},
             ("network.max_request_bytes", "network.max_buffered_bytes"),
         ),
+        ({"zookeeper.tls_cert_file": "c.pem"}, ("zookeeper.tls_cert_file", "zookeeper.tls_key_file")),
+        ({"zookeeper.tls_ca_file": "ca.pem"}, ("zookeeper.tls_ca_file", "zookeeper.tls=true")),
     ],
 )
 def test_from_sources_checks_relations_and_names_both(values: dict[str, object], names: tuple[str, str]) -> None:

@@ -1,5 +1,6 @@
-"""The metadata store in memory: a full disk, a lost connection, a lost session. tests/store_conformance.py tests the common
-contract.
+"""The metadata store in memory: a full disk, a lost connection, a lost session.
+
+tests/store_conformance.py tests the common contract.
 """
 
 import pytest

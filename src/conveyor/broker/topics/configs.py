@@ -31,7 +31,10 @@ Synonym = tuple[str, str, ConfigSource]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One setting and its value as text. `synonyms`: all configured values, the effective one first."""
+    """One setting and its value as text. `synonyms`: all configured values, the effective one first.
+
+    is_sensitive: clients may not see the value. It is empty here, and there are no synonyms.
+    """
 
     name: str
     value: str
@@ -41,6 +44,7 @@ class ConfigEntry:
     doc: str
     read_only: bool
     synonyms: tuple[Synonym, ...]
+    is_sensitive: bool = False
 
 
 def topic_configs(topic: TopicImage, layers: LayeredSettings) -> list[ConfigEntry]:
@@ -162,13 +166,15 @@ def _entry(
     *,
     read_only: bool = False,
 ) -> ConfigEntry:
+    is_sensitive = declared.metadata["is_secret"] and value != declared.default
     return ConfigEntry(
         name=name,
-        value=as_text(value),
+        value="" if is_sensitive else as_text(value),
         source=synonyms[0][2],
         kind=type(declared.default),
         is_list=declared.metadata["is_list"],
         doc=declared.metadata["doc"],
         read_only=read_only,
-        synonyms=tuple(synonyms),
+        synonyms=() if is_sensitive else tuple(synonyms),
+        is_sensitive=is_sensitive,
     )

@@ -86,11 +86,11 @@ def encoded(entry: ConfigEntry) -> dict[str, Any]:
     """Return an entry as a dict of kio's field names, without synonyms and documentation."""
     return {
         "name": entry.name,
-        "value": entry.value,
+        "value": None if entry.is_sensitive else entry.value,
         "read_only": entry.read_only,
         "is_default": entry.source is ConfigSource.DEFAULT,
         "config_source": SOURCES[entry.source],
-        "is_sensitive": False,
+        "is_sensitive": entry.is_sensitive,
         "config_type": _LIST if entry.is_list else _KINDS[entry.kind],
     }
 

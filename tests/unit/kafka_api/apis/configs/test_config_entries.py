@@ -117,3 +117,11 @@ async def test_an_internal_topic_is_made_as_the_broker_needs_it(client: MemoryCl
 async def test_a_list_is_described_without_blanks(client: MemoryClient) -> None:
     assert await altered(client, SET, "cleanup.policy", "delete, compact") == 0
     assert (await described(client, TOPIC, "t"))["cleanup.policy"].value == "delete,compact"
+
+
+async def test_address_of_the_metadata_is_hidden_because_it_may_hold_a_password() -> None:
+    for metadata, value in (("zookeeper://me:secret@host/x", None), ("embedded", "embedded")):
+        async with running_parts({"broker.metadata": metadata}) as broker:
+            entry = (await described(MemoryClient(broker), BROKER, "1"))["broker.metadata"]
+            assert (entry.value, entry.is_sensitive) == (value, value is None)
+            assert "secret" not in str(entry)
