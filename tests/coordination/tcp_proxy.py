@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ssl
+from collections.abc import Callable
 from struct import unpack_from
 
 CONNECT, SYNC, TRANSACTION = 0, 9, 14
@@ -18,6 +19,7 @@ class TcpProxy:
         self._tls = tls
         self._refuses = False
         self._loses_replies_to: int | None = None
+        self._next_count: Callable[[], int] | None = None
         self._flows = asyncio.Event()
         self._flows.set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -38,6 +40,10 @@ class TcpProxy:
         for writer in self._writers:
             writer.transport.abort()
 
+    def accept(self) -> None:
+        """Accept connections again after `cut`."""
+        self._refuses = False
+
     def stall(self) -> None:
         """Keep the connections, accept new ones, and pass nothing on."""
         self._flows.clear()
@@ -46,13 +52,17 @@ class TcpProxy:
         """Pass on a request of this type, then nothing that the server sends on this connection."""
         self._loses_replies_to = request_type
 
+    def cut_after(self, next_count: Callable[[], int]) -> None:
+        """Close each connection after so many requests, when the server has got the last one."""
+        self._next_count = next_count
+
     def send(self, garbage: bytes) -> None:
         """Send this to the client, as if the server had sent it."""
         for writer in self._writers:
             writer.write(garbage)
 
     def heal(self) -> None:
-        self._refuses, self._loses_replies_to = False, None
+        self._refuses, self._loses_replies_to, self._next_count = False, None, None
         self._flows.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -78,7 +88,8 @@ class TcpProxy:
     async def _forward_requests(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, types: list[int], is_muted: asyncio.Event
     ) -> None:
-        while True:
+        last = self._next_count() if self._next_count else None
+        while last is None or len(types) < last:
             length = await reader.readexactly(4)
             request = await reader.readexactly(int.from_bytes(length))
             await self._flows.wait()

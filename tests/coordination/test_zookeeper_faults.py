@@ -1,6 +1,8 @@
 """What the store does when its connection, its session or its ZooKeeper is lost."""
 
 import asyncio
+import contextlib
+import random
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -182,6 +184,44 @@ async def test_reply_that_cannot_be_read_ends_the_session(store: ZookeeperStore,
     await states.wait_for(CONNECTED)
     assert (states.seen, watched.count) == ([SUSPENDED, LOST, CONNECTED], 1)
     assert await store.commit(CheckNode("/live", ABSENT), PutNode("/a", b"")) == (0, 1)
+
+
+async def test_store_closes_while_it_gives_up_a_session(store: ZookeeperStore, proxy: TcpProxy) -> None:
+    states = States(store)
+    proxy.send((2).to_bytes(4) + b"no")
+    await states.wait_for(SUSPENDED)
+    await store.close()
+    assert states.seen == [SUSPENDED]
+
+
+async def test_no_commit_is_lost_or_done_twice_while_connections_break(
+    store: ZookeeperStore, other: ZookeeperStore, proxy: TcpProxy
+) -> None:
+    """Each commit adds one. After a failure, `sync` settles whether it has happened."""
+    seed = random.randrange(1 << 32)
+    chance, failures = random.Random(seed), 0
+    await store.commit(PutNode("/count", b"0"))
+    proxy.cut_after(lambda: chance.randint(4, 30))
+    proxy.cut()
+    proxy.accept()
+    for number in range(60):
+        while (count := await reading(store, "/count")) is not None and int(count.value) == number:
+            try:
+                await store.commit(PutNode("/count", b"%d" % (number + 1), count.version), PutNode(f"/{number}", b""))
+            except StorageFailure:
+                failures += 1
+        assert count is None or int(count.value) == number + 1, seed
+    nodes = await other.tree("/")
+    assert nodes == {"/count": Versioned(b"60", 61)} | {f"/{number}": Versioned(b"", 1) for number in range(60)}, seed
+    assert failures, seed
+
+
+async def reading(store: ZookeeperStore, path: str) -> Versioned | None:
+    """Read the newest state, however often the connection breaks."""
+    while True:
+        with contextlib.suppress(StorageFailure):
+            await store.sync()
+            return await store.get(path)
 
 
 async def test_killed_zookeeper_is_found_again(own_zookeeper: ZookeeperProcess, open_store: OpenStore) -> None:

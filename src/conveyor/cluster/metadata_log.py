@@ -21,6 +21,7 @@ from conveyor.cluster.changes import Change
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 
 CONTROLLER_EPOCH_PATH = "/controller-epoch"
+LOG_PATH = "/log"
 HEAD_PATH = "/log/head"
 ENTRIES_PATH = "/log/e"
 SNAPSHOTS_PATH = "/log/s"

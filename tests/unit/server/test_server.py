@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,11 @@ async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
     (tmp_path / "metadata.sqlite").unlink()
     async with running(server(tmp_path)):
         pass
+
+
+def test_client_of_zookeeper_is_not_loaded_without_need() -> None:
+    program = "import sys, conveyor.server.server\nassert 'kazoo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 async def test_a_bug_stops_the_server(caplog: pytest.LogCaptureFixture) -> None:

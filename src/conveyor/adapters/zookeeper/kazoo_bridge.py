@@ -33,6 +33,8 @@ class LoopHandler:
         self.running = False
         self.calls_watches = True
         """Cleared when the session is closed."""
+        self.stopping = threading.Lock()
+        """Held while the client is stopped."""
         self.completion_queue = _CallAtOnce()
         self._loop = loop
         self._tls = tls

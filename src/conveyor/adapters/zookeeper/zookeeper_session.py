@@ -110,6 +110,7 @@ class ZookeeperSession:
         self._is_closing = True
         self._client.handler.calls_watches = False
         self._enter(SessionState.LOST)
+        self._patient_until = 0.0
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -278,7 +279,7 @@ def _tls_context(tls: ZookeeperTls) -> ssl.SSLContext:
 
 
 def _stop(client: KazooClient) -> None:
-    """Blocks while the client says goodbye to the server."""
-    with contextlib.suppress(KazooException):
+    """Blocks while the client ends its session. Two threads may call this: `close` stops a replaced client, too."""
+    with client.handler.stopping, contextlib.suppress(KazooException):
         client.stop()
         client.close()

@@ -26,6 +26,7 @@ from conveyor.cluster.metadata_log import (
     CONTROLLER_EPOCH_PATH,
     ENTRIES_PATH,
     HEAD_PATH,
+    LOG_PATH,
     SNAPSHOTS_PATH,
     LogEntry,
     LogHead,
@@ -66,6 +67,7 @@ class Metadata:
         self._new_id = new_id
         self._listeners: list[Changed] = []
         self._one_change = asyncio.Lock()
+        self._is_embedded = store.session_timeout_ms == 0
         self._head: Versioned | None = None
         self._legacy: list[Change] | None = None
         """The metadata that an earlier version has stored, until it is written as the first snapshot."""
@@ -87,7 +89,7 @@ class Metadata:
         """Observe the stored metadata, then register this broker. Raises StorageFailure."""
         self._head = await self._store.get(HEAD_PATH)
         if self._head is None:
-            nodes = await self._store.tree("/")
+            nodes = await self._store.tree("/" if self._is_embedded else LOG_PATH)
             image = self._from_legacy({path: node.value for path, node in nodes.items()})
         else:
             image = await self._from_snapshot(decode_head(self._head.value))
@@ -270,7 +272,8 @@ class Metadata:
     async def _begin_log(self) -> bool:
         """Create the log with a snapshot of an earlier version's metadata, and remove the old nodes.
 
-        From then on an earlier version refuses to start.
+        From then on an earlier version refuses to start. Earlier versions have used embedded stores only. In another
+        store, nodes of these names belong to somebody else, such as Kafka's `/config`.
 
         False: another broker has created the log meanwhile.
         """
@@ -278,8 +281,8 @@ class Metadata:
             return True
         parts = encode_snapshot(self._legacy or ())
         head = LogHead(seq=0, snapshot=0, chunks=len(parts), batch=self._new_id())
-        removed = [DeleteNode(root) for root in legacy_tree.ROOTS]
-        refusal = [PutNode(path, content) for path, content in legacy_tree.REFUSAL.items()]
+        removed = [DeleteNode(root) for root in legacy_tree.ROOTS if self._is_embedded]
+        refusal = [PutNode(path, content) for path, content in legacy_tree.REFUSAL.items() if self._is_embedded]
         chunks = [PutNode(chunk_path(0, number), part) for number, part in enumerate(parts)]
         if not await self._commit_head(head, *chunks, *removed, *refusal):
             return False

@@ -172,6 +172,27 @@ async def test_tree_of_an_earlier_version_becomes_the_log(store: FaultyStore) ->
     assert (await loaded_metadata(store)).image == image
 
 
+async def test_nodes_of_others_in_a_shared_store_are_left_alone(store: FaultyStore) -> None:
+    """Kafka, too, has `/config` and `/cluster` at the root of a ZooKeeper."""
+    await legacy(store)
+    before = await store.tree("/")
+    store.session_timeout_ms = 2_000
+    metadata = await loaded_metadata(store)
+    await put(metadata, "a")
+    assert (list(metadata.image.topics), groups(metadata.image)) == ([], ["a"])
+    after = await store.tree("/")
+    assert {path: after[path] for path in before} == before
+    assert {path.split("/")[1] for path in after.keys() - before.keys()} == {"controller-epoch", "log"}
+    assert (await loaded_metadata(store)).image == metadata.image
+
+
+async def test_log_without_a_head_in_a_shared_store_is_a_failure(store: FaultyStore) -> None:
+    store.session_timeout_ms = 2_000
+    await store.commit(PutNode("/log/of/somebody/else", b""))
+    with pytest.raises(StorageFailure, match="node /log/head is missing, but there is /log/of"):
+        await loaded_metadata(store)
+
+
 @pytest.mark.parametrize("was_upgraded", [False, True])
 async def test_earlier_version_is_stopped_by_a_topic_that_it_cannot_read(
     store: FaultyStore, was_upgraded: bool
