@@ -189,9 +189,15 @@ class ZookeeperSession:
     def _begin(self, work: Any) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._loop.call_exception_handler({"message": "zookeeper session", "exception": error})
 
     async def _become_connected(self, connection: int) -> None:
+        assert self.timeout_ms > 0, "kazoo no longer logs the granted session timeout"
         while connection == self._connection:
             try:
                 await self._send(lambda client: client.sync_async(self._address.root or "/"))
