@@ -1,5 +1,6 @@
 """`conveyor zookeeper`: a ZooKeeper to develop with."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -12,6 +13,8 @@ from conveyor.kernel.ports import PutNode, Versioned
 from tests.coordination.conftest import OpenStore
 
 COMMAND = [sys.executable, "-m", "conveyor.cli.main", "zookeeper"]
+JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+"""Java prints a line about each of these variables that is set, as the tests of Spark set one."""
 
 
 def free_port() -> int:
@@ -25,7 +28,8 @@ class Command:
 
     def __init__(self, *options: str) -> None:
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen([*COMMAND, *options], stdout=pipe, stderr=pipe, text=True)
+        env = {name: value for name, value in os.environ.items() if name not in JAVA_OPTIONS}
+        self._process = subprocess.Popen([*COMMAND, *options], stdout=pipe, stderr=pipe, text=True, env=env)
         assert self._process.stdout is not None
         self.lines = [self._process.stdout.readline().rstrip() for _ in range(2)]
 
