@@ -72,6 +72,9 @@ class BrokerRegistered(_Change, frozen=True, kw_only=True, tag="broker"):
     data_id: str = ""
     is_fenced: bool = False
     is_stopping: bool = False
+    peer_host: str = ""
+    peer_port: int = 0
+    http_url: str = ""
 
 
 class BrokerRemoved(_Change, frozen=True, kw_only=True, tag="broker_removed"):

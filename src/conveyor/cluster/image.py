@@ -24,8 +24,10 @@ NO_EPOCH = LeaderEpoch(-1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerImage:
-    """One broker, its address for Kafka clients, and its last registration.
+    """One broker, its addresses, and its last registration.
 
+    host, port: for Kafka clients. peer_host, peer_port: for other brokers; port 0 if it has no such listener. http_url:
+    of its HTTP door, without a slash at the end; empty if unknown.
     incarnation, broker_epoch: of its last registration; each start has a new incarnation and a higher epoch (KIP-380).
     boot_id: the boot of its machine. data_id: its data directory. is_fenced: the registration has ended. is_stopping:
     the broker has asked for a controlled shutdown. A broker leads and joins an ISR only if it is neither.
@@ -41,6 +43,9 @@ class BrokerImage:
     data_id: str = ""
     is_fenced: bool = False
     is_stopping: bool = False
+    peer_host: str = ""
+    peer_port: int = 0
+    http_url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     data_id: str
     is_clean: bool = False
+    peer_host: str = ""
+    peer_port: int = 0
+    http_url: str = ""
 
 
 def observed_brokers(
@@ -161,4 +164,7 @@ def _broker(item: Registration) -> BrokerImage:
         broker_epoch=item.broker_epoch,
         boot_id=item.boot_id,
         data_id=item.data_id,
+        peer_host=item.peer_host,
+        peer_port=item.peer_port,
+        http_url=item.http_url,
     )

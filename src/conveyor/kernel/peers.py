@@ -1,0 +1,104 @@
+"""The port of the network between the brokers of a cluster: links that carry frames, in order.
+
+    dial ---> link <--- accept          each end sends frames; a `PeerEnd` receives those of the other one
+
+A frame arrives once and whole, after all earlier frames of its link, or the link ends. Both ends forget all state of a
+link when it ends. The network has checked who the peer is before an end sees a link: a broker of the same cluster.
+"""
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Protocol
+
+import msgspec
+
+from conveyor.kernel.errors import ConveyorError
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ports import Bytes, FileSlice
+
+
+class PeerService(IntEnum):
+    """What a link is for. The numbers are sent."""
+
+    REPLICATION = 1
+    """A follower dials the leader of its partitions."""
+
+    CALLS = 2
+    """A broker dials another one to ask it for something."""
+
+
+class PeerIdentity(msgspec.Struct, frozen=True):
+    """One start of a broker. incarnation: see `BrokerImage`."""
+
+    node_id: NodeId
+    incarnation: str
+
+
+class PeerAddress(msgspec.Struct, frozen=True):
+    """Where to dial a broker. A broker that has started again since refuses the link."""
+
+    identity: PeerIdentity
+    host: str
+    port: int
+
+
+class PeerUnreachable(ConveyorError):  # noqa: N818 - named for what it is
+    """No link could be opened, or the link has ended before the answer: nothing is known of what the peer has done.
+
+    is_gone: the machine of the peer has refused the connection, so its process does not listen any more.
+    """
+
+    def __init__(self, message: str, *, is_gone: bool = False) -> None:
+        super().__init__(message)
+        self.is_gone = is_gone
+
+
+class PeerLink(Protocol):
+    """One end of a link. All methods are called on the event loop."""
+
+    @property
+    def peer(self) -> PeerIdentity: ...
+
+    def send(self, *parts: Bytes | FileSlice) -> None:
+        """Send the parts as one frame. Never blocks; does nothing once the link has ended.
+
+        Slices are read when the connection accepts them. If one cannot be read, the link ends.
+        """
+        ...
+
+    @property
+    def unsent_bytes(self) -> int:
+        """The bytes that wait for the connection. The caller bounds them."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """End the link at once. `PeerEnd.ended` is called at this end, too, before `close` returns."""
+        ...
+
+
+class PeerEnd(Protocol):
+    """Receives what the peer sends on one link, on the event loop."""
+
+    def received(self, frame: Bytes) -> None:
+        """Process one frame. An exception of type ProtocolViolation ends the link."""
+        ...
+
+    def ended(self, reason: str) -> None:
+        """The link has ended. Called once; no frame is received afterwards."""
+        ...
+
+
+Accept = Callable[[PeerLink, PeerService], PeerEnd]
+"""Called with each link that another broker has opened. Returns the end that receives its frames."""
+
+
+class PeerNetwork(Protocol):
+    """The links of one broker. A peer that sends nothing for some seconds is dead: the network ends its links."""
+
+    async def dial(self, address: PeerAddress, service: PeerService, answer: Callable[[PeerLink], PeerEnd]) -> PeerLink:
+        """Open a link. answer: called before the first frame is received. Raises PeerUnreachable."""
+        ...
+
+    def accept(self, accept: Accept) -> None:
+        """Pass the links that other brokers open to this function. Until it is set they are refused."""
+        ...
