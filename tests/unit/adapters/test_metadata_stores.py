@@ -6,7 +6,7 @@ import pytest
 
 from conveyor.adapters.sqlite_store import SqliteStore
 from conveyor.kernel.ports import MetadataStore
-from conveyor.testing.memory_store import MemoryStore
+from conveyor.testing.memory_store import MemoryStore, MemoryTree
 from tests.store_conformance import Reopen, StoreConformance
 
 
@@ -26,5 +26,16 @@ class TestMemoryStore(StoreConformance):
 
         async def open_store() -> MetadataStore:
             return store
+
+        return open_store
+
+
+class TestSessionsOfMemoryTree(StoreConformance):
+    @pytest.fixture
+    def reopen(self) -> Reopen:
+        tree = MemoryTree()
+
+        async def open_store() -> MetadataStore:
+            return tree.open_session(2_000)
 
         return open_store

@@ -1,4 +1,4 @@
-"""The metadata store in memory: a full disk, a lost connection, a lost session.
+"""The metadata store in memory: a full disk, a lost connection, a lost session, several sessions.
 
 tests/store_conformance.py tests the common contract.
 """
@@ -7,7 +7,7 @@ import pytest
 
 from conveyor.kernel.errors import DiskFull, StorageFailure
 from conveyor.kernel.ports import DeleteNode, PutNode, SessionState, Versioned
-from conveyor.testing.memory_store import MemoryStore
+from conveyor.testing.memory_store import MemoryStore, MemoryTree
 
 
 async def test_full_store_refuses_changes_and_serves_reads() -> None:
@@ -49,3 +49,28 @@ async def test_expired_session_has_lost_its_ephemeral_nodes() -> None:
     store.reconnect()
     assert list(await store.tree("/")) == ["/kept"]
     assert events == [SessionState.SUSPENDED, SessionState.LOST, SessionState.CONNECTED]
+
+
+async def test_sessions_share_their_nodes_and_keep_their_own_ephemeral_ones() -> None:
+    tree, events = MemoryTree(), list[str]()
+    first, second = tree.open_session(2_000), tree.open_session(2_000)
+    await first.commit(PutNode("/of/first", b"", ephemeral=True))
+    await second.commit(PutNode("/of/second", b"", ephemeral=True))
+    await second.children("/of", lambda: events.append("second"))
+    await first.children("/of", lambda: events.append("first"))
+    first.cut()
+    assert (await second.children("/of"), events) == (["first", "second"], ["first"])
+    first.expire()
+    assert (await second.children("/of"), events) == (["second"], ["first", "second"])
+
+
+async def test_abandoned_session_calls_nobody_and_ends_when_it_expires() -> None:
+    tree, events = MemoryTree(), list[object]()
+    dead, other = tree.open_session(2_000), tree.open_session(2_000)
+    dead.listen(events.append)
+    await dead.commit(PutNode("/live", b"", ephemeral=True))
+    await dead.get("/live", lambda: events.append("dead"))
+    dead.abandon()
+    assert await other.get("/live", lambda: events.append("gone")) == Versioned(b"", 1)
+    dead.expire()
+    assert (await other.get("/live"), events) == (None, ["gone"])

@@ -42,7 +42,7 @@ class FlakyStore(MemoryStore):
 
     def nodes(self) -> dict[str, bytes]:
         """Return the value of every stored node, by path."""
-        return {path: node.value for path, node in self._nodes.items()}
+        return {path: node.value for path, node in self.shared.nodes.items()}
 
     async def get(self, path: str, changed: Callable[[], None] | None = None) -> Versioned | None:
         await self._hop()
