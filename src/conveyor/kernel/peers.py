@@ -42,6 +42,17 @@ class PeerAddress(msgspec.Struct, frozen=True):
     port: int
 
 
+class PeerCredentials(msgspec.Struct, frozen=True):
+    """What a broker proves to its peers. secret: shared by all brokers of the cluster, and never sent.
+
+    identity: asked once for each link, because a broker registers a new incarnation after a lost session.
+    """
+
+    cluster_id: str
+    secret: bytes
+    identity: Callable[[], PeerIdentity]
+
+
 class PeerUnreachable(ConveyorError):  # noqa: N818 - named for what it is
     """No link could be opened, or the link has ended before the answer: nothing is known of what the peer has done.
 
@@ -60,7 +71,7 @@ class PeerLink(Protocol):
     def peer(self) -> PeerIdentity: ...
 
     def send(self, *parts: Bytes | FileSlice) -> None:
-        """Send the parts as one frame. Never blocks; does nothing once the link has ended.
+        """Send the parts as one frame of one byte or more. Never blocks; does nothing once the link has ended.
 
         Slices are read when the connection accepts them. If one cannot be read, the link ends.
         """
@@ -94,6 +105,18 @@ Accept = Callable[[PeerLink, PeerService], PeerEnd]
 
 class PeerNetwork(Protocol):
     """The links of one broker. A peer that sends nothing for some seconds is dead: the network ends its links."""
+
+    @property
+    def host(self) -> str:
+        """Where other brokers reach this one: the address that it registers."""
+        ...
+
+    @property
+    def port(self) -> int: ...
+
+    def open(self, credentials: PeerCredentials) -> None:
+        """Prove this identity from now on. Until then no link opens in either direction."""
+        ...
 
     async def dial(self, address: PeerAddress, service: PeerService, answer: Callable[[PeerLink], PeerEnd]) -> PeerLink:
         """Open a link. answer: called before the first frame is received. Raises PeerUnreachable."""

@@ -1,7 +1,8 @@
-"""An event loop with virtual time, whose processes can be killed.
+"""An event loop with virtual time, whose processes can be paused and killed.
 
 Time stands still while a callback runs, and jumps to the next timer when no callback is ready. A process is a context
-variable: every callback, timer and task created by a process's code belongs to it, and none of them runs after `kill`.
+variable: every callback, timer and task created by a process's code belongs to it. None of them runs after `kill`.
+Those that are due while the process is paused run in their order when it continues.
 """
 
 import asyncio
@@ -28,9 +29,23 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_alive = True
+        self.is_paused = False
+        self.held: list[asyncio.Handle] = []
+        """The callbacks that were due while the process was paused."""
         self.context = copy_context()
         self.context.run(PROCESS.set, self)
         self._at_death: list[Callable[[], None]] = []
+
+    def pause(self) -> None:
+        """Let none of its callbacks run until `resume`."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Run the callbacks that were due meanwhile."""
+        self.is_paused = False
+        held, self.held = self.held, []
+        for handle in held:
+            handle._loop._ready.append(handle)  # type: ignore[attr-defined]  # A cancelled one does not run.
 
     def kill(self) -> None:
         """Prevent all its callbacks from running. Calls the `at_death` callbacks in order."""
@@ -76,7 +91,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Handle:
         if self.is_closed():  # By a `finally` block of a killed process's task, when the task is collected.
             return asyncio.Handle(callback, args, self)
-        return super().call_soon(_Guarded(_owner(context), callback), *args, context=context)
+        guarded = _Guarded(_owner(context), callback)
+        guarded.handle = super().call_soon(guarded, *args, context=context)
+        return guarded.handle
 
     def call_at(
         self,
@@ -85,7 +102,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        return super().call_at(when, _Guarded(_owner(context), callback), *args, context=context)
+        guarded = _Guarded(_owner(context), callback)
+        guarded.handle = handle = super().call_at(when, guarded, *args, context=context)
+        return handle
 
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Arguments]], object], *args: *Arguments, context: Context | None = None
@@ -120,14 +139,21 @@ def _owner(context: Context | None) -> Process | None:
 
 
 class _Guarded(Generic[*Arguments]):
-    """A callback that runs only while its process is alive."""
+    """A callback that runs only while its process is alive and not paused. handle: the loop's handle of it."""
 
-    __slots__ = ("_callback", "_owner")
+    __slots__ = ("_callback", "_owner", "handle")
+
+    handle: asyncio.Handle
 
     def __init__(self, owner: Process | None, callback: Callable[[Unpack[Arguments]], object]) -> None:
         self._owner = owner
         self._callback = callback
 
     def __call__(self, *args: *Arguments) -> None:
-        if self._owner is None or self._owner.is_alive:
+        owner = self._owner
+        if owner is not None and owner.is_alive and owner.is_paused:
+            owner.held.append(self.handle)
+            return
+        del self.handle  # It refers to this object.
+        if owner is None or owner.is_alive:
             self._callback(*args)
