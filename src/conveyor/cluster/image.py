@@ -167,8 +167,13 @@ class ClusterImage:
 
     @property
     def controller_id(self) -> NodeId:
-        """The broker to which clients send changes. Each broker forwards them; this is the lowest id."""
-        return min(self.brokers, default=NodeId(-1))
+        """The broker to which clients send changes. Every broker accepts them; this is the lowest id of a live one."""
+        return min((broker.node_id for broker in self.live_brokers), default=NodeId(-1))
+
+    @property
+    def live_brokers(self) -> list[BrokerImage]:
+        """The brokers that are not fenced."""
+        return [broker for broker in self.brokers.values() if not broker.is_fenced]
 
 
 def changed_keys(old: Mapping[Key, object], new: Mapping[Key, object]) -> list[Key]:

@@ -1,7 +1,7 @@
 """DescribeCluster (key 60): the cluster's id, its controller and its brokers (KIP-700).
 
-v1 endpoint types (KIP-919): only brokers, because there are no separate controllers · v2 fenced brokers (KIP-1073), of
-which there are none.
+v1 endpoint types (KIP-919): only brokers, because there are no separate controllers · v2 fenced brokers (KIP-1073), if
+the request asks for them.
 """
 
 from conveyor.kafka_api.apis import result_errors
@@ -17,9 +17,16 @@ def handle(call: KafkaCall) -> None:
     if endpoint_type != _BROKERS:
         return _refuse(call, endpoint_type)
     image = call.broker.metadata.image
+    with_fenced = getattr(call.request, "include_fenced_brokers", False)
     brokers = [
-        {"broker_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack, "is_fenced": False}
-        for node in image.brokers.values()
+        {
+            "broker_id": node.node_id,
+            "host": node.host,
+            "port": node.port,
+            "rack": node.rack,
+            "is_fenced": node.is_fenced,
+        }
+        for node in (image.brokers.values() if with_fenced else image.live_brokers)
     ]
     requested = call.request.include_cluster_authorized_operations
     call.answer(

@@ -1,4 +1,4 @@
-"""Metadata (key 3): brokers, topics and partition leaders; may create a missing topic.
+"""Metadata (key 3): live brokers, topics and partition leaders; may create a missing topic.
 
 v1 controller, null for all topics · v4 whether to create topics · v5 offline replicas · v7 leader epoch ·
 v8 authorised operations · v9 flexible · v10 topic ids · v12 topics by id · v13 a top-level error.
@@ -8,11 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.cluster.image import PartitionImage, TopicImage
+from conveyor.cluster.image import NO_LEADER, PartitionImage, TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.cluster.topic_decisions import missing_topic
 from conveyor.kafka_api.apis import result_errors
-from conveyor.kafka_api.apis.topics.partition_leader import NO_LEADER, shown_leader
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
@@ -95,8 +94,7 @@ def _described(broker: BrokerNode, topic: TopicImage) -> dict[str, Any]:
 
 
 def _partition(broker: BrokerNode, topic: str, number: int, image: PartitionImage) -> dict[str, Any]:
-    leader = shown_leader(broker, topic, number, image)
-    offline = broker.partitions.offline_reason(topic, number) is not None
+    leader, offline_replicas = broker.partition_leaders.shown(topic, number, image)
     return {
         "error_code": _LEADER_NOT_AVAILABLE if leader == NO_LEADER else result_errors.NONE,
         "partition_index": number,
@@ -104,7 +102,7 @@ def _partition(broker: BrokerNode, topic: str, number: int, image: PartitionImag
         "leader_epoch": image.leader_epoch,
         "replica_nodes": image.replicas,
         "isr_nodes": image.isr,
-        "offline_replicas": image.replicas if offline else (),
+        "offline_replicas": offline_replicas,
     }
 
 
@@ -112,7 +110,7 @@ def _answer(call: KafkaCall, topics: Iterable[dict[str, Any]]) -> None:
     image = call.broker.metadata.image
     brokers = [
         {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
-        for node in image.brokers.values()
+        for node in image.live_brokers
     ]
     if getattr(call.request, "include_topic_authorized_operations", False):
         topics = [topic | {"topic_authorized_operations": _operations(topic)} for topic in topics]

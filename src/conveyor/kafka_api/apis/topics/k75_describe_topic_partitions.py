@@ -4,11 +4,10 @@ from typing import Any
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.topics.topic_page import Cursor, TopicSlice, topic_page
-from conveyor.cluster.image import TopicImage
+from conveyor.cluster.image import NO_LEADER, TopicImage
 from conveyor.cluster.topic_decisions import missing_topic
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.topics.k03_metadata import TOPIC_OPERATIONS
-from conveyor.kafka_api.apis.topics.partition_leader import shown_leader
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 
@@ -49,17 +48,17 @@ def _topic(broker: BrokerNode, topic_slice: TopicSlice) -> dict[str, Any]:
 
 def _partition(broker: BrokerNode, topic: TopicImage, number: int) -> dict[str, Any]:
     image = topic.partitions[number]
-    offline = broker.partitions.offline_reason(topic.name, number) is not None
+    leader, offline_replicas = broker.partition_leaders.shown(topic.name, number, image)
     return {
         "error_code": result_errors.NONE,
         "partition_index": number,
-        "leader_id": shown_leader(broker, topic.name, number, image),
+        "leader_id": leader,
         "leader_epoch": image.leader_epoch,
         "replica_nodes": image.replicas,
         "isr_nodes": image.isr,
-        "eligible_leader_replicas": (),
-        "last_known_elr": (),
-        "offline_replicas": image.replicas if offline else (),
+        "eligible_leader_replicas": image.elr,
+        "last_known_elr": () if image.last_known_leader == NO_LEADER else (image.last_known_leader,),
+        "offline_replicas": offline_replicas,
     }
 
 
