@@ -273,6 +273,7 @@ class BrokerNode:
             threads=ports.threads,
             cache=self.queue_cache,
             changed=self._queue_changed,
+            is_sure=lambda: True,
         )
         partitions = QueuePartitions(
             metadata=self.metadata,

@@ -38,7 +38,8 @@ class MachineRunner(Generic[Asked]):
 
     stepped: called after each decision, when its records are applied. attributes: of the machine's batches; CONTROL if
     they share the log with producers' batches. needs_replicas: whether `min.insync.replicas` applies to the machine's
-    records.
+    records. is_sure: whether this broker certainly still leads what the newest image says; otherwise another broker may
+    lead already, and replies that no record vouches for are withheld.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class MachineRunner(Generic[Asked]):
         *,
         attributes: int = 0,
         needs_replicas: bool = True,
+        is_sure: Callable[[], bool] = lambda: True,
     ) -> None:
         self._partition = partition
         self._stepped = stepped
@@ -57,6 +59,7 @@ class MachineRunner(Generic[Asked]):
         self._clock = clock
         self._attributes = attributes
         self._needs_replicas = needs_replicas
+        self._is_sure = is_sure
         self._tokens = count(1)
         self._waiting: dict[Token, Respond] = {}
         self._alarm = Alarm(clock, self.expire)
@@ -109,7 +112,7 @@ class MachineRunner(Generic[Asked]):
         if outcome.records and not self._append(outcome.records):
             return self._fail_all()
         if outcome.at_once:
-            self._reply(outcome.replies, None)
+            self._reply(outcome.replies, None if self._is_sure() else unsure_of_leading(self._partition))
         elif outcome.replies:
             self._reply_when_safe(outcome.replies)
         self._set_alarm()
@@ -174,6 +177,14 @@ class MachineRunner(Generic[Asked]):
     def _clock_set(self, by_ms: int) -> None:
         self._machine.clock_set(by_ms)
         self._set_alarm()
+
+
+def unsure_of_leading(partition: Partition) -> RequestError:
+    """Return the error while another broker may lead the partition already."""
+    return RequestError(
+        ErrorKind.COORDINATOR_NOT_AVAILABLE,
+        f"{partition.identity}: this broker has not heard from the metadata store for too long to lead: ask again",
+    )
 
 
 def replay(log: Log, machine: StateMachine[Asked], attributes: int = 0) -> None:

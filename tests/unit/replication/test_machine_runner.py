@@ -23,7 +23,7 @@ WAIT_MS = 1000
 
 class Counter:
     """Counts by name. `add NAME` counts one more; `get NAME` tells; `wait NAME` is told when the count next rises, or
-    `gave up` after a second; `large NAME` writes more than a batch may hold."""
+    `gave up` after a second; `large NAME` writes more than a batch may hold; `peek NAME` tells at once."""
 
     def __init__(self) -> None:
         self.counts: dict[bytes, int] = {}
@@ -36,8 +36,8 @@ class Counter:
         if action == "wait":
             self.waiting[token] = (name, now_ms + WAIT_MS)
             return Outcome()
-        if action == "get":
-            return Outcome(replies=(Reply(token, self.counts.get(name, 0)),))
+        if action in ("get", "peek"):
+            return Outcome(replies=(Reply(token, self.counts.get(name, 0)),), at_once=action == "peek")
         count = self.counts.get(name, 0) + 1
         told = [each for each, (wanted, _) in self.waiting.items() if wanted == name]
         for each in told:
@@ -75,7 +75,8 @@ class Stage:
         self.owner = Owner(topic)
         self.machine = Counter()
         port: StateMachine[str] = self.machine
-        self.runner = MachineRunner(self.owner.partition, port, self.clock)
+        self.is_sure = True
+        self.runner = MachineRunner(self.owner.partition, port, self.clock, is_sure=lambda: self.is_sure)
         self.answers: list[tuple[str, object]] = []
 
     def submit(self, command: str) -> Token:
@@ -111,6 +112,18 @@ def test_reply_is_given_at_once_when_all_is_safe() -> None:
     stage = Stage()
     stage.submit("get a")
     assert stage.answers == [("get a", 0)]
+
+
+def test_reply_at_once_needs_a_broker_that_surely_leads() -> None:
+    stage = Stage()
+    stage.submit("add a")
+    stage.submit("peek a")
+    assert stage.answers == [("peek a", 1)]
+    stage.is_sure = False
+    stage.submit("peek a")
+    assert stage.answers[1:] == [("peek a", ErrorKind.COORDINATOR_NOT_AVAILABLE)]
+    stage.owner.settle()
+    assert stage.answers[2:] == [("add a", 1)]
 
 
 def test_commands_of_one_turn_see_each_other() -> None:

@@ -87,6 +87,9 @@ class CoordinatorKind:
         self._clock = clock
         self._threads = threads
 
+    def logs(self, partition: Partition) -> tuple[Partition]:
+        return (partition,)
+
     async def load(self, partition: Partition) -> Coordinator:
         settings = self.settings
         machine = GroupMachine(*settings)
@@ -132,7 +135,13 @@ class Groups:
         """Return the coordinator of a group. Creates the offsets topic if it is missing. Raises RequestError."""
         topic = await self._offsets_topic()
         number = partition_for_group(group_id, len(topic.partitions))
-        return self._metadata.image.brokers[topic.partitions[number].leader]
+        leader = self._metadata.image.brokers.get(topic.partitions[number].leader)
+        if leader is None:
+            raise RequestError(
+                ErrorKind.COORDINATOR_NOT_AVAILABLE,
+                f"no broker leads {OFFSETS_TOPIC}-{number} at the moment: ask again",
+            )
+        return leader
 
     def submit(
         self, command: OneGroupCommand[Answer], respond: Callable[[Answer | RequestError], None]

@@ -4,13 +4,15 @@
                                       -> failed -> (after a pause, or the next request) loading
 
 The host loads a machine once, however many requests wait for it; they fail with COORDINATOR_LOADING after half a
-minute. `gained` for a reopened partition loads the machine again, unless its state is still valid. The host discards a
-load whose partition was lost or replaced in the meantime. After a failed load, a host that retries loads again after
-pauses that double.
+minute. It reads the logs once all their records are committed: earlier leaders may have acknowledged any of them, and
+uncommitted records may still be lost. A load ends with NOT_LEADER when the broker resigns during it. `gained` for a
+reopened partition loads the machine again, unless its state is still valid. The host discards a load whose partition
+was lost or replaced in the meantime. After a failed load, a host that retries loads again after pauses that double.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from conveyor.broker.answers import answered
@@ -42,6 +44,10 @@ class MachineKind(Protocol[Machine]):
     """How the machines of one kind are loaded. name: their name in log messages."""
 
     name: str
+
+    def logs(self, partition: Partition) -> Sequence[Partition]:
+        """Return the partitions that `load` reads. Raises RequestError."""
+        ...
 
     async def load(self, partition: Partition) -> Machine:
         """Read the machine's state and start it. Raises RequestError."""
@@ -121,9 +127,10 @@ class Host(Generic[Machine]):
             await self._ended(place.loading, partition)
         if place.machine is not None:
             return place.machine
-        raise place.failure or RequestError(
-            ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{partition.identity} is being closed: ask again"
-        )
+        if place.failure is not None:
+            raise place.failure
+        partition.check_online()  # The load was discarded: the usual reason is that another broker leads now.
+        raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{partition.identity} is being closed: ask again")
 
     def gained(self, partition: Partition) -> None:
         """Load the machine of a partition, unless it runs and can continue; see `LeadershipListener`."""
@@ -193,6 +200,7 @@ class Host(Generic[Machine]):
         if place.loading is not loading:  # Another load has replaced this one.
             return
         try:
+            await self._committed(place.partition)
             machine = await self._kind.load(place.partition)
         except RequestError as error:
             if place.loading is loading:
@@ -208,9 +216,23 @@ class Host(Generic[Machine]):
                 place.loading = None
             loading.end()
 
+    async def _committed(self, partition: Partition) -> None:
+        """Wait until the logs of a machine are committed up to their present ends. Raises RequestError: NOT_LEADER."""
+        for read in self._kind.logs(partition):
+            read.check_online()
+            if read.log.needs_write:
+                read.write()
+            await answered(partial(read.when_committed, read.log.log_end_offset))
+
     def _fail(self, place: _Place[Machine], error: RequestError) -> None:
+        identity = place.partition.identity
+        if error.kind is ErrorKind.NOT_LEADER:  # `gained` loads it again when this broker leads the partition.
+            place.failure = error
+            if self._places.get(identity) is place:
+                del self._places[identity]
+            return
         if place.failure is None or place.failure.message != error.message:
-            log.warning("%s not loaded partition=%s reason=%s", self._kind.name, place.partition.identity, error)
+            log.warning("%s not loaded partition=%s reason=%s", self._kind.name, identity, error)
         place.failure = error
         if self._retry_ms is not None:
             place.retry.after(place.pause_ms)

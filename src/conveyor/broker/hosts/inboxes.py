@@ -96,13 +96,15 @@ class Inboxes:
     def try_continue(self, machine: InboxPartition, partition: Partition) -> bool:
         return machine.topic is partition and machine.inbox is partition.inbox
 
+    def logs(self, partition: Partition) -> tuple[Partition, ...]:
+        return (partition,) if partition.inbox is None else (partition, partition.inbox)
+
     async def load(self, partition: Partition) -> InboxPartition:
         """Read an inbox and start its forwarder. An inbox that cannot be read goes offline."""
         inbox, loop = partition.inbox, asyncio.get_running_loop()
         assert inbox is not None
         partition.check_online()
         inbox.check_online()
-        inbox.write()
         try:
             loaded = await loop.run_in_executor(self._threads, load_inbox, partition, inbox, self._room)
         except OutOfFiles as failure:

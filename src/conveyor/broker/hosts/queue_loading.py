@@ -53,12 +53,14 @@ class QueueKind:
         self._probe = probe
         self._incarnations = count(new_id().int & 0x7FFF_FFFF)
 
+    def logs(self, partition: Partition) -> tuple[Partition, Partition]:
+        return partition, self.state_of(partition)
+
     async def load(self, partition: Partition) -> QueuePartition:
         topic_id, state = self._topics.existing(partition.identity.topic).topic_id, self.state_of(partition)
         _check_online(partition, state)
-        state.write()
         source = MessageSource(*partition.identity, partition.log)
-        machine = QueueMachine(source, next(self._incarnations), self._fraction, self._probe, self._acks)
+        machine = QueueMachine(source, self._next_incarnation(partition), self._fraction, self._probe, self._acks)
         cut_offset = await self._read(state, _replay, state, machine, partition.recovered_end_offset)
         subscriptions, limit = self._subscriptions.by_id(topic_id), int(partition.high_watermark)
         await self._read(partition, _scan, machine, subscriptions, limit, self._services.clock.now_ms())
@@ -117,6 +119,12 @@ class QueueKind:
             return await asyncio.get_running_loop().run_in_executor(self._services.threads, work, *arguments)
         except StorageFailure as failure:
             raise partition.failed_read(failure) from failure
+
+    def _next_incarnation(self, partition: Partition) -> int:
+        """Return the incarnation of a machine: the leader epoch in the upper half, so that no other broker's leases
+        count as its own, and a number that differs for each machine of this broker in the lower half.
+        """
+        return partition.leader_epoch << 32 | next(self._incarnations) & 0xFFFF_FFFF
 
     def _fraction(self) -> float:
         """Entropy, in [0, 1)."""

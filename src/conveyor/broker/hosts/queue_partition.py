@@ -28,7 +28,7 @@ from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked, 
 from conveyor.queues.queue_commands import LeaseMessages, QueueCommand, SeekSubscription
 from conveyor.queues.queue_machine import QueueMachine
 from conveyor.queues.subscription.policy import StartPosition
-from conveyor.replication.machine_runner import MachineRunner, Respond
+from conveyor.replication.machine_runner import MachineRunner, Respond, unsure_of_leading
 from conveyor.replication.partition import Partition
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,10 @@ _STEPS_BETWEEN_LOOKS = 256
 
 
 class QueueServices(msgspec.Struct, frozen=True, kw_only=True):
-    """The services that every queue uses. changed: called when a queue may have new messages for a subscription."""
+    """The services that every queue uses.
+
+    changed: called when a queue may have new messages for a subscription. is_sure: see `MachineRunner`.
+    """
 
     clock: Clock
     retention: Retention
@@ -47,6 +50,7 @@ class QueueServices(msgspec.Struct, frozen=True, kw_only=True):
     threads: Executor
     cache: CacheShare
     changed: Callable[["QueuePartition"], None]
+    is_sure: Callable[[], bool]
 
 
 class QueuePartition:
@@ -69,7 +73,9 @@ class QueuePartition:
         self._state = state
         self._services = services
         self._is_started = False
-        self._runner: MachineRunner[QueueCommand[object]] = MachineRunner(state, machine, services.clock, self._stepped)
+        self._runner: MachineRunner[QueueCommand[object]] = MachineRunner(
+            state, machine, services.clock, self._stepped, is_sure=services.is_sure
+        )
         self._follower = LogFollower(
             messages,
             clock=services.clock,
@@ -106,12 +112,19 @@ class QueuePartition:
 
         Returns a function that withdraws the caller. While the messages are offline, leased ones can still be settled.
         """
-        if self.messages.offline_reason is not None and isinstance(command, LeaseMessages):
-            respond(self.messages.offline_error())
+        refusal = self._lease_refusal() if isinstance(command, LeaseMessages) else None
+        if refusal is not None:
+            respond(refusal)
             return lambda: None
         caller = _Caller(respond)
         self._submit(command, caller)
         return lambda: self._forget(caller)
+
+    def _lease_refusal(self) -> RequestError | None:
+        """Return why no message can be leased, whatever the subscription."""
+        if self.messages.offline_reason is not None:
+            return self.messages.offline_error()
+        return None if self._services.is_sure() else unsure_of_leading(self.messages)
 
     def has_messages(self, subscription: UUID) -> bool:
         """Return whether a subscription could lease a message now."""

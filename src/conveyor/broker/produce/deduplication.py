@@ -2,7 +2,8 @@
 
 The indexes are not stored. `load` builds one from the log's records within the window before now, when a partition
 first receives an id (or any batch, if the topic has `dedup.enable`). No batch may be appended to the partition
-during the load: its lane ensures that.
+during the load: its lane ensures that. An index is valid in one leader epoch, because other brokers may
+append in others.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from concurrent.futures import Executor
 from weakref import WeakKeyDictionary
 
 from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import LeaderEpoch
 from conveyor.kernel.ports import Clock, FileSlice
 from conveyor.log.batch_reading import batches_in
 from conveyor.log.log import AppendInfo, Log
@@ -49,28 +51,29 @@ class DedupIndexes:
         self._clock = clock
         self._threads = threads
         self._max_ids = max_ids
-        self._indexes: WeakKeyDictionary[Partition, DedupIndex] = WeakKeyDictionary()
+        self._indexes: WeakKeyDictionary[Partition, tuple[LeaderEpoch, DedupIndex]] = WeakKeyDictionary()
         self._is_on = False
 
     def covers(self, partition: Partition) -> bool:
         """Return whether a partition has an index."""
-        return self._is_on and partition in self._indexes
+        found = self._indexes.get(partition) if self._is_on else None
+        return found is not None and found[0] == partition.leader_epoch
 
     def index(self, partition: Partition) -> DedupIndex:
         """Return the index of a partition that has one."""
-        return self._indexes[partition]
+        return self._indexes[partition][1]
 
     async def load(self, partition: Partition) -> None:
         """Build the index of a partition. Raises RequestError (PARTITION_OFFLINE)."""
-        index = await self._read_back(partition)
-        self._indexes[partition] = index
+        epoch = partition.leader_epoch
+        self._indexes[partition] = epoch, await self._read_back(partition)
         self._is_on = True
 
     def note(self, partition: Partition, fresh: tuple[KnownId, ...], info: AppendInfo) -> None:
         """Add the ids of an appended batch to the index. fresh: ids by offset relative to the batch's first."""
         if info.duplicate or not fresh:
             return
-        index, topic = self._indexes[partition], partition.log.topic
+        index, topic = self.index(partition), partition.log.topic
         stamped = stamps_records(topic)
         for fresh_id in fresh:
             timestamp_ms = info.append_timestamp_ms if stamped else fresh_id.timestamp_ms

@@ -4,6 +4,7 @@ A target is the ack id of a lease or the id of a message; every target gets a re
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from conveyor.broker.answers import all_answered
 from conveyor.broker.metadata.subscriptions import Subscriptions
@@ -11,7 +12,6 @@ from conveyor.broker.queues.message_targets import find_target
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.queue_commands import Acknowledge, Extend, NackMessages, Reject, SettleMessages, Target
-from conveyor.queues.subscription.policy import Subscription
 
 MAX_TARGETS = 10_000
 
@@ -28,41 +28,23 @@ class Settlements:
 
     async def ack(self, name: str, targets: Sequence[str]) -> Results:
         """Acknowledge messages: once this returns they are never delivered to the subscription again."""
-        subscription = self._subscriptions.existing(name)
-        return await self._settle(
-            subscription, targets, lambda resolved: Acknowledge(subscription=subscription.id, targets=resolved)
-        )
+        return await self._settle(name, targets, Acknowledge)
 
     async def nack(self, name: str, targets: Sequence[str], delay_ms: int | None) -> Results:
         """Report failed messages. delay_ms: time until the next delivery; None for the subscription's backoff."""
-        subscription = self._subscriptions.existing(name)
-        return await self._settle(
-            subscription,
-            targets,
-            lambda resolved: NackMessages(subscription=subscription.id, targets=resolved, delay_ms=delay_ms),
-        )
+        return await self._settle(name, targets, partial(NackMessages, delay_ms=delay_ms))
 
     async def extend(self, name: str, targets: Sequence[str], visibility_ms: int) -> Results:
         """Make the leases of messages end `visibility_ms` from now."""
-        subscription = self._subscriptions.existing(name)
-        return await self._settle(
-            subscription,
-            targets,
-            lambda resolved: Extend(subscription=subscription.id, targets=resolved, visibility_ms=visibility_ms),
-        )
+        return await self._settle(name, targets, partial(Extend, visibility_ms=visibility_ms))
 
     async def reject(self, name: str, targets: Sequence[str], reason: str) -> Results:
         """Send messages to the dead-letter topic without further deliveries."""
-        subscription = self._subscriptions.existing(name)
-        return await self._settle(
-            subscription,
-            targets,
-            lambda resolved: Reject(subscription=subscription.id, targets=resolved, reason=reason),
-        )
+        return await self._settle(name, targets, partial(Reject, reason=reason))
 
-    async def _settle(
-        self, subscription: Subscription, texts: Sequence[str], command: Callable[[tuple[Target, ...]], SettleMessages]
-    ) -> Results:
+    async def _settle(self, name: str, texts: Sequence[str], command: Callable[..., SettleMessages]) -> Results:
+        """command: makes the command from its `subscription` and `targets`."""
+        subscription = self._subscriptions.existing(name)
         if len(texts) > MAX_TARGETS:
             raise RequestError(ErrorKind.INVALID_REQUEST, f"{len(texts)} messages at once: at most {MAX_TARGETS}")
         partitions = await self._partitions.ready(subscription)
@@ -75,7 +57,9 @@ class Settlements:
             else:
                 by_partition.setdefault(resolved[0], []).append((index, resolved[1]))
         questions = [
-            partitions[number].ask(command(tuple(target for _, target in indexed)))
+            partitions[number].ask(
+                command(subscription=subscription.id, targets=tuple(target for _, target in indexed))
+            )
             for number, indexed in by_partition.items()
         ]
         for indexed, errors in zip(by_partition.values(), await all_answered(questions), strict=True):

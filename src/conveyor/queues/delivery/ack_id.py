@@ -1,17 +1,17 @@
 """The ack id, which identifies one lease. It settles this lease and no other.
 
     0  tag of the subscription  4 bytes     8  offset             int64
-    4  partition                uint32      16 incarnation        uint32    of the machine that granted the lease
-                                            20 lease number       uint64    in that incarnation
+    4  partition                uint32      16 incarnation        uint64    of the machine that granted the lease
+                                            24 lease number       uint64    in that incarnation
 
-in hexadecimal: 56 characters.
+in hexadecimal: 64 characters. The upper half of the incarnation is the leader epoch in which the lease was granted.
 """
 
 from struct import Struct, error
 from typing import NamedTuple
 from uuid import UUID
 
-_LAYOUT = Struct(">4sIqIQ")
+_LAYOUT = Struct(">4sIqQQ")
 _TEXT_LENGTH = 2 * _LAYOUT.size
 
 

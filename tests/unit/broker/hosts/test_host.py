@@ -10,10 +10,12 @@ import pytest
 
 from conveyor.broker.hosts.host import Host
 from conveyor.broker.tasks import Tasks
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
+from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Follower
 from conveyor.testing import ManualClock
-from tests.unit.replication.parts import IDENTITY, Owner
+from tests.unit.replication.parts import EPOCH, IDENTITY, Owner, batch
 
 Result = TypeVar("Result")
 RETRY_MS = 1_000
@@ -40,6 +42,9 @@ class Kind:
         self.made: list[Machine] = []
         self.may_go_on = False
 
+    def logs(self, partition: Partition) -> tuple[Partition]:
+        return (partition,)
+
     async def load(self, partition: Partition) -> Machine:
         self.loads.append(asyncio.get_running_loop().create_future())
         await self.loads[-1]
@@ -56,7 +61,8 @@ class Stage:
     def __init__(self, retry_ms: int | None = RETRY_MS) -> None:
         self.kind = Kind()
         self.clock = ManualClock()
-        self.partition = Owner().partition
+        self.owner = Owner()
+        self.partition = self.owner.partition
         self.bugs: list[BaseException] = []
         self.host = Host(self.kind, self.clock, Tasks(self.bugs.append), retry_ms)
 
@@ -228,3 +234,39 @@ async def test_every_change_of_what_runs_is_counted() -> None:
     after = stage.host.changes_count
     stage.host.lost(stage.partition)
     assert before < after < stage.host.changes_count
+
+
+async def test_machine_is_loaded_once_all_records_of_its_log_are_committed() -> None:
+    stage = Stage()
+    stage.partition.append(batch(b"a"), now_ms=0)
+    waiting = await begun(stage.host.loaded(stage.partition))
+    assert not stage.kind.loads
+    stage.owner.flush()
+    await rest()
+    await stage.finish(0)
+    assert await waiting is stage.kind.made[0]
+
+
+async def test_load_of_a_partition_that_another_broker_leads_by_now_says_so() -> None:
+    stage = Stage()
+    stage.partition.append(batch(b"a"), now_ms=0)
+    waiting = await begun(stage.host.loaded(stage.partition))
+    stage.partition.assume(Follower(leader=NodeId(2), epoch=LeaderEpoch(EPOCH + 1)))
+    with pytest.raises(NotLeader) as refused:
+        await waiting
+    assert (refused.value.leader, refused.value.leader_epoch) == (2, EPOCH + 1)
+    stage.clock.advance(ms=RETRY_MS)
+    await rest()
+    assert not stage.host.partitions()
+    assert not stage.kind.loads
+
+
+async def test_load_during_which_leadership_is_lost_is_discarded() -> None:
+    stage = Stage()
+    waiting = await begun(stage.host.loaded(stage.partition))
+    stage.partition.assume(Follower(leader=None, epoch=EPOCH))
+    stage.host.lost(stage.partition)
+    await stage.finish(0)
+    with pytest.raises(NotLeader):
+        await waiting
+    assert stage.kind.made[0].is_stopped
