@@ -134,6 +134,31 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
         start, end = self.log.log_start_offset, self.log.log_end_offset
         self.truncate_to(start + round(place * (end - start)), crash)
 
+    @precondition(lambda self: not self.log.is_truncating)
+    @rule(place=st.floats(0, 1), crash=st.none() | st.tuples(st.integers(0, 40), SEEDS))
+    def restart_at(self, place: float, crash: tuple[int, int] | None) -> None:
+        """As a follower does whose log ends below the start of its leader's log."""
+        offset = round(place * self.leader.log_end_offset)
+        self.log.restart_at(offset)
+        self.forgets_producers = True
+        if crash is None or self.flush_job is not None or self.swap_job is not None:
+            self.held, self.flushed = [], offset
+            return self.cut_files()
+        old_flushed = self.flushed
+        self.disk.is_forgetful = True
+        self.disk.call_after(crash[0], lambda: None)
+        try:
+            self.cut_files()
+        except StorageFailure:
+            self.log.abandon()
+            self.disk = self.disk.power_cut(Random(crash[1]))
+            self.reopen_after_restart(offset, old_flushed)
+        else:
+            self.disk = self.disk.power_cut(Random(crash[1]))
+            self.held = []
+            self.reopen(offset)
+            assert self.log.log_start_offset == self.log.log_end_offset == offset
+
     @rule()
     def begin_or_complete_flush(self) -> None:
         if self.flush_job is not None:
@@ -298,6 +323,17 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
             self.disk = self.disk.power_cut(Random(crash[1]))
             self.held, self.flushed = expected, min(self.flushed, end)
             self.reopen(self.flushed)
+
+    def reopen_after_restart(self, offset: int, old_flushed: int) -> None:
+        """The log is as long as before, or it has restarted."""
+        held = self.held
+        self.held = []
+        self.reopen(0)
+        if self.log.log_start_offset == self.log.log_end_offset == offset:
+            return
+        self.held = held_from(self.log, self.log.log_start_offset)
+        assert self.log.log_end_offset >= old_flushed
+        assert [each.content for each in self.held] == [each.content for each in held[: len(self.held)]]
 
     def cut_files(self) -> None:
         job = self.log.begin_truncation(self.now_ms)

@@ -14,11 +14,11 @@ a StorageFailure the log must not be used any more; `open_log` recovers it from 
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Bytes, FileSlice
+from conveyor.log.append_info import AppendInfo
 from conveyor.log.compaction.compaction_plan import CompactionPlan, plan_compaction
 from conveyor.log.compaction.key_compaction import CompactionResult
 from conveyor.log.compaction.swap import SwapJob, discard
@@ -42,15 +42,6 @@ from conveyor.records.timestamps import stamps_records
 from conveyor.settings.tree import TopicSettings
 
 log = logging.getLogger(__name__)
-
-
-class AppendInfo(NamedTuple):
-    """The offsets of an appended batch, inclusive. `duplicate`: its idempotent producer had appended it before."""
-
-    first_offset: Offset
-    last_offset: Offset
-    append_timestamp_ms: int
-    duplicate: bool = False
 
 
 class Log:
@@ -82,7 +73,7 @@ class Log:
         self._is_swapping = False
         self.is_truncating = False
         """From `truncate_to` until `complete_truncation`."""
-        self._is_cutting_files = False
+        self._is_cutting_files = self._is_restarting = False
         self._truncations_count = 0
         self._jobs_count = 0
         """Flushes and other jobs in progress that a truncation must wait for."""
@@ -310,6 +301,20 @@ class Log:
             self._positions.clear()
         self.is_truncating |= self.leader_epochs.cut_end(self.log_end_offset)
 
+    def restart_at(self, offset: int) -> None:
+        """Remove all records, leader epochs and producers, and continue at any offset; further as `truncate_to`.
+
+        For a follower whose leader has deleted all records below the offset, or has none of this log's records.
+        """
+        assert not self._is_cutting_files, "another truncation of this log is in progress"
+        log.info("log restarted partition=%s from=%d at=%d", self.directory, self.log_end_offset, offset)
+        self._pending = []
+        self.is_truncating = self._is_restarting = True
+        self._truncations_count += 1
+        self.log_start_offset = self.flushed_offset = self.written_offset = self.log_end_offset = Offset(offset)
+        self.leader_epochs.cut_end(0)
+        self._positions.clear()
+
     def begin_truncation(self, now_ms: int) -> TruncationJob | None:
         """Return the job that cuts the files after `truncate_to`. Run it off the event loop, then call
         `complete_truncation`.
@@ -319,14 +324,16 @@ class Log:
         """
         if not self.is_truncating or self._is_cutting_files or self._is_swapping or self._jobs_count:
             return None
-        bounds = plan_truncation(self.segments, self.log_start_offset, self.log_end_offset)
-        producers = self.producers.empty() if self.producers.remembers_from(bounds.end_offset) else None
+        restarts, segments = self._is_restarting, self.segments
+        bounds = plan_truncation(segments, self.log_start_offset, self.log_end_offset, restarts=restarts)
+        changes_producers = restarts or self.producers.remembers_from(bounds.end_offset)
+        producers = self.producers.empty() if changes_producers else None
         self._is_cutting_files = True
-        return truncation_job(self._disk, self.directory, self.segments, bounds, producers, now_ms)
+        return truncation_job(self._disk, self.directory, segments, bounds, producers, now_ms)
 
     def complete_truncation(self, job: TruncationJob, result: Truncated) -> None:
         """Continue at the new end after a job succeeded. The removal is durable; see `truncation_job`."""
-        self.is_truncating = self._is_cutting_files = False
+        self.is_truncating = self._is_cutting_files = self._is_restarting = False
         self.segments = [*job.below, *result.segments]
         self._unsynced = [segment for segment in self._unsynced if segment in job.below]
         self._end_position = self._active.size
@@ -391,7 +398,8 @@ class Log:
             self.leader_epochs.cut_end(self.log_end_offset)  # Otherwise the next start writes the file again.
             self._unsynced.append(self._active)
             self._flush_job((self.log_end_offset, self.producers.entries())).run()
-        self._close_files()
+        for segment in self.segments:
+            segment.close()
 
     def abandon(self) -> None:
         """Stop writing and opening files: after a StorageFailure, or before the partition is deleted.
@@ -424,10 +432,6 @@ class Log:
         self._unsynced = []
         self._directory_changed = False
         return job
-
-    def _close_files(self) -> None:
-        for segment in self.segments:
-            segment.close()
 
     def _add(
         self,
@@ -480,9 +484,7 @@ class Log:
         self._directory_changed = True
         self._end_position = 0
         self._positions.remember(segment.base_offset, 0)
-        log.info(
-            "segment rolled partition=%s base_offset=%d bytes=%d", self.directory, segment.base_offset, closed.size
-        )
+        log.info("segment rolled partition=%s base_offset=%d bytes=%d", self.directory, base_offset, closed.size)
 
     def _begin_below(self, base_offset: int) -> None:
         """Replace the only segment, which is empty, because the first batch also holds offsets below the log start."""

@@ -49,6 +49,7 @@ class Truncation(msgspec.Struct, frozen=True, kw_only=True):
     kept_base: the base offset of the segment that is cut to `kept_size` bytes; None if no segment is kept, because the
     log becomes empty at its log start offset. last_append_ms: of that segment.
     creates: an empty segment is added at the new end, because the last remaining record is not directly below it.
+    forgets: all leader epochs and producers are removed too, because the log restarts at another offset.
     """
 
     end_offset: int
@@ -56,13 +57,21 @@ class Truncation(msgspec.Struct, frozen=True, kw_only=True):
     kept_size: int
     last_append_ms: int
     creates: bool
+    forgets: bool = False
 
 
-def plan_truncation(segments: Sequence[Segment], log_start_offset: int, offset: int) -> Truncation:
+def plan_truncation(
+    segments: Sequence[Segment], log_start_offset: int, offset: int, *, restarts: bool = False
+) -> Truncation:
     """Return the truncation to an offset of the log. A batch that holds the offset is removed whole.
 
+    restarts: remove everything; the log is then empty and begins at the offset.
     Reads the headers of about one index interval. Raises StorageFailure.
     """
+    if restarts:
+        return Truncation(
+            end_offset=offset, kept_base=None, kept_size=0, last_append_ms=NO_TIMESTAMP, creates=True, forgets=True
+        )
     segment = segment_for(segments, offset)
     size = position_of(segment, offset)
     end = min(offset, segment.header_at(size).base_offset) if size < segment.size else offset
@@ -207,10 +216,10 @@ def _finish(disk: Directory, directory: str, bounds: Truncation) -> None:
         _seal(Segment(disk, directory, bounds.kept_base), bounds.last_append_ms)
     if bounds.creates:
         Segment(disk, directory, bounds.end_offset, create=True).close()
-    remove_snapshots(disk, directory, above=bounds.end_offset)
+    remove_snapshots(disk, directory, above=-1 if bounds.forgets else bounds.end_offset)
     epochs = load_leader_epochs(disk, directory)
     if epochs is not None:
-        epochs.cut_end(bounds.end_offset)
+        epochs.cut_end(0 if bounds.forgets else bounds.end_offset)
         if epochs.is_dirty:
             disk.write_atomic(f"{directory}/{LEADER_EPOCHS}", epochs.encode())
     for name in (CLEANED, GAPS):

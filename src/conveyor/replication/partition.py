@@ -25,8 +25,9 @@ from typing import Protocol
 from conveyor.kernel.errors import ErrorKind, NotLeader, ReadLater, RequestError, StorageFailure, TransientFailure
 from conveyor.kernel.ids import LeaderEpoch, Offset, TopicPartition
 from conveyor.kernel.ports import FileSlice
+from conveyor.log.append_info import AppendInfo
 from conveyor.log.flush import FlushJob
-from conveyor.log.log import AppendInfo, Log
+from conveyor.log.log import Log
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.roles import Follower, Leader, Role, check_succession

@@ -5,7 +5,8 @@ from uuid import UUID
 
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Disk
-from conveyor.log.log import AppendInfo, Log
+from conveyor.log.append_info import AppendInfo
+from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.recovery.recovery import open_log
 from conveyor.records import compression

@@ -10,7 +10,7 @@ import msgspec
 
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NO_TIMESTAMP
-from conveyor.log.log import AppendInfo
+from conveyor.log.append_info import AppendInfo
 from conveyor.records.timestamps import stamps_records
 from conveyor.replication.partition import Partition
 

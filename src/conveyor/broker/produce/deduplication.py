@@ -13,8 +13,9 @@ from weakref import WeakKeyDictionary
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import LeaderEpoch
 from conveyor.kernel.ports import Clock, FileSlice
+from conveyor.log.append_info import AppendInfo
 from conveyor.log.batch_reading import batches_in
-from conveyor.log.log import AppendInfo, Log
+from conveyor.log.log import Log
 from conveyor.queues.messages.dedup import (
     DedupIndex,
     Deduplicated,

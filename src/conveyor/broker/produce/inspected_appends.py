@@ -20,7 +20,7 @@ from conveyor.broker.produce.routing import route
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Clock
-from conveyor.log.log import AppendInfo
+from conveyor.log.append_info import AppendInfo
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.records.record import UnreadableBatch
 from conveyor.records.record_checks import RefusedRecords, demands_record_checks

@@ -1,0 +1,62 @@
+"""A log that becomes empty and continues at another offset."""
+
+from random import Random
+
+import pytest
+
+from conveyor.log.log import Log
+from conveyor.log.producers.producer_snapshot import snapshot_offsets
+from conveyor.records.batch import placed_prefix, read_header
+from conveyor.records.checked_batch import own_batch
+from conveyor.settings.tree import TopicSettings
+from conveyor.testing import MemoryDisk
+from tests.unit.log.logs import DIRECTORY, NOW_MS, append, batch, contents, flush, idempotent_batch, open_topic_log
+
+PAIR = TopicSettings(segment_bytes=2 * len(idempotent_batch(0, b"a")), index_interval_bytes=0)
+
+
+def filled(disk: MemoryDisk, count: int) -> Log:
+    """A log with batches of one producer, two in each segment."""
+    log = open_topic_log(disk, PAIR)
+    for number in range(count):
+        append(log, idempotent_batch(number, b"%d" % number))
+    return log
+
+
+def cut_files(log: Log) -> None:
+    job = log.begin_truncation(NOW_MS)
+    assert job is not None
+    log.complete_truncation(job, job.run())
+
+
+@pytest.mark.parametrize("offset", [0, 3, 4, 6, 50])
+def test_restarted_log_is_empty_and_continues_at_the_offset(offset: int) -> None:
+    disk = MemoryDisk()
+    log = filled(disk, 6)
+    flush(log)
+    log.restart_at(offset)
+    assert (log.log_start_offset, log.log_end_offset, log.flushed_offset, contents(log)) == (offset, offset, offset, [])
+    cut_files(log)
+    assert (log.leader_epochs.entries, log.producers.entries(), snapshot_offsets(disk.list(DIRECTORY))) == (
+        (), ([], []), [],
+    )  # fmt: skip
+    for reopened in (open_topic_log(disk, PAIR), open_topic_log(disk.power_cut(Random(1)), PAIR)):
+        assert (reopened.log_start_offset, reopened.log_end_offset) == (offset, offset)
+        assert (reopened.leader_epochs.entries, reopened.producers.entries()) == ((), ([], []))
+    content = batch(b"new")
+    log.append_as_follower(placed_prefix(offset, read_header(content), 4) + content[17:], 4, NOW_MS)
+    flush(log)
+    assert contents(open_topic_log(disk.power_cut(Random(1)), PAIR)) == [(offset, b"new")]
+
+
+def test_restart_waits_for_a_flush_and_drops_buffered_batches() -> None:
+    log = filled(MemoryDisk(), 3)
+    flush_job = log.begin_flush()
+    log.append(own_batch(idempotent_batch(3, b"3")), 0, NOW_MS)
+    log.restart_at(40)
+    assert (log.begin_truncation(NOW_MS), log.needs_flush, log.needs_write) == (None, False, False)
+    flush_job.run()
+    log.complete_flush(flush_job)
+    assert log.flushed_offset == 40
+    cut_files(log)
+    assert append(log, idempotent_batch(0, b"new")).first_offset == 40
