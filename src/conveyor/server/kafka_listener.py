@@ -1,8 +1,7 @@
 """The Kafka listener: the sockets of clients, and the limits on each client's memory and time.
 
 - The broker reads no requests from a client that does not read its responses. It reads file slices from disk only when
-  the socket accepts them. A thread reads slices that are not in the page cache, so that a consumer of cold records
-  stalls no other client.
+  the socket accepts them (`SocketOutput`).
 - If a read of stored records fails, the listener reports the failure to the partition and closes the connection,
   because the response has begun.
 - Clients that send much are read in portions, so that other clients are served in between.
@@ -21,20 +20,18 @@ from collections import deque
 from functools import partial
 from typing import cast
 
+from conveyor.adapters.socket_output import SocketOutput
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.request_budget import Share
 from conveyor.kafka_api.registry import HANDLERS
 from conveyor.kafka_api.wire.call import Part
 from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
-from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.server.network_probe import NetworkProbe
 
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-_CHUNK_BYTES = 1 << 18
-_COLD_READ_BYTES = 1 << 20
 _BULK_BYTES = 1 << 16
 """Only clients that send much send chunks of this size."""
 
@@ -127,9 +124,6 @@ class _ClientProtocol(asyncio.Protocol):
     def __init__(self, listener: KafkaListener) -> None:
         self._listener = listener
         self._loop = asyncio.get_running_loop()
-        self._output: deque[Part] = deque()
-        self._writable = True
-        self._waits_for_disk = False
         self._turn_bytes = 0
         self._reading = True
         self._ended = self._stopping = self._finishing = False
@@ -143,6 +137,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername") or ("?", 0)
         self._peer = f"{peer[0]}:{peer[1]}"
+        self._output = SocketOutput(self._transport, self._listener.probe, self._fail_read, self._unblock)
         failed = partial(self.close, level=logging.INFO)
         broker = self._listener.broker
         self._connection = KafkaConnection(broker, HANDLERS, peer[0], self._send, self._balance, failed)
@@ -173,10 +168,10 @@ class _ClientProtocol(asyncio.Protocol):
         self._listener.closed()
 
     def pause_writing(self) -> None:
-        self._writable = False
+        self._output.is_writable = False
 
     def resume_writing(self) -> None:
-        self._writable = True
+        self._output.is_writable = True
         self._write_more()
         self._balance()
 
@@ -219,7 +214,7 @@ class _ClientProtocol(asyncio.Protocol):
 
     def _end(self) -> None:
         self._ended = True
-        self._output.clear()
+        self._output.end()
         self._connection.end()
         self._listener.connections.discard(self)
         self._listener.count(self, -self.counted_bytes)
@@ -270,73 +265,25 @@ class _ClientProtocol(asyncio.Protocol):
     def _send(self, parts: list[Part]) -> None:
         if self._ended:
             return
-        self._output.extend(parts)
+        self._output.add(parts)
         self._account()
         self._write_more()
         if not self._reading:
             self._balance()
 
     def _write_more(self) -> None:
-        """Write as much as the socket accepts, joining small parts."""
-        while self._output and self._writable and not self._waits_for_disk and not self._ended:
-            chunk = self._next_chunk()
-            if chunk and not self._ended:
-                self._listener.probe.sent_bytes += len(chunk)
-                self._transport.write(chunk)
-        if self._finishing and not self._output and not self._waits_for_disk and not self._ended:
+        self._output.write()
+        if self._finishing and self._output.is_empty and not self._ended:
             self._transport.close()
 
-    def _next_chunk(self) -> Bytes:
-        """Return the next bytes to send without waiting for the disk. If there are none, start a read on a thread."""
-        pieces: list[Bytes] = []
-        size = 0
-        output = self._output
-        while output and size < _CHUNK_BYTES and not self._waits_for_disk:
-            part = output.popleft()
-            piece = part if isinstance(part, bytes) else self._read_cached(part, _CHUNK_BYTES - size)
-            pieces.append(piece)
-            size += len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    def _fail_read(self, failure: StorageFailure) -> None:
+        log.error("read failed peer=%s reason=%s", self._peer, failure)
+        self.close("stored records could not be read")
 
-    def _read_cached(self, part: FileSlice, room: int) -> Bytes:
-        """Return the next bytes of a slice from the page cache, and put the rest back at the head of the queue."""
-        try:
-            content = part.file.read_cached(part.position, min(part.length, room))
-        except StorageFailure as failure:
-            self._fail_read(part, failure)
-            return b""
-        if len(content) < part.length:
-            rest = _after(part, len(content))
-            self._output.appendleft(rest)
-            if not content:
-                self._read_on_thread(rest)
-        return content
-
-    def _read_on_thread(self, part: FileSlice) -> None:
-        self._waits_for_disk = True
-        length = min(part.length, _COLD_READ_BYTES)
-        reading = self._loop.run_in_executor(None, _read_whole, part, length)
-        reading.add_done_callback(partial(self._was_read, part))
-
-    def _was_read(self, part: FileSlice, reading: "asyncio.Future[bytes | StorageFailure]") -> None:
-        self._waits_for_disk = False
-        content = reading.result()
-        if isinstance(content, StorageFailure):
-            return self._fail_read(part, content)
-        if self._ended:
-            return
-        self._output.popleft()
-        if len(content) < part.length:
-            self._output.appendleft(_after(part, len(content)))
-        self._output.appendleft(content)
+    def _unblock(self) -> None:
+        """Continue after parts of a response have waited for the disk."""
         self._write_more()
         self._balance()
-
-    def _fail_read(self, part: FileSlice, failure: StorageFailure) -> None:
-        log.error("read failed peer=%s reason=%s", self._peer, failure)
-        if part.failed is not None:
-            part.failed(failure)
-        self.close("stored records could not be read")
 
     def _balance(self) -> None:
         """Read from the client only while it reads its responses, has few pending, and is within its quota."""
@@ -358,25 +305,10 @@ class _ClientProtocol(asyncio.Protocol):
     def _takes_requests(self) -> bool:
         """Return whether to start received requests. They may hold shares already, so they do not wait for one."""
         connection = self._connection
-        if self._stopping or not self._writable or self._waits_for_disk or self._turn_bytes >= _TURN_BYTES:
+        output = self._output
+        if self._stopping or not output.is_writable or output.waits_for_disk or self._turn_bytes >= _TURN_BYTES:
             return False
         return not connection.is_muted and not connection.is_full
-
-
-def _after(part: FileSlice, length: int) -> FileSlice:
-    """Return the rest of a slice after its first `length` bytes."""
-    return FileSlice(part.file, part.position + length, part.length - length, part.failed)
-
-
-def _read_whole(part: FileSlice, length: int) -> bytes | StorageFailure:
-    """Return the first `length` bytes of a slice; StorageFailure if the file ends before them."""
-    try:
-        content = part.file.read(part.position, length)
-    except StorageFailure as failure:
-        return failure
-    if len(content) < length:
-        return StorageFailure(f"a segment ends at {part.position + len(content)}, within its records")
-    return content
 
 
 def _counted(connection: _ClientProtocol) -> int:
