@@ -16,6 +16,9 @@ from conveyor.kernel.errors import ConveyorError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Bytes, FileSlice
 
+PEER_SILENCE_LIMIT_S = 3.0
+"""A peer from which nothing has arrived for this long is dead. Every broker sends more often than that."""
+
 
 class PeerService(IntEnum):
     """What a link is for. The numbers are sent."""

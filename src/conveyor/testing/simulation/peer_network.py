@@ -20,6 +20,7 @@ from random import Random
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import (
+    PEER_SILENCE_LIMIT_S,
     Accept,
     PeerAddress,
     PeerCredentials,
@@ -32,7 +33,6 @@ from conveyor.kernel.peers import (
 from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.testing.simulation.virtual_loop import PROCESS
 
-SILENCE_LIMIT_S = 3.0
 _DIAL_LIMIT_S = 2.0
 _USUAL_DELAY_S = 0.003
 _LONG_DELAY_S = 0.2
@@ -232,6 +232,8 @@ class _Line:
 
     def begin(self, end: PeerEnd) -> None:
         """Start to receive. Frames that have arrived before are received now."""
+        if not self.is_open:
+            return end.ended("the connection was closed")
         self._end = end
         self._heard_s = self._watched_s = self._loop.time()
         self._watch_later()
@@ -347,16 +349,16 @@ class _Line:
             end.ended(reason)
 
     def _watch_later(self) -> None:
-        self._watch = self._loop.call_later(SILENCE_LIMIT_S / 4, self._check_silence, context=self.network.context)
+        self._watch = self._loop.call_later(PEER_SILENCE_LIMIT_S / 4, self._check_silence, context=self.network.context)
 
     def _check_silence(self) -> None:
         """End the link of a silent peer, and show the peer that this broker lives."""
         now_s = self._loop.time()
-        if now_s - self._watched_s > SILENCE_LIMIT_S / 2:  # This process was paused: what arrived is yet to be read.
+        if now_s - self._watched_s > PEER_SILENCE_LIMIT_S / 2:  # After a pause: read what has arrived first.
             self._heard_s = now_s
         self._watched_s = now_s
-        if now_s - self._heard_s > SILENCE_LIMIT_S:
-            return self.close(f"broker {self.peer.node_id} is silent for {SILENCE_LIMIT_S:g} s")
+        if now_s - self._heard_s > PEER_SILENCE_LIMIT_S:
+            return self.close(f"broker {self.peer.node_id} is silent for {PEER_SILENCE_LIMIT_S:g} s")
         if not self._unsent:
             self.send()
         self._watch_later()

@@ -8,10 +8,18 @@ import pytest
 
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.ids import NodeId
-from conveyor.kernel.peers import PeerAddress, PeerCredentials, PeerIdentity, PeerLink, PeerService, PeerUnreachable
+from conveyor.kernel.peers import (
+    PEER_SILENCE_LIMIT_S,
+    PeerAddress,
+    PeerCredentials,
+    PeerIdentity,
+    PeerLink,
+    PeerService,
+    PeerUnreachable,
+)
 from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.testing.memory_disk import MemoryDisk
-from conveyor.testing.simulation.peer_network import SILENCE_LIMIT_S, PeerSwitch
+from conveyor.testing.simulation.peer_network import PeerSwitch
 from conveyor.testing.simulation.virtual_loop import Process, VirtualLoop
 
 SECRET = b"s" * 32
@@ -143,7 +151,7 @@ def test_a_violation_of_the_protocol_ends_the_link(cluster: Cluster) -> None:
 def test_an_idle_link_lives(cluster: Cluster) -> None:
     _, _, dialled, accepted = linked(cluster)
 
-    cluster.wait(20 * SILENCE_LIMIT_S)
+    cluster.wait(20 * PEER_SILENCE_LIMIT_S)
 
     assert not dialled.reasons + accepted.reasons
 
@@ -154,7 +162,7 @@ def test_a_short_cut_delays_frames(cluster: Cluster) -> None:
     dialled.link.send(b"delayed")
     accepted.link.send(b"at once")
 
-    cluster.wait(SILENCE_LIMIT_S / 2)
+    cluster.wait(PEER_SILENCE_LIMIT_S / 2)
     assert (accepted.frames, dialled.frames) == ([], [b"at once"])
     cluster.switch.heal()
     cluster.wait(1)
@@ -166,7 +174,7 @@ def test_a_cut_of_one_direction_ends_the_link_where_nothing_arrives_and_then_at_
     _, _, dialled, accepted = linked(cluster)
 
     cluster.switch.cut(NodeId(1), NodeId(2))
-    cluster.wait(SILENCE_LIMIT_S * 2)
+    cluster.wait(PEER_SILENCE_LIMIT_S * 2)
 
     assert "silent" in accepted.reasons[0]
     assert "silent" in dialled.reasons[0]  # The notice of the other end, which still arrives.
@@ -199,9 +207,9 @@ def test_a_machine_without_power_is_found_dead_by_its_silence(cluster: Cluster) 
 
     cluster.switch.lose_power(NodeId(2))
     two.process.kill()
-    cluster.wait(SILENCE_LIMIT_S / 2)
+    cluster.wait(PEER_SILENCE_LIMIT_S / 2)
     assert not dialled.reasons
-    cluster.wait(SILENCE_LIMIT_S)
+    cluster.wait(PEER_SILENCE_LIMIT_S)
 
     assert "silent" in dialled.reasons[0]
     with pytest.raises(PeerUnreachable) as unreachable:
@@ -214,7 +222,7 @@ def test_a_paused_process_is_silent_and_then_finds_its_links_ended(cluster: Clus
 
     two.process.pause()
     dialled.link.send(b"before")
-    cluster.wait(SILENCE_LIMIT_S * 2)
+    cluster.wait(PEER_SILENCE_LIMIT_S * 2)
     assert "silent" in dialled.reasons[0]
     assert not accepted.reasons + accepted.frames
     two.process.resume()
@@ -228,9 +236,9 @@ def test_a_short_pause_ends_nothing(cluster: Cluster) -> None:
 
     two.process.pause()
     dialled.link.send(b"held")
-    cluster.wait(SILENCE_LIMIT_S * 0.6)
+    cluster.wait(PEER_SILENCE_LIMIT_S * 0.6)
     two.process.resume()
-    cluster.wait(SILENCE_LIMIT_S * 2)
+    cluster.wait(PEER_SILENCE_LIMIT_S * 2)
 
     assert (accepted.frames, dialled.reasons, accepted.reasons) == ([b"held"], [], [])
 
@@ -313,7 +321,7 @@ def test_bytes_beyond_the_window_wait_at_the_sender(cluster: Cluster) -> None:
     for _ in range(40):
         dialled.link.send(bytes(10_000))
 
-    cluster.wait(SILENCE_LIMIT_S / 2)
+    cluster.wait(PEER_SILENCE_LIMIT_S / 2)
     assert dialled.link.unsent_bytes > 300_000
     two.process.resume()
     cluster.wait(30)
