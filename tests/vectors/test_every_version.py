@@ -71,12 +71,15 @@ def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
         42: {"groups_names": ("nothing",)},
         43: {"election_type": 0, "topic_partitions": [named | {"partitions": (0,)}], "timeout": 1000},
         44: {"resources": [topic_resource | {"configs": []}], "validate_only": True},
+        45: {"timeout": 1000, "allow_replication_factor_change": True}
+        | {"topics": [named | {"partitions": [partition | {"replicas": (1,)}]}]},
         46: {"timeout": 1000, "topics": [named | {"partition_indexes": (0,)}]},
         47: {"group_id": "g", "topics": [named | {"partitions": [partition]}]},
         48: {"components": [{"entity_type": "user", "match_type": 1, "match": None}], "strict": False},
         49: {"entries": [altered], "validate_only": True},
         60: {"include_cluster_authorized_operations": True, "endpoint_type": 1, "include_fenced_brokers": True},
         61: {"topics": asked},
+        64: {"broker_id": 99},
         68: group
         | {"member_id": "m", "member_epoch": 0, "rebalance_timeout": 10_000, "topic_partitions": []}
         | {"instance_id": None, "rack_id": None, "subscribed_topic_names": (TOPIC,), "subscribed_topic_regex": None}
@@ -116,7 +119,19 @@ def errors_in(answer: Any) -> set[int]:
     return found.union(*(errors_in(getattr(answer, name)) for name in answer.__dataclass_fields__))
 
 
-EXPECTED_ERRORS = {11: {0, 79}, 12: {25}, 13: {25}, 14: {25}, 15: {69}, 20: {3}, 42: {69}, 43: {84}, 47: {69}, 69: {69}}
+EXPECTED_ERRORS = {
+    11: {0, 79},
+    12: {25},
+    13: {25},
+    14: {25},
+    15: {69},
+    20: {3},
+    42: {69},
+    43: {84},
+    47: {69},
+    64: {102},
+    69: {69},
+}
 EXPECTED_ERRORS |= {key: {54} for key in (29, 30, 31)}
 
 

@@ -49,6 +49,7 @@ from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.queues.subscription_lifecycle import SubscriptionLifecycle
 from conveyor.broker.queues.subscription_statistics import SubscriptionStatistics
 from conveyor.broker.tasks import Tasks
+from conveyor.broker.topics.cluster_operations import ClusterOperations
 from conveyor.broker.topics.partition_leader import PartitionLeaders
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.dynamic_config import LayeredSettings
@@ -105,7 +106,9 @@ class BrokerNode:
         self.flusher = Flusher(loop, ports.threads, settings.broker.flush_threads)
         self.room = DiskRoom(ports.disk, settings.disk)
         self.partitions = PartitionTable(self.room, lambda: self.metadata.image)
-        self.partition_leaders = PartitionLeaders(self.metadata, self.partitions, NodeId(settings.broker.node_id))
+        node_id = NodeId(settings.broker.node_id)
+        self.partition_leaders = PartitionLeaders(self.metadata, self.partitions, node_id)
+        self.cluster_operations = ClusterOperations(self.metadata, self.partitions, lambda: self.settings, node_id)
         dedup_indexes = DedupIndexes(ports.clock, ports.threads, settings.broker.dedup_max_ids)
         inspected_appends = InspectedAppends(ports.clock, ports.threads, Lanes(self.tasks), dedup_indexes)
         self.publisher = Publisher(self.partitions, ports.clock, inspected_appends)

@@ -192,6 +192,32 @@ LIST_PARTITION_REASSIGNMENTS = [
     Row(46, (0,), "an unknown topic: it is left out", REASSIGNED, E.none),
 ]
 
+
+def reassign(*replicas: int, topic: str = "t", partition: int = 0, **more: Any) -> Values:
+    wanted = {"partition_index": partition, "replicas": replicas or None}
+    return {"timeout": 1000, "topics": [{"name": topic, "partitions": [wanted]}]} | more
+
+
+NOWHERE = {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "replicas": ()}]}]}
+SAME_FACTOR: Values = {"allow_replication_factor_change": False}
+
+ALTER_PARTITION_REASSIGNMENTS = [
+    Row(45, (0, 1), "an unknown topic", reassign(1, topic="nothing"), E.unknown_topic_or_partition),
+    Row(45, (0, 1), "a partition beyond the last", reassign(1, partition=1), E.unknown_topic_or_partition),
+    Row(45, (0, 1), "a negative partition", reassign(1, partition=-1), E.unknown_topic_or_partition),
+    Row(45, (0, 1), "no replicas", reassign() | NOWHERE, E.invalid_replica_assignment),
+    Row(45, (0, 1), "an unknown broker", reassign(1, 9), E.invalid_replica_assignment),
+    Row(45, (0, 1), "a broker twice", reassign(1, 1), E.invalid_replica_assignment),
+    Row(45, (0, 1), "nothing to cancel", reassign(), E.no_reassignment_in_progress),
+    Row(45, (1,), "the replicas that it has", reassign(1, **SAME_FACTOR), E.none),
+]
+
+UNREGISTER_BROKER = [
+    Row(64, (0,), "an unknown broker", {"broker_id": 9}, E.broker_id_not_registered),
+    Row(64, (0,), "a negative broker", {"broker_id": -1}, E.broker_id_not_registered),
+    Row(64, (0,), "a live broker", {"broker_id": 1}, E.invalid_request),
+]
+
 LIST_CONFIG_RESOURCES = [
     Row(74, (1,), "a type that is none", {"resource_types": (2, 3)}, E.unsupported_version),
 ]
@@ -327,7 +353,9 @@ ROWS = [
     *CONFIGS,
     *LIST_CONFIG_RESOURCES,
     *ACLS,
+    *ALTER_PARTITION_REASSIGNMENTS,
     *LIST_PARTITION_REASSIGNMENTS,
+    *UNREGISTER_BROKER,
     *DESCRIBE_LOG_DIRS,
     *CREATE_PARTITIONS,
     *ELECT_LEADERS,

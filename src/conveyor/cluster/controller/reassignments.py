@@ -23,24 +23,30 @@ from conveyor.settings.tree import Settings
 
 
 class Reassignment(msgspec.Struct, frozen=True, kw_only=True):
-    """The wanted replicas of a bundle, the preferred leader first. None cancels the reassignment in progress."""
+    """The wanted replicas of a bundle, the preferred leader first. None cancels the reassignment in progress.
+
+    keeps_factor: the number of replicas must not change (KIP-860).
+    """
 
     topic: str
     partition: int
     target: tuple[NodeId, ...] | None
+    keeps_factor: bool = False
 
 
 def reassigned(image: ClusterImage, request: Reassignment, settings: Settings) -> list[Change]:
     """Start, change or cancel a reassignment.
 
     Raises RequestError: UNKNOWN_TOPIC; INVALID_TOPIC for a companion; INVALID_REPLICA_ASSIGNMENT;
-    NO_REASSIGNMENT_IN_PROGRESS.
+    INVALID_REPLICATION_FACTOR; NO_REASSIGNMENT_IN_PROGRESS.
     """
     topic, partition = existing_bundle(image, request.topic, request.partition)
     if request.target is None:
         wanted = _cancelled(partition)
     else:
         _check_target(image, partition, request.target)
+        if request.keeps_factor:
+            _check_factor(partition, request.target)
         wanted = _started(partition, request.target)
     if not wanted.isr:
         raise RequestError(
@@ -112,4 +118,13 @@ def _check_target(image: ClusterImage, partition: PartitionImage, target: tuple[
         raise RequestError(
             ErrorKind.INVALID_REPLICA_ASSIGNMENT,
             f"the target {list(target)} must name each broker once, and add only live ones: not {unusable}",
+        )
+
+
+def _check_factor(partition: PartitionImage, target: tuple[NodeId, ...]) -> None:
+    factor = len(partition.target or partition.replicas)
+    if len(target) != factor:
+        raise RequestError(
+            ErrorKind.INVALID_REPLICATION_FACTOR,
+            f"the partition has {factor} replicas, and the target {list(target)} has {len(target)}",
         )
