@@ -62,16 +62,17 @@ def more_partitions(
             ErrorKind.INVALID_PARTITIONS, f"topic '{topic.name}' has {present} partitions: ask for more than that"
         )
     check_partition_count(image, count - present, settings)
+    factor = topic.partitions[0].replication_factor
     if assignment is None:
         placement = Placement(image)
-        assignment = [placement.assign(topic.partitions[0].replication_factor) for _ in range(count - present)]
+        assignment = [placement.assign(factor) for _ in range(count - present)]
     if len(assignment) != count - present:
         raise RequestError(
             ErrorKind.INVALID_REPLICA_ASSIGNMENT,
             f"{count - present} partitions are added, and {len(assignment)} are assigned",
         )
     for number, replicas in enumerate(assignment, present):
-        check_replicas(image, number, replicas)
+        check_replicas(image, number, replicas, factor)
     added = [tuple(NodeId(node) for node in replicas) for replicas in assignment]
     partitions = tuple(new_partition(image, number, nodes) for number, nodes in enumerate(added, present))
     return replace(topic, partitions=topic.partitions + partitions)

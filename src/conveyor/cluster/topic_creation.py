@@ -20,7 +20,7 @@ from conveyor.cluster.placement import Placement, new_partition
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 from conveyor.settings.topic_settings import normalized
-from conveyor.settings.tree import Settings, topic_settings
+from conveyor.settings.tree import EMBEDDED, Settings, topic_settings
 
 BROKER_DEFAULT = -1
 MAX_NAME_CHARACTERS = 249
@@ -50,7 +50,7 @@ def plan_topic(image: ClusterImage, request: TopicRequest, settings: Settings, t
     if request.name in image.topics:
         raise RequestError(ErrorKind.TOPIC_ALREADY_EXISTS, f"topic '{request.name}' exists already")
     _check_collision(image, request.name)
-    request = _with_broker_requirements(request, settings)
+    request = _with_broker_requirements(image, request, settings)
     config = checked_config(request.config, settings)
     replicas = _assigned(image, request) if request.assignment else _spread(image, request, settings)
     check_partition_count(image, len(replicas), settings)
@@ -84,11 +84,23 @@ def companion_partition(owner: PartitionImage) -> PartitionImage:
     return replace(owner, leader_epoch=LeaderEpoch(0), partition_epoch=0, unclean_epoch=NO_EPOCH)
 
 
-def _with_broker_requirements(request: TopicRequest, settings: Settings) -> TopicRequest:
-    """Return the request, with the mandatory partitions and settings if the topic is one of the broker's own."""
+def _with_broker_requirements(image: ClusterImage, request: TopicRequest, settings: Settings) -> TopicRequest:
+    """Return the request, with the mandatory partitions, replicas and settings if the topic is the broker's own."""
     if request.name == OFFSETS_TOPIC:
-        request = TopicRequest(name=request.name, partitions=settings.groups.offsets_partitions)
+        request = TopicRequest(
+            name=request.name,
+            partitions=settings.groups.offsets_partitions,
+            replication_factor=_offsets_replication_factor(image, settings),
+        )
     return replace(request, config=own_config(request.name) or request.config)
+
+
+def _offsets_replication_factor(image: ClusterImage, settings: Settings) -> int:
+    """Return the configured factor, as Kafka does: with fewer replicas while a cluster starts, the committed offsets
+    could be lost later (KAFKA-3959). Embedded metadata cannot be shared between machines, so no more brokers will come.
+    """
+    factor = settings.groups.offsets_replication_factor
+    return min(factor, len(image.brokers)) if settings.broker.metadata == EMBEDDED else factor
 
 
 def check_name(name: str) -> None:
@@ -121,8 +133,16 @@ def check_partition_count(image: ClusterImage, added: int, settings: Settings) -
         )
 
 
-def check_replicas(image: ClusterImage, number: int, nodes: Sequence[int]) -> None:
-    """Check that these brokers can hold a partition. Raises RequestError (INVALID_REPLICA_ASSIGNMENT)."""
+def check_replicas(image: ClusterImage, number: int, nodes: Sequence[int], factor: int) -> None:
+    """Check that these brokers can hold a partition of a topic with this replication factor.
+
+    Raises RequestError (INVALID_REPLICA_ASSIGNMENT).
+    """
+    if len(nodes) != factor:
+        raise RequestError(
+            ErrorKind.INVALID_REPLICA_ASSIGNMENT,
+            f"partition {number} is assigned to {list(nodes)}: the other partitions have {factor} replicas",
+        )
     unknown = [node for node in nodes if node not in image.brokers]
     if not nodes or unknown or len(set(nodes)) != len(nodes):
         raise RequestError(
@@ -151,8 +171,9 @@ def _assigned(image: ClusterImage, request: TopicRequest) -> list[tuple[NodeId, 
         )
     if sorted(request.assignment) != list(range(len(request.assignment))):
         raise RequestError(ErrorKind.INVALID_REPLICA_ASSIGNMENT, "assign partitions 0, 1, 2 and so on, each once")
+    factor = len(request.assignment[0])
     for number, nodes in request.assignment.items():
-        check_replicas(image, number, nodes)
+        check_replicas(image, number, nodes, factor)
     return [tuple(NodeId(node) for node in request.assignment[number]) for number in sorted(request.assignment)]
 
 
@@ -165,6 +186,8 @@ def _spread(image: ClusterImage, request: TopicRequest, settings: Settings) -> l
             ErrorKind.INVALID_PARTITIONS,
             f"{count} partitions: broker.max_partitions is {settings.broker.max_partitions}",
         )
-    factor = 1 if request.replication_factor == BROKER_DEFAULT else request.replication_factor
+    factor = request.replication_factor
+    if factor == BROKER_DEFAULT:
+        factor = settings.broker.default_replication_factor
     placement = Placement(image)
     return [placement.assign(factor) for _ in range(count)]

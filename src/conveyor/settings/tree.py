@@ -71,6 +71,14 @@ class BrokerSettings:
         maximum=100_000,
         live=True,
     )
+    default_replication_factor: int = setting(
+        1,
+        "Replicas of each partition of a topic that is created without a replication factor.",
+        unit="replicas",
+        kafka="default.replication.factor",
+        minimum=1,
+        live=True,
+    )
     max_partitions: int = setting(
         20_000,
         "Maximum number of partitions on this broker, over all topics.",
@@ -218,6 +226,14 @@ class GroupsSettings:
         kafka="offsets.topic.num.partitions",
         minimum=1,
         maximum=1000,
+    )
+    offsets_replication_factor: int = setting(
+        3,
+        "Replicas of `__consumer_offsets`. While fewer brokers are live, consumer groups cannot start, because the"
+        " topic is not created. With embedded metadata, no more than there are brokers.",
+        unit="replicas",
+        kafka="offsets.topic.replication.factor",
+        minimum=1,
     )
     initial_rebalance_delay_ms: int = setting(
         0,

@@ -91,6 +91,7 @@ def test_more_partitions_keeps_those_there_are() -> None:
         (4, [[1]], ErrorKind.INVALID_REPLICA_ASSIGNMENT),
         (3, [[7]], ErrorKind.INVALID_REPLICA_ASSIGNMENT),
         (3, [[]], ErrorKind.INVALID_REPLICA_ASSIGNMENT),
+        (3, [[1, 2]], ErrorKind.INVALID_REPLICA_ASSIGNMENT),
         (1_000_000, None, ErrorKind.INVALID_PARTITIONS),
     ],
 )

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from conveyor.cluster.image import QUEUE_STATE, BrokerImage, ClusterImage, TopicImage
+from conveyor.cluster.image import OFFSETS_TOPIC, QUEUE_STATE, BrokerImage, ClusterImage, TopicImage
 from conveyor.cluster.topic_creation import TopicRequest, check_name, plan_companion, plan_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicId
@@ -48,13 +48,27 @@ def test_the_first_replica_leads_and_all_are_in_sync() -> None:
 
 
 def test_the_brokers_defaults_are_taken() -> None:
-    settings = from_sources({"broker.num_partitions": 5})
-    assert replicas(plan(settings=settings))[-1] == (2,)
+    settings = from_sources({"broker.num_partitions": 5, "broker.default_replication_factor": 2})
+    assert replicas(plan(settings=settings))[-1] == (2, 3)
     assert len(plan(settings=settings).partitions) == 5
 
 
+def test_the_offsets_topic_has_three_replicas_whatever_is_requested() -> None:
+    topic = plan(name=OFFSETS_TOPIC, partitions=1, replication_factor=1)
+    assert [len(partition.replicas) for partition in topic.partitions] == [3] * 8
+
+
+def test_the_offsets_topic_waits_for_enough_brokers() -> None:
+    """Embedded metadata cannot have more brokers later, so there it has as many replicas as there are brokers."""
+    cluster_settings = from_sources({"broker.metadata": "zookeeper://zk:2181"})
+    assert refusal(cluster(1, 2), cluster_settings, name=OFFSETS_TOPIC).kind is ErrorKind.INVALID_REPLICATION_FACTOR
+    assert len(plan(cluster(1, 2), name=OFFSETS_TOPIC).partitions[0].replicas) == 2
+    one_replica = from_sources({"broker.metadata": "zookeeper://zk:2181", "groups.offsets_replication_factor": 1})
+    assert len(plan(cluster(1), one_replica, name=OFFSETS_TOPIC).partitions[0].replicas) == 1
+
+
 def test_an_assignment_is_taken_as_it_is() -> None:
-    assert replicas(plan(assignment={1: [3, 1], 0: [2]})) == [(2,), (3, 1)]
+    assert replicas(plan(assignment={1: [3, 1], 0: [2, 3]})) == [(2, 3), (3, 1)]
 
 
 def test_settings_are_kept_under_kafkas_names() -> None:
@@ -74,6 +88,7 @@ def test_settings_are_kept_under_kafkas_names() -> None:
         ({"assignment": {0: [1], 2: [1]}}, ErrorKind.INVALID_REPLICA_ASSIGNMENT, "0, 1, 2"),
         ({"assignment": {0: [9]}}, ErrorKind.INVALID_REPLICA_ASSIGNMENT, "brokers are"),
         ({"assignment": {0: []}}, ErrorKind.INVALID_REPLICA_ASSIGNMENT, "assigned to"),
+        ({"assignment": {0: [1], 1: [1, 2]}}, ErrorKind.INVALID_REPLICA_ASSIGNMENT, "have 1 replicas"),
         ({"assignment": {0: [1, 1]}}, ErrorKind.INVALID_REPLICA_ASSIGNMENT, "assigned to"),
         ({"assignment": {0: [1]}, "partitions": 1}, ErrorKind.INVALID_REQUEST, "either"),
         ({"config": {"nothing": "1"}}, ErrorKind.INVALID_CONFIG, "unknown topic setting 'nothing'"),

@@ -79,13 +79,13 @@ def test_companions_grow_with_their_topic() -> None:
 
 
 def test_companion_lies_where_its_topic_does_and_begins_its_own_epochs() -> None:
-    image = created(TopicRequest(name="t", assignment={0: [2, 1], 1: [1]}))
+    image = created(TopicRequest(name="t", assignment={0: [2, 1], 1: [1, 2]}))
     image = apply(image, raised_epochs(image, {(image.topics["t"].topic_id, 1): LeaderEpoch(0)}, ME))
     image = apply(image, ensured_companion(image, QUEUE_STATE, "t", SETTINGS, uuid4))
     partitions = image.topics["__queue_state.t"].partitions
     assert [(partition.leader, partition.replicas, partition.leader_epoch) for partition in partitions] == [
         (2, (2, 1), 0),
-        (1, (1,), 0),
+        (1, (1, 2), 0),
     ]
     assert ensured_companion(image, QUEUE_STATE, "t", SETTINGS, uuid4) == []
 

@@ -11,6 +11,7 @@ from tests.unit.cluster.controller.clusters import partition as assigned
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.several_brokers import join, join_two, other_broker, put_partition
 
+CREATE_TOPICS, CREATE_PARTITIONS = 19, 37
 ELECT_LEADERS, REASSIGN, LIST_REASSIGNMENTS, UNREGISTER = 43, 45, 46, 64
 PREFERRED, UNCLEAN = 0, 1
 UNKNOWN, INVALID_TOPIC, FACTOR, ASSIGNMENT, INVALID_REQUEST = 3, 17, 38, 39, 42
@@ -152,3 +153,48 @@ async def test_only_stopped_brokers_without_replicas_are_removed(client: MemoryC
     await put_partition(client.broker, "t", 0, assigned((1, 2)))
     assert await unregistered(client, 3) == 0
     assert NodeId(3) not in client.broker.metadata.image.brokers
+
+
+async def created(client: MemoryClient, **wanted: Any) -> int:
+    topic = {"name": "new", "num_partitions": -1, "replication_factor": -1, "assignments": [], "configs": []}
+    answer = await client.ask(CREATE_TOPICS, 7, topics=[topic | wanted], timeout=1000, validate_only=False)
+    [result] = answer.topics
+    if not result.error_code:
+        assert result.num_partitions == len(client.broker.topics.existing("new").partitions)
+        assert result.replication_factor == len(state(client, "new").replicas)
+    return int(result.error_code)
+
+
+async def grown(client: MemoryClient, count: int, *replicas: tuple[int, ...]) -> int:
+    assignments = [{"broker_ids": brokers} for brokers in replicas] or None
+    wanted = {"name": "new", "count": count, "assignments": assignments}
+    answer = await client.ask(CREATE_PARTITIONS, 3, topics=[wanted], timeout=1000, validate_only=False)
+    return int(answer.results[0].error_code)
+
+
+async def test_topics_are_replicated_as_requested(client: MemoryClient) -> None:
+    assert await created(client, num_partitions=3, replication_factor=4) == FACTOR
+    assert await created(client, num_partitions=3, replication_factor=3) == 0
+    leaders = {partition.leader for partition in client.broker.topics.existing("new").partitions}
+    assert leaders == {2, 3}, "broker 1 leads the other topics"
+    assert await grown(client, 4) == 0
+    assert len(state(client, "new", 3).isr) == 3
+
+
+async def test_topics_are_assigned_as_requested(client: MemoryClient) -> None:
+    def assignments(*replicas: tuple[int, ...]) -> list[dict[str, Any]]:
+        return [{"partition_index": number, "broker_ids": brokers} for number, brokers in enumerate(replicas)]
+
+    assert await created(client, assignments=assignments((3, 1), (2,))) == ASSIGNMENT
+    assert await created(client, assignments=assignments((3, 1), (2, 3))) == 0
+    assert [partition.replicas for partition in client.broker.topics.existing("new").partitions] == [(3, 1), (2, 3)]
+    assert await grown(client, 3, (1,)) == ASSIGNMENT
+    assert await grown(client, 3, (1, 2)) == 0
+    assert state(client, "new", 2).leader == 1
+
+
+async def test_replicas_on_fenced_brokers_are_not_in_sync(client: MemoryClient) -> None:
+    await join(client.broker, other_broker(2, is_fenced=True))
+    assert await created(client, assignments=[{"partition_index": 0, "broker_ids": (2,)}]) == ASSIGNMENT
+    assert await created(client, assignments=[{"partition_index": 0, "broker_ids": (2, 3)}]) == 0
+    assert (state(client, "new").leader, state(client, "new").isr) == (3, (3,))

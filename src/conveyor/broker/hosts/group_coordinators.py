@@ -219,8 +219,16 @@ class Groups:
         coordinator.submit(command, respond)
 
     async def _offsets_topic(self) -> TopicImage:
-        with _as_coordinator():
-            return await self._topics.ensure_offsets_topic()
+        try:
+            with _as_coordinator():
+                return await self._topics.ensure_offsets_topic()
+        except RequestError as error:
+            if error.kind is not ErrorKind.INVALID_REPLICATION_FACTOR:
+                raise
+            raise RequestError(
+                ErrorKind.COORDINATOR_NOT_AVAILABLE,
+                f"{OFFSETS_TOPIC} is not created yet, see groups.offsets_replication_factor: {error.message}",
+            ) from error
 
     async def _loaded(self, number: int) -> Coordinator:
         with _as_coordinator():

@@ -117,8 +117,6 @@ def as_text(value: Any) -> str:
 def _fixed_entries(settings: Settings) -> list[ConfigEntry]:
     offsets_retention_ms = settings.groups.offsets_retention_ms
     return [
-        _fixed("default.replication.factor", 1, "Default number of replicas of a topic: the cluster has one broker."),
-        _fixed("offsets.topic.replication.factor", 1, "Replicas of the topic that holds committed offsets."),
         _fixed("delete.topic.enable", True, "Topics can be deleted."),
         _fixed(
             "offsets.retention.minutes",

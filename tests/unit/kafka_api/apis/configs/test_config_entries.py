@@ -15,7 +15,7 @@ CREATE, DESCRIBE, ALTER = 19, 32, 44
 TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5
-FIXED = ("default.replication.factor", "delete.topic.enable", "offsets.retention.minutes")
+FIXED = ("offsets.topic.replication.factor", "delete.topic.enable", "offsets.retention.minutes")
 """What cannot be changed at run time."""
 
 
@@ -45,6 +45,7 @@ def synonyms(entry: Any) -> list[tuple[str, str, int]]:
         ("min.insync.replicas", "1"),
         ("compression.type", "producer"),
         ("default.replication.factor", "1"),
+        ("offsets.topic.replication.factor", "3"),
         ("delete.topic.enable", "true"),
         ("offsets.retention.minutes", "10080"),
         ("groups.offsets_retention_ms", "604800000"),
