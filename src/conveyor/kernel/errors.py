@@ -68,6 +68,7 @@ class ErrorKind(Enum):
     NOT_LEADER = auto()
     NO_REASSIGNMENT_IN_PROGRESS = auto()
     OFFSET_METADATA_TOO_LARGE = auto()
+    OFFSET_NOT_AVAILABLE = auto()
     OFFSET_OUT_OF_RANGE = auto()
     OUT_OF_ORDER_SEQUENCE = auto()
     PARTITION_OFFLINE = auto()
@@ -170,6 +171,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.NOT_LEADER: ErrorCodes(6, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.NO_REASSIGNMENT_IN_PROGRESS: ErrorCodes(85, 409, _INVALID),
     ErrorKind.OFFSET_METADATA_TOO_LARGE: ErrorCodes(12, 400, _INVALID),
+    ErrorKind.OFFSET_NOT_AVAILABLE: ErrorCodes(78, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.OFFSET_OUT_OF_RANGE: ErrorCodes(1, 416, _INVALID),
     ErrorKind.OUT_OF_ORDER_SEQUENCE: ErrorCodes(45, 409, _INVALID),
     ErrorKind.PARTITION_OFFLINE: ErrorCodes(56, 503, _UNAVAILABLE, retriable=True),

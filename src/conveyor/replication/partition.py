@@ -74,6 +74,7 @@ class Partition:
         self.acknowledged_offset: int = self.high_watermark
         """The end of the records acknowledged under acks=1. It is ahead of the high watermark until they are flushed.
         """
+        self._term_start_offset: int = self.high_watermark
         self.offline_reason: str | None = None
         self._has_passing_failure = False
         self._went_offline = went_offline
@@ -92,6 +93,14 @@ class Partition:
     @property
     def leader_epoch(self) -> LeaderEpoch:
         return self.role.epoch
+
+    @property
+    def has_committed_epoch(self) -> bool:
+        """Whether the high watermark has reached the log's end at the beginning of this leader's term.
+
+        Before that it may be below offsets that consumers have seen from an earlier leader. Source: KIP-207.
+        """
+        return self.high_watermark >= self._term_start_offset
 
     def assume(self, role: Role) -> None:
         """Change to another role. Raises AssertionError if the role cannot follow the present one; see `roles`.
@@ -297,7 +306,7 @@ class Partition:
             return self._progress.begin((), is_new_epoch=is_new_epoch)
         if is_new_epoch:
             log.begin_epoch(role.epoch)
-            self.acknowledged_offset = log.log_end_offset
+            self.acknowledged_offset = self._term_start_offset = log.log_end_offset
         self._progress.begin(role.isr, is_new_epoch=is_new_epoch)
         self._report_progress(log.flushed_offset if log.topic.flush_policy == "ack" else log.written_offset)
 

@@ -7,12 +7,14 @@ import pytest
 
 from conveyor.cluster.changes import BrokerRegistered, partition_changed, topic_put
 from conveyor.cluster.image import PartitionImage
-from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicPartition
-from tests.unit.broker.parts import BATCH, propose, publish
+from conveyor.kernel.ids import LeaderEpoch, NodeId, Offset, TopicPartition
+from tests.unit.broker.parts import BATCH, NOW_MS, propose, publish
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import FETCH, LIST_OFFSETS, PRODUCE, request, response
 
 NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION = 6, 3
+LEADER_NOT_AVAILABLE, OFFSET_NOT_AVAILABLE = 5, 78
+LATEST, EARLIEST, NEWEST = -1, -2, -3
 ME, OTHER = NodeId(1), NodeId(2)
 OTHER_REGISTERED = BrokerRegistered(node_id=OTHER, host="other.example", port=9093)
 LED_ELSEWHERE = PartitionImage(leader=OTHER, leader_epoch=LeaderEpoch(5), replicas=(OTHER, ME), isr=(OTHER, ME))
@@ -107,3 +109,30 @@ async def test_older_versions_have_no_leader_hints(client: MemoryClient, version
     answer = await client.ask(PRODUCE, version, acks=-1, timeout=1000, topic_data=topics)
     assert int(answer.responses[0].partition_responses[0].error_code) == NOT_LEADER_OR_FOLLOWER
     assert len(getattr(answer, "node_endpoints", ())) == (1 if version == 10 else 0)
+
+
+async def listed(client: MemoryClient, version: int, timestamp: int) -> tuple[int, int]:
+    partition = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
+    topics = [{"name": "t", "partitions": [partition]}]
+    answer = await client.ask(LIST_OFFSETS, version, replica_id=-1, isolation_level=0, topics=topics, timeout=1000)
+    return int(answer.topics[0].partitions[0].error_code), answer.topics[0].partitions[0].offset
+
+
+@pytest.mark.parametrize(("version", "code"), [(4, LEADER_NOT_AVAILABLE), (5, OFFSET_NOT_AVAILABLE), (11, 78)])
+async def test_a_new_leader_returns_no_end_offset_until_it_knows_the_committed_records(
+    client: MemoryClient, version: int, code: int
+) -> None:
+    await publish(client.broker, ("t", 0))
+    await hand_over(client)
+    elected = replace(LED_ELSEWHERE, leader=ME, leader_epoch=LeaderEpoch(6))
+    client.broker.partitions.find("t", 0).high_watermark = Offset(0)
+    await propose(client.broker, partition_changed("t", 0, elected))
+    assert await listed(client, version, LATEST) == (code, -1)
+    assert await listed(client, version, NOW_MS + 1) == (code, -1)
+    assert await listed(client, version, EARLIEST) == (0, 0)
+    if version >= 7:
+        assert await listed(client, version, NEWEST) == (code, -1)
+    alone = replace(elected, isr=(ME,), partition_epoch=1)
+    await propose(client.broker, partition_changed("t", 0, alone))
+    client.broker.partitions.find("t", 0).high_watermark = Offset(1)
+    assert await listed(client, version, LATEST) == (0, 1)

@@ -21,11 +21,12 @@ def find_offset(
 ) -> tuple[int, int, int]:
     """Return (offset, timestamp in ms, leader epoch) for a time or a constant above; offset -1 if no record is as new.
 
-    Raises RequestError.
+    Raises RequestError: also OFFSET_NOT_AVAILABLE if the offset may fall behind one that was returned before (KIP-207).
     """
     partition = partitions.find(topic, number)
     partition.check_leader_epoch(leader_epoch)
     if timestamp_ms == LATEST:
+        _check_epoch_committed(partition)
         return partition.high_watermark, NO_TIMESTAMP, partition.leader_epoch
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return partition.log.log_start_offset, NO_TIMESTAMP, partition.leader_epoch
@@ -58,6 +59,16 @@ def _by_time(partition: Partition, timestamp_ms: int) -> tuple[int, int, int]:
             record = find_time(segments, timestamp_ms, limit, start)
     except StorageFailure as failure:
         raise partition.failed_read(failure) from failure
+    if record is None or timestamp_ms == NEWEST_TIMESTAMP:
+        _check_epoch_committed(partition)
     if record is None:
         return NO_OFFSET, NO_TIMESTAMP, partition.leader_epoch
     return record.offset, record.timestamp_ms, partition.leader_epoch
+
+
+def _check_epoch_committed(partition: Partition) -> None:
+    if not partition.has_committed_epoch:
+        raise RequestError(
+            ErrorKind.OFFSET_NOT_AVAILABLE,
+            f"{partition.identity}: the new leader does not know yet which of its last records are committed",
+        )

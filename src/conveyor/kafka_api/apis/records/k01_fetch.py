@@ -30,7 +30,7 @@ from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall, Part
 from conveyor.kafka_api.wire.leader_hints import NO_TAGS, partition_tags, response_tags
 from conveyor.kafka_api.wire.packing import array_length, null_array, records_length, string
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 
 _ENDPOINTS = 16
@@ -55,6 +55,8 @@ _MILLISECOND = timedelta(milliseconds=1)
 def handle(call: KafkaCall) -> None:
     """Read every partition, and answer when there are enough bytes or the client's maximum wait has passed."""
     request = call.request
+    if _replica_id(request) >= 0:
+        return _refuse_replica(call)
     epoch = getattr(request, "session_epoch", LAST_EPOCH)
     positions = _positions(call)
     if epoch in (FIRST_EPOCH, LAST_EPOCH):
@@ -68,6 +70,20 @@ def handle(call: KafkaCall) -> None:
         return _fetch(call, positions, partial(_answer_all, call, positions))
     names = call.broker.metadata.image.names_by_id
     _fetch(call, session.positions(names), partial(_answer_changes, call, session))
+
+
+def _replica_id(request: Any) -> int:
+    """Return the broker that fetches to replicate; a negative number for consumers."""
+    state = getattr(request, "replica_state", None)
+    replica_id: int = request.replica_id if state is None else state.replica_id
+    return replica_id
+
+
+def _refuse_replica(call: KafkaCall) -> None:
+    """Brokers replicate by a protocol of their own, see docs/decisions."""
+    error = RequestError(ErrorKind.INVALID_REQUEST, "replica ids are for brokers, which do not replicate by Fetch")
+    results = [Fetched(error=error) for topic in call.request.topics for _ in topic.partitions]
+    call.answer_parts(encode(call, call.request.topics, results, error))
 
 
 def _positions(call: KafkaCall) -> list[FetchPosition]:

@@ -1,7 +1,7 @@
 """ListOffsets (key 2): the first offset, the log end offset, or the first offset at or after a time.
 
-v1 one offset per partition · v2 isolation level · v4 leader epoch · v6 flexible · v7 newest timestamp (KIP-734) ·
-v8 earliest local · v9 latest tiered · v10 timeout · v11 earliest pending upload.
+v1 one offset per partition · v2 isolation level · v4 leader epoch · v5 OFFSET_NOT_AVAILABLE (KIP-207) · v6 flexible ·
+v7 newest timestamp (KIP-734) · v8 earliest local · v9 latest tiered · v10 timeout · v11 earliest pending upload.
 """
 
 import asyncio
@@ -37,6 +37,8 @@ _FIRST_VERSIONS = {
 }
 """The first version that defines each negative timestamp."""
 
+_OFFSET_NOT_AVAILABLE = 5
+_LEADER_NOT_AVAILABLE_CODE = 5
 _TIMEOUT = 10
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -74,7 +76,9 @@ def _behind(call: KafkaCall) -> dict[TopicPartition, Partition]:
         if partition.timestamp in (LATEST, NEWEST_TIMESTAMP) or partition.timestamp >= 0
     }
     return {
-        place: partition for place, partition in partitions.items() if partition is not None and is_behind(partition)
+        place: partition
+        for place, partition in partitions.items()
+        if partition is not None and partition.has_committed_epoch and is_behind(partition)
     }
 
 
@@ -116,11 +120,19 @@ def _find(
         error = failure
     return {
         "partition_index": requested.partition_index,
-        "error_code": result_errors.code(error),
+        "error_code": _code(call, error),
         "timestamp": timestamp_ms,
         "offset": offset,
         "leader_epoch": epoch,
     }
+
+
+def _code(call: KafkaCall, error: RequestError | None) -> int:
+    """Return the error code; clients of older versions do not know OFFSET_NOT_AVAILABLE."""
+    is_unknown = call.api_version < _OFFSET_NOT_AVAILABLE
+    if is_unknown and error is not None and error.kind is ErrorKind.OFFSET_NOT_AVAILABLE:
+        return _LEADER_NOT_AVAILABLE_CODE
+    return result_errors.code(error)
 
 
 def _check_timestamp(call: KafkaCall, timestamp: int) -> None:
