@@ -12,10 +12,12 @@ class Tasks:
         self._failed = failed
         self._running: set[asyncio.Task[None]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
+    def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run work until it ends. The caller may cancel the returned task."""
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
         self._running.add(task)
         task.add_done_callback(self._done)
+        return task
 
     async def stop(self) -> None:
         """Cancel the running tasks, and wait until they end."""

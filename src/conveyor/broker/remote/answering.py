@@ -1,0 +1,81 @@
+"""Answers the calls of other brokers: one task for each call, cancelled when the call is withdrawn or its link ends.
+
+A call carries the number of its asker's image. It is answered once this broker has applied that image or a later one,
+so an asker that knows of a new leader, topic or subscription never meets a broker that does not.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from conveyor.broker.remote.call_frames import Answered, Ask, Refused, Withdraw, decode_from_asker, encode_frame
+from conveyor.broker.remote.calls import MAX_PAYLOAD_BYTES, CallHandlers
+from conveyor.broker.remote.remote import MAX_CALLS
+from conveyor.broker.remote.wire_errors import to_wire
+from conveyor.broker.tasks import Tasks
+from conveyor.kernel.errors import ErrorKind, ProtocolViolation, RequestError
+from conveyor.kernel.peers import PeerLink
+from conveyor.kernel.ports import Bytes
+
+_MAX_UNSENT_BYTES = 2 * MAX_PAYLOAD_BYTES
+
+CaughtUp = Callable[[int], Awaitable[None]]
+"""Returns once this broker has applied the image of a number, or a later one. Raises RequestError."""
+
+
+class CallAnswerer:
+    """See the module's docstring."""
+
+    def __init__(self, handlers: CallHandlers, tasks: Tasks, caught_up: CaughtUp) -> None:
+        self.handlers = handlers
+        self.tasks = tasks
+        self.caught_up = caught_up
+
+    def accept(self, link: PeerLink) -> "AnsweringEnd":
+        """Answer the calls that arrive on a link."""
+        return AnsweringEnd(link, self)
+
+
+class AnsweringEnd:
+    """The end of a link for calls at the broker that answers."""
+
+    def __init__(self, link: PeerLink, answerer: CallAnswerer) -> None:
+        self._link = link
+        self._answerer = answerer
+        self._running: dict[int, asyncio.Task[None]] = {}
+
+    def received(self, frame: Bytes) -> None:
+        call = decode_from_asker(frame)
+        if isinstance(call, Withdraw):
+            task = self._running.get(call.call_id)
+            if task is not None:
+                task.cancel()
+            return
+        if call.call_id in self._running:
+            raise ProtocolViolation(f"call id {call.call_id} is used already")
+        if len(self._running) >= MAX_CALLS or self._link.unsent_bytes > _MAX_UNSENT_BYTES:
+            return self._refuse(call.call_id, _busy())
+        task = self._running[call.call_id] = self._answerer.tasks.start(self._answer(call))
+        task.add_done_callback(lambda _: self._running.pop(call.call_id, None))
+
+    def ended(self, reason: str) -> None:
+        running, self._running = self._running, {}
+        for task in running.values():
+            task.cancel()
+
+    async def _answer(self, call: Ask) -> None:
+        try:
+            await self._answerer.caught_up(call.image_seq)
+            payload = await self._answerer.handlers.answer_encoded(call.name, call.payload)
+        except RequestError as error:
+            self._refuse(call.call_id, error)
+        except ProtocolViolation as violation:
+            self._link.close(str(violation))
+        else:
+            self._link.send(encode_frame(Answered(call.call_id, payload)))
+
+    def _refuse(self, call_id: int, error: RequestError) -> None:
+        self._link.send(encode_frame(Refused(call_id, to_wire(error))))
+
+
+def _busy() -> RequestError:
+    return RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, "this broker has too many calls of another one: ask again")

@@ -1,0 +1,93 @@
+"""Calls by name: the types of their requests and replies, and the functions that answer them on this broker."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from conveyor.broker.remote.wire_errors import ValueDecoder, encode_value
+from conveyor.kernel.errors import ErrorKind, ProtocolViolation, RequestError
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+MAX_PAYLOAD_BYTES = 32 << 20
+"""The largest request and the largest reply."""
+
+
+class Call(Generic[Request, Reply]):
+    """One kind of call. name: as it is sent; it and both types keep their meaning in later versions.
+
+    is_repeatable: whether the call may be sent again if it is unknown whether the first one was executed.
+    """
+
+    def __init__(self, name: str, request: Any, reply: Any, *, is_repeatable: bool) -> None:
+        self.name = name
+        self.is_repeatable = is_repeatable
+        self._requests = ValueDecoder(request)
+        self._replies = ValueDecoder(reply)
+
+    def encode_request(self, request: Request) -> bytes:
+        """Raise RequestError (MESSAGE_TOO_LARGE)."""
+        return _bounded(self.name, "request", encode_value(request))
+
+    def encode_reply(self, reply: Reply) -> bytes:
+        """Raise RequestError (MESSAGE_TOO_LARGE)."""
+        return _bounded(self.name, "reply", encode_value(reply))
+
+    def decode_request(self, payload: bytes) -> Request:
+        """Raise ProtocolViolation."""
+        request: Request = _decoded(self.name, self._requests, payload)
+        return request
+
+    def decode_reply(self, payload: bytes) -> Reply:
+        """Raise ProtocolViolation."""
+        reply: Reply = _decoded(self.name, self._replies, payload)
+        return reply
+
+
+Answering = Callable[[Request], Awaitable[Reply]]
+"""Answers a call on this broker, without a further call to another one. Raises RequestError."""
+
+
+class CallHandlers:
+    """The calls that this broker answers."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, tuple[Call[Any, Any], Answering[Any, Any]]] = {}
+
+    def register(self, call: Call[Request, Reply], handler: Answering[Request, Reply]) -> None:
+        """Answer a call with this function."""
+        assert call.name not in self._handlers, f"call '{call.name}' has two handlers"
+        self._handlers[call.name] = call, handler
+
+    async def answer(self, call: Call[Request, Reply], request: Request) -> Reply:
+        """Answer a call of this broker to itself. Raises RequestError."""
+        reply: Reply = await self._handlers[call.name][1](request)
+        return reply
+
+    async def answer_encoded(self, name: str, payload: bytes) -> bytes:
+        """Answer a call of another broker. Raises RequestError, ProtocolViolation."""
+        if name not in self._handlers:
+            raise RequestError(
+                ErrorKind.UNSUPPORTED_VERSION, f"this broker does not know the call '{name}': update it first"
+            )
+        call, handler = self._handlers[name]
+        return call.encode_reply(await handler(call.decode_request(payload)))
+
+
+def _bounded(name: str, what: str, payload: bytes) -> bytes:
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise RequestError(
+            ErrorKind.MESSAGE_TOO_LARGE,
+            f"the {what} of call '{name}' between brokers has {len(payload)} bytes, at most {MAX_PAYLOAD_BYTES} fit:"
+            " ask for less at once",
+        )
+    return payload
+
+
+def _decoded(name: str, decoder: Any, payload: bytes) -> Any:
+    try:
+        return decoder.decode(payload)
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, OverflowError) as error:
+        raise ProtocolViolation(f"call '{name}': {error}") from error

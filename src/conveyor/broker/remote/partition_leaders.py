@@ -1,0 +1,151 @@
+"""Asks the leader of a partition, which is this broker or another one.
+
+    leader by the newest image -> ask it -> (NOT_LEADER, or out of reach) -> wait for a newer image -> ask once more
+
+The second refusal is the caller's. If an answer is lost, only a call that may be executed twice is sent again.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from conveyor.broker.answers import answered
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.remote.calls import Call, CallHandlers
+from conveyor.broker.remote.remote import AnswerLost, Remote
+from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage
+from conveyor.kernel.errors import ErrorKind, NotLeader, ProtocolViolation, RequestError
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.peers import PeerUnreachable
+from conveyor.kernel.ports import Clock
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+CALL_TIMEOUT_MS = 30_000
+_NEWER_IMAGE_MS = 5_000
+_REACHABLE_MS = 500
+"""The longest waits for a newer image: of a broker that does not lead, and of one that cannot be reached."""
+
+
+class PartitionLeaders:
+    """See the module's docstring. caught_up: see `CallAnswerer`."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        metadata: Metadata,
+        remote: Remote,
+        handlers: CallHandlers,
+        caught_up: Callable[[int], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        self.node_id = node_id
+        self.handlers = handlers
+        self._metadata = metadata
+        self._remote = remote
+        self._caught_up = caught_up
+        self._clock = clock
+        self._waiting: set[Callable[[], None]] = set()
+        metadata.listen(self._observe)
+
+    def leads_here(self, topic: str, number: int) -> bool:
+        """Return whether this broker leads a partition by the newest image. Raises RequestError (UNKNOWN_TOPIC)."""
+        return self.partition(topic, number).leader == self.node_id
+
+    def leader(self, topic: str, number: int) -> NodeId:
+        """Return the leader of a partition by the newest image; NO_LEADER if it has none. Raises RequestError."""
+        return self.partition(topic, number).leader
+
+    def partition(self, topic: str, number: int) -> PartitionImage:
+        """Return a partition in the newest image. Raises RequestError (UNKNOWN_TOPIC)."""
+        topic_image = self._metadata.image.topics.get(topic)
+        if topic_image is None or not 0 <= number < len(topic_image.partitions):
+            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic}' has no partition {number}")
+        return topic_image.partitions[number]
+
+    async def ask(
+        self,
+        call: Call[Request, Reply],
+        topic: str,
+        number: int,
+        request: Request,
+        timeout_ms: int = CALL_TIMEOUT_MS,
+    ) -> Reply:
+        """Return the answer of the leader of a partition.
+
+        Raises RequestError: that of the leader; NOT_LEADER if no leader was found; REQUEST_TIMED_OUT if its answer was
+        lost, so that the call may have been executed.
+        """
+        before = self.partition(topic, number)
+        try:
+            return await self._ask_once(call, topic, number, request, timeout_ms)
+        except NotLeader as error:
+            patience_ms = _REACHABLE_MS if isinstance(error, _LeaderUnreachable) else _NEWER_IMAGE_MS
+        await self.newer_leader(topic, number, before, patience_ms)
+        return await self._ask_once(call, topic, number, request, timeout_ms)
+
+    async def ask_node(self, call: Call[Request, Reply], node_id: NodeId, request: Request, timeout_ms: int) -> Reply:
+        """Return the answer of another broker. Raises RequestError as the other broker has, PeerUnreachable."""
+        payload = await self._remote.ask(node_id, call.name, call.encode_request(request), timeout_ms)
+        try:
+            return call.decode_reply(payload)
+        except ProtocolViolation as violation:
+            message = f"broker {node_id} has sent an answer that this version cannot read: {violation}"
+            raise RequestError(ErrorKind.UNSUPPORTED_VERSION, message) from violation
+
+    async def newer_leader(
+        self, topic: str, number: int, before: PartitionImage, patience_ms: int = _NEWER_IMAGE_MS
+    ) -> None:
+        """Wait until the image shows another leader or leader epoch than before, or the time is up."""
+
+        def is_newer() -> bool:
+            topic_image = self._metadata.image.topics.get(topic)
+            if topic_image is None or number >= len(topic_image.partitions):
+                return True
+            present = topic_image.partitions[number]
+            return (present.leader, present.leader_epoch) != (before.leader, before.leader_epoch)
+
+        def submit(over: Callable[[None], None]) -> Callable[[], None]:
+            def look() -> None:
+                if is_newer():
+                    over(None)
+
+            cancel = self._clock.time_out(patience_ms, lambda: over(None))
+            self._waiting.add(look)
+            look()
+
+            def leave() -> None:
+                cancel()
+                self._waiting.discard(look)
+
+            return leave
+
+        await answered(submit)
+
+    def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
+        for look in list(self._waiting):
+            look()
+
+    async def _ask_once(
+        self, call: Call[Request, Reply], topic: str, number: int, request: Request, timeout_ms: int
+    ) -> Reply:
+        partition = self.partition(topic, number)
+        leader = partition.leader
+        if leader == self.node_id:
+            await self._caught_up(self._metadata.image.seq)
+            return await self.handlers.answer(call, request)
+        if leader == NO_LEADER:
+            raise NotLeader(f"no broker leads {topic}-{number} at the moment", None, partition.leader_epoch)
+        try:
+            return await self.ask_node(call, leader, request, timeout_ms)
+        except PeerUnreachable as failure:
+            if isinstance(failure, AnswerLost) and not call.is_repeatable:
+                message = f"{topic}-{number}: {failure}; the request may have been executed"
+                raise RequestError(ErrorKind.REQUEST_TIMED_OUT, message) from failure
+            message = f"the leader of {topic}-{number} cannot be reached: {failure}"
+            raise _LeaderUnreachable(message, leader, partition.leader_epoch) from failure
+
+
+class _LeaderUnreachable(NotLeader):
+    """The broker that leads by the newest image does not answer."""
