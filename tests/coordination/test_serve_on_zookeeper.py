@@ -13,7 +13,9 @@ import msgspec
 import pytest
 
 from conveyor.adapters.zookeeper.zookeeper_store import ZookeeperStore
-from conveyor.broker.metadata.sole_broker import ACTIVE_BROKER_PATH
+from conveyor.broker.metadata.broker_session import BROKERS_PATH, registration_path
+from conveyor.cluster.controller.registrations import Registration
+from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import ABSENT, PutNode
 from tests.coordination.conftest import OpenStore
 from tests.coordination.tcp_proxy import TcpProxy
@@ -77,15 +79,15 @@ async def proxy(zookeeper: ZookeeperProcess) -> AsyncIterator[TcpProxy]:
 
 
 async def incarnation(store: ZookeeperStore) -> str | None:
-    """The broker that has registered."""
-    node = await store.get(ACTIVE_BROKER_PATH)
-    return None if node is None else str(msgspec.json.decode(node.value)["incarnation"])
+    """The incarnation that has registered; None if there is none."""
+    names = await store.children(BROKERS_PATH)
+    return names[0].partition(".")[2] if names else None
 
 
 async def wait_for(store: ZookeeperStore, *, registered: bool) -> None:
     """Wait until a broker has registered, or until its session has ended."""
     changed = asyncio.Event()
-    while (await store.get(ACTIVE_BROKER_PATH, changed.set) is not None) is not registered:
+    while bool(await store.children(BROKERS_PATH, changed.set)) is not registered:
         await changed.wait()
         changed.clear()
 
@@ -114,9 +116,9 @@ async def test_restarted_broker_finds_its_metadata(broker: BrokerProcess, store:
     assert await store.get("/log/head") is not None
 
 
-async def test_second_broker_is_refused(broker: BrokerProcess, address: str, tmp_path: Path) -> None:
+async def test_second_broker_with_the_same_id_is_refused(broker: BrokerProcess, address: str, tmp_path: Path) -> None:
     error = await asyncio.to_thread(error_of, "--metadata", address, "--data-dir", str(tmp_path / "other"))
-    assert error.startswith(f"conveyor: broker 1 at {broker.kafka} uses this metadata store, which serves one broker: ")
+    assert error.startswith(f"conveyor: broker 1 at {broker.kafka} is running, with another data directory: ")
     assert (await Rest(broker).create("t"))[0] == 201
 
 
@@ -187,7 +189,7 @@ async def test_broker_registers_again_when_its_session_has_expired(
         await wait_for(store, registered=False)
         proxy.heal()
         await wait_for(store, registered=True)
-        assert await incarnation(store) == first
+        assert await incarnation(store) != first
         assert (await rest.create("t"))[0] == 201
         assert broker.stop() == 0
     finally:
@@ -199,14 +201,17 @@ async def test_paused_broker_that_another_has_replaced_stops(broker: BrokerProce
     broker.send_signal(signal.SIGSTOP)
     try:
         await wait_for(store, registered=False)
-        other = {
-            "node_id": 7,
-            "host": "other.example",
-            "port": 9,
-            "incarnation": "00000000-0000-0000-0000-000000000001",
-        }
-        assert await store.commit(PutNode(ACTIVE_BROKER_PATH, msgspec.json.encode(other), ABSENT)) == (1,)
+        other = Registration(
+            node_id=NodeId(1),
+            host="other.example",
+            port=9,
+            incarnation="other",
+            broker_epoch=7,
+            boot_id="boot",
+            data_id="other",
+        )
+        assert await store.commit(PutNode(registration_path(other), msgspec.json.encode(other), ABSENT)) == (1,)
     finally:
         broker.send_signal(signal.SIGCONT)
     assert await asyncio.to_thread(broker.wait) == 1
-    assert "broker 7 at other.example:9 has taken its place" in broker.log().splitlines()[-1]
+    assert "broker 1 at other.example:9 is running, with another data directory" in broker.log().splitlines()[-1]

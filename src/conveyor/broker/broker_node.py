@@ -17,11 +17,11 @@ from conveyor.broker.hosts.inboxes import Inboxes
 from conveyor.broker.hosts.queue_partition import QueuePartition, QueueServices
 from conveyor.broker.hosts.queue_partitions import QueuePartitions
 from conveyor.broker.hosts.schedules import Schedules
+from conveyor.broker.metadata.controller import Controller
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
 from conveyor.broker.metadata.log_levels import LogLevels
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.producer_ids import ProducerIds
-from conveyor.broker.metadata.sole_broker import SoleBroker
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.compaction import Compaction, Compactor
 from conveyor.broker.partitions.disk_room import DiskRoom
@@ -29,6 +29,7 @@ from conveyor.broker.partitions.disk_watch import DiskWatch
 from conveyor.broker.partitions.flusher import Flusher
 from conveyor.broker.partitions.log_directories import LogDirectories
 from conveyor.broker.partitions.loop_tick import LoopTick
+from conveyor.broker.partitions.membership import Membership
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.partitions.retention import Retention
@@ -75,7 +76,8 @@ class BrokerPorts:
     """The broker's external dependencies: disk, metadata, time, threads that may block, new ids.
 
     failed: called with an exception that is a bug; it must stop the broker. joined: called with the cluster's id,
-    before any data of the disk is touched; it raises StartupError if the disk belongs to another cluster.
+    before any data of the disk is touched; it raises StartupError if the disk belongs to another cluster. boot_id: of
+    the machine's boot; see `BrokerImage`.
     """
 
     disk: Disk
@@ -86,6 +88,7 @@ class BrokerPorts:
     failed: Callable[[BaseException], None]
     compactor: Compactor
     joined: Callable[[str], None] = lambda _: None
+    boot_id: str = ""
 
 
 class BrokerNode:
@@ -95,14 +98,13 @@ class BrokerNode:
         loop = asyncio.get_running_loop()
         self.settings = settings
         """The effective settings; they change at run time."""
-        self.metadata = Metadata(ports.store, ports.threads, ports.new_id)
+        self.metadata = Metadata(ports.store, ports.threads, ports.new_id, ports.clock, ports.failed)
         self.dynamic_settings = DynamicSettings(settings, self.metadata, self._apply, self._settled, ports.new_id)
         self.log_levels = LogLevels()
         self.clock = ports.clock
         self.log_probe = LogProbe()
         self.loop_tick = LoopTick(loop.call_soon, ports.failed)
         self.tasks = Tasks(ports.failed)
-        self._sole_broker = SoleBroker(ports.store, self.tasks, ports.new_id, ports.failed)
         self.flusher = Flusher(loop, ports.threads, settings.broker.flush_threads)
         self.room = DiskRoom(ports.disk, settings.disk)
         self.partitions = PartitionTable(self.room, lambda: self.metadata.image)
@@ -156,6 +158,7 @@ class BrokerNode:
         )
         self.is_stopping = False
         """Set when the broker begins to stop; `/readyz` reports it."""
+        self._membership = self._make_membership(ports)
         self._ports = ports
         self._housekeeping = Alarm(ports.clock, self._housekeep)
 
@@ -168,10 +171,11 @@ class BrokerNode:
         broker = BrokerImage(
             node_id=NodeId(self.settings.broker.node_id), host=host, port=port, rack=self.settings.broker.rack or None
         )
-        await self._sole_broker.claim(broker)
         await self.metadata.load(broker)
         self._ports.joined(self.metadata.image.cluster_id)
+        await self._membership.prepare()
         await self.topics.start()
+        await self._membership.join(broker)
         self.queue_partitions.start()
         self.schedules.start()
         self._housekeep()
@@ -180,7 +184,11 @@ class BrokerNode:
         self.disk_watch.start()
 
     async def finish_requests(self) -> None:
-        """Answer all waiting requests: with the available records, with an error, or after the last flush."""
+        """Answer all waiting requests: with the available records, with an error, or after the last flush.
+
+        Other brokers lead this broker's partitions first, where they can.
+        """
+        await self._membership.hand_over()
         self._stop_background_work()
         self.fetcher.finish_all()
         self.schedules.stop()
@@ -200,7 +208,8 @@ class BrokerNode:
         """Flush and seal every log. All acknowledged records are on the disk when this returns."""
         self._housekeeping.cancel()
         self._stop_background_work()
-        await asyncio.get_running_loop().run_in_executor(self._ports.threads, self.reconciler.close)
+        await asyncio.get_running_loop().run_in_executor(self._ports.threads, self._close_logs)
+        await self._membership.leave()
         await self.metadata.close()
         self.log_levels.reset()
 
@@ -226,6 +235,32 @@ class BrokerNode:
             defaults=self.settings.topics,
             threads=ports.threads,
             tasks=self.tasks,
+        )
+
+    def _close_logs(self) -> None:
+        """Blocks."""
+        if self.reconciler.close():
+            self._membership.note_clean_stop()
+
+    def _make_membership(self, ports: BrokerPorts) -> Membership:
+        node_id = NodeId(self.settings.broker.node_id)
+        controller = Controller(
+            metadata=self.metadata,
+            store=ports.store,
+            node_id=node_id,
+            settings=lambda: self.settings,
+            clock=ports.clock,
+            failed=ports.failed,
+        )
+        return Membership(
+            metadata=self.metadata,
+            controller=controller,
+            reconciler=self.reconciler,
+            settings=lambda: self.settings,
+            disk=ports.disk,
+            threads=ports.threads,
+            new_id=ports.new_id,
+            boot_id=ports.boot_id,
         )
 
     def _make_housekeeping(self, ports: BrokerPorts) -> None:

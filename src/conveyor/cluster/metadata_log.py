@@ -1,12 +1,14 @@
 """The metadata log as nodes of the store: paths and node contents.
 
     /controller-epoch         <number>: rises with each controller; its version fences writes of earlier ones
+    /controllers/<epoch>      ephemeral {"node_id": 1, "incarnation": "<uuid>"}: the controller of that epoch
     /log/head                 {"seq": 7, "snapshot": 5, "chunks": 1, "batch": "<uuid>"}
     /log/e/<seq>              one entry: changes that a controller has decided together
     /log/s/<seq>/<number>     one part of a snapshot: changes that build the image after that entry
 
     head.seq       the last entry. Entries from head.snapshot + 1 to head.seq exist.
-    head.batch     identifies the last write, so that a writer whose reply was lost can check whether it succeeded.
+    batch          identifies a write, so that a writer whose reply was lost can check whether it succeeded: of an entry
+                   by the entry, of a snapshot by the head.
 
 Numbers in paths have twelve digits. Entries and parts are JSON, compressed (zlib) above 64 KiB.
 """
@@ -21,6 +23,7 @@ from conveyor.cluster.changes import Change
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 
 CONTROLLER_EPOCH_PATH = "/controller-epoch"
+CONTROLLERS_PATH = "/controllers"
 LOG_PATH = "/log"
 HEAD_PATH = "/log/head"
 ENTRIES_PATH = "/log/e"
@@ -50,16 +53,25 @@ class LogHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of one entry, and the controller that decided them."""
+    """The changes of one entry.
+
+    controller_epoch: of the controller that decided them; 0 for a broker that did not act as the controller.
+    batch: None in entries of earlier versions.
+    """
 
     controller_epoch: int
     changes: tuple[Change, ...]
+    batch: UUID | None = None
 
 
 _decode_controller_epoch = msgspec.json.Decoder(int).decode
 _decode_head = msgspec.json.Decoder(LogHead).decode
 _decode_entry = msgspec.json.Decoder(LogEntry).decode
 _decode_changes = msgspec.json.Decoder(tuple[Change, ...]).decode
+
+
+def controller_path(epoch: int) -> str:
+    return f"{CONTROLLERS_PATH}/{epoch:012}"
 
 
 def entry_path(seq: int) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from conveyor.adapters.boot_id import boot_id
 from conveyor.adapters.compactor import ProcessCompactor, ThreadCompactor
 from conveyor.adapters.disk import RealDisk
 from conveyor.adapters.system_clock import SystemClock
@@ -140,6 +141,7 @@ class Server:
             failed=self._failed,
             compactor=compactor,
             joined=self._joined,
+            boot_id=boot_id(),
         )
         return BrokerNode(self.settings, ports)
 

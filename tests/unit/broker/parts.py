@@ -66,8 +66,12 @@ async def loaded_metadata(store: MetadataStore, *listeners: Changed, broker: Bro
     return metadata
 
 
+def _failed(error: BaseException) -> None:
+    raise error
+
+
 def unloaded_metadata(store: MetadataStore) -> Metadata:
-    return Metadata(store, ThreadlessExecutor(), uuid4)
+    return Metadata(store, ThreadlessExecutor(), uuid4, ManualClock(NOW_MS), _failed)
 
 
 class Storage:

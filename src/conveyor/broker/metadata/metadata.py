@@ -1,11 +1,20 @@
-"""Observes and changes the metadata store. No other module uses the store.
+"""Observes and changes the metadata log. Every broker of a cluster proposes; the head of the log orders the entries.
 
     propose(decide) -> changes, decided on the newest image -> one entry of the metadata log -> observed -> listeners
 
 `image` is the state that this broker has observed. Listeners receive each (old, new) pair in order, before `propose`
-returns. A single broker is its own controller: it claims the controller's epoch with its first write. An entry is
-written only while that epoch is current and the log's end matches the image. See `conveyor.cluster.metadata_log` for
-the nodes.
+returns. An entry is written only while the log's head is the one that the image shows, so it is decided on the image
+directly before it, whoever writes it. If another broker was first, this one catches up and decides again.
+
+A task follows the entries of other brokers:
+
+    watch of the head fires, or the connection is back -> read the head and watch it -> read and observe the entries
+
+The image never goes back. If an entry is missing because a snapshot has replaced it, the image continues from the
+snapshot. With an embedded store there are no other brokers, and the broker itself registers with its first proposal.
+
+A decision of the controller depends on what it has observed outside of the log. It is written only while the
+controller's epoch is current. The controller also writes the snapshots.
 
 A start without changes writes nothing, so a broker can start on a full disk and serve its data.
 """
@@ -17,32 +26,20 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from uuid import UUID
 
+import msgspec
+
+from conveyor.broker.metadata.broker_session import BrokerSession
+from conveyor.broker.metadata.log_nodes import LogNodes, NodeMissing
+from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
 from conveyor.cluster import legacy_tree
 from conveyor.cluster.broker_registration import check_node_id
-from conveyor.cluster.changes import BrokerRemoved, Change, ClusterNamed, broker_registered, fold, whole_image
+from conveyor.cluster.changes import BrokerRemoved, Change, ClusterNamed, broker_registered, fold
 from conveyor.cluster.cluster_id import new_cluster_id
 from conveyor.cluster.image import BrokerImage, ClusterImage
-from conveyor.cluster.metadata_log import (
-    CONTROLLER_EPOCH_PATH,
-    ENTRIES_PATH,
-    HEAD_PATH,
-    LOG_PATH,
-    SNAPSHOTS_PATH,
-    LogEntry,
-    LogHead,
-    chunk_path,
-    decode_chunk,
-    decode_controller_epoch,
-    decode_entry,
-    decode_head,
-    encode_entry,
-    encode_head,
-    encode_snapshot,
-    entry_path,
-    snapshot_path,
-)
+from conveyor.cluster.metadata_log import CONTROLLER_EPOCH_PATH, HEAD_PATH, LOG_PATH, decode_head
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure, metadata_failure
-from conveyor.kernel.ports import ABSENT, CheckNode, DeleteNode, MetadataStore, PutNode, StoreOperation, Versioned
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ports import CheckNode, Clock, DeleteNode, MetadataStore, PutNode, SessionState, Versioned
 
 log = logging.getLogger(__name__)
 
@@ -53,18 +50,44 @@ Changed = Callable[[ClusterImage, ClusterImage], None]
 
 ENTRIES_PER_SNAPSHOT = 1_000
 BYTES_PER_SNAPSHOT = 4 << 20
-_READS_AT_ONCE = 32
-_DELETES_AT_ONCE = 200
+
+
+class ControllerTerm(msgspec.Struct, frozen=True):
+    """The epoch in which this broker is the controller, and the version of its node."""
+
+    epoch: int
+    version: int
+
+    @property
+    def check(self) -> CheckNode:
+        """The operation that refuses a commit when another controller was elected."""
+        return CheckNode(CONTROLLER_EPOCH_PATH, self.version)
 
 
 class Metadata:
-    """See the module's docstring. Call `load` before any other method."""
+    """See the module's docstring. Call `load` before any other method.
 
-    def __init__(self, store: MetadataStore, threads: Executor, new_id: Callable[[], UUID]) -> None:
+    displaced: called with the failure that must stop this broker, because another one has its id.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        threads: Executor,
+        new_id: Callable[[], UUID],
+        clock: Clock,
+        displaced: Callable[[BaseException], None],
+    ) -> None:
         self.image = ClusterImage()
+        self.session = BrokerSession(store, clock, new_id, displaced)
+        self.term: ControllerTerm | None = None
+        """Set while this broker is the controller. It then writes the snapshots."""
+        self.elected: NodeId | None = None
+        """The controller that this broker has observed."""
         self._store = store
-        self._threads = threads
         self._new_id = new_id
+        self._failed = displaced
+        self._nodes = LogNodes(store, threads, new_id)
         self._listeners: list[Changed] = []
         self._one_change = asyncio.Lock()
         self._is_embedded = store.session_timeout_ms == 0
@@ -76,43 +99,86 @@ class Metadata:
         """Set while the store may hold a change of this broker that the image does not show."""
         self._waiting: tuple[Change, ...] = ()
         """This broker's registration, if the disk had no space for it; it is written with the next change."""
-        self._controller: tuple[int, int] | None = None
-        """The epoch that this broker has claimed, and the version of its node."""
-        self._bytes_since_snapshot = 0
+        self._bytes_at_snapshot = 0
         self._proposals: set[asyncio.Task[ClusterImage]] = set()
+        self._log_changed = TimedSignal(clock)
+        self._is_watched = False
+        self._following: asyncio.Task[None] | None = None
+
+    @property
+    def controller_id(self) -> NodeId:
+        """The controller, if it is live; else any live broker. Clients send their changes to it, and any broker
+        accepts them.
+        """
+        broker = None if self.elected is None else self.image.brokers.get(self.elected)
+        return self.image.controller_id if broker is None or broker.is_fenced else broker.node_id
 
     def listen(self, changed: Changed) -> None:
         """Call back with (old, new) after each observed change; after `load`, the old image is empty."""
         self._listeners.append(changed)
 
     async def load(self, broker: BrokerImage) -> None:
-        """Observe the stored metadata, then register this broker. Raises StorageFailure."""
-        self._head = await self._store.get(HEAD_PATH)
+        """Observe the stored metadata and name the cluster, then follow the log. Raises StorageFailure.
+
+        With an embedded store, also register this broker. StartupError: its topics are assigned to another node id.
+        """
+        self._head = await self._nodes.head()
         if self._head is None:
             nodes = await self._store.tree("/" if self._is_embedded else LOG_PATH)
             image = self._from_legacy({path: node.value for path, node in nodes.items()})
         else:
-            image = await self._from_snapshot(decode_head(self._head.value))
+            self._head, image = await self._read_image(self._head)
         self._is_loaded = True
         self._observe(image)
-        await self._register(broker)
+        if self._is_embedded:
+            await self._register(broker)
+            return
+        await self._name_cluster()
+        self._store.listen(self._session_changed)
+        self._following = asyncio.ensure_future(self._follow())
+        self._following.add_done_callback(self._stopped_following)
 
-    async def propose(self, decide: Decide) -> ClusterImage:
+    async def propose(self, decide: Decide, term: ControllerTerm | None = None) -> ClusterImage:
         """Decide on changes by the newest image, store them, and return the image that shows them.
 
         If another writer has changed the image, `decide` is called again. An empty list of changes writes nothing. Once
         the changes are decided they are stored, even if the caller is cancelled.
-        Raises RequestError: those of `decide`, METADATA_UNAVAILABLE, DISK_FULL.
+        term: write only while this broker is the controller of this term.
+        Raises RequestError: those of `decide`, METADATA_UNAVAILABLE, DISK_FULL; NOT_CONTROLLER if the term has ended.
         """
         assert self._is_loaded, "call load first"
-        proposal = asyncio.ensure_future(self._propose(decide))
+        proposal = asyncio.ensure_future(self._propose(decide, term))
         self._proposals.add(proposal)
         proposal.add_done_callback(self._proposed)
         return await asyncio.shield(proposal)
 
+    async def catch_up(self) -> ClusterImage:
+        """Observe everything that is in the log now. Raises StorageFailure."""
+        async with self._one_change:
+            await self._store.sync()
+            await self._catch_up()
+            return self.image
+
+    async def until(self, condition: Callable[[ClusterImage], bool]) -> None:
+        """Return once the image meets a condition."""
+        met = asyncio.Event()
+
+        def observe(_: ClusterImage, new: ClusterImage) -> None:
+            if condition(new):
+                met.set()
+
+        self._listeners.append(observe)
+        try:
+            observe(self.image, self.image)
+            await met.wait()
+        finally:
+            self._listeners.remove(observe)
+
     async def close(self) -> None:
         """Finish the pending proposals, then end the session."""
         await asyncio.gather(*self._proposals, return_exceptions=True)
+        if self._following is not None:
+            self._following.cancel()
         await self._store.close()
 
     def _proposed(self, proposal: "asyncio.Task[ClusterImage]") -> None:
@@ -120,95 +186,105 @@ class Metadata:
         if not proposal.cancelled():
             proposal.exception()  # Retrieved here, because a cancelled caller does not.
 
-    async def _propose(self, decide: Decide) -> ClusterImage:
+    async def _propose(self, decide: Decide, term: ControllerTerm | None) -> ClusterImage:
         async with self._one_change:
             try:
                 if self._may_be_behind:
+                    await self._store.sync()
                     await self._catch_up()
                 while changes := decide(self.image):
-                    if await self._append((*self._waiting, *changes)):
+                    if await self._append((*self._waiting, *changes), term):
                         break
+                    await self._store.sync()
                     await self._catch_up()
+                    await self._check_term(term)
+                await self._write_snapshot_if_due()
             except StorageFailure as failure:
                 raise metadata_failure(failure) from failure
             return self.image
 
-    async def _append(self, changes: Sequence[Change]) -> bool:
-        """Write one entry and observe it. False: the image is not the newest, or another broker is controller."""
-        if not await self._begin_log():
+    async def _append(self, changes: Sequence[Change], term: ControllerTerm | None) -> bool:
+        """Write one entry and observe it. False: the image is not the newest, or the term has ended."""
+        if self._head is None and not await self._begin_log():
             return False
-        epoch, epoch_version = await self._claim()
         assert self._head is not None
-        before = decode_head(self._head.value)
-        head = LogHead(seq=before.seq + 1, snapshot=before.snapshot, chunks=before.chunks, batch=self._new_id())
-        entry = encode_entry(LogEntry(controller_epoch=epoch, changes=tuple(changes)))
-        written = await self._commit_head(
-            head,
-            CheckNode(CONTROLLER_EPOCH_PATH, epoch_version),
-            PutNode(entry_path(head.seq), entry),
-        )
-        if not written:
-            self._controller = None
+        self._may_be_behind = True
+        checks = () if term is None else (term.check,)
+        if not await self._nodes.append(self._head, changes, 0 if term is None else term.epoch, *checks):
             return False
         self._waiting = ()
         await self._catch_up()
-        if head.seq - head.snapshot >= ENTRIES_PER_SNAPSHOT or self._bytes_since_snapshot >= BYTES_PER_SNAPSHOT:
-            await self._snapshot()
         return True
 
-    async def _commit_head(self, head: LogHead, *operations: StoreOperation) -> bool:
-        """Write the head together with other nodes. After a failure, read back whether the write has succeeded."""
-        version = ABSENT if self._head is None else self._head.version
-        self._may_be_behind = True
-        try:
-            return await self._store.commit(*operations, PutNode(HEAD_PATH, encode_head(head), version)) is not None
-        except StorageFailure:
-            await self._store.sync()
-            present = await self._store.get(HEAD_PATH)
-            if present is None or decode_head(present.value).batch != head.batch:
-                raise
-            return True
-
-    async def _claim(self) -> tuple[int, int]:
-        """Become the controller. Returns this broker's epoch and the version of its node."""
-        while self._controller is None:
-            node = await self._store.get(CONTROLLER_EPOCH_PATH)
-            epoch = 1 if node is None else decode_controller_epoch(node.value) + 1
-            version = ABSENT if node is None else node.version
-            claimed = await self._store.commit(PutNode(CONTROLLER_EPOCH_PATH, str(epoch).encode(), version))
-            if claimed is not None:
-                self._controller = epoch, claimed[0]
-        return self._controller
+    async def _check_term(self, term: ControllerTerm | None) -> None:
+        """Raises RequestError (NOT_CONTROLLER)."""
+        if term is None:
+            return
+        node = await self._store.get(CONTROLLER_EPOCH_PATH)
+        if node is None or node.version != term.version:
+            raise RequestError(ErrorKind.NOT_CONTROLLER, f"the term {term.epoch} of this controller has ended")
 
     async def _catch_up(self) -> None:
-        """Observe every entry after the image, in order."""
-        await self._store.sync()
-        node = await self._store.get(HEAD_PATH)
+        """Observe every entry after the image, in order. Watch the head, if it is not watched already."""
+        self._may_be_behind = True
+        node = await self._read_head()
+        if node is not None and self._head is not None and decode_head(node.value).seq < self.image.seq:
+            await self._store.sync()
+            node = await self._read_head()
         if node is None:
             if self._head is not None:
                 raise StorageFailure(f"metadata store: node {HEAD_PATH} is missing")
             self._may_be_behind = False
             return
-        head = decode_head(node.value)
-        if self._head is None or head.snapshot > self.image.seq:
-            self._observe(await self._from_snapshot(head))
+        seq = decode_head(node.value).seq
+        if self._head is not None and seq < self.image.seq:
+            raise StorageFailure(f"metadata store: the log goes back from entry {self.image.seq} to {seq}")
+        if self._head is None:
+            node, image = await self._read_image(node)
+            self._observe(image)
         else:
-            await self._apply_entries(head.seq)
+            node = await self._apply_entries(node)
+        if self._head is not None and decode_head(self._head.value).snapshot != decode_head(node.value).snapshot:
+            self._bytes_at_snapshot = self._nodes.bytes_read
         self._head = node
         self._may_be_behind = False
 
-    async def _apply_entries(self, last_seq: int) -> None:
-        for first in range(self.image.seq + 1, last_seq + 1, _READS_AT_ONCE):
-            seqs = range(first, min(first + _READS_AT_ONCE, last_seq + 1))
-            for seq, changes in zip(seqs, await asyncio.gather(*map(self._read_entry, seqs)), strict=True):
-                self._observe(fold(self.image, changes, seq))
+    async def _read_head(self) -> Versioned | None:
+        if self._is_embedded or self._is_watched:
+            return await self._nodes.head()
+        self._is_watched = True
+        try:
+            return await self._nodes.head(self._head_changed)
+        except StorageFailure:
+            self._is_watched = False
+            raise
 
-    async def _read_entry(self, seq: int) -> Sequence[Change]:
-        node = await self._store.get(entry_path(seq))
-        if node is None:
-            raise StorageFailure(f"metadata store: entry {seq} of the metadata log is missing")
-        self._bytes_since_snapshot += len(node.value)
-        return decode_entry(seq, node.value).changes
+    async def _apply_entries(self, node: Versioned) -> Versioned:
+        """Observe the entries up to a head; from a newer snapshot, if it has replaced some. Returns the head."""
+        try:
+            async for seq, changes in self._nodes.entries(self.image.seq, decode_head(node.value).seq):
+                self._observe(fold(self.image, changes, seq))
+        except NodeMissing:
+            node, image = await self._read_image(await self._newest_head(node))
+            if image.seq <= self.image.seq:  # Not replaced by a snapshot: damaged.
+                raise
+            self._observe(image)
+        return node
+
+    async def _read_image(self, node: Versioned) -> tuple[Versioned, ClusterImage]:
+        """Return the image at the end of the log, and its head. If snapshots replace it meanwhile, read the newest."""
+        while True:
+            try:
+                return node, await self._nodes.image(decode_head(node.value))
+            except NodeMissing:
+                newest = await self._newest_head(node)
+                if decode_head(newest.value).snapshot == decode_head(node.value).snapshot:
+                    raise
+                node = newest
+
+    async def _newest_head(self, node: Versioned) -> Versioned:
+        await self._store.sync()
+        return await self._nodes.head() or node
 
     def _observe(self, image: ClusterImage) -> None:
         """Publish an image to all listeners. A listener's exception is a bug; it is raised after the last call."""
@@ -217,46 +293,49 @@ class Metadata:
             for changed in reversed(self._listeners):
                 calls.callback(changed, old, image)
 
-    async def _from_snapshot(self, head: LogHead) -> ClusterImage:
-        """Return the stored image: the snapshot and the entries after it."""
-        image = ClusterImage()
-        for number in range(head.chunks):
-            path = chunk_path(head.snapshot, number)
-            node = await self._store.get(path)
-            if node is None:
-                raise StorageFailure(f"metadata store: node {path} is missing")
-            image = fold(image, decode_chunk(path, node.value), head.snapshot)
-        for seq in range(head.snapshot + 1, head.seq + 1):
-            image = fold(image, await self._read_entry(seq), seq)
-        return image
+    def _head_changed(self) -> None:
+        self._is_watched = False
+        self._log_changed.set()
 
-    async def _snapshot(self) -> None:
-        """Store the whole image, then remove the nodes that it replaces.
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._log_changed.set()
 
-        After a failure the next snapshot removes them.
-        """
-        assert self._head is not None
-        before, image = decode_head(self._head.value), self.image
+    async def _follow(self) -> None:
+        """Observe the entries of other brokers. After a failure, try again for ever."""
+        pauses = Pauses()
+        while True:
+            try:
+                async with self._one_change:
+                    await self._catch_up()
+                    await self._write_snapshot_if_due()
+            except StorageFailure as failure:
+                log.warning("metadata log not followed seq=%d reason=%s", self.image.seq, failure)
+                await self._log_changed.wait(pauses.next_ms())
+            else:
+                pauses.reset()
+                await self._log_changed.wait()
+
+    def _stopped_following(self, task: "asyncio.Task[None]") -> None:
+        """An exception of a listener is a bug, and stops the broker."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    async def _write_snapshot_if_due(self) -> None:
+        """After a failure the next change tries again. In a cluster, only the controller writes snapshots."""
+        if self._head is None or self._may_be_behind or (self.term is None and not self._is_embedded):
+            return
+        count = self.image.seq - decode_head(self._head.value).snapshot
+        is_large = self._nodes.bytes_read - self._bytes_at_snapshot >= BYTES_PER_SNAPSHOT
+        if not count or (count < ENTRIES_PER_SNAPSHOT and not is_large):
+            return
+        checks = () if self.term is None else (self.term.check,)
         try:
-            parts = await self._off_loop(lambda: encode_snapshot(whole_image(image)))
-            for number, part in enumerate(parts):
-                await self._store.commit(PutNode(chunk_path(image.seq, number), part))
-            head = LogHead(seq=image.seq, snapshot=image.seq, chunks=len(parts), batch=self._new_id())
-            if await self._commit_head(head):
-                self._bytes_since_snapshot = 0
-                await self._catch_up()
-                await self._trim(before.snapshot)
+            await self._nodes.write_snapshot(self._head, self.image, *checks)
+            await self._catch_up()
         except StorageFailure as failure:
-            log.warning("metadata snapshot not written seq=%d reason=%s", image.seq, failure)
-
-    async def _trim(self, old_snapshot: int) -> None:
-        """Remove entries and snapshots before the last snapshot but one, which another broker may still read."""
-        snapshots = [f"{SNAPSHOTS_PATH}/{name}" for name in await self._store.children(SNAPSHOTS_PATH)]
-        entries = [f"{ENTRIES_PATH}/{name}" for name in await self._store.children(ENTRIES_PATH)]
-        needless = [path for path in snapshots if path < snapshot_path(old_snapshot)]
-        needless += [path for path in entries if path <= entry_path(old_snapshot)]
-        for first in range(0, len(needless), _DELETES_AT_ONCE):
-            await self._store.commit(*map(DeleteNode, needless[first : first + _DELETES_AT_ONCE]))
+            self._may_be_behind = True
+            log.warning("metadata snapshot not written seq=%d reason=%s", self.image.seq, failure)
 
     def _from_legacy(self, nodes: legacy_tree.Nodes) -> ClusterImage:
         """Return the image in nodes of an earlier version, or an empty one.
@@ -277,18 +356,24 @@ class Metadata:
 
         False: another broker has created the log meanwhile.
         """
-        if self._head is not None:
-            return True
-        parts = encode_snapshot(self._legacy or ())
-        head = LogHead(seq=0, snapshot=0, chunks=len(parts), batch=self._new_id())
         removed = [DeleteNode(root) for root in legacy_tree.ROOTS if self._is_embedded]
         refusal = [PutNode(path, content) for path, content in legacy_tree.REFUSAL.items() if self._is_embedded]
-        chunks = [PutNode(chunk_path(0, number), part) for number, part in enumerate(parts)]
-        if not await self._commit_head(head, *chunks, *removed, *refusal):
+        self._may_be_behind = True
+        if not await self._nodes.begin(self._legacy or (), *removed, *refusal):
             return False
         self._legacy = None
-        self._head = await self._store.get(HEAD_PATH)
-        return self._head is not None and decode_head(self._head.value).batch == head.batch
+        self._head = await self._nodes.head()
+        return self._head is not None and decode_head(self._head.value).seq == 0
+
+    async def _name_cluster(self) -> None:
+        """Give the cluster its id, if it has none. Raises StorageFailure."""
+        try:
+            await self.propose(self._named)
+        except RequestError as error:
+            raise StorageFailure(error.message) from error
+
+    def _named(self, image: ClusterImage) -> list[Change]:
+        return [] if image.cluster_id else [ClusterNamed(cluster_id=new_cluster_id(self._new_id))]
 
     async def _register(self, broker: BrokerImage) -> None:
         """Add this broker and the cluster's id to the metadata. If the disk has no space, only the image shows them for
@@ -300,9 +385,7 @@ class Metadata:
         check_node_id(self.image, broker.node_id)
 
         def decide(image: ClusterImage) -> list[Change]:
-            changes: list[Change] = []
-            if not image.cluster_id:
-                changes.append(ClusterNamed(cluster_id=new_cluster_id(self._new_id)))
+            changes = self._named(image)
             changes += [BrokerRemoved(node_id=other) for other in image.brokers if other != broker.node_id]
             if image.brokers.get(broker.node_id) != broker:
                 changes.append(registration)
@@ -317,6 +400,3 @@ class Metadata:
             log.warning("broker not registered in the metadata reason=%s", error)
             self._waiting = tuple(decide(self.image))
             self._observe(fold(self.image, self._waiting, self.image.seq))
-
-    async def _off_loop(self, work: Callable[[], list[bytes]]) -> list[bytes]:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)

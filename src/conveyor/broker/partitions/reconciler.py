@@ -6,8 +6,12 @@ One task applies the images in order, so steps for one name never overlap: a top
 closed and its directory renamed before the name is opened. A step that fails leaves its partition offline with the
 reason; `reopen` retries it in the same task.
 
-A log that was not stopped cleanly may have lost records that a consumer has read. Its leader therefore first proposes a
-new leader epoch. While the store has no space for the epoch, the leader is read-only in the previous epoch;
+This broker leads only by an image that shows its present registration (`BrokerSession.may_lead`). When it loses the
+registration it resigns all leaderships at once; its next registration begins new leader epochs.
+
+A log that was not stopped cleanly may have lost records that a consumer has read. Its leader therefore needs a new
+leader epoch. In a cluster the controller begins one when the broker registers. With an embedded store the broker
+proposes it; while the store has no space for the epoch, the leader is read-only in the previous epoch, and
 `raise_epochs` retries the proposal.
 """
 
@@ -73,6 +77,8 @@ class Reconciler:
         self._threads = threads
         self._tasks = tasks
         self._applied = ClusterImage(seq=-1)
+        self._may_lead = False
+        """Whether this broker may lead by the applied image."""
         self._is_running = False
         self._is_stopped = False
         self._waiters: list[_Waiter] = []
@@ -86,6 +92,7 @@ class Reconciler:
         """Open all partitions assigned to this broker. Raises StorageFailure."""
         await self._off_loop(self._directories.set_strays_aside, self._metadata.image, self._node_id)
         self._metadata.listen(self._observe)
+        self._metadata.session.listen(self._registration_lost)
         await self.settled(self._metadata.image.seq)
 
     async def settled(self, seq: int) -> None:
@@ -142,21 +149,33 @@ class Reconciler:
         for removed in self._removing:
             removed.set()
 
-    def close(self) -> None:
-        """Flush and seal every log. Blocks.
+    def resign(self) -> None:
+        """Stop leading. All waiters get NOT_LEADER."""
+        for partition in self.partitions:
+            if isinstance(partition.role, Leader):
+                partition.resign()
+                self.leadership.changed(partition.identity)
+
+    def close(self) -> bool:
+        """Flush and seal every log. Blocks. Returns whether all are sealed.
 
         A log whose next leader epoch is not stored stays unsealed: the next start must see that the epoch is due.
         """
+        is_clean = not self.partitions.offline()
         for partition in self.partitions:
             if partition.offline_reason is not None:
                 continue
             if isinstance(partition.role, Leader) and partition.role.is_read_only:
                 partition.log.abandon()
+                is_clean = False
             else:
                 try:
+                    is_clean &= not partition.log.is_truncating
                     partition.log.close()
                 except StorageFailure as failure:
                     partition.go_offline(failure)
+                    is_clean = False
+        return is_clean
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
         """Take deleted partitions offline at once, even while the task is busy: another topic may get their name."""
@@ -165,6 +184,10 @@ class Reconciler:
                 topic = old.topics[old.names_by_id[topic_id]]
                 for number in range(len(topic.partitions)):
                     self._end(TopicPartition(topic.name, number), "its topic was deleted")
+        self._wake()
+
+    def _registration_lost(self) -> None:
+        self.resign()
         self._wake()
 
     def _wake(self) -> None:
@@ -195,11 +218,13 @@ class Reconciler:
 
     @property
     def _is_behind(self) -> bool:
-        return self._applied is not self._metadata.image or self._configured is not self._defaults
+        image = self._metadata.image
+        may_lead = self._metadata.session.may_lead(image)
+        return self._applied is not image or self._configured is not self._defaults or self._may_lead != may_lead
 
     async def _apply(self, image: ClusterImage) -> None:
         """Apply this image and the newest defaults, and reopen the requested partitions."""
-        defaults = self._defaults
+        defaults, may_lead = self._defaults, self._metadata.session.may_lead(image)
         steps = assignment_steps(self._applied, image, self._node_id)
         reopening = list(self._reopening)
         await self._close([step for step in steps if isinstance(step, Close)])
@@ -209,11 +234,13 @@ class Reconciler:
             if isinstance(step, Configure):
                 self._configure(step.topic, defaults)
             elif isinstance(step, Assume):
-                self._assume(step.topic, step.number)
+                self._assume(image, step.topic, step.number)
+        if may_lead != self._may_lead:
+            self._assume_all(image)
         if self._configured is not defaults:
             for topic in image.topics.values():
                 self._configure(topic, defaults)
-        self._applied, self._configured = image, defaults
+        self._applied, self._configured, self._may_lead = image, defaults, may_lead
         self.leadership.notify()
         self._release(reopening)
 
@@ -265,7 +292,8 @@ class Reconciler:
         logs = await self._off_loop(self._open_logs, opening, defaults)
         for (topic, number), opened in zip(opening, logs, strict=True):
             was_served = self.partitions.get(topic.name, number) is not None
-            if isinstance(opened, Log) and not opened.was_stopped_cleanly and not was_served:
+            is_unclean = isinstance(opened, Log) and not opened.was_stopped_cleanly
+            if is_unclean and not was_served and self._metadata.session.is_embedded:
                 self._epochs_due[topic.topic_id, number] = topic.partitions[number].leader_epoch
         await self.raise_epochs()
         if self._epochs_due:
@@ -291,27 +319,36 @@ class Reconciler:
         is_again = self.partitions.has(*identity) or self.partitions.unopened(*identity) is not None
         if isinstance(opened, StorageFailure):
             return self.partitions.put_unopened(identity, opened)
-        partition = self._new_partition(identity, opened, self._role(topic, number))
+        partition = self._new_partition(identity, opened, self._role(self._metadata.image, topic, number))
         self.partitions.put(partition)
         self.leadership.changed(identity)
         if is_again:
             log.info("partition online again partition=%s log_end_offset=%d", identity, opened.log_end_offset)
 
-    def _assume(self, topic: TopicImage, number: int) -> None:
+    def _assume_all(self, image: ClusterImage) -> None:
+        for partition in list(self.partitions):
+            topic = image.topics.get(partition.identity.topic)
+            if topic is not None and partition.identity.partition < len(topic.partitions):
+                self._assume(image, topic, partition.identity.partition)
+
+    def _assume(self, image: ClusterImage, topic: TopicImage, number: int) -> None:
         partition = self.partitions.get(topic.name, number)
         if partition is None:
             return
-        before, role = partition.role, self._role(topic, number)
+        before, role = partition.role, self._role(image, topic, number)
         if role.epoch >= before.epoch:  # Otherwise a newer image has opened it.
             partition.assume(role)
-        if partition.role.epoch > before.epoch:
+        if partition.role.epoch > before.epoch or type(partition.role) is not type(before):
             self.leadership.changed(partition.identity)
 
-    def _role(self, topic: TopicImage, number: int) -> Role:
+    def _role(self, image: ClusterImage, topic: TopicImage, number: int) -> Role:
+        """Return the role by an image. The topic is that of the image, or was deleted."""
         partition = topic.partitions[number]
         if partition.leader != self._node_id:
             leader = None if partition.leader == NO_LEADER else partition.leader
             return Follower(leader=leader, epoch=partition.leader_epoch)
+        if not self._metadata.session.may_lead(image):
+            return Follower(leader=None, epoch=partition.leader_epoch)
         is_read_only = self._epochs_due.get((topic.topic_id, number)) == partition.leader_epoch
         return Leader(
             leader=partition.leader, epoch=partition.leader_epoch, isr=partition.isr, is_read_only=is_read_only

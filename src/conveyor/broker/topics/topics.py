@@ -164,7 +164,7 @@ class Topics:
         if topic is None or len(topic.partitions) == wanted:
             return
         reason = "groups would lose their committed offsets"
-        if self._reconciler.partitions.is_empty(topic):
+        if self._metadata.session.is_embedded and self._reconciler.partitions.is_empty(topic):
             try:
                 await self._change(lambda image: grown_topic(image, topic.name, wanted, None, self.settings))
                 return

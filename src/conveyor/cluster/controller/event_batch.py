@@ -6,6 +6,7 @@ do not fit are left for the next one. An event that alone exceeds an entry is re
 """
 
 from collections.abc import Callable, Sequence
+from uuid import UUID
 
 import msgspec
 
@@ -20,6 +21,7 @@ Event = Callable[[ClusterImage], Sequence[Change]]
 """A decision with its request. Raises RequestError to refuse it."""
 
 _HIGHEST_EPOCH = (1 << 63) - 1
+_ANY_BATCH = UUID(int=0)
 """For the size of an entry, whichever controller writes it."""
 
 
@@ -39,7 +41,7 @@ def _fitting(image: ClusterImage, events: Sequence[Event]) -> EventBatch:
     """Halve the events until they fit: all attempts together decide at most twice as often as the first."""
     batch = _decided(image, events)
     try:
-        encode_entry(LogEntry(controller_epoch=_HIGHEST_EPOCH, changes=batch.changes))
+        encode_entry(LogEntry(controller_epoch=_HIGHEST_EPOCH, changes=batch.changes, batch=_ANY_BATCH))
     except RequestError as error:
         if len(events) > 1:
             return _fitting(image, events[: len(events) // 2])

@@ -11,7 +11,6 @@ from conveyor.broker.metadata import metadata as module
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.cluster.changes import PartitionState, SubscriptionPut, TopicPut
 from conveyor.cluster.metadata_log import (
-    CONTROLLER_EPOCH_PATH,
     ENTRIES_PATH,
     HEAD_PATH,
     MAX_ENTRY_BYTES,
@@ -114,7 +113,7 @@ async def test_ten_thousand_partitions_are_kept(store: FaultyStore) -> None:
         (entry_path(5), b"{}", f"node {entry_path(5)} is damaged"),
         (chunk_path(3, 0), None, f"node {chunk_path(3, 0)} is missing"),
         (chunk_path(3, 0), b"[7]", f"node {chunk_path(3, 0)} is damaged"),
-        (HEAD_PATH, None, f"node {HEAD_PATH} is missing, but there is /controller-epoch"),
+        (HEAD_PATH, None, f"node {HEAD_PATH} is missing, but there is /log/e"),
         (HEAD_PATH, b"{}", f"node {HEAD_PATH} is damaged"),
     ],
 )
@@ -130,12 +129,6 @@ async def test_damaged_store_is_a_failure_that_names_the_node(
     with pytest.raises(StorageFailure, match=reason):
         await loaded_metadata(store)
     assert await store.tree("/") == before
-
-
-async def test_damaged_controller_epoch_refuses_changes(store: FaultyStore, metadata: Metadata) -> None:
-    await store.commit(PutNode(CONTROLLER_EPOCH_PATH, b"x"))
-    again = await loaded_metadata(store)
-    assert "node /controller-epoch is damaged" in str(await refused(again, ErrorKind.METADATA_UNAVAILABLE, group("a")))
 
 
 async def test_head_that_disappears_refuses_changes(store: FaultyStore, metadata: Metadata) -> None:
@@ -182,7 +175,7 @@ async def test_nodes_of_others_in_a_shared_store_are_left_alone(store: FaultySto
     assert (list(metadata.image.topics), groups(metadata.image)) == ([], ["a"])
     after = await store.tree("/")
     assert {path: after[path] for path in before} == before
-    assert {path.split("/")[1] for path in after.keys() - before.keys()} == {"controller-epoch", "log"}
+    assert {path.split("/")[1] for path in after.keys() - before.keys()} == {"log"}
     assert (await loaded_metadata(store)).image == metadata.image
 
 

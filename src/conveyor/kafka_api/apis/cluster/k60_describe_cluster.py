@@ -33,7 +33,7 @@ def handle(call: KafkaCall) -> None:
         {
             "error_code": result_errors.NONE,
             "cluster_id": image.cluster_id,
-            "controller_id": image.controller_id,
+            "controller_id": call.broker.metadata.controller_id,
             "brokers": brokers,
             "cluster_authorized_operations": CLUSTER_OPERATIONS if requested else NOT_ASKED,
         }

@@ -119,7 +119,7 @@ def _answer(call: KafkaCall, topics: Iterable[dict[str, Any]]) -> None:
         {
             "brokers": brokers,
             "cluster_id": image.cluster_id,
-            "controller_id": image.controller_id,
+            "controller_id": call.broker.metadata.controller_id,
             "topics": topics,
             "cluster_authorized_operations": CLUSTER_OPERATIONS if wants_cluster else NOT_ASKED,
             "error_code": result_errors.NONE,

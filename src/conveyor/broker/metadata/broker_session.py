@@ -1,0 +1,254 @@
+"""This broker's registration among the live brokers of the cluster, kept up as long as the broker runs.
+
+    /broker-epoch                 never deleted; its version after a commit is the epoch of the broker that registers
+    /brokers/<id>.<incarnation>   ephemeral: `Registration`, as JSON
+
+    commit of both nodes -> registered -> heartbeats -> lost -> listeners -> a new incarnation registers, for ever
+
+The registration is lost when the store's session ends, or when a heartbeat finds the node gone. From that moment this
+broker leads nothing: other brokers may lead its partitions. A heartbeat is a read that shows the newest state of the
+store. Its answer proves that the session was alive when it was sent; for two thirds of the session timeout from then on
+the broker is sure that nobody has taken its place. A lost connection alone changes nothing until that time.
+
+Another registration under the same id is dead if it is of the same data directory, because this process holds the
+directory's lock: it is deleted in the commit of the own one. A registration of another directory that does not end
+within two session timeouts keeps this broker from starting, or stops it. A store ends a session at one of its ticks, so
+a session may outlive its timeout.
+
+With an embedded store there is one broker, which is always registered and sure.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
+from conveyor.cluster.controller.registrations import Registration
+from conveyor.cluster.image import ClusterImage
+from conveyor.kernel.errors import StartupError, StorageFailure
+from conveyor.kernel.ports import ABSENT, Clock, DeleteNode, MetadataStore, PutNode, SessionState
+
+log = logging.getLogger(__name__)
+
+BROKERS_PATH = "/brokers"
+BROKER_EPOCH_PATH = "/broker-epoch"
+
+_HEARTBEATS_PER_TIMEOUT = 6
+_PATIENCE = 2
+"""How many session timeouts a broker waits for the end of another registration of its id."""
+
+
+def registration_path(registration: Registration) -> str:
+    return f"{BROKERS_PATH}/{registration.node_id}.{registration.incarnation}"
+
+
+def decode_registration(path: str, content: bytes) -> Registration:
+    """Return the decoded registration. Raises StorageFailure."""
+    try:
+        return msgspec.json.decode(content, type=Registration)
+    except msgspec.MsgspecError as error:
+        raise StorageFailure(f"metadata store: node {path} is damaged, or a later version wrote it: {error}") from error
+
+
+class BrokerSession:
+    """See the module's docstring. displaced: called with the failure that must stop this broker.
+
+    incarnation: of the present registration, or of the next one while there is none. broker_epoch: of the last
+    registration, 0 before the first. dead_incarnations: earlier ones of this data directory.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        clock: Clock,
+        new_id: Callable[[], UUID],
+        displaced: Callable[[BaseException], None],
+    ) -> None:
+        self.incarnation = str(new_id())
+        self.broker_epoch = 0
+        self.dead_incarnations: set[str] = set()
+        self.is_embedded = store.session_timeout_ms == 0
+        self._store = store
+        self._clock = clock
+        self._new_id = new_id
+        self._displaced = displaced
+        self._own: Registration | None = None
+        self._is_registered = False
+        self._has_registered = False
+        self._sure_until_ms = 0
+        self._listeners: list[Callable[[], None]] = []
+        self._changed = TimedSignal(clock)
+        self._keeping: asyncio.Task[None] | None = None
+
+    def listen(self, lost: Callable[[], None]) -> None:
+        """Call back when the registration is lost."""
+        self._listeners.append(lost)
+
+    def is_sure(self) -> bool:
+        """Whether no other broker can have taken this one's place yet."""
+        return self.is_embedded or self._clock.steady_ms() < self._sure_until_ms
+
+    def may_lead(self, image: ClusterImage) -> bool:
+        """Whether this broker leads the partitions that this image assigns to it: it shows the present registration."""
+        if self.is_embedded:
+            return True
+        if self._own is None or not self._is_registered:
+            return False
+        broker = image.brokers.get(self._own.node_id)
+        return broker is not None and broker.incarnation == self.incarnation and not broker.is_fenced
+
+    async def start(self, own: Registration) -> None:
+        """Register, and stay registered until `close`. own: without an incarnation and an epoch, which are set here.
+
+        Raises StartupError if another broker has this id; StorageFailure.
+        """
+        self._own = own
+        self._store.listen(self._state_changed)
+        await self._register()
+        self._keeping = asyncio.ensure_future(self._keep_registered())
+        self._keeping.add_done_callback(self._stopped_keeping)
+
+    async def close(self) -> None:
+        """Stop, and remove the registration if the store can be reached."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+        path, self._is_registered, self._sure_until_ms = self._path, False, 0
+        if path is not None:
+            with contextlib.suppress(StorageFailure):
+                await self._store.commit(DeleteNode(path))
+
+    @property
+    def _path(self) -> str | None:
+        return f"{BROKERS_PATH}/{self._own.node_id}.{self.incarnation}" if self._own and self._is_registered else None
+
+    @property
+    def _timeout_ms(self) -> int:
+        """What the store grants now; it may grant another one to each session."""
+        return self._store.session_timeout_ms
+
+    def _state_changed(self, state: SessionState) -> None:
+        if state is SessionState.LOST:
+            self._lose("the session has ended")
+        elif state is SessionState.CONNECTED:
+            self._changed.set()
+
+    def _lose(self, reason: str) -> None:
+        if not self._is_registered:
+            return
+        log.warning("broker no longer registered incarnation=%s reason=%s", self.incarnation, reason)
+        self._is_registered, self._sure_until_ms = False, 0
+        self._begin_incarnation()
+        for lost in self._listeners:
+            lost()
+        self._changed.set()
+
+    def _begin_incarnation(self) -> None:
+        self.dead_incarnations.add(self.incarnation)
+        self.incarnation = str(self._new_id())
+
+    async def _keep_registered(self) -> None:
+        pauses = Pauses()
+        while True:
+            if self._is_registered:
+                pauses.reset()
+                await self._changed.wait(max(1, self._timeout_ms // _HEARTBEATS_PER_TIMEOUT))
+                await self._heartbeat()
+                continue
+            try:
+                await self._register()
+            except StorageFailure as failure:
+                log.warning("broker not registered reason=%s", failure)
+                await self._changed.wait(pauses.next_ms())
+
+    def _stopped_keeping(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._displaced(error)
+
+    async def _heartbeat(self) -> None:
+        path, sent_ms = self._path, self._clock.steady_ms()
+        if path is None:
+            return
+        try:
+            await self._store.sync()
+            node = await self._store.get(path)
+        except StorageFailure:
+            return
+        if path != self._path:
+            return
+        if node is None:
+            self._lose("its node is gone")
+        else:
+            self._be_sure_from(sent_ms)
+
+    def _be_sure_from(self, sent_ms: int) -> None:
+        self._sure_until_ms = sent_ms + self._timeout_ms * 2 // 3
+
+    async def _register(self) -> None:
+        """Raises StartupError, after a wait, if another broker has this id; StorageFailure."""
+        began_ms = self._clock.steady_ms()
+        while (rival := await self._try_to_register()) is not None:
+            left_ms = began_ms + _PATIENCE * self._timeout_ms - self._clock.steady_ms()
+            if left_ms <= 0:
+                raise StartupError(
+                    f"broker {rival.node_id} at {rival.host}:{rival.port} is running, with another data directory: stop"
+                    " it, or choose another --node-id"
+                )
+            log.info("waiting for the end of the registration of this node id host=%s port=%d", rival.host, rival.port)
+            await self._changed.wait(left_ms)
+
+    async def _try_to_register(self) -> Registration | None:
+        """Register. Returns the live registration of this id that prevents it, and watches for its end."""
+        assert self._own is not None
+        while not self._is_registered:
+            node = await self._store.get(BROKER_EPOCH_PATH)  # Read before the others: it fences them.
+            others = await self._others(self._own)
+            for other in others:
+                if not self._is_dead(other):
+                    if await self._store.get(registration_path(other), self._changed.set) is None:
+                        break
+                    return other
+            else:
+                await self._commit(self._own, ABSENT if node is None else node.version, others)
+        return None
+
+    async def _others(self, own: Registration) -> list[Registration]:
+        """Return the registrations under the own id."""
+        names = [name for name in await self._store.children(BROKERS_PATH) if name.startswith(f"{own.node_id}.")]
+        paths = [f"{BROKERS_PATH}/{name}" for name in names]
+        nodes = [(path, await self._store.get(path)) for path in paths]
+        return [decode_registration(path, node.value) for path, node in nodes if node is not None]
+
+    def _is_dead(self, other: Registration) -> bool:
+        """Whether a registration is of an earlier process with this data directory, or an earlier one of this process.
+
+        Once this process has registered, another process with this data directory has a copy of it.
+        """
+        assert self._own is not None
+        is_own = other.incarnation in self.dead_incarnations
+        return is_own or (not self._has_registered and bool(other.data_id) and other.data_id == self._own.data_id)
+
+    async def _commit(self, own: Registration, version: int, dead: list[Registration]) -> None:
+        """Write the registration, unless another broker was faster. After a failure the next one has another name."""
+        registration = replace(own, incarnation=self.incarnation, broker_epoch=version + 1)
+        sent_ms = self._clock.steady_ms()
+        try:
+            written = await self._store.commit(
+                PutNode(BROKER_EPOCH_PATH, b"", version),
+                *(DeleteNode(registration_path(other)) for other in dead),
+                PutNode(registration_path(registration), msgspec.json.encode(registration), ABSENT, ephemeral=True),
+            )
+        except StorageFailure:
+            self._begin_incarnation()
+            raise
+        if written is None:
+            return
+        self.dead_incarnations.update(other.incarnation for other in dead)
+        self.broker_epoch = registration.broker_epoch
+        self._is_registered = self._has_registered = True
+        self._be_sure_from(sent_ms)
+        log.info("broker registered incarnation=%s broker_epoch=%d", self.incarnation, self.broker_epoch)

@@ -1,0 +1,231 @@
+"""The controller: the one broker that acts by itself. It fences and registers brokers, elects and balances leaders.
+
+    /controller-epoch       content: the epoch; rises with each election
+    /controllers/<epoch>    ephemeral `Candidate`: the controller of this epoch
+
+    no node for the current epoch -> commit of the next epoch and its node -> elected -> sync, catch up
+    -> registrations observed -> decisions until nothing changes -> wait for a change of the registrations
+
+Every broker is a candidate. The controller reads all registrations after it was elected; they decide, not those that it
+has seen before. Its commits require that its epoch is current, so a controller that was paused and replaced writes
+nothing. It stops acting when the session of the store ends, its node is gone, or a commit shows a newer epoch, and then
+stands again.
+
+A broker that starts again deletes the node of its dead predecessor when it stands.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from conveyor.broker.metadata.broker_session import BROKERS_PATH, decode_registration
+from conveyor.broker.metadata.metadata import ControllerTerm, Decide, Metadata
+from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
+from conveyor.cluster.changes import Change
+from conveyor.cluster.controller.elections import balanced_leaders
+from conveyor.cluster.controller.registrations import Registration, observed_brokers
+from conveyor.cluster.image import ClusterImage
+from conveyor.cluster.metadata_log import CONTROLLER_EPOCH_PATH, controller_path, decode_controller_epoch
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ports import ABSENT, Clock, DeleteNode, MetadataStore, PutNode, SessionState, StoreOperation
+from conveyor.settings.tree import Settings
+
+log = logging.getLogger(__name__)
+
+BALANCE_INTERVAL_MS = 300_000
+_PASSING = (ErrorKind.METADATA_UNAVAILABLE, ErrorKind.DISK_FULL)
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a controller's node."""
+
+    node_id: int
+    incarnation: str
+
+
+class Controller:
+    """See the module's docstring. settings: returns the settings in force. failed: called with a bug."""
+
+    def __init__(
+        self,
+        *,
+        metadata: Metadata,
+        store: MetadataStore,
+        node_id: NodeId,
+        settings: Callable[[], Settings],
+        clock: Clock,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._metadata = metadata
+        self._store = store
+        self._node_id = node_id
+        self._settings = settings
+        self._clock = clock
+        self._failed = failed
+        self._changed = TimedSignal(clock)
+        self._has_lost_session = False
+        self._attempt = ("", b"")
+        """The path and the content of the node of the last attempt to be elected."""
+        self._registrations: dict[str, Registration] = {}
+        self._is_observed = False
+        """Set while the registrations are those in the store."""
+        self._is_node_watched = False
+        self._balanced_ms = 0
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Stand for controller until `stop`."""
+        self._store.listen(self._session_changed)
+        self._running = asyncio.ensure_future(self._run())
+        self._running.add_done_callback(self._ended)
+
+    def stop(self) -> None:
+        """Act no more. The end of the store's session removes the node."""
+        if self._running is not None:
+            self._running.cancel()
+
+    def _session_changed(self, state: SessionState) -> None:
+        self._has_lost_session |= state is SessionState.LOST
+        self._changed.set()
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    async def _run(self) -> None:
+        pauses = Pauses()
+        while True:
+            try:
+                term = self._metadata.term
+                if term is None:
+                    await self._stand()
+                else:
+                    await self._act(term)
+                pauses.reset()
+            except (RequestError, StorageFailure) as failure:
+                self._stop_term_if_over(failure)
+                log.warning("controller waits reason=%s", failure)
+                await self._changed.wait(pauses.next_ms())
+            if self._has_lost_session:
+                self._end_term("the session has ended")
+
+    async def _stand(self) -> None:
+        """Become the controller, or wait until the present one is gone. Raises StorageFailure."""
+        self._has_lost_session = False
+        node = await self._store.get(CONTROLLER_EPOCH_PATH)
+        epoch, version = (0, ABSENT) if node is None else (decode_controller_epoch(node.value), node.version)
+        path = controller_path(epoch)
+        holder = await self._store.get(path, self._changed.set) if epoch else None
+        removed: list[StoreOperation] = []
+        if holder is not None:
+            if self._attempt == (path, holder.value):  # Elected, and the reply was lost.
+                return self._begin_term(ControllerTerm(epoch, version))
+            candidate = _decoded(path, holder.value)
+            self._metadata.elected = NodeId(candidate.node_id)
+            if candidate.incarnation not in self._metadata.session.dead_incarnations:
+                return await self._changed.wait()
+            removed.append(DeleteNode(path, holder.version))
+        own = Candidate(node_id=self._node_id, incarnation=self._metadata.session.incarnation)
+        self._attempt = controller_path(epoch + 1), msgspec.json.encode(own)
+        versions = await self._store.commit(
+            PutNode(CONTROLLER_EPOCH_PATH, str(epoch + 1).encode(), version),
+            *removed,
+            PutNode(*self._attempt, ABSENT, ephemeral=True),
+        )
+        if versions is not None:
+            self._begin_term(ControllerTerm(epoch + 1, versions[0]))
+
+    def _begin_term(self, term: ControllerTerm) -> None:
+        log.info("controller elected node=%d epoch=%d", self._node_id, term.epoch)
+        self._metadata.term, self._metadata.elected = term, self._node_id
+        self._registrations, self._is_observed, self._is_node_watched = {}, False, False
+        self._balanced_ms = self._clock.steady_ms()
+
+    def _end_term(self, reason: str) -> None:
+        if self._metadata.term is not None:
+            log.warning("controller resigns epoch=%d reason=%s", self._metadata.term.epoch, reason)
+            self._metadata.term = None
+
+    def _stop_term_if_over(self, failure: RequestError | StorageFailure) -> None:
+        """The term goes on while the store only cannot be reached."""
+        if isinstance(failure, StorageFailure) or failure.kind in _PASSING:
+            return
+        if failure.kind is not ErrorKind.NOT_CONTROLLER:
+            raise failure
+        self._end_term(failure.message)
+
+    async def _act(self, term: ControllerTerm) -> None:
+        """Make the decisions that are due, then wait for the next change. Raises RequestError, StorageFailure."""
+        if not await self._holds(term):
+            return self._end_term("its node is gone")
+        if not self._is_observed:
+            await self._observe()
+        registrations = list(self._registrations.values())
+        await self._decide(lambda image: observed_brokers(image, registrations, self._settings()), term)
+        if not self._is_observed or self._has_lost_session:
+            return None
+        left_ms = self._balanced_ms + BALANCE_INTERVAL_MS - self._clock.steady_ms()
+        if left_ms <= 0:
+            self._balanced_ms = self._clock.steady_ms()
+            await self._metadata.propose(lambda image: balanced_leaders(image, self._settings()), term)
+            left_ms = BALANCE_INTERVAL_MS
+        await self._changed.wait(left_ms)
+
+    async def _holds(self, term: ControllerTerm) -> bool:
+        """Return whether the own node exists; it is watched from then on."""
+        if self._is_node_watched:
+            return True
+        self._is_node_watched = True
+        try:
+            return await self._store.get(controller_path(term.epoch), self._node_changed) is not None
+        except StorageFailure:
+            self._is_node_watched = False
+            raise
+
+    async def _observe(self) -> None:
+        """Read the registrations, and watch their names. A registration never changes."""
+        await self._metadata.catch_up()
+        self._is_observed = True
+        try:
+            found = {}
+            for name in await self._store.children(BROKERS_PATH, self._names_changed):
+                path = f"{BROKERS_PATH}/{name}"
+                if name in self._registrations:
+                    found[name] = self._registrations[name]
+                elif (node := await self._store.get(path)) is not None:
+                    found[name] = decode_registration(path, node.value)
+        except StorageFailure:
+            self._is_observed = False
+            raise
+        self._registrations = found
+
+    def _names_changed(self) -> None:
+        self._is_observed = False
+        self._changed.set()
+
+    def _node_changed(self) -> None:
+        self._is_node_watched = False
+        self._changed.set()
+
+    async def _decide(self, decide: Decide, term: ControllerTerm) -> None:
+        """Propose until a decision changes nothing: one decision may leave a part to the next."""
+        is_done = False
+
+        def noted(image: ClusterImage) -> list[Change]:
+            nonlocal is_done
+            changes = [*decide(image)]
+            is_done = not changes
+            return changes
+
+        while not is_done and not self._has_lost_session:
+            await self._metadata.propose(noted, term)
+
+
+def _decoded(path: str, content: bytes) -> Candidate:
+    try:
+        return msgspec.json.decode(content, type=Candidate)
+    except msgspec.MsgspecError as error:
+        raise StorageFailure(f"metadata store: node {path} is damaged, or a later version wrote it: {error}") from error

@@ -1,0 +1,46 @@
+"""A signal to one task, which waits for it no longer than it wants to."""
+
+import asyncio
+
+from conveyor.kernel.alarm import Alarm
+from conveyor.kernel.ports import Clock
+
+_FIRST_PAUSE_MS = 100
+_LONGEST_PAUSE_MS = 5_000
+
+
+class TimedSignal:
+    """See the module's docstring. A signal that is set before the wait ends it at once."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._event = asyncio.Event()
+        self._alarm = Alarm(clock, self._event.set)
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self, at_most_ms: int | None = None) -> None:
+        """Return when the signal is set, or when this time has passed. The signal is then not set any more."""
+        if at_most_ms is not None:
+            self._alarm.after(at_most_ms)
+        try:
+            await self._event.wait()
+        finally:
+            self._alarm.cancel()
+        self._event.clear()
+
+
+class Pauses:
+    """The pauses between attempts that fail, each twice as long as the one before: 0.1 s to 5 s."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin again, after a success."""
+        self._next_ms = _FIRST_PAUSE_MS
+
+    def next_ms(self) -> int:
+        """Return the next pause."""
+        pause_ms, self._next_ms = self._next_ms, min(2 * self._next_ms, _LONGEST_PAUSE_MS)
+        return pause_ms

@@ -1,0 +1,164 @@
+"""This broker's way into the cluster and out of it. With an embedded store, nothing here does anything.
+
+    prepare     read the identity of the data directory, before its logs are opened
+    join        register with recovered logs, stand for controller, lead what the controller assigns
+    hand_over   let other brokers lead, before the last requests are answered
+    leave       remove the registration, after the logs are sealed
+
+Two files of the data directory:
+
+    data.id      a UUID, created by the first start. A broker with another id has lost its records
+    clean.stop   has the content `clean` after a stop that has sealed all logs, until the next start
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from uuid import UUID
+
+from conveyor.broker.metadata.controller import Controller
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.partitions.reconciler import Reconciler
+from conveyor.cluster.changes import Change
+from conveyor.cluster.controller.controlled_shutdown import ShutdownRequest, stopping_broker
+from conveyor.cluster.controller.registrations import Registration
+from conveyor.cluster.image import BrokerImage, ClusterImage
+from conveyor.kernel.errors import RequestError, StorageFailure
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ports import Disk
+from conveyor.settings.tree import Settings
+
+log = logging.getLogger(__name__)
+
+DATA_ID = "data.id"
+CLEAN_STOP = "clean.stop"
+_CLEAN = b"clean"
+_JOIN_TIMEOUT_S = 60.0
+_HAND_OVER_TIMEOUT_S = 5.0
+
+
+class Membership:
+    """See the module's docstring. settings: returns the settings in force. boot_id: see `BrokerImage`."""
+
+    def __init__(
+        self,
+        *,
+        metadata: Metadata,
+        controller: Controller,
+        reconciler: Reconciler,
+        settings: Callable[[], Settings],
+        disk: Disk,
+        threads: Executor,
+        new_id: Callable[[], UUID],
+        boot_id: str,
+    ) -> None:
+        self._metadata = metadata
+        self._session = metadata.session
+        self._controller = controller
+        self._reconciler = reconciler
+        self._settings = settings
+        self._disk = disk
+        self._threads = threads
+        self._new_id = new_id
+        self._boot_id = boot_id
+        self._data_id = ""
+        self._is_clean = False
+
+    async def prepare(self) -> None:
+        """Raises StorageFailure."""
+        if not self._session.is_embedded:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._identify)
+
+    async def join(self, broker: BrokerImage) -> None:
+        """Return once the cluster shows this broker as live, and the broker has its roles.
+
+        Raises StorageFailure; StartupError if another broker has this id.
+        """
+        if self._session.is_embedded:
+            return
+        await self._session.start(self._registration(broker))
+        self._controller.start()
+        try:
+            async with asyncio.timeout(_JOIN_TIMEOUT_S):
+                await self._metadata.until(self._session.may_lead)
+        except TimeoutError:
+            raise StorageFailure(
+                f"no controller has admitted this broker within {_JOIN_TIMEOUT_S:.0f} s: look for its reason in the log"
+                f" of broker {self._metadata.controller_id}"
+            ) from None
+        try:
+            await self._reconciler.settled(self._metadata.image.seq)
+        except RequestError as error:
+            raise StorageFailure(error.message) from error
+
+    async def hand_over(self) -> None:
+        """Move this broker's leaderships to other brokers, and leave the ISRs that have other members."""
+        if self._session.is_embedded or not self._session.may_lead(self._metadata.image):
+            return
+        try:
+            async with asyncio.timeout(_HAND_OVER_TIMEOUT_S):
+                image = await self._stopped()
+                await self._reconciler.settled(image.seq)
+        except TimeoutError:
+            log.warning("leaderships not handed over timeout_s=%.0f", _HAND_OVER_TIMEOUT_S)
+        except RequestError as error:
+            log.warning("leaderships not handed over reason=%s", error)
+
+    async def leave(self) -> None:
+        """Remove the registration, if the store can be reached; otherwise it ends with the session."""
+        if not self._session.is_embedded:
+            self._controller.stop()
+            await self._session.close()
+
+    def note_clean_stop(self) -> None:
+        """Note that all logs are sealed. Blocks."""
+        if self._session.is_embedded:
+            return
+        try:
+            self._disk.write_atomic(CLEAN_STOP, _CLEAN)
+        except StorageFailure as failure:
+            log.warning("clean stop not noted reason=%s", failure)
+
+    async def _stopped(self) -> ClusterImage:
+        """Propose until nothing changes: one decision may leave a part to the next."""
+        request = ShutdownRequest(
+            node_id=NodeId(self._settings().broker.node_id), broker_epoch=self._session.broker_epoch
+        )
+        is_done = False
+
+        def decide(image: ClusterImage) -> list[Change]:
+            nonlocal is_done
+            changes = stopping_broker(image, request, self._settings())
+            is_done = not changes
+            return changes
+
+        while True:
+            image = await self._metadata.propose(decide)
+            if is_done:
+                return image
+
+    def _identify(self) -> None:
+        """The mark of a clean stop is gone from the disk before any log is opened."""
+        if not self._disk.exists(DATA_ID):
+            self._disk.write_atomic(DATA_ID, str(self._new_id()).encode())
+        self._data_id = self._disk.read(DATA_ID).decode()
+        self._is_clean = self._disk.exists(CLEAN_STOP) and self._disk.read(CLEAN_STOP) == _CLEAN
+        if self._is_clean:
+            self._disk.write_atomic(CLEAN_STOP, b"")
+
+    def _registration(self, broker: BrokerImage) -> Registration:
+        return Registration(
+            node_id=broker.node_id,
+            host=broker.host,
+            port=broker.port,
+            rack=broker.rack,
+            incarnation="",
+            broker_epoch=0,
+            boot_id=self._boot_id,
+            data_id=self._data_id,
+            is_clean=self._is_clean,
+            peer_host=broker.peer_host,
+            peer_port=broker.peer_port,
+            http_url=broker.http_url,
+        )

@@ -1,0 +1,120 @@
+"""Members of a cluster in one event loop: each has the metadata, the session and the controller of a broker."""
+
+import asyncio
+from collections.abc import Callable
+from uuid import uuid4
+
+from conveyor.broker.metadata.controller import Controller
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.cluster.controller.registrations import Registration
+from conveyor.cluster.image import BrokerImage, ClusterImage
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ports import SessionState
+from conveyor.settings.tree import from_sources
+from conveyor.testing.manual_clock import ManualClock
+from conveyor.testing.memory_store import MemoryStore, MemoryTree
+from tests.unit.broker.parts import NOW_MS, ThreadlessExecutor
+
+TIMEOUT_MS = 2_000
+_MOST_TURNS = 10_000
+SETTINGS = from_sources({})
+
+
+class Member:
+    """One broker without partitions. clock: moves only when the test advances it. failures: what would stop it."""
+
+    def __init__(self, store: MemoryStore, node_id: int, data_id: str = "", boot_id: str = "boot") -> None:
+        self.node_id = NodeId(node_id)
+        self.store = store
+        self.clock = ManualClock(NOW_MS)
+        self.failures: list[BaseException] = []
+        self.metadata = Metadata(store, ThreadlessExecutor(), uuid4, self.clock, self.failures.append)
+        self.session = self.metadata.session
+        self.controller = Controller(
+            metadata=self.metadata,
+            store=store,
+            node_id=self.node_id,
+            settings=lambda: SETTINGS,
+            clock=self.clock,
+            failed=self.failures.append,
+        )
+        self.broker = BrokerImage(node_id=self.node_id, host=f"b{node_id}.example", port=9092)
+        self.registration = Registration(
+            node_id=self.node_id,
+            host=self.broker.host,
+            port=self.broker.port,
+            incarnation="",
+            broker_epoch=0,
+            boot_id=boot_id,
+            data_id=data_id or f"data of {node_id}",
+        )
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.metadata.image
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the image shows the present registration."""
+        return self.session.may_lead(self.image)
+
+    async def start(self) -> "Member":
+        await self.metadata.load(self.broker)
+        await self.session.start(self.registration)
+        self.controller.start()
+        return self
+
+    async def stop(self) -> None:
+        self.controller.stop()
+        await self.session.close()
+        await self.metadata.close()
+
+    async def advance_until(self, condition: Callable[[], bool], step_ms: int = 100) -> None:
+        """Let this member's clock run until a condition holds."""
+        for _ in range(_MOST_TURNS):
+            if condition():
+                return
+            self.clock.advance(seconds=step_ms / 1000)
+            await quiet()
+        raise AssertionError("the condition never holds")
+
+
+class Cluster:
+    """Members of one tree. All are stopped at the end."""
+
+    def __init__(self) -> None:
+        self.tree = MemoryTree()
+        self.members: list[Member] = []
+
+    async def add(self, node_id: int, *, data_id: str = "", boot_id: str = "boot") -> Member:
+        """Start a broker."""
+        member = self.make(node_id, data_id=data_id, boot_id=boot_id)
+        await member.start()
+        await until(lambda: member.is_registered)
+        return member
+
+    def make(self, node_id: int, *, data_id: str = "", boot_id: str = "boot") -> Member:
+        member = Member(self.tree.open_session(TIMEOUT_MS), node_id, data_id, boot_id)
+        self.members.append(member)
+        return member
+
+    async def stop(self) -> None:
+        for member in self.members:
+            if member.store.session_state is not SessionState.CONNECTED:
+                member.store.reconnect()
+            await member.stop()
+
+
+async def quiet() -> None:
+    """Let all tasks run until each of them waits for time or for another task that does."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let tasks run until a condition holds."""
+    for _ in range(_MOST_TURNS):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the condition never holds")

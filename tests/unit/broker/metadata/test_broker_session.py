@@ -1,0 +1,162 @@
+"""The registration of a broker: its epoch, its heartbeats, its loss and return, and other brokers with its id."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from conveyor.broker.metadata.broker_session import BROKERS_PATH, registration_path
+from conveyor.cluster.controller.registrations import Registration
+from conveyor.kernel.errors import StartupError, StorageFailure
+from conveyor.kernel.ports import ABSENT, DeleteNode, PutNode
+from tests.unit.broker.metadata.faulty_store import FaultyStore
+from tests.unit.broker.metadata.members import TIMEOUT_MS, Cluster, Member, quiet, until
+from tests.unit.broker.parts import loaded_metadata
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    cluster = Cluster()
+    yield cluster
+    await cluster.stop()
+
+
+def registered(cluster: Cluster) -> list[Registration]:
+    """Return the stored registrations, by epoch."""
+    nodes = [node for path, node in cluster.tree.nodes.items() if path.startswith(BROKERS_PATH + "/")]
+    found = [msgspec.json.decode(node.value, type=Registration) for node in nodes]
+    return sorted(found, key=lambda registration: registration.broker_epoch)
+
+
+async def test_each_registration_has_a_higher_epoch(cluster: Cluster) -> None:
+    first, second = await cluster.add(1), await cluster.add(2)
+    assert [registration.node_id for registration in registered(cluster)] == [1, 2]
+    assert (first.session.broker_epoch, second.session.broker_epoch) == (1, 2)
+    assert [broker.broker_epoch for broker in first.image.brokers.values()] == [1, 2]
+    assert registered(cluster)[1].incarnation == second.session.incarnation
+    await second.stop()
+    again = await cluster.add(2)
+    assert again.session.broker_epoch == 3
+
+
+async def test_embedded_store_needs_no_registration() -> None:
+    store = FaultyStore()
+    metadata = await loaded_metadata(store)
+    assert metadata.session.is_sure()
+    assert metadata.session.may_lead(metadata.image)
+    assert await store.children("/") == ["config", "log", "topics"]
+
+
+async def test_broker_is_sure_for_two_thirds_of_a_timeout_after_each_heartbeat(cluster: Cluster) -> None:
+    member = await cluster.add(1)
+    assert member.session.is_sure()
+    for _ in range(20):
+        member.clock.advance(seconds=TIMEOUT_MS / 6000)
+        await quiet()
+        assert member.session.is_sure()
+    member.store.cut()
+    member.clock.advance(seconds=TIMEOUT_MS / 6000)
+    await quiet()
+    assert member.session.is_sure()
+    member.clock.advance(seconds=TIMEOUT_MS / 1500)
+    await quiet()
+    assert not member.session.is_sure()
+    assert member.is_registered, "a lost connection changes no role"
+    member.store.reconnect()
+    await quiet()
+    assert member.session.is_sure()
+
+
+async def test_expired_session_is_lost_at_once_and_another_incarnation_registers(cluster: Cluster) -> None:
+    other, member = await cluster.add(1), await cluster.add(2)
+    lost: list[str] = []
+    first = member.session.incarnation
+    member.session.listen(lambda: lost.append(member.session.incarnation))
+    member.store.cut()
+    assert lost == []
+    member.store.expire()
+    assert (len(lost), member.session.is_sure(), member.is_registered) == (1, False, False)
+    await until(lambda: other.image.brokers[member.node_id].is_fenced)
+    member.store.reconnect()
+    await until(lambda: member.is_registered)
+    assert member.session.incarnation not in ("", first)
+    assert other.image.brokers[member.node_id].broker_epoch == member.session.broker_epoch == 3
+
+
+async def test_own_node_that_is_gone_ends_the_registration(cluster: Cluster) -> None:
+    other, member = await cluster.add(1), await cluster.add(2)
+    lost: list[int] = []
+    member.session.listen(lambda: lost.append(member.session.broker_epoch))
+    await other.store.commit(DeleteNode(registration_path(registered(cluster)[1])))
+    await member.advance_until(lambda: bool(lost))
+    await until(lambda: member.is_registered)
+    assert (lost, member.session.broker_epoch) == ([2], 3)
+
+
+async def test_registration_whose_reply_is_lost_does_not_stand_in_the_way(cluster: Cluster) -> None:
+    store = FaultyStore()
+    store.session_timeout_ms = TIMEOUT_MS
+    member = Member(store, 1)
+    await member.metadata.load(member.broker)
+    store.heal()
+    store.loses_reply = lambda _: True
+    with pytest.raises(StorageFailure):
+        await member.session.start(member.registration)
+    store.heal()
+    dead = (await store.children(BROKERS_PATH))[0]
+    await member.session.start(member.registration)
+    [name] = await store.children(BROKERS_PATH)
+    assert name == f"1.{member.session.incarnation}" != dead
+    await member.stop()
+
+
+async def test_registration_of_an_earlier_process_with_the_same_data_is_deleted(cluster: Cluster) -> None:
+    other = await cluster.add(2)
+    killed = await cluster.add(1)
+    cluster.members.remove(killed)
+    killed.controller.stop()
+    killed.metadata._following.cancel()  # type: ignore[union-attr]
+    killed.store.abandon()
+    again = await cluster.add(1)
+    assert [item.broker_epoch for item in registered(cluster)] == [other.session.broker_epoch, 3]
+    assert killed.session.incarnation in again.session.dead_incarnations
+
+
+async def test_broker_with_other_data_waits_for_the_end_of_the_session_before(cluster: Cluster) -> None:
+    await cluster.add(1)
+    first = await cluster.add(2)
+    first.store.cut()
+    second = cluster.make(2, data_id="new disk")
+    await second.metadata.load(second.broker)
+    starting = asyncio.ensure_future(second.session.start(second.registration))
+    await quiet()
+    assert not starting.done()
+    first.store.expire()
+    await starting
+    assert [item.data_id for item in registered(cluster)] == ["data of 1", "new disk"]
+
+
+async def test_broker_is_refused_while_another_one_has_its_id(cluster: Cluster) -> None:
+    await cluster.add(1)
+    second = cluster.make(1, data_id="other")
+    await second.metadata.load(second.broker)
+    starting = asyncio.ensure_future(second.session.start(second.registration))
+    await second.advance_until(starting.done)
+    with pytest.raises(StartupError, match=r"broker 1 at b1\.example:9092 is running, with another data directory"):
+        await starting
+    assert len(registered(cluster)) == 1
+
+
+@pytest.mark.parametrize("data_id", ["other", "data of 1"])
+async def test_broker_whose_id_another_one_has_taken_stops(cluster: Cluster, data_id: str) -> None:
+    """Also if the other one has a copy of its data directory."""
+    member, other = await cluster.add(1), await cluster.add(2)
+    rival = msgspec.structs.replace(member.registration, incarnation="rival", broker_epoch=9, data_id=data_id)
+    member.store.cut()
+    member.store.expire()
+    content = msgspec.json.encode(rival)
+    await other.store.commit(PutNode(registration_path(rival), content, ABSENT, ephemeral=True))
+    member.store.reconnect()
+    await member.advance_until(lambda: bool(member.failures))
+    assert isinstance(member.failures[0], StartupError)
