@@ -28,7 +28,7 @@ def acknowledge_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     def write(self: Partition) -> None:
         plain_write(self)
         if self.offline_reason is None:
-            self._report_progress(self.log.written_offset)
+            self._report(self.role.leader, self.log.written_offset)
 
     plain_write = Partition.write
     monkeypatch.setattr(Partition, "write", write)

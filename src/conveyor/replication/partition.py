@@ -3,7 +3,9 @@
     append -> (end of the tick) write -> (policy `ack`) flush -> high watermark -> waiters
 
 The high watermark of a leader is the lowest offset that every in-sync replica has made as durable as the topic's
-`flush.policy` demands: flushed (`ack`) or written (`os`). It never falls.
+`flush.policy` demands: flushed (`ack`) or written (`os`). It never falls, except on a follower that truncates its log
+after an unclean election. It is not stored: a partition begins at its log start, and rises with the reports of the ISR
+or with the leader's high watermark. A follower's log is changed by `replication.following`.
 
 States:
 
@@ -20,11 +22,11 @@ roles calls `assume`, `resign` and `end`.
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from conveyor.kernel.errors import ErrorKind, NotLeader, ReadLater, RequestError, StorageFailure, TransientFailure
-from conveyor.kernel.ids import LeaderEpoch, Offset, TopicPartition
-from conveyor.kernel.ports import FileSlice
+from conveyor.kernel.ids import LeaderEpoch, NodeId, Offset, TopicPartition
+from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.log.append_info import AppendInfo
 from conveyor.log.flush import FlushJob
 from conveyor.log.log import Log
@@ -32,6 +34,7 @@ from conveyor.records.checked_batch import CheckedBatch
 from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.roles import Follower, Leader, Role, check_succession
 from conveyor.replication.waiters import OffsetWaiters, Waiter, Watchers
+from conveyor.settings.tree import TopicSettings
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +48,29 @@ class QueueView(Protocol):
 
     def settled_offset(self) -> int:
         """Every subscription has settled all messages below this offset."""
+        ...
+
+
+class ReplicaReport(NamedTuple):
+    """What another replica has reported in the present leader epoch: the ends of what it has written and flushed."""
+
+    written_offset: int
+    flushed_offset: int
+
+
+class ReplicationObserver(Protocol):
+    """Receives the progress of a partition that has other replicas. Partitions with one replica have no observer."""
+
+    def written(self, partition: "Partition") -> None:
+        """Records were written."""
+        ...
+
+    def flushed(self, partition: "Partition") -> None:
+        """Records were flushed."""
+        ...
+
+    def committed(self, partition: "Partition") -> None:
+        """The high watermark of a leader has risen."""
         ...
 
 
@@ -67,14 +93,23 @@ class Partition:
         self.identity = identity
         self.log = log
         self.role: Role = role
-        self._progress = HighWatermark(log.flushed_offset)
+        self._progress = HighWatermark(log.log_start_offset)
         self.high_watermark: Offset = self._progress.offset
-        self.recovered_end_offset: Offset | None = self.high_watermark
-        """The log end offset when the log was opened; None once the queue has discarded its state of lost messages."""
-        self.acknowledged_offset: int = self.high_watermark
+        self.recovered_end_offset: Offset | None = log.log_end_offset
+        """The log end offset when the log was opened, or when this broker last became the leader after following; None
+        once the queue has discarded its state of lost messages.
+        """
+        self.replication: ReplicationObserver | None = None
+        self.joining: dict[NodeId, int] = {}
+        """The replicas that this leader has asked to add to the ISR, with the partition epoch of the request. The high
+        watermark waits for them, too, until the image shows a later partition epoch.
+        """
+        self.reports: dict[NodeId, ReplicaReport] = {}
+        """The last report of each other replica in this leader epoch."""
+        self._epoch_start_offset = log.log_end_offset
+        self.acknowledged_offset: int = log.flushed_offset
         """The end of the records acknowledged under acks=1. It is ahead of the high watermark until they are flushed.
         """
-        self._term_start_offset: int = self.high_watermark
         self.offline_reason: str | None = None
         self._has_passing_failure = False
         self._went_offline = went_offline
@@ -100,7 +135,7 @@ class Partition:
 
         Before that it may be below offsets that consumers have seen from an earlier leader. Source: KIP-207.
         """
-        return self.high_watermark >= self._term_start_offset
+        return self.high_watermark >= self._epoch_start_offset
 
     def assume(self, role: Role) -> None:
         """Change to another role. Raises AssertionError if the role cannot follow the present one; see `roles`.
@@ -113,6 +148,8 @@ class Partition:
             return
         check_succession(before, role)
         self.role = role
+        if isinstance(before, Follower) and isinstance(role, Leader):
+            self.recovered_end_offset = self.log.log_end_offset
         log.info(
             "role assumed partition=%s role=%s leader=%s leader_epoch=%d",
             self.identity, type(role).__name__, role.leader, role.epoch,
@@ -160,7 +197,9 @@ class Partition:
         if self.log.topic.flush_policy == "ack":
             self._wants_flush(self)
         else:
-            self._report_progress(self.log.written_offset)
+            self._report(self.role.leader, self.log.written_offset)
+        if self.replication is not None:
+            self.replication.written(self)
 
     def want_flush(self) -> None:
         """Request a flush if there are unflushed records."""
@@ -185,7 +224,9 @@ class Partition:
             return self.go_offline(failure)
         self.log.complete_flush(job)
         if self.log.topic.flush_policy == "ack":
-            self._report_progress(self.log.flushed_offset)
+            self._report(self.role.leader, self.log.flushed_offset)
+        if self.replication is not None:
+            self.replication.flushed(self)
 
     def when_written(self, offset: int, waiter: Waiter) -> None:
         """Call back when all records below an offset are in the page cache (acks=1)."""
@@ -255,6 +296,59 @@ class Partition:
                 ErrorKind.NOT_ENOUGH_REPLICAS, f"{self.identity} has {replicas}, min.insync.replicas is {needed}"
             )
 
+    def use(self, topic: TopicSettings) -> None:
+        """Use new settings of the topic. A new `flush.policy` counts for reports that were received before, too."""
+        before, self.log.topic = self.log.topic, topic
+        if topic.flush_policy == before.flush_policy or self.offline_reason is not None:
+            return
+        for node, report in self.reports.items():
+            self._report(node, self._durable(report.written_offset, report.flushed_offset))
+        self.want_flush()
+        self._wait_for_replicas()
+
+    def replica_reported(self, node: NodeId, epoch: int, written_offset: int, flushed_offset: int) -> None:
+        """Count the progress of another replica, if it was made in the present epoch of this leader."""
+        role = self.role
+        if isinstance(role, Leader) and role.epoch == epoch and self.offline_reason is None:
+            self.reports[node] = ReplicaReport(written_offset, flushed_offset)
+            self._report(node, self._durable(written_offset, flushed_offset))
+
+    def join(self, node: NodeId, partition_epoch: int) -> None:
+        """Wait for a replica from now on, because this leader is about to ask that it joins the ISR."""
+        self.joining[node] = partition_epoch
+        self._wait_for_replicas()
+
+    def end_join(self, node: NodeId) -> None:
+        """Stop waiting for a replica whose join was refused."""
+        if self.joining.pop(node, None) is not None:
+            self._wait_for_replicas()
+
+    def append_as_follower(self, content: Bytes, now_ms: int) -> int:
+        """Append a portion of the leader's batches; see `Log.append_as_follower`. Returns how many bytes were taken.
+
+        Raises RefusedBatch, and StorageFailure after taking the partition offline.
+        """
+        was_idle = not self.log.needs_write
+        try:
+            info = self.log.append_as_follower(content, self.role.epoch, now_ms)
+        except StorageFailure as failure:
+            self.go_offline(failure)
+            raise
+        if was_idle:
+            self._wants_write(self)
+        return info.taken_bytes
+
+    def follow_high_watermark(self, offset: int) -> None:
+        """Take over the leader's high watermark, up to the end of this follower's log."""
+        if self._progress.follow(min(offset, self.log.log_end_offset)):
+            self.high_watermark = self._progress.offset
+
+    def cut_high_watermark(self) -> None:
+        """Lower the high watermark to the end of a truncated log, or raise it to the start of a restarted one."""
+        log = self.log
+        self._progress.restart_at(max(log.log_start_offset, min(self.high_watermark, log.log_end_offset)))
+        self.high_watermark = self._progress.offset
+
     @contextmanager
     def job(self) -> Iterator[None]:
         """Mark a job that changes the log's files off the loop. The log cannot be reopened until the job ends."""
@@ -303,20 +397,38 @@ class Partition:
         """
         role, log = self.role, self.log
         if isinstance(role, Follower):
+            self.joining.clear()
+            self.reports.clear()
             return self._progress.begin((), is_new_epoch=is_new_epoch)
         if is_new_epoch:
             log.begin_epoch(role.epoch)
-            self.acknowledged_offset = self._term_start_offset = log.log_end_offset
-        self._progress.begin(role.isr, is_new_epoch=is_new_epoch)
-        self._report_progress(log.flushed_offset if log.topic.flush_policy == "ack" else log.written_offset)
+            self.acknowledged_offset = self._epoch_start_offset = log.log_end_offset
+            self.joining.clear()
+            self.reports.clear()
+            self._progress.begin((), is_new_epoch=True)
+        self.joining = {node: epoch for node, epoch in self.joining.items() if epoch >= role.partition_epoch}
+        self._progress.is_frozen = len(role.isr) < role.min_isr
+        self._wait_for_replicas()
 
-    def _report_progress(self, offset: Offset) -> None:
-        """Report this broker's offset. The high watermark rises if all other replicas have reached it."""
+    def _wait_for_replicas(self) -> None:
+        """The high watermark rises if a replica that it waited for has left the ISR (KAFKA-13091)."""
+        role, log = self.role, self.log
+        if isinstance(role, Leader):
+            self._progress.begin({*role.isr, *self.joining}, is_new_epoch=False)
+            self._report(role.leader, self._durable(log.written_offset, log.flushed_offset))
+
+    def _durable(self, written_offset: int, flushed_offset: int) -> int:
+        return flushed_offset if self.log.topic.flush_policy == "ack" else written_offset
+
+    def _report(self, node: NodeId | None, offset: int) -> None:
+        """Count the offset of a replica. The high watermark rises if all other replicas have reached it."""
         role = self.role
-        if isinstance(role, Leader) and self._progress.report(role.leader, offset):
+        if isinstance(role, Leader) and node is not None and self._progress.report(node, offset):
             self.high_watermark = self._progress.offset
             self._committed_waiters.release(self.high_watermark)
             self._watchers.notify()
+            if self.replication is not None:
+                self.replication.committed(self)
 
     def _wait(self, waiters: OffsetWaiters, offset: int, reached: int, waiter: Waiter) -> None:
         if isinstance(self.role, Follower):

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 
+NO_UNCLEAN_EPOCH = LeaderEpoch(-1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
@@ -24,12 +26,17 @@ class Leader:
     is_read_only: the epoch began before a crash, and the metadata store had no space for the next epoch. Appends are
     refused: the crash may have lost records of this epoch that a consumer has read, and other records must not replace
     them in the same epoch.
+    partition_epoch: of the image that shows this ISR; see `PartitionImage`. min_isr: the high watermark rises only
+    while the ISR has at least this many members, so that each eligible replica outside of the ISR has all committed
+    records (KIP-966).
     """
 
     leader: NodeId
     epoch: LeaderEpoch
     isr: tuple[NodeId, ...]
     is_read_only: bool = False
+    partition_epoch: int = 0
+    min_isr: int = 1
 
     def __post_init__(self) -> None:
         assert self.leader in self.isr, f"broker {self.leader} leads, and is not in the ISR {self.isr}"
@@ -37,10 +44,13 @@ class Leader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Follower:
-    """This broker does not lead the partition. leader: None while no leader is known."""
+    """This broker does not lead the partition. leader: None while no leader is known. unclean_epoch: see
+    `PartitionImage`.
+    """
 
     leader: NodeId | None
     epoch: LeaderEpoch
+    unclean_epoch: LeaderEpoch = NO_UNCLEAN_EPOCH
 
 
 Role = Leader | Follower

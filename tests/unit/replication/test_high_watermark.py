@@ -59,3 +59,30 @@ def test_reports_of_an_earlier_epoch_do_not_count() -> None:
     mark.begin((ONE, TWO), is_new_epoch=True)
     assert not mark.report(ONE, 9)
     assert mark.offset == 0
+
+
+def test_an_earlier_report_of_a_replica_counts_once_it_is_waited_for() -> None:
+    mark = HighWatermark(0)
+    mark.begin((ONE,), is_new_epoch=True)
+    mark.report(TWO, 7)
+    mark.begin((ONE, TWO), is_new_epoch=False)
+    assert mark.report(ONE, 9)
+    assert mark.offset == 7
+
+
+def test_it_does_not_advance_while_it_is_frozen() -> None:
+    mark = HighWatermark(0)
+    mark.begin((ONE,), is_new_epoch=True)
+    mark.is_frozen = True
+    assert not mark.report(ONE, 9)
+    mark.is_frozen = False
+    assert mark.report(ONE, 9)
+    assert mark.offset == 9
+
+
+def test_a_follower_takes_over_that_of_its_leader_and_lowers_it_when_it_truncates() -> None:
+    mark = HighWatermark(3)
+    assert not mark.follow(3)
+    assert mark.follow(8)
+    mark.restart_at(5)
+    assert mark.offset == 5

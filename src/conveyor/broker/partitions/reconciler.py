@@ -29,7 +29,9 @@ from conveyor.broker.partitions.log_directories import LogDirectories
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.assignment_diff import Assume, Close, Configure, Open, assignment_steps
-from conveyor.cluster.image import NO_LEADER, ClusterImage, TopicImage
+from conveyor.cluster.controller.partition_transition import effective_min_insync
+from conveyor.cluster.image import COMPANIONS, NO_LEADER, ClusterImage, PartitionImage, TopicImage, companion
+from conveyor.cluster.internal_topics import owner_of
 from conveyor.cluster.topic_decisions import raised_epochs
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
@@ -41,6 +43,7 @@ from conveyor.settings.tree import TopicSettings, topic_settings
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+_MIN_INSYNC = "min.insync.replicas"
 NewPartition = Callable[[TopicPartition, Log, Role], Partition]
 
 
@@ -346,21 +349,44 @@ class Reconciler:
         partition = topic.partitions[number]
         if partition.leader != self._node_id:
             leader = None if partition.leader == NO_LEADER else partition.leader
-            return Follower(leader=leader, epoch=partition.leader_epoch)
+            return Follower(leader=leader, epoch=partition.leader_epoch, unclean_epoch=partition.unclean_epoch)
         if not self._metadata.session.may_lead(image):
-            return Follower(leader=None, epoch=partition.leader_epoch)
+            return Follower(leader=None, epoch=partition.leader_epoch, unclean_epoch=partition.unclean_epoch)
         is_read_only = self._epochs_due.get((topic.topic_id, number)) == partition.leader_epoch
         return Leader(
-            leader=partition.leader, epoch=partition.leader_epoch, isr=partition.isr, is_read_only=is_read_only
+            leader=partition.leader,
+            epoch=partition.leader_epoch,
+            isr=partition.isr,
+            is_read_only=is_read_only,
+            partition_epoch=partition.partition_epoch,
+            min_isr=self._min_isr(topic, partition),
         )
+
+    def _min_isr(self, topic: TopicImage, partition: PartitionImage) -> int:
+        """Return the size of the ISR below which the controller makes other replicas eligible leaders."""
+        if len(partition.replicas) == 1:
+            return 1
+        owner = self._metadata.image.topics.get(owner_of(topic.name), topic)
+        own = {name: value for name, value in owner.config.items() if name == _MIN_INSYNC}
+        return effective_min_insync(partition, topic_settings(self._defaults, own).min_insync_replicas)
 
     def _configure(self, topic: TopicImage, defaults: TopicSettings) -> None:
         settings = topic_settings(defaults, topic.config)
         for number in range(len(topic.partitions)):
             partition = self.partitions.get(topic.name, number)
             if partition is not None:
-                partition.log.topic = settings
+                partition.use(settings)
                 link_inbox(self.partitions, topic.name, number)
+                self._assume_bundle(topic, number)
+
+    def _assume_bundle(self, topic: TopicImage, number: int) -> None:
+        """The minimum ISR of a topic is also that of its companions."""
+        if len(topic.partitions[number].replicas) == 1:
+            return
+        for name in (topic.name, *(companion(kind, topic.name) for kind in COMPANIONS)):
+            image = self._metadata.image.topics.get(name)
+            if image is not None and number < len(image.partitions):
+                self._assume(image, number)
 
     async def _off_loop(self, work: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)

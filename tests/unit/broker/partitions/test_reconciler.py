@@ -171,7 +171,7 @@ async def test_read_only_leader_gains_its_partition_when_its_epoch_is_stored(sto
         listener = Listener(broker)
         await broker.reconciler.raise_epochs()
         await broker.reconciler.settled(broker.metadata.image.seq)
-        assert partition.role == Leader(leader=ME, epoch=LeaderEpoch(1), isr=(ME,))
+        assert partition.role == Leader(leader=ME, epoch=LeaderEpoch(1), isr=(ME,), partition_epoch=1)
         assert listener.changes == [("lost", partition), ("gained", partition)]
 
 
