@@ -8,11 +8,11 @@ import pytest
 from conveyor.cluster.image import NO_LEADER
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.ids import LeaderEpoch, NodeId
+from tests.unit.broker.other_brokers import join, join_two, other_broker, put_partition
 from tests.unit.broker.parts import Storage, publish
 from tests.unit.cluster.controller.clusters import partition as assigned
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import METADATA
-from tests.unit.kafka_api.several_brokers import join, join_two, other_broker, put_partition
 
 DESCRIBE_CLUSTER, DESCRIBE_TOPICS = 60, 75
 LEADER_NOT_AVAILABLE = 5

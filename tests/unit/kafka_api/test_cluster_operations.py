@@ -7,9 +7,9 @@ import pytest
 from conveyor.cluster.image import NO_LEADER, QUEUE_STATE, PartitionImage, companion
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.ids import NodeId
+from tests.unit.broker.other_brokers import join, join_two, other_broker, put_partition
 from tests.unit.cluster.controller.clusters import partition as assigned
 from tests.unit.kafka_api.client import MemoryClient
-from tests.unit.kafka_api.several_brokers import join, join_two, other_broker, put_partition
 
 CREATE_TOPICS, CREATE_PARTITIONS = 19, 37
 ELECT_LEADERS, REASSIGN, LIST_REASSIGNMENTS, UNREGISTER = 43, 45, 46, 64

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from conveyor.cluster.image import NO_LEADER, OFFSETS_TOPIC
+from tests.unit.broker.other_brokers import join_two, put_partition
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.cluster.controller.clusters import partition as assigned
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import FIND_COORDINATOR
-from tests.unit.kafka_api.several_brokers import join_two, put_partition
 
 COORDINATOR_NOT_AVAILABLE = 15
 

@@ -6,23 +6,30 @@ from msgspec import Meta, Struct
 
 from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.topics.configs import as_text, topic_configs
-from conveyor.cluster.image import TopicImage
+from conveyor.broker.topics.partition_leader import ShownLeader
+from conveyor.cluster.image import NO_LEADER, PartitionImage, TopicImage
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import BROKER_DEFAULT, MAX_NAME_CHARACTERS, TopicRequest
 from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
+from conveyor.replication.partition import Partition
 
 TopicName = Annotated[
     str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS, pattern=r"^[a-zA-Z0-9._-]+$", examples=["orders"])
 ]
 PartitionCount = Annotated[int, Meta(ge=1, le=100_000)]
+ReplicaCount = Annotated[int, Meta(ge=1, le=32_767)]
 ConfigValue = str | int | float | bool
 
 
 class NewTopic(Struct, forbid_unknown_fields=True):
-    """A new topic. `config`: settings by Kafka's names, such as `retention.ms`; missing ones have their defaults."""
+    """A new topic. `config`: settings by Kafka's names, such as `retention.ms`; missing ones have their defaults.
+
+    replicas: brokers that hold each partition; by default `broker.default_replication_factor`.
+    """
 
     name: TopicName
     partitions: PartitionCount | None = None
+    replicas: ReplicaCount | None = None
     config: dict[str, ConfigValue] = {}
 
 
@@ -44,12 +51,21 @@ class TopicDocument(Struct):
 
 
 class PartitionDocument(Struct):
-    """One partition: its leader, its first offset, and the offset up to which consumers can read."""
+    """One partition.
+
+    leader: the id of a broker; null if none leads the partition now. log_start_offset: the first offset.
+    high_watermark: the offset up to which consumers can read. Only the leader knows both: they are null if it is
+    another broker than the one that responds.
+    """
 
     partition: int
-    leader: int
-    log_start_offset: int
-    high_watermark: int
+    leader: int | None
+    leader_epoch: int
+    replicas: list[int]
+    in_sync_replicas: list[int]
+    offline_replicas: list[int]
+    log_start_offset: int | None
+    high_watermark: int | None
 
 
 class TopicDetails(TopicDocument):
@@ -78,6 +94,7 @@ async def create_topic(call: HttpCall[NoQuery, NewTopic]) -> TopicDocument:
     request = TopicRequest(
         name=body.name,
         partitions=BROKER_DEFAULT if body.partitions is None else body.partitions,
+        replication_factor=BROKER_DEFAULT if body.replicas is None else body.replicas,
         config={name: as_text(value) for name, value in body.config.items()},
     )
     return _document(await call.broker.topics.create(request))
@@ -149,17 +166,34 @@ def _document(topic: TopicImage) -> TopicDocument:
 
 
 async def _partitions(call: HttpCall[NoQuery, None], topic: TopicImage) -> list[PartitionDocument]:
-    """Return the partitions that are online."""
-    table = call.broker.partitions
-    numbers = [number for number in range(len(topic.partitions)) if table.offline_reason(topic.name, number) is None]
-    served = {number: table.find(topic.name, number) for number in numbers}
-    await wait_for_commits(served.values(), call.broker.clock)
-    return [
-        PartitionDocument(
-            partition=number,
-            leader=topic.partitions[number].leader,
-            log_start_offset=partition.log.log_start_offset,
-            high_watermark=partition.high_watermark,
-        )
-        for number, partition in served.items()
+    """Return all partitions, those that this broker leads with their offsets."""
+    shown = [
+        call.broker.partition_leaders.shown(topic.name, number, partition)
+        for number, partition in enumerate(topic.partitions)
     ]
+    own = call.broker.settings.broker.node_id
+    led = {
+        number: call.broker.partitions.find(topic.name, number)
+        for number, (leader, _) in enumerate(shown)
+        if leader == own
+    }
+    await wait_for_commits(led.values(), call.broker.clock)
+    return [
+        _partition_document(number, partition, shown[number], led.get(number))
+        for number, partition in enumerate(topic.partitions)
+    ]
+
+
+def _partition_document(
+    number: int, image: PartitionImage, shown: ShownLeader, led: Partition | None
+) -> PartitionDocument:
+    return PartitionDocument(
+        partition=number,
+        leader=None if shown.leader == NO_LEADER else shown.leader,
+        leader_epoch=image.leader_epoch,
+        replicas=list(image.replicas),
+        in_sync_replicas=list(image.isr),
+        offline_replicas=list(shown.offline_replicas),
+        log_start_offset=None if led is None else led.log.log_start_offset,
+        high_watermark=None if led is None else led.high_watermark,
+    )

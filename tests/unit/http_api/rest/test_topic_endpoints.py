@@ -1,0 +1,67 @@
+"""Topics over HTTP, of a broker that is one of three."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from multidict import CIMultiDict
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.cluster.image import NO_LEADER
+from conveyor.http_api.engine.endpoint import HttpCall, NoQuery, Raw
+from conveyor.http_api.ops.health import Readiness, show_readiness
+from conveyor.http_api.rest.topic_endpoints import NewTopic, PartitionDocument, create_topic, show_topic
+from conveyor.kernel.errors import ErrorKind, RequestError
+from tests.unit.broker.other_brokers import join, join_two, other_broker, put_partition
+from tests.unit.broker.parts import THIS_BROKER, publish, running_parts
+from tests.unit.cluster.controller.clusters import partition as assigned
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[BrokerNode]:
+    async with running_parts() as broker:
+        await join_two(broker)
+        yield broker
+
+
+def call(broker: BrokerNode, body: Any = None, **names: str) -> HttpCall[NoQuery, Any]:
+    door: Any = SimpleNamespace(broker=broker)
+    return HttpCall(door, names, CIMultiDict(), NoQuery(), body)
+
+
+async def partitions(broker: BrokerNode) -> list[PartitionDocument]:
+    return (await show_topic(call(broker, topic="t"))).partition_states
+
+
+async def test_topic_has_as_many_replicas_as_requested(broker: BrokerNode) -> None:
+    await create_topic(call(broker, NewTopic("t", partitions=1, replicas=3)))
+    [shown] = await partitions(broker)
+    assert (shown.leader, shown.leader_epoch, shown.replicas, shown.in_sync_replicas) == (1, 0, [1, 2, 3], [1, 2, 3])
+    with pytest.raises(RequestError) as refused:
+        await create_topic(call(broker, NewTopic("more", replicas=4)))
+    assert refused.value.kind is ErrorKind.INVALID_REPLICATION_FACTOR
+
+
+async def test_only_the_leader_shows_offsets(broker: BrokerNode) -> None:
+    await create_topic(call(broker, NewTopic("t", partitions=3)))
+    await put_partition(broker, "t", 1, assigned((2, 1)))
+    await put_partition(broker, "t", 2, assigned((3, 2), (3,), NO_LEADER))
+    await publish(broker, ("t", 0))
+    shown = await partitions(broker)
+    assert [(item.leader, item.log_start_offset, item.high_watermark) for item in shown] == [
+        (1, 0, 1),
+        (2, None, None),
+        (None, None, None),
+    ]
+    await join(broker, other_broker(3, is_fenced=True))
+    assert [item.offline_replicas for item in await partitions(broker)] == [[], [], [3]]
+
+
+async def test_a_fenced_broker_is_not_ready(broker: BrokerNode) -> None:
+    assert await show_readiness(call(broker)) == Readiness("ready", {})
+    await join(broker, replace(THIS_BROKER, is_fenced=True))
+    readiness = await show_readiness(call(broker))
+    assert isinstance(readiness, Raw)
+    assert (readiness.status, b"registration" in readiness.body) == (503, True)
