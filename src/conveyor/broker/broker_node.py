@@ -36,6 +36,7 @@ from conveyor.broker.partitions.retention import Retention
 from conveyor.broker.produce.deduplication import DedupIndexes
 from conveyor.broker.produce.inspected_appends import InspectedAppends
 from conveyor.broker.produce.lanes import Lanes
+from conveyor.broker.produce.leader_publisher import LeaderPublisher
 from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.publish import Publisher
 from conveyor.broker.queues.dead_letter_reader import DeadLetterReader
@@ -49,6 +50,10 @@ from conveyor.broker.queues.settlements import Settlements
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.queues.subscription_lifecycle import SubscriptionLifecycle
 from conveyor.broker.queues.subscription_statistics import SubscriptionStatistics
+from conveyor.broker.remote.answering import CallAnswerer
+from conveyor.broker.remote.calls import CallHandlers
+from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.broker.remote.remote import Remote
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.cluster_operations import ClusterOperations
 from conveyor.broker.topics.partition_leader import PartitionLeaders
@@ -56,7 +61,9 @@ from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import BrokerImage
 from conveyor.kernel.alarm import Alarm
+from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ids import NodeId, TopicPartition
+from conveyor.kernel.peers import PeerAddress, PeerEnd, PeerIdentity, PeerLink, PeerNetwork, PeerService
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.log import Log
@@ -77,7 +84,7 @@ class BrokerPorts:
 
     failed: called with an exception that is a bug; it must stop the broker. joined: called with the cluster's id,
     before any data of the disk is touched; it raises StartupError if the disk belongs to another cluster. boot_id: of
-    the machine's boot; see `BrokerImage`.
+    the machine's boot; see `BrokerImage`. peers: the network to the other brokers; None for a broker that is alone.
     """
 
     disk: Disk
@@ -89,6 +96,7 @@ class BrokerPorts:
     compactor: Compactor
     joined: Callable[[str], None] = lambda _: None
     boot_id: str = ""
+    peers: PeerNetwork | None = None
 
 
 class BrokerNode:
@@ -122,6 +130,7 @@ class BrokerNode:
         self.reconciler = self._make_reconciler(ports)
         self.topics = Topics(metadata=self.metadata, reconciler=self.reconciler, settings=settings, new_id=ports.new_id)
         self._make_housekeeping(ports)
+        self._leader_calls = self._make_leader_calls(ports)
         self.groups = Groups(
             metadata=self.metadata,
             topics=self.topics,
@@ -139,7 +148,7 @@ class BrokerNode:
             metadata=self.metadata,
             topics=self.topics,
             partitions=self.partitions,
-            publisher=self.publisher,
+            publisher=LeaderPublisher(self._leader_calls, self.publisher),
             clock=ports.clock,
         )
         self.message_browser = MessageBrowser(self.topics, self.partitions, ports.clock, ports.threads)
@@ -197,6 +206,7 @@ class BrokerNode:
         self.queue_partitions.stop()
         self.inboxes.stop()
         self.groups.stop()
+        self._remote.stop()
         await self.publisher.drain()
         await self.loop_tick.end()
         await self.flusher.drain()
@@ -262,6 +272,33 @@ class BrokerNode:
             new_id=ports.new_id,
             boot_id=ports.boot_id,
         )
+
+    def _make_leader_calls(self, ports: BrokerPorts) -> LeaderCalls:
+        """Create the parts with which brokers ask each other."""
+        handlers = CallHandlers()
+        self._call_answerer = CallAnswerer(handlers, self.tasks, self.reconciler.settled)
+        self._remote = Remote(ports.peers, self._peer_address, lambda: self.metadata.image.seq, ports.clock)
+        if ports.peers is not None:
+            ports.peers.accept(self._accept_link)
+        return LeaderCalls(
+            node_id=NodeId(self.settings.broker.node_id),
+            metadata=self.metadata,
+            remote=self._remote,
+            handlers=handlers,
+            caught_up=self.reconciler.settled,
+            clock=ports.clock,
+        )
+
+    def _peer_address(self, node_id: NodeId) -> PeerAddress | None:
+        broker = self.metadata.image.brokers.get(node_id)
+        if broker is None or not broker.peer_port:
+            return None
+        return PeerAddress(PeerIdentity(node_id, broker.incarnation), broker.peer_host, broker.peer_port)
+
+    def _accept_link(self, link: PeerLink, service: PeerService) -> PeerEnd:
+        if service is not PeerService.CALLS:
+            raise ProtocolViolation(f"this broker does not serve {service.name}")
+        return self._call_answerer.accept(link)
 
     def _make_housekeeping(self, ports: BrokerPorts) -> None:
         self.retention = Retention(

@@ -24,6 +24,7 @@ class Published(msgspec.Struct):
     duplicates: by index in the batch, the place of the original of each record dropped as a duplicate.
     inbox_offset: the place in the partition's inbox, if the batch (and `duplicates`) is there. `base_offset` is then
     -1, because each record gets its offset when it is due.
+    may_be_stored: the batch was appended before the error, so a copy may become visible later.
     """
 
     error: RequestError | None = None
@@ -32,6 +33,7 @@ class Published(msgspec.Struct):
     log_start_offset: int = -1
     duplicates: Mapping[int, int] | None = None
     inbox_offset: int = -1
+    may_be_stored: bool = False
 
 
 Finished = Callable[[Sequence[Published]], None]
@@ -67,6 +69,7 @@ class PendingRequest:
     def settle(self, result: Published, error: RequestError | None) -> None:
         if error is not None:
             result.error = error
+            result.may_be_stored = result.base_offset >= 0 or result.inbox_offset >= 0
             result.base_offset = -1
         self.settle_one()
 

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 
-from conveyor.broker.answers import answered
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.produce.leader_publisher import LeaderPublisher
 from conveyor.broker.produce.outgoing_message import (
     OutgoingMessage,
     PublishedMessage,
@@ -14,7 +14,7 @@ from conveyor.broker.produce.outgoing_message import (
     encode_messages,
     max_size_bytes,
 )
-from conveyor.broker.produce.publish import ACKS_ALL, Published, Publisher
+from conveyor.broker.produce.publish import ACKS_ALL, Published
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import RequestError
@@ -23,6 +23,7 @@ from conveyor.records.checked_batch import CheckedBatch
 from conveyor.records.message import format_message_id, format_waiting_id
 from conveyor.records.message_attributes import DEDUP_ID, last_header
 from conveyor.records.record_checks import RefusedRecords
+from conveyor.settings.tree import topic_settings
 
 _AT_ONCE = 500
 """Messages handled in one tick of the event loop if each has 10 headers; others in proportion."""
@@ -36,7 +37,13 @@ class MessagePublisher:
     """See the module's docstring."""
 
     def __init__(
-        self, *, metadata: Metadata, topics: Topics, partitions: PartitionTable, publisher: Publisher, clock: Clock
+        self,
+        *,
+        metadata: Metadata,
+        topics: Topics,
+        partitions: PartitionTable,
+        publisher: LeaderPublisher,
+        clock: Clock,
     ) -> None:
         self._metadata = metadata
         self._topics = topics
@@ -96,11 +103,7 @@ class MessagePublisher:
         self, topic: str, number: int, messages: Sequence[OutgoingMessage], numbers: list[int]
     ) -> list[list[int]]:
         """Divide a partition's messages into a few batches, none above the topic's limit unless a message is."""
-        try:
-            most_bytes = self._partitions.find(topic, number).log.topic.max_message_bytes
-        except RequestError:
-            return [numbers]
-        room = min(most_bytes, _MOST_BATCH_BYTES) - _BATCH_BYTES
+        room = min(self.max_message_bytes(topic, number), _MOST_BATCH_BYTES) - _BATCH_BYTES
         chunks: list[list[int]] = []
         left = 0
         pause = _Pause()
@@ -114,6 +117,13 @@ class MessagePublisher:
             left -= size
         return chunks
 
+    def max_message_bytes(self, topic: str, number: int = 0) -> int:
+        """Return the size limit of a topic's messages. Raises RequestError (UNKNOWN_TOPIC)."""
+        partition = self._partitions.get(topic, number)
+        if partition is not None:
+            return partition.log.topic.max_message_bytes
+        return topic_settings(self._topics.settings.topics, self._topics.existing(topic).config).max_message_bytes
+
     async def _publish(
         self,
         topic: str,
@@ -123,15 +133,12 @@ class MessagePublisher:
         deduplicates: bool,
     ) -> Sequence[Published]:
         now_ms = self._clock.now_ms()
-        encoded: list[tuple[str, int, CheckedBatch]] = []
+        encoded: list[tuple[int, CheckedBatch]] = []
         pause = _Pause()
         for partition, chunk in batches:
-            encoded.append((topic, partition, encode_messages([messages[number] for number in chunk], now_ms)))
+            encoded.append((partition, encode_messages([messages[number] for number in chunk], now_ms)))
             await pause.after(*(messages[number] for number in chunk))
-
-        return await answered(
-            lambda finished: self._publisher.publish(encoded, acks, finished, deduplicates=deduplicates)
-        )
+        return await self._publisher.publish(topic, encoded, acks, deduplicates=deduplicates)
 
 
 class _Pause:

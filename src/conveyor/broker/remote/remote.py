@@ -58,7 +58,9 @@ class AskingEnd:
         self._last_id = 0
 
     def ask(self, name: str, image_seq: int, payload: bytes, respond: Respond) -> int:
-        """Send a call. Returns its id, for `withdraw`. Raises RequestError if too many wait."""
+        """Send a call. Returns its id, for `withdraw`. Raises RequestError if too many wait, PeerUnreachable."""
+        if not self.is_open:
+            raise PeerUnreachable(f"the link to broker {self.link.peer.node_id} has just ended")
         if len(self._waiting) >= MAX_CALLS or self._waiting_bytes + len(payload) > MAX_CALL_BYTES:
             raise RequestError(
                 ErrorKind.COORDINATOR_NOT_AVAILABLE,
@@ -160,7 +162,7 @@ class Remote:
     ) -> Callable[[], None]:
         try:
             call_id = end.ask(name, self._image_seq(), payload, respond)
-        except RequestError as error:
+        except (RequestError, PeerUnreachable) as error:
             respond(error)
             return lambda: None
 

@@ -148,7 +148,7 @@ async def read_batch(body: bytes) -> NewMessages:
 def payload_limit(broker: BrokerNode, names: Mapping[str, str]) -> int:
     """Return the largest message of the topic, in bytes."""
     try:
-        return broker.partitions.find(names["topic"], 0).log.topic.max_message_bytes
+        return broker.message_publisher.max_message_bytes(names["topic"])
     except RequestError:
         return broker.settings.topics.max_message_bytes
 

@@ -58,6 +58,7 @@ class Cable:
         self.networks: dict[NodeId, CableEnd] = {}
         self.dials: list[NodeId] = []
         self.links: list[OneEnd] = []
+        self.opened = asyncio.Event()
 
     def plug(self, identity: PeerIdentity) -> "CableEnd":
         self.networks[identity.node_id] = CableEnd(self, identity)
@@ -90,4 +91,5 @@ class CableEnd:
         there.end = target._accept(there, service)
         here.end = answer(here)
         self._cable.links.append(here)
+        self._cable.opened.set()
         return here

@@ -27,7 +27,7 @@ _REACHABLE_MS = 500
 """The longest waits for a newer image: of a broker that does not lead, and of one that cannot be reached."""
 
 
-class PartitionLeaders:
+class LeaderCalls:
     """See the module's docstring. caught_up: see `CallAnswerer`."""
 
     def __init__(
@@ -97,7 +97,13 @@ class PartitionLeaders:
     async def newer_leader(
         self, topic: str, number: int, before: PartitionImage, patience_ms: int = _NEWER_IMAGE_MS
     ) -> None:
-        """Wait until the image shows another leader or leader epoch than before, or the time is up."""
+        """Wait until the image shows another leader or leader epoch than before, or the time is up.
+
+        If the newest image says that this broker leads, wait until this broker has applied it.
+        """
+
+        if await self._applied_here(topic, number):
+            return
 
         def is_newer() -> bool:
             topic_image = self._metadata.image.topics.get(topic)
@@ -122,6 +128,14 @@ class PartitionLeaders:
             return leave
 
         await answered(submit)
+        await self._applied_here(topic, number)
+
+    async def _applied_here(self, topic: str, number: int) -> bool:
+        """If this broker leads by the newest image, return True once it has applied the image."""
+        is_here = self.leads_here(topic, number)
+        if is_here:
+            await self._caught_up(self._metadata.image.seq)
+        return is_here
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
         for look in list(self._waiting):

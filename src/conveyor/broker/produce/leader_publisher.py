@@ -1,0 +1,145 @@
+"""Publishes batches at the leaders of their partitions: this broker or others.
+
+A batch whose leader refuses it with NOT_LEADER, or cannot be reached, is sent once more when the image shows a newer
+leader. A batch that may be stored already is not: it would be stored twice.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from conveyor.broker.answers import answered
+from conveyor.broker.produce.acknowledgement import Published
+from conveyor.broker.produce.publish import Publisher
+from conveyor.broker.remote.calls import Call
+from conveyor.broker.remote.leader_calls import CALL_TIMEOUT_MS, LeaderCalls
+from conveyor.broker.remote.remote import AnswerLost
+from conveyor.cluster.image import NO_LEADER
+from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.peers import PeerUnreachable
+from conveyor.records.checked_batch import CheckedBatch
+
+_CALL_BYTES = 8 << 20
+"""Batches for one broker are sent in calls of about this size."""
+
+
+class PublishBatches(msgspec.Struct, frozen=True, array_like=True):
+    """Publish batches of (partition, wire bytes) to one topic. For the rest: see `Publisher.publish`."""
+
+    topic: str
+    batches: list[tuple[int, bytes]]
+    acks: int
+    deduplicates: bool
+
+
+PUBLISH: Call[PublishBatches, list[Published]] = Call("publish", PublishBatches, list[Published], is_repeatable=False)
+
+Batch = tuple[int, CheckedBatch]
+"""A partition and a batch for it."""
+
+
+class LeaderPublisher:
+    """See the module's docstring."""
+
+    def __init__(self, leaders: LeaderCalls, publisher: Publisher) -> None:
+        self._leaders = leaders
+        self._publisher = publisher
+        leaders.handlers.register(PUBLISH, self._answer)
+
+    async def publish(self, topic: str, batches: Sequence[Batch], acks: int, *, deduplicates: bool) -> list[Published]:
+        """Return one result for each batch, in order. Raises RequestError: UNKNOWN_TOPIC, INVALID_REQUIRED_ACKS."""
+        before = {number: self._leaders.partition(topic, number) for number, _ in batches}
+        results = await self._publish_once(topic, batches, acks, deduplicates)
+        unserved = [index for index, result in enumerate(results) if _is_unserved(result)]
+        if unserved:
+            for number in dict.fromkeys(batches[index][0] for index in unserved):
+                await self._leaders.newer_leader(topic, number, before[number])
+            again = await self._publish_once(topic, [batches[index] for index in unserved], acks, deduplicates)
+            for index, result in zip(unserved, again, strict=True):
+                results[index] = result
+        return results
+
+    async def _publish_once(
+        self, topic: str, batches: Sequence[Batch], acks: int, deduplicates: bool
+    ) -> list[Published]:
+        by_leader: dict[NodeId, list[int]] = {}
+        for index, (number, _) in enumerate(batches):
+            by_leader.setdefault(self._leaders.leader(topic, number), []).append(index)
+        if by_leader.keys() <= {self._leaders.node_id}:
+            return await self._publish_here(topic, batches, acks, deduplicates)
+        groups = [(leader, [batches[index] for index in indexes]) for leader, indexes in by_leader.items()]
+        answers = await asyncio.gather(
+            *(self._publish_at(leader, topic, group, acks, deduplicates) for leader, group in groups)
+        )
+        results: list[Published] = [Published() for _ in batches]
+        for indexes, answer in zip(by_leader.values(), answers, strict=True):
+            for index, result in zip(indexes, answer, strict=True):
+                results[index] = result
+        return results
+
+    async def _publish_here(
+        self, topic: str, batches: Sequence[tuple[int, CheckedBatch | bytes]], acks: int, deduplicates: bool
+    ) -> list[Published]:
+        encoded = [(topic, number, batch) for number, batch in batches]
+
+        def submit(finished: Callable[[Sequence[Published] | RequestError], None]) -> None:
+            self._publisher.publish(encoded, acks, finished, deduplicates=deduplicates)
+
+        return list(await answered(submit))
+
+    async def _publish_at(
+        self, leader: NodeId, topic: str, batches: Sequence[Batch], acks: int, deduplicates: bool
+    ) -> list[Published]:
+        if leader == self._leaders.node_id:
+            return await self._publish_here(topic, batches, acks, deduplicates)
+        results: list[Published] = []
+        for portion in _portions(batches):
+            try:
+                results += await self._send(leader, topic, portion, acks, deduplicates)
+            except RequestError as error:
+                results += [Published(error=error) for _ in portion]
+        return results
+
+    async def _send(
+        self, leader: NodeId, topic: str, batches: Sequence[Batch], acks: int, deduplicates: bool
+    ) -> list[Published]:
+        """Raise RequestError: also NotLeader if the leader is unknown or cannot be reached."""
+        epoch = self._leaders.partition(topic, batches[0][0]).leader_epoch
+        if leader == NO_LEADER:
+            raise NotLeader(f"no broker leads {topic}-{batches[0][0]} at the moment", None, epoch)
+        request = PublishBatches(
+            topic, [(number, bytes(batch.content)) for number, batch in batches], acks, deduplicates
+        )
+        try:
+            results = await self._leaders.ask_node(PUBLISH, leader, request, CALL_TIMEOUT_MS)
+        except AnswerLost as failure:
+            message = f"topic '{topic}': {failure}; the messages may have been published"
+            raise RequestError(ErrorKind.REQUEST_TIMED_OUT, message) from failure
+        except PeerUnreachable as failure:
+            raise NotLeader(
+                f"the leader of {topic}-{batches[0][0]} cannot be reached: {failure}", leader, epoch
+            ) from failure
+        if len(results) != len(batches):
+            raise RequestError(ErrorKind.UNSUPPORTED_VERSION, f"broker {leader} has answered for other batches")
+        return results
+
+    async def _answer(self, request: PublishBatches) -> list[Published]:
+        return await self._publish_here(request.topic, request.batches, request.acks, request.deduplicates)
+
+
+def _is_unserved(result: Published) -> bool:
+    return isinstance(result.error, NotLeader) and not result.may_be_stored
+
+
+def _portions(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
+    portion: list[Batch] = []
+    size_bytes = 0
+    for batch in batches:
+        if portion and size_bytes + len(batch[1].content) > _CALL_BYTES:
+            yield portion
+            portion, size_bytes = [], 0
+        portion.append(batch)
+        size_bytes += len(batch[1].content)
+    yield portion
