@@ -31,7 +31,8 @@ COMPUTED = re.compile(r"\bimport_module\b|\b__import__\b")
 IMPORT_LATE = {
     "conveyor.server.http_listener": "the HTTP door, with its web framework, when somebody first connects",
     "conveyor.server.metadata_stores": "the store on ZooKeeper, with kazoo, when the settings name one",
-    "conveyor.server.server": "the kernel's own queue of syncs, which needs Linux, when the broker is ready",
+    "conveyor.server.server": "the kernel's own queue of syncs, which needs Linux, when the broker is ready; the links"
+    " to other brokers, when the metadata is shared with them",
 }
 """Modules of a broker that import others of its modules inside functions, and what. This list may only shrink."""
 

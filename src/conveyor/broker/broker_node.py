@@ -171,14 +171,21 @@ class BrokerNode:
         self._ports = ports
         self._housekeeping = Alarm(ports.clock, self._housekeep)
 
-    async def start(self, host: str, port: int) -> None:
-        """Recover the data on the disk and join the cluster under this address.
+    async def start(self, host: str, port: int, http_url: str = "") -> None:
+        """Recover the data on the disk and join the cluster under these addresses; see `BrokerImage`.
 
         Raises StorageFailure; StartupError if the data directory belongs to another broker.
         """
         await asyncio.get_running_loop().run_in_executor(self._ports.threads, self.room.measure)
+        peers = self._ports.peers
         broker = BrokerImage(
-            node_id=NodeId(self.settings.broker.node_id), host=host, port=port, rack=self.settings.broker.rack or None
+            node_id=NodeId(self.settings.broker.node_id),
+            host=host,
+            port=port,
+            rack=self.settings.broker.rack or None,
+            peer_host="" if peers is None else peers.host,
+            peer_port=0 if peers is None else peers.port,
+            http_url=http_url,
         )
         await self.metadata.load(broker)
         self._ports.joined(self.metadata.image.cluster_id)

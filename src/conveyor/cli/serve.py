@@ -48,6 +48,7 @@ def _parser() -> ArgumentParser:
     add("--data-dir", metavar="PATH", help="Directory for records and metadata [default: ./conveyor-data].")
     add("--kafka", metavar="HOST:PORT", help="Address for Kafka clients [default: 127.0.0.1:9092].")
     add("--http", metavar="HOST:PORT", help="Address for HTTP clients [default: 127.0.0.1:8080].")
+    add("--peer", metavar="HOST:PORT", help="Address for other brokers [default: a free port on the host of --kafka].")
     add("--node-id", metavar="NUMBER", type=int, help="Number of this broker [default: 1].")
     add("--rack", metavar="NAME", help="Rack of this broker.")
     add(

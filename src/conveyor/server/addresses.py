@@ -56,6 +56,11 @@ def bound_address(bound: socket.socket) -> Address:
     return Address(name[0], name[1])
 
 
+def reachable_host(host: str) -> str:
+    """Return the host by which other machines reach a bound address: for a wildcard, the name of this machine."""
+    return socket.getfqdn() if host in ("0.0.0.0", "::") else host  # noqa: S104
+
+
 def _cannot_bind(address: Address, setting: str, error: Exception) -> StartupError:
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return StartupError(

@@ -1,8 +1,9 @@
 """A broker and its listeners: wiring, start, stop.
 
-Start: lock the data directory, bind the sockets, recover the logs, open the Kafka door, open the HTTP door, ready.
+Start: bind the sockets for clients, lock the data directory, bind the socket for other brokers, recover the logs, open
+the Kafka door, open the HTTP door, ready.
 Stop: refuse new requests except operators', answer pending requests, wait until clients have read their responses,
-close the connections, seal the logs.
+close the connections, seal the logs, end the links to other brokers.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.http_api.requests.tokens import read_tokens
 from conveyor.kernel.errors import ConveyorError, StartupError, StorageFailure
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
-from conveyor.server.addresses import Address, bind, bound_address, check_exposure, parse_address
+from conveyor.server.addresses import Address, bind, bound_address, check_exposure, parse_address, reachable_host
 from conveyor.server.data_directory import DataDirectory
 from conveyor.server.http_listener import OPERATIONS_CONNECTIONS, HttpListener
 from conveyor.server.kafka_listener import KafkaListener
@@ -34,8 +35,9 @@ from conveyor.server.metadata_stores import open_metadata_store
 from conveyor.server.network_probe import NetworkProbe
 from conveyor.settings.tree import EMBEDDED, Settings
 
-if TYPE_CHECKING:  # Linux only; see `_load_kernel_syncs`.
+if TYPE_CHECKING:  # Loaded on demand; see `_load_kernel_syncs` and `_open_peers`.
     from conveyor.adapters.kernel_syncs import KernelSyncs
+    from conveyor.adapters.peers.tcp_peer_network import TcpPeerNetwork
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,10 @@ _MAX_FILES = 1 << 20
 """The assumed limit of open files if the system sets none."""
 _OTHER_DESCRIPTORS = 64 + OPERATIONS_CONNECTIONS
 """Descriptors reserved for listeners, the metadata store, atomically written files, and operators' connections."""
+_PEER_DESCRIPTORS = 256
+"""Descriptors reserved for links to other brokers, if the metadata is not embedded."""
+_REQUESTS_PER_FRAME = 2
+"""Other brokers may send frames as large as this many requests, because their own limit may differ."""
 
 
 class Server:
@@ -86,7 +92,7 @@ class Server:
         try:
             self.broker = await self._make_broker(stack, clock)
             stack.push_async_callback(self.broker.stop)
-            await self.broker.start(advertised.host, advertised.port)
+            await self.broker.start(advertised.host, advertised.port, self._http_url())
         except StorageFailure as failure:
             what = "data directory" if self.settings.broker.metadata == EMBEDDED else "data directory or the ZooKeeper"
             raise StartupError(f"the {what} cannot be used: {failure}") from failure
@@ -129,6 +135,7 @@ class Server:
 
     async def _make_broker(self, stack: contextlib.AsyncExitStack, clock: Clock) -> BrokerNode:
         disk, store, compactor = await self._open_storage(stack)
+        peers = await self._open_peers(stack) if store.session_timeout_ms else None
         threads = ThreadPoolExecutor(self.settings.broker.flush_threads, "disk")
         stack.callback(threads.shutdown)
         stack.callback(self._close_syncs)
@@ -142,6 +149,7 @@ class Server:
             compactor=compactor,
             joined=self._joined,
             boot_id=boot_id(),
+            peers=peers,
         )
         return BrokerNode(self.settings, ports)
 
@@ -154,14 +162,30 @@ class Server:
             self._joined = directory.join
         stack.callback(directory.release)
         available = _file_limit()
-        limit = self.settings.broker.open_segment_files or max(_OTHER_DESCRIPTORS, available // 2 - _OTHER_DESCRIPTORS)
-        room = available - limit - _OTHER_DESCRIPTORS
+        others = _OTHER_DESCRIPTORS + (0 if self.settings.broker.metadata == EMBEDDED else _PEER_DESCRIPTORS)
+        limit = self.settings.broker.open_segment_files or max(others, available // 2 - others)
+        room = available - limit - others
         self._max_http_connections = max(1, min(self._max_http_connections, room // 8))
         self._max_connections = max(1, room - self._max_http_connections)
         disk = RealDisk(self._storage, limit)
         DiskRoom(disk, self.settings.disk).measure()  # On a full disk the store may need the reserved space.
         store = await open_metadata_store(self.settings, directory)
         return disk, store, ProcessCompactor(self._storage)
+
+    async def _open_peers(self, stack: contextlib.AsyncExitStack) -> "TcpPeerNetwork":
+        """Listen for other brokers, at any address, because they prove that they know the secret of the cluster."""
+        # Brokers with embedded metadata do not load it.
+        from conveyor.adapters.peers.tcp_peer_network import TcpPeerNetwork
+
+        network = self.settings.network
+        default = Address(parse_address(network.kafka, "network.kafka").host, 0)
+        bound = bind(parse_address(network.peer, "network.peer") if network.peer else default, "peer")
+        stack.callback(bound.close)
+        host, port = bound_address(bound)
+        peers = TcpPeerNetwork(reachable_host(host), port, _REQUESTS_PER_FRAME * network.max_request_bytes)
+        stack.callback(peers.stop)
+        await peers.start(bound)
+        return peers
 
     def _bind(self, stack: contextlib.AsyncExitStack, which: str) -> tuple[socket.socket, Address]:
         network = self.settings.network
@@ -177,7 +201,11 @@ class Server:
         if advertised:
             return parse_address(advertised, "network.advertised")
         host, port = self.kafka_address
-        return Address(socket.getfqdn() if host in ("0.0.0.0", "::") else host, port)  # noqa: S104
+        return Address(reachable_host(host), port)
+
+    def _http_url(self) -> str:
+        host, port = self.http_address
+        return f"http://{Address(reachable_host(host), port)}"
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Handle an exception that escaped from a callback. An OSError concerns one connection; others are bugs."""

@@ -14,6 +14,7 @@ FLAGS = (
     "broker.data_dir",
     "network.kafka",
     "network.http",
+    "network.peer",
     "network.insecure",
     "network.token_file",
     "broker.node_id",

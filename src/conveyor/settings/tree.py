@@ -150,6 +150,12 @@ class NetworkSettings:
 
     kafka: str = setting("127.0.0.1:9092", "Address of the Kafka listener; port 0 picks a free port.", unit="host:port")
     http: str = setting("127.0.0.1:8080", "Address of the HTTP listener; port 0 picks a free port.", unit="host:port")
+    peer: str = setting(
+        "",
+        "Address of the listener for the other brokers of the cluster, who prove that they know its secret; by default"
+        " a free port on the host of `network.kafka`. Brokers with embedded metadata have no such listener.",
+        unit="host:port",
+    )
     advertised: str = setting(
         "",
         "The address that the broker announces to Kafka clients; by default the address of its Kafka listener.",

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from conveyor.kernel.errors import SettingsError, StartupError
-from conveyor.server.addresses import bind
+from conveyor.server.addresses import Address, bind, bound_address
 from conveyor.server.server import Server
+from conveyor.testing import MemoryDisk
+from conveyor.testing.memory_store import MemoryStore
 from tests.unit.kafka_api.requests import API_VERSIONS, framed, request
 from tests.unit.server.memory_server import running, server
 
@@ -33,6 +35,45 @@ async def test_the_advertised_setting_is_advertised() -> None:
 async def test_a_wildcard_is_never_advertised() -> None:
     endpoint = await advertised(server(network__kafka="0.0.0.0:0", network__insecure=True))
     assert not endpoint.startswith("0.0.0.0:")
+
+
+async def test_other_brokers_are_told_where_to_find_this_one() -> None:
+    made = server((MemoryDisk(), MemoryStore(session_timeout_ms=2_000)), network__insecure=True)
+    async with running(made):
+        [broker] = made.broker.metadata.image.brokers.values()
+        assert broker.peer_host == "127.0.0.1"
+        assert broker.http_url == f"http://{made.http_address}"
+        _, writer = await asyncio.open_connection(broker.peer_host, broker.peer_port)
+        writer.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(broker.peer_host, broker.peer_port)
+
+
+async def test_other_brokers_are_told_no_wildcard() -> None:
+    storage = (MemoryDisk(), MemoryStore(session_timeout_ms=2_000))
+    async with running(server(storage, network__peer="0.0.0.0:0")) as made:
+        [broker] = made.broker.metadata.image.brokers.values()
+        assert broker.peer_host not in ("", "0.0.0.0")
+
+
+async def test_a_broker_with_embedded_metadata_has_no_listener_for_others() -> None:
+    async with running(server()) as made:
+        [broker] = made.broker.metadata.image.brokers.values()
+        assert (broker.peer_host, broker.peer_port) == ("", 0)
+
+
+async def test_a_port_for_other_brokers_that_is_in_use_is_named() -> None:
+    bound = bind(Address("127.0.0.1", 0), "peer")
+    storage = (MemoryDisk(), MemoryStore(session_timeout_ms=2_000))
+    address = str(bound_address(bound))
+    with pytest.raises(StartupError, match=r"in use by another process: .* --peer 127\.0\.0\.1:PORT"):
+        await server(storage, network__peer=address).start()
+    bound.close()
+
+
+def test_a_broker_with_embedded_metadata_does_not_load_the_links_to_others() -> None:
+    program = "import sys, conveyor.server.server\nassert 'conveyor.adapters.peers' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.parametrize("which", ["network.kafka", "network.http", "network.advertised"])

@@ -383,10 +383,11 @@ class Reconciler:
         """The minimum ISR of a topic is also that of its companions."""
         if len(topic.partitions[number].replicas) == 1:
             return
+        image = self._metadata.image
         for name in (topic.name, *(companion(kind, topic.name) for kind in COMPANIONS)):
-            image = self._metadata.image.topics.get(name)
-            if image is not None and number < len(image.partitions):
-                self._assume(image, number)
+            member = image.topics.get(name)
+            if member is not None and number < len(member.partitions):
+                self._assume(image, member, number)
 
     async def _off_loop(self, work: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
