@@ -1,0 +1,82 @@
+"""The listeners of a broker, and the limits of its connections."""
+
+from dataclasses import dataclass
+
+from conveyor.settings.setting import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSettings:
+    """Listeners, and limits of connections and requests."""
+
+    kafka: str = setting("127.0.0.1:9092", "Address of the Kafka listener; port 0 picks a free port.", unit="host:port")
+    http: str = setting("127.0.0.1:8080", "Address of the HTTP listener; port 0 picks a free port.", unit="host:port")
+    peer: str = setting(
+        "",
+        "Address of the listener for the other brokers of the cluster, who prove that they know its secret; by default"
+        " a free port on the host of `network.kafka`. Brokers with embedded metadata have no such listener.",
+        unit="host:port",
+    )
+    advertised: str = setting(
+        "",
+        "The address that the broker announces to Kafka clients; by default the address of its Kafka listener.",
+        unit="host:port",
+        kafka="advertised.listeners",
+    )
+    insecure: bool = setting(False, "Allow listeners outside of loopback although clients are not authenticated.")
+    token_file: str = setting(
+        "",
+        "A file of bearer tokens, one per line. HTTP clients must send one of them; by default they need no token.",
+    )
+    max_request_bytes: int = setting(
+        104_857_600, "Maximum size of a request.", unit="bytes", kafka="socket.request.max.bytes", minimum=1024
+    )
+    max_connections: int = setting(
+        10_000, "Maximum number of open Kafka connections.", kafka="max.connections", minimum=1
+    )
+    max_http_connections: int = setting(
+        1_000,
+        "Maximum number of open HTTP connections; Kafka connections are not counted. `/healthz`, `/readyz` and"
+        " `/metrics` are answered even above the limit.",
+        unit="connections",
+        minimum=1,
+    )
+    max_idle_ms: int = setting(
+        600_000,
+        "The broker closes a connection that has finished no request for this long.",
+        unit="ms",
+        kafka="connections.max.idle.ms",
+        minimum=1,
+    )
+    max_receive_ms: int = setting(
+        60_000,
+        "Maximum time from the first byte of a request, or of its body, to the last; a slower connection is closed.",
+        unit="ms",
+        minimum=1,
+    )
+    drain_timeout_ms: int = setting(
+        10_000, "How long a stopping broker waits for clients to read their pending responses.", unit="ms", minimum=0
+    )
+    max_buffered_bytes: int = setting(
+        268_435_456,
+        "Maximum memory of requests that are being received or processed, Kafka and HTTP together. Requests above 512"
+        " KiB wait for free memory before they are read. If smaller requests alone reach the limit, the broker closes"
+        " the connection that holds most of them.",
+        unit="bytes",
+        kafka="queued.max.request.bytes",
+        minimum=1 << 20,
+    )
+    max_in_flight: int = setting(
+        1_000, "Maximum number of unanswered requests on one connection.", unit="requests", minimum=1
+    )
+    max_fetch_sessions: int = setting(
+        1_000,
+        "Maximum number of incremental fetch sessions; a consumer without a session sends its whole partition list in"
+        " every fetch.",
+        unit="sessions",
+        kafka="max.incremental.fetch.session.cache.slots",
+        minimum=0,
+    )
+    max_fetch_bytes: int = setting(
+        57_671_680, "Maximum size of a fetch response.", unit="bytes", kafka="fetch.max.bytes", minimum=1024
+    )
