@@ -6,6 +6,7 @@ change never fails and checks nothing: the decision has checked it against the i
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID
@@ -25,10 +26,14 @@ from conveyor.cluster.image import (
     SubscriptionImage,
     TopicImage,
 )
-from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
+from conveyor.kernel.ids import NodeId, TopicId
 
 _BROKER_FIELDS = tuple(field.name for field in fields(BrokerImage))
 """Those of `BrokerRegistered` have the same names."""
+
+_PARTITION_FIELDS = tuple(field.name for field in fields(PartitionImage))
+_PARTITION_VALUES = attrgetter(*_PARTITION_FIELDS)
+"""Those of `PartitionState` have the same names and order."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -345,34 +350,10 @@ _CARRY_OUT: Mapping[type, Any] = MappingProxyType(
 
 
 def _state(partition: PartitionImage) -> PartitionState:
-    return PartitionState(
-        partition.leader,
-        partition.leader_epoch,
-        partition.replicas,
-        partition.isr,
-        partition.partition_epoch,
-        partition.elr,
-        partition.last_known_leader,
-        partition.origin,
-        partition.target,
-        partition.unclean_epoch,
-    )
+    return PartitionState(*_PARTITION_VALUES(partition))
 
 
 def _partition(state: PartitionState) -> PartitionImage:
-    return PartitionImage(
-        leader=NodeId(state.leader),
-        leader_epoch=LeaderEpoch(state.leader_epoch),
-        replicas=_nodes(state.replicas),
-        isr=_nodes(state.isr),
-        partition_epoch=state.partition_epoch,
-        elr=_nodes(state.elr),
-        last_known_leader=NodeId(state.last_known_leader),
-        origin=_nodes(state.origin),
-        target=_nodes(state.target),
-        unclean_epoch=LeaderEpoch(state.unclean_epoch),
-    )
-
-
-def _nodes(ids: tuple[int, ...]) -> tuple[NodeId, ...]:
-    return tuple(map(NodeId, ids))
+    """The ids of a state are plain numbers, which the image names by their types."""
+    values: Any = dict(zip(_PARTITION_FIELDS, _PARTITION_VALUES(state), strict=True))
+    return PartitionImage(**values)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import IO
 
+from conveyor.adapters.disk import RealDisk
 from conveyor.kernel.errors import StartupError
 
 LOCK_NAME = ".lock"
@@ -50,11 +51,14 @@ class DataDirectory:
             )
 
     def join(self, cluster_id: str) -> None:
-        """Note the cluster that this directory belongs to. Raises StartupError if it belongs to another one."""
+        """Note the cluster that this directory belongs to.
+
+        Raises StartupError if it belongs to another one; StorageFailure.
+        """
         mark = self.path / CLUSTER_NAME
         own = mark.read_text() if mark.exists() else ""
         if not own:
-            mark.write_text(cluster_id)
+            RealDisk(self.path, max_open_files=1).write_atomic(CLUSTER_NAME, cluster_id.encode())
         elif own != cluster_id:
             raise StartupError(
                 f"data directory {self.path} belongs to cluster {own}, and the metadata to cluster {cluster_id}: check"

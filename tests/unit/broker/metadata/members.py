@@ -8,8 +8,9 @@ from conveyor.broker.metadata.controller import Controller
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import BrokerImage, ClusterImage
+from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NodeId
-from conveyor.kernel.ports import SessionState
+from conveyor.kernel.ports import SessionState, StoreOperation
 from conveyor.settings.tree import from_sources
 from conveyor.testing.manual_clock import ManualClock
 from conveyor.testing.memory_store import MemoryStore, MemoryTree
@@ -20,10 +21,35 @@ _MOST_TURNS = 10_000
 SETTINGS = from_sources({})
 
 
+class HeldStore(MemoryStore):
+    """A session whose commits can be held, and whose next reply can be lost."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        super().__init__(TIMEOUT_MS, tree)
+        self.loses_reply: Callable[[StoreOperation], bool] = lambda _: False
+        """Whether a commit with this operation fails after it has taken effect."""
+        self._may_commit = asyncio.Event()
+        self._may_commit.set()
+
+    def hold_commits(self) -> None:
+        """Let commits wait before they take effect."""
+        self._may_commit.clear()
+
+    def release_commits(self) -> None:
+        self._may_commit.set()
+
+    async def commit(self, *operations: StoreOperation) -> tuple[int, ...] | None:
+        await self._may_commit.wait()
+        committed = await super().commit(*operations)
+        if any(map(self.loses_reply, operations)):
+            raise StorageFailure("the reply is lost")
+        return committed
+
+
 class Member:
     """One broker without partitions. clock: moves only when the test advances it. failures: what would stop it."""
 
-    def __init__(self, store: MemoryStore, node_id: int, data_id: str = "", boot_id: str = "boot") -> None:
+    def __init__(self, store: HeldStore, node_id: int, data_id: str = "", boot_id: str = "boot") -> None:
         self.node_id = NodeId(node_id)
         self.store = store
         self.clock = ManualClock(NOW_MS)
@@ -78,6 +104,15 @@ class Member:
             await quiet()
         raise AssertionError("the condition never holds")
 
+    async def kill(self) -> None:
+        """End the process. Its session lives on until it expires."""
+        self.controller.stop()
+        for task in (self.session._keeping, self.metadata._following):
+            assert task is not None
+            task.cancel()
+        self.store.abandon()
+        await quiet()
+
 
 class Cluster:
     """Members of one tree. All are stopped at the end."""
@@ -94,15 +129,20 @@ class Cluster:
         return member
 
     def make(self, node_id: int, *, data_id: str = "", boot_id: str = "boot") -> Member:
-        member = Member(self.tree.open_session(TIMEOUT_MS), node_id, data_id, boot_id)
+        member = Member(HeldStore(self.tree), node_id, data_id, boot_id)
         self.members.append(member)
         return member
+
+    async def kill(self, member: Member) -> None:
+        self.members.remove(member)
+        await member.kill()
 
     async def stop(self) -> None:
         for member in self.members:
             if member.store.session_state is not SessionState.CONNECTED:
                 member.store.reconnect()
             await member.stop()
+        assert not [failure for member in self.members for failure in member.failures]
 
 
 async def quiet() -> None:

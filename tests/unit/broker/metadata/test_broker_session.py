@@ -1,7 +1,6 @@
 """The registration of a broker: its epoch, its heartbeats, its loss and return, and other brokers with its id."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -9,17 +8,10 @@ import pytest
 from conveyor.broker.metadata.broker_session import BROKERS_PATH, registration_path
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.kernel.errors import StartupError, StorageFailure
-from conveyor.kernel.ports import ABSENT, DeleteNode, PutNode
+from conveyor.kernel.ports import ABSENT, DeleteNode, PutNode, StoreOperation
 from tests.unit.broker.metadata.faulty_store import FaultyStore
-from tests.unit.broker.metadata.members import TIMEOUT_MS, Cluster, Member, quiet, until
+from tests.unit.broker.metadata.members import TIMEOUT_MS, Cluster, quiet, until
 from tests.unit.broker.parts import loaded_metadata
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    cluster = Cluster()
-    yield cluster
-    await cluster.stop()
 
 
 def registered(cluster: Cluster) -> list[Registration]:
@@ -95,29 +87,36 @@ async def test_own_node_that_is_gone_ends_the_registration(cluster: Cluster) -> 
 
 
 async def test_registration_whose_reply_is_lost_does_not_stand_in_the_way(cluster: Cluster) -> None:
-    store = FaultyStore()
-    store.session_timeout_ms = TIMEOUT_MS
-    member = Member(store, 1)
+    """Neither at the start nor afterwards."""
+    await cluster.add(1)
+    member = cluster.make(2)
     await member.metadata.load(member.broker)
-    store.heal()
-    store.loses_reply = lambda _: True
+    member.store.loses_reply = _is_registration
     with pytest.raises(StorageFailure):
         await member.session.start(member.registration)
-    store.heal()
-    dead = (await store.children(BROKERS_PATH))[0]
+    dead = registered(cluster)[-1].incarnation
+    member.store.loses_reply = lambda _: False
     await member.session.start(member.registration)
-    [name] = await store.children(BROKERS_PATH)
-    assert name == f"1.{member.session.incarnation}" != dead
-    await member.stop()
+    assert registered(cluster)[-1].incarnation == member.session.incarnation != dead
+    member.store.cut()
+    member.store.expire()
+    member.store.loses_reply = _is_registration
+    member.store.reconnect()
+    await quiet()
+    assert not member.is_registered
+    member.store.loses_reply = lambda _: False
+    await member.advance_until(lambda: member.is_registered)
+    assert len(registered(cluster)) == 2
+
+
+def _is_registration(operation: StoreOperation) -> bool:
+    return isinstance(operation, PutNode) and operation.path.startswith(BROKERS_PATH)
 
 
 async def test_registration_of_an_earlier_process_with_the_same_data_is_deleted(cluster: Cluster) -> None:
     other = await cluster.add(2)
     killed = await cluster.add(1)
-    cluster.members.remove(killed)
-    killed.controller.stop()
-    killed.metadata._following.cancel()  # type: ignore[union-attr]
-    killed.store.abandon()
+    await cluster.kill(killed)
     again = await cluster.add(1)
     assert [item.broker_epoch for item in registered(cluster)] == [other.session.broker_epoch, 3]
     assert killed.session.incarnation in again.session.dead_incarnations
@@ -159,4 +158,6 @@ async def test_broker_whose_id_another_one_has_taken_stops(cluster: Cluster, dat
     await other.store.commit(PutNode(registration_path(rival), content, ABSENT, ephemeral=True))
     member.store.reconnect()
     await member.advance_until(lambda: bool(member.failures))
-    assert isinstance(member.failures[0], StartupError)
+    [failure] = member.failures
+    assert isinstance(failure, StartupError)
+    member.failures.clear()

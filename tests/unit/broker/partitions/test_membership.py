@@ -1,0 +1,162 @@
+"""Brokers of one cluster with partitions: who leads after a start, a stop, a lost session, a crash."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from uuid import UUID
+
+import pytest
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.partitions.membership import CLEAN_STOP, DATA_ID
+from conveyor.cluster.changes import topic_put
+from conveyor.cluster.image import PartitionImage, TopicImage
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
+from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Follower, Leader
+from conveyor.testing.memory_store import MemoryStore, MemoryTree
+from tests.unit.broker.metadata.members import TIMEOUT_MS, until
+from tests.unit.broker.parts import Storage, propose, running_parts
+
+ONE, TWO = NodeId(1), NodeId(2)
+
+
+class Brokers:
+    """Brokers that share one tree. Each keeps its disk when it starts again."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self.tree = MemoryTree()
+        self.storages: dict[int, Storage] = {}
+        self.sessions: dict[int, MemoryStore] = {}
+        self._stack = stack
+
+    async def start(self, node_id: int, stack: AsyncExitStack | None = None) -> BrokerNode:
+        """Start a broker that the stack stops."""
+        storage = self.storages.setdefault(node_id, Storage())
+        storage.store = self.sessions[node_id] = self.tree.open_session(TIMEOUT_MS)
+        return await (stack or self._stack).enter_async_context(running_parts({"broker.node_id": node_id}, storage))
+
+    def expire(self, node_id: int) -> None:
+        self.sessions[node_id].cut()
+        self.sessions[node_id].expire()
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[Brokers]:
+    async with AsyncExitStack() as stack:
+        yield Brokers(stack)
+
+
+async def create(broker: BrokerNode, *replicas: NodeId) -> None:
+    partition = PartitionImage(leader=replicas[0], leader_epoch=LeaderEpoch(0), replicas=replicas, isr=replicas)
+    await propose(broker, topic_put(TopicImage(name="t", topic_id=TopicId(UUID(int=1)), partitions=(partition,))))
+
+
+def held(broker: BrokerNode) -> Partition:
+    return broker.partitions.find("t", 0)
+
+
+def leads(partition: Partition) -> tuple[NodeId, LeaderEpoch, tuple[NodeId, ...]]:
+    assert isinstance(partition.role, Leader)
+    return partition.role.leader, partition.role.epoch, partition.role.isr
+
+
+async def settled(*brokers: BrokerNode) -> None:
+    """Wait until all brokers have applied the newest image."""
+    newest = max(broker.metadata.image.seq for broker in brokers)
+    await until(lambda: all(broker.metadata.image.seq >= newest for broker in brokers))
+    for broker in brokers:
+        await broker.reconciler.settled(newest)
+
+
+async def test_partition_is_led_by_one_of_two_brokers(brokers: Brokers) -> None:
+    first, second = await brokers.start(1), await brokers.start(2)
+    await create(first, TWO, ONE)
+    await settled(first, second)
+    assert held(first).role == Follower(leader=TWO, epoch=LeaderEpoch(0))
+    assert leads(held(second)) == (TWO, 0, (TWO, ONE))
+
+
+async def test_broker_resigns_at_once_when_its_session_ends(brokers: Brokers) -> None:
+    first, second = await brokers.start(1), await brokers.start(2)
+    await create(first, TWO, ONE)
+    await settled(first, second)
+    brokers.expire(2)
+    assert held(second).role == Follower(leader=None, epoch=LeaderEpoch(0))
+    await until(lambda: isinstance(held(first).role, Leader))
+    assert leads(held(first)) == (ONE, 1, (ONE,))
+    brokers.sessions[2].reconnect()
+    await until(lambda: held(second).role == Follower(leader=ONE, epoch=LeaderEpoch(1)))
+
+
+async def test_broker_leads_again_in_a_higher_epoch_what_only_it_holds(brokers: Brokers) -> None:
+    first, second = await brokers.start(1), await brokers.start(2)
+    await create(first, TWO)
+    await settled(first, second)
+    brokers.expire(2)
+    brokers.sessions[2].reconnect()
+    await until(lambda: isinstance(held(second).role, Leader))
+    assert leads(held(second)) == (TWO, 2, (TWO,))
+
+
+async def test_lost_connection_changes_no_role(brokers: Brokers) -> None:
+    first, second = await brokers.start(1), await brokers.start(2)
+    await create(first, TWO, ONE)
+    await settled(first, second)
+    brokers.sessions[2].cut()
+    assert isinstance(held(second).role, Leader)
+    brokers.sessions[2].reconnect()
+    await settled(first, second)
+    assert leads(held(second)) == (TWO, 0, (TWO, ONE))
+
+
+async def test_broker_that_stops_hands_its_leaderships_over(brokers: Brokers) -> None:
+    first = await brokers.start(1)
+    async with AsyncExitStack() as stack:
+        second = await brokers.start(2, stack)
+        await create(first, TWO, ONE)
+        await settled(first, second)
+        await second.finish_requests()
+        await until(lambda: isinstance(held(first).role, Leader))
+        assert leads(held(first)) == (ONE, 1, (ONE,))
+        assert first.metadata.image.brokers[TWO].is_stopping
+        assert not first.metadata.image.brokers[TWO].is_fenced
+    await until(lambda: first.metadata.image.brokers[TWO].is_fenced)
+    again = await brokers.start(2)
+    await settled(first, again)
+    assert held(again).role == Follower(leader=ONE, epoch=LeaderEpoch(1))
+    assert not first.metadata.image.brokers[TWO].is_stopping
+
+
+async def test_broker_stops_though_the_store_is_away(brokers: Brokers) -> None:
+    first = await brokers.start(1)
+    async with AsyncExitStack() as stack:
+        await create(first, ONE)
+        second = await brokers.start(2, stack)
+        brokers.sessions[2].cut()
+        assert second.metadata.session.may_lead(second.metadata.image)
+    brokers.sessions[2].reconnect()
+
+
+async def test_data_directory_keeps_its_id_and_is_clean_after_a_clean_stop(brokers: Brokers) -> None:
+    for is_clean in (False, True):
+        async with AsyncExitStack() as stack:
+            broker = await brokers.start(1, stack)
+            disk = brokers.storages[1].disk
+            assert disk.read(CLEAN_STOP) == b"" if is_clean else not disk.exists(CLEAN_STOP)
+            assert broker.metadata.image.brokers[ONE].data_id == disk.read(DATA_ID).decode()
+        assert disk.read(CLEAN_STOP) == b"clean"
+
+
+async def test_stop_that_leaves_a_log_unsealed_is_not_clean(brokers: Brokers) -> None:
+    async with AsyncExitStack() as stack:
+        broker = await brokers.start(1, stack)
+        await create(broker, ONE)
+        held(broker).go_offline(StorageFailure("the disk is broken"))
+    assert not brokers.storages[1].disk.exists(CLEAN_STOP)
+
+
+async def test_embedded_broker_writes_no_identity(storage: Storage) -> None:
+    async with running_parts({}, storage):
+        assert not storage.disk.exists(DATA_ID)
+    assert not storage.disk.exists(CLEAN_STOP)
