@@ -1,0 +1,268 @@
+"""The follower's end of a replication stream: what it asks one leader for, and what it does with the records it gets.
+
+    follow -> Follow                        and again after each Diverging, truncation or change of the epoch
+    Portions -> queued -> `step` appends a bounded part -> written, flushed -> Progress
+    a part that needs a change of files -> `LogChore`, run by the owner, who then follows again
+
+Invariants: a log is only changed by portions of the present slot of its partition; the bytes of all portions are
+returned to the leader exactly once, also of those that are dropped. The end does no input or output.
+"""
+
+import logging
+from collections import deque
+
+import msgspec
+
+from conveyor.kernel.errors import ProtocolViolation, StorageFailure
+from conveyor.kernel.ids import TopicId
+from conveyor.kernel.ports import Bytes
+from conveyor.log.leader_batches import BatchFault, RefusedBatch
+from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Follower
+from conveyor.replication.streams.frames import (
+    MAX_ENTRIES,
+    Diverging,
+    Follow,
+    FollowerProgress,
+    FollowRefusal,
+    Portion,
+    Rejected,
+    decode_from_leader,
+    encode_follows,
+    encode_progress,
+    encode_unfollow,
+)
+from conveyor.replication.streams.log_chores import AllowGaps, LogChore, TrimStart, restart, truncate
+
+log = logging.getLogger(__name__)
+
+
+class Interruption(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition that is no longer followed. chore: to be run before it is followed again. refusal: the leader's, or
+    None if this broker has refused a batch; the partition is followed again after a pause. Neither: at once.
+    """
+
+    partition: Partition
+    chore: LogChore | None = None
+    refusal: FollowRefusal | None = None
+    needs_pause: bool = False
+
+
+class _Copied(msgspec.Struct, kw_only=True, eq=False):
+    """A partition that is followed. expected_offset: where the next portion begins. rest: of the first portion."""
+
+    slot: int
+    partition: Partition
+    epoch: int
+    expected_offset: int
+    portions: deque[Portion]
+    rest: memoryview | None = None
+
+
+class FollowerEnd:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self._next_slot = 0
+        self._by_slot: dict[int, _Copied] = {}
+        self._by_partition: dict[Partition, _Copied] = {}
+        self._with_portions: deque[_Copied] = deque()
+        self._progressed: dict[_Copied, None] = {}
+        self._follows: dict[int, Follow] = {}
+        self._unfollows: list[int] = []
+        self._returned_bytes = 0
+        self.interruptions: list[Interruption] = []
+        """To be taken by the owner."""
+        self.trims: list[tuple[Partition, LogChore]] = []
+        """To be run by the owner, if no other chore of the partition is in progress; a later portion asks again."""
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """The partitions that are followed over this link."""
+        return list(self._by_partition)
+
+    def follows(self, partition: Partition) -> bool:
+        return partition in self._by_partition
+
+    def follow(self, partition: Partition, topic_id: TopicId) -> None:
+        """Ask the leader for the records of a partition, in the epoch of its role."""
+        assert isinstance(partition.role, Follower)
+        assert not partition.log.is_truncating
+        self.unfollow(partition)
+        if partition.log.needs_write:
+            partition.write()
+        if partition.offline_reason is not None:
+            return
+        slot, epoch, written = self._next_slot, partition.role.epoch, partition.log
+        self._next_slot += 1
+        copied = _Copied(
+            slot=slot, partition=partition, epoch=epoch, expected_offset=written.log_end_offset, portions=deque()
+        )
+        self._by_slot[slot] = self._by_partition[partition] = copied
+        self._follows[slot] = Follow(
+            slot, topic_id, partition.identity.partition, epoch,
+            written.log_end_offset, written.leader_epochs.latest, written.flushed_offset,
+        )  # fmt: skip
+
+    def unfollow(self, partition: Partition) -> None:
+        """Stop copying a partition."""
+        copied = self._by_partition.get(partition)
+        if copied is not None:
+            self._drop(copied)
+            if self._follows.pop(copied.slot, None) is None:
+                self._unfollows.append(copied.slot)
+
+    def progressed(self, partition: Partition) -> None:
+        """The partition's log was written or flushed."""
+        copied = self._by_partition.get(partition)
+        if copied is not None:
+            self._progressed[copied] = None
+
+    def received(self, frame: Bytes) -> None:
+        """Queue the records of one frame of the leader, or process its answer. Raises ProtocolViolation."""
+        content = decode_from_leader(frame)
+        if isinstance(content, Diverging):
+            self._diverged(content)
+        elif isinstance(content, Rejected):
+            self._rejected(content)
+        else:
+            for portion in content:
+                self._queue(portion)
+
+    def step(self, now_ms: int) -> bool:
+        """Process a bounded part of the received records. Returns whether there are more."""
+        if self._with_portions:
+            copied = self._with_portions.popleft()
+            if copied.portions:
+                self._take(copied, now_ms)
+            if copied.portions:
+                self._with_portions.append(copied)
+        return bool(self._with_portions)
+
+    def frames(self) -> list[bytes]:
+        """Return the frames to send now."""
+        frames: list[bytes] = []
+        unfollows, self._unfollows = self._unfollows, []
+        follows, self._follows = list(self._follows.values()), {}
+        reports = [self._report(copied) for copied in self._progressed]
+        self._progressed.clear()
+        frames += [encode_unfollow(unfollows[at : at + MAX_ENTRIES]) for at in range(0, len(unfollows), MAX_ENTRIES)]
+        frames += [encode_follows(follows[at : at + MAX_ENTRIES]) for at in range(0, len(follows), MAX_ENTRIES)]
+        if reports or self._returned_bytes:
+            frames.append(encode_progress(self._returned_bytes, reports[:MAX_ENTRIES]))
+            self._returned_bytes = 0
+        frames += [
+            encode_progress(0, reports[at : at + MAX_ENTRIES]) for at in range(MAX_ENTRIES, len(reports), MAX_ENTRIES)
+        ]
+        return frames
+
+    def _report(self, copied: _Copied) -> FollowerProgress:
+        written = copied.partition.log
+        return FollowerProgress(copied.slot, copied.epoch, written.written_offset, written.flushed_offset)
+
+    def _queue(self, portion: Portion) -> None:
+        copied = self._by_slot.get(portion.slot)
+        if copied is None or copied.epoch != portion.leader_epoch:
+            self._returned_bytes += len(portion.content)
+            return
+        if portion.from_offset != max(copied.expected_offset, portion.log_start_offset):
+            raise ProtocolViolation(
+                f"{copied.partition.identity}: records from {portion.from_offset} on, not {copied.expected_offset}"
+            )
+        copied.expected_offset = portion.next_offset
+        if not copied.portions:
+            self._with_portions.append(copied)
+        copied.portions.append(portion)
+
+    def _diverged(self, diverging: Diverging) -> None:
+        copied = self._by_slot.get(diverging.slot)
+        if copied is None:
+            return
+        self._drop(copied)
+        partition = copied.partition
+        if not _follows_in(partition, copied.epoch):
+            return
+        try:
+            chore = truncate(partition, diverging)
+        except StorageFailure as failure:
+            return partition.go_offline(failure)
+        self.interruptions.append(Interruption(partition=partition, chore=chore))
+
+    def _rejected(self, rejected: Rejected) -> None:
+        copied = self._by_slot.get(rejected.slot)
+        if copied is not None:
+            self._drop(copied)
+            partition, refusal = copied.partition, rejected.refusal
+            self.interruptions.append(Interruption(partition=partition, refusal=refusal, needs_pause=True))
+
+    def _take(self, copied: _Copied, now_ms: int) -> None:
+        portion, partition = copied.portions[0], copied.partition
+        if not _follows_in(partition, copied.epoch):
+            return self.unfollow(partition)
+        if portion.log_start_offset > partition.log.log_end_offset:
+            return self._interrupt(copied, restart(partition, portion.log_start_offset))
+        try:
+            if not self._append(copied, portion, now_ms):
+                return
+            if portion.next_offset > partition.log.log_end_offset and not self._skip(copied, portion, now_ms):
+                return
+        except StorageFailure as failure:
+            partition.go_offline(failure)
+            return self.unfollow(partition)
+        copied.portions.popleft()
+        self._returned_bytes += len(portion.content)
+        partition.follow_high_watermark(portion.high_watermark)
+        self._trim(partition, portion.log_start_offset)
+
+    def _append(self, copied: _Copied, portion: Portion, now_ms: int) -> bool:
+        """Append a part of the portion. Returns whether all of it is appended."""
+        partition = copied.partition
+        rest = portion.content if copied.rest is None else copied.rest
+        if not rest:
+            copied.rest = None
+            return True
+        try:
+            taken = partition.append_as_follower(rest, now_ms)
+        except RefusedBatch as refusal:
+            if refusal.fault is BatchFault.GAP and portion.gap_offset > partition.log.gap_offset:
+                self._interrupt(copied, AllowGaps(partition, portion.gap_offset))
+            else:
+                log.error("records of the leader refused partition=%s reason=%s", partition.identity, refusal)
+                self.unfollow(partition)
+                self.interruptions.append(Interruption(partition=partition, needs_pause=True))
+            return False
+        copied.rest = rest[taken:] if taken < len(rest) else None
+        return copied.rest is None
+
+    def _skip(self, copied: _Copied, portion: Portion, now_ms: int) -> bool:
+        """Continue where the leader does: compaction has left no record up to there."""
+        partition = copied.partition
+        if portion.next_offset > partition.log.gap_offset:
+            if portion.next_offset > portion.gap_offset:
+                raise StorageFailure(f"{partition.identity}: the leader sent no records up to {portion.next_offset}")
+            self._interrupt(copied, AllowGaps(partition, portion.gap_offset))
+            return False
+        partition.log.skip_to(portion.next_offset, now_ms)
+        partition.want_flush()
+        self._progressed[copied] = None
+        return True
+
+    def _trim(self, partition: Partition, log_start_offset: int) -> None:
+        if min(log_start_offset, partition.high_watermark) > partition.log.log_start_offset:
+            self.trims.append((partition, TrimStart(partition, log_start_offset)))
+
+    def _interrupt(self, copied: _Copied, chore: LogChore) -> None:
+        self.unfollow(copied.partition)
+        self.interruptions.append(Interruption(partition=copied.partition, chore=chore))
+
+    def _drop(self, copied: _Copied) -> None:
+        del self._by_slot[copied.slot]
+        del self._by_partition[copied.partition]
+        self._progressed.pop(copied, None)
+        self._returned_bytes += sum(len(portion.content) for portion in copied.portions)
+        copied.portions.clear()
+
+
+def _follows_in(partition: Partition, epoch: int) -> bool:
+    role = partition.role
+    return isinstance(role, Follower) and role.epoch == epoch and partition.offline_reason is None

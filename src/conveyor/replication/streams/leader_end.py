@@ -1,0 +1,280 @@
+"""The leader's end of a replication stream: what one follower gets, and what it has reported.
+
+    Follow -> checked -> Rejected | Diverging | followed
+    written, committed -> marked -> `data_frame`, `news_frame` -> portions
+    Progress -> the partition's high watermark; the returned bytes open the window
+
+Invariants: the bytes that were sent and not yet returned are at most WINDOW_BYTES and one batch; a frame has at most
+FRAME_BYTES and one batch. Only marked partitions cost anything, and a partition with more records to send goes to the
+end of the queue. The end does no input or output: its owner sends the frames and drops the end with its link.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from conveyor.kernel.errors import ProtocolViolation, StorageFailure
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ports import Bytes, FileSlice
+from conveyor.log.leader_epochs import NO_EPOCH, diverging_end
+from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Leader
+from conveyor.replication.streams.frames import (
+    MAX_ENTRIES,
+    Diverging,
+    Follow,
+    FollowerProgress,
+    FollowRefusal,
+    ProgressReport,
+    Rejected,
+    Unfollow,
+    decode_from_follower,
+    encode_diverging,
+    encode_portions,
+    encode_rejected,
+)
+from conveyor.replication.streams.log_reading import LogPortion, read_portion
+
+WINDOW_BYTES = 4 << 20
+FRAME_BYTES = 1 << 20
+PORTION_BYTES = 256 << 10
+
+MAX_FOLLOWED = 100_000
+"""The most partitions of one link."""
+
+Find = Callable[[NodeId, Follow], "Partition | FollowRefusal"]
+"""Returns the partition that a follower asks for, if the image shows this follower as one of its replicas."""
+
+Parts = list[Bytes | FileSlice]
+"""One frame, as `PeerLink.send` takes it."""
+
+
+class _Followed(msgspec.Struct, kw_only=True, eq=False):
+    """A partition that the follower follows. next_offset: everything below it was sent."""
+
+    slot: int
+    partition: Partition
+    epoch: int
+    next_offset: int
+    sent_high_watermark: int = -1
+    sent_log_start: int = -1
+
+    @property
+    def has_news(self) -> bool:
+        partition = self.partition
+        return (
+            partition.high_watermark > self.sent_high_watermark or partition.log.log_start_offset > self.sent_log_start
+        )
+
+    def continue_at_start(self) -> None:
+        """Skip what the leader's log does not have any more."""
+        self.next_offset = max(self.next_offset, self.partition.log.log_start_offset)
+
+
+class _Frame:
+    """Portions that are sent together. length: of their records."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._fields: list[tuple[int, ...]] = []
+        self._places: list[FileSlice] = []
+
+    @property
+    def has_room(self) -> bool:
+        return self.length < FRAME_BYTES and len(self._fields) < MAX_ENTRIES
+
+    def add(self, followed: _Followed, portion: LogPortion) -> int:
+        """Add the partition's next portion. Returns the length of its records."""
+        partition, log, start = followed.partition, followed.partition.log, followed.next_offset
+        followed.next_offset = portion.next_offset
+        followed.sent_high_watermark = partition.high_watermark
+        followed.sent_log_start = log.log_start_offset
+        length = 0 if portion.place is None else portion.place.length
+        gap_offset = max(log.cleaned_offset, log.gap_offset)
+        self._fields.append(
+            (
+                followed.slot, followed.epoch, log.log_start_offset, partition.high_watermark, gap_offset,
+                start, portion.next_offset, length,
+            )
+        )  # fmt: skip
+        if portion.place is not None:
+            self._places.append(portion.place)
+        self.length += length
+        return length
+
+    def parts(self) -> Parts | None:
+        return [encode_portions(self._fields), *self._places] if self._fields else None
+
+
+class LeaderEnd:
+    """See the module's docstring. reported: called after each report that the partition has counted."""
+
+    def __init__(self, node: NodeId, find: Find, reported: Callable[[NodeId, Partition], None]) -> None:
+        self.node = node
+        self._find = find
+        self._reported = reported
+        self._by_slot: dict[int, _Followed] = {}
+        self._by_partition: dict[Partition, _Followed] = {}
+        self._with_data: dict[_Followed, None] = {}
+        self._with_news: dict[_Followed, None] = {}
+        self._answers: list[bytes] = []
+        self._unreturned_bytes = 0
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """The partitions that the follower follows."""
+        return list(self._by_partition)
+
+    def follows(self, partition: Partition) -> bool:
+        return partition in self._by_partition
+
+    def received(self, frame: Bytes) -> None:
+        """Process one frame of the follower. Raises ProtocolViolation."""
+        content = decode_from_follower(frame)
+        if isinstance(content, Unfollow):
+            for slot in content.slots:
+                self._drop(self._by_slot.get(slot))
+        elif isinstance(content, ProgressReport):
+            self._return(content.returned_bytes)
+            for progress in content.progress:
+                self._progressed(progress)
+        else:
+            for follow in content:
+                self._follow(follow)
+
+    def written(self, partition: Partition) -> None:
+        """The partition has more records."""
+        followed = self._by_partition.get(partition)
+        if followed is not None:
+            self._with_data[followed] = None
+
+    def has_news(self, partition: Partition) -> bool:
+        """The partition's high watermark or log start may have risen. Returns whether the follower is yet to know."""
+        followed = self._by_partition.get(partition)
+        if followed is None or not followed.has_news:
+            return False
+        self._with_news[followed] = None
+        return True
+
+    def changed(self, partition: Partition) -> None:
+        """The partition's role or epoch has changed, or it was closed or has failed: the follower has to ask again."""
+        followed = self._by_partition.get(partition)
+        if followed is not None:
+            self._reject(followed.slot, FollowRefusal.NOT_LEADER)
+            self._drop(followed)
+
+    def answers(self) -> list[bytes]:
+        """Return the frames that answer what was received."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    def data_frame(self) -> Parts | None:
+        """Return the next frame with records; None if there are none, or as long as the window is full."""
+        frame = _Frame()
+        while self._with_data and frame.has_room and self._unreturned_bytes < WINDOW_BYTES:
+            followed = next(iter(self._with_data))
+            del self._with_data[followed]
+            portion = self._read(followed, min(PORTION_BYTES, FRAME_BYTES - frame.length))
+            if portion is None:
+                continue
+            self._unreturned_bytes += frame.add(followed, portion)
+            if portion.next_offset < followed.partition.log.written_offset:
+                self._with_data[followed] = None
+        return frame.parts()
+
+    def news_frame(self) -> Parts | None:
+        """Return the next frame for partitions of which the follower only lacks the high watermark or log start."""
+        frame = _Frame()
+        while self._with_news and frame.has_room:
+            followed = next(iter(self._with_news))
+            del self._with_news[followed]
+            if followed.has_news:
+                followed.continue_at_start()
+                frame.add(followed, LogPortion(None, followed.next_offset))
+        return frame.parts()
+
+    def _read(self, followed: _Followed, max_bytes: int) -> LogPortion | None:
+        """Read the next portion. A follower that has fallen below the log's start continues there."""
+        partition = followed.partition
+        if not _leads(partition, followed.epoch):
+            self.changed(partition)
+            return None
+        followed.continue_at_start()
+        try:
+            return read_portion(partition.log, followed.next_offset, max_bytes)
+        except StorageFailure as failure:
+            partition.failed_read(failure)
+            self.changed(partition)
+            return None
+
+    def _follow(self, follow: Follow) -> None:
+        if follow.slot in self._by_slot:
+            raise ProtocolViolation(f"slot {follow.slot} is in use")
+        if len(self._by_slot) >= MAX_FOLLOWED:
+            raise ProtocolViolation(f"more than {MAX_FOLLOWED} partitions on one link")
+        partition = self._find(self.node, follow)
+        refusal = partition if isinstance(partition, FollowRefusal) else _epoch_refusal(partition, follow)
+        if refusal is not None:
+            return self._reject(follow.slot, refusal)
+        assert isinstance(partition, Partition)
+        self._drop(self._by_partition.get(partition))
+        diverging = _divergence(partition, follow)
+        if diverging is not None:
+            return self._answers.append(encode_diverging(diverging))
+        followed = _Followed(
+            slot=follow.slot, partition=partition, epoch=follow.leader_epoch, next_offset=follow.end_offset
+        )
+        self._by_slot[follow.slot] = self._by_partition[partition] = followed
+        self._with_data[followed] = self._with_news[followed] = None
+        self._count(partition, follow.leader_epoch, follow.end_offset, follow.flushed_offset)
+
+    def _progressed(self, progress: FollowerProgress) -> None:
+        followed = self._by_slot.get(progress.slot)
+        if followed is None:
+            return
+        if progress.written_offset > followed.next_offset:
+            raise ProtocolViolation(f"{followed.partition.identity}: {progress.written_offset} was not sent")
+        if progress.leader_epoch == followed.epoch:
+            self._count(followed.partition, followed.epoch, progress.written_offset, progress.flushed_offset)
+
+    def _count(self, partition: Partition, epoch: int, written_offset: int, flushed_offset: int) -> None:
+        partition.replica_reported(self.node, epoch, written_offset, flushed_offset)
+        self._reported(self.node, partition)
+
+    def _return(self, returned_bytes: int) -> None:
+        if returned_bytes > self._unreturned_bytes:
+            raise ProtocolViolation(f"{returned_bytes} bytes returned, {self._unreturned_bytes} were sent")
+        self._unreturned_bytes -= returned_bytes
+
+    def _reject(self, slot: int, refusal: FollowRefusal) -> None:
+        self._answers.append(encode_rejected(Rejected(slot, refusal)))
+
+    def _drop(self, followed: _Followed | None) -> None:
+        if followed is not None:
+            del self._by_slot[followed.slot]
+            del self._by_partition[followed.partition]
+            self._with_data.pop(followed, None)
+            self._with_news.pop(followed, None)
+
+
+def _leads(partition: Partition, epoch: int) -> bool:
+    role = partition.role
+    return isinstance(role, Leader) and role.epoch == epoch and partition.offline_reason is None
+
+
+def _epoch_refusal(partition: Partition, follow: Follow) -> FollowRefusal | None:
+    if follow.leader_epoch != partition.leader_epoch:
+        is_old = follow.leader_epoch < partition.leader_epoch
+        return FollowRefusal.FENCED_EPOCH if is_old else FollowRefusal.UNKNOWN_EPOCH
+    if follow.last_epoch > partition.log.leader_epochs.latest:
+        return FollowRefusal.UNKNOWN_EPOCH
+    return None if _leads(partition, follow.leader_epoch) else FollowRefusal.NOT_LEADER
+
+
+def _divergence(partition: Partition, follow: Follow) -> Diverging | None:
+    """An empty log above the end of this one diverges, too: it began at the start of another leader's log."""
+    log = partition.log
+    if follow.last_epoch == NO_EPOCH and follow.end_offset > log.log_end_offset:
+        return Diverging(follow.slot, NO_EPOCH, log.log_end_offset)
+    end = diverging_end(log.leader_epochs, log.log_end_offset, follow.last_epoch, follow.end_offset)
+    return None if end is None else Diverging(follow.slot, *end)

@@ -1,0 +1,122 @@
+"""Changes of a follower's log that block: to be run off the event loop, one at a time for each partition.
+
+begin (may have to wait for a flush or a compaction) -> run, off the loop -> complete
+"""
+
+from typing import Protocol
+
+from conveyor.kernel.errors import StorageFailure
+from conveyor.log.leader_epochs import truncation_point
+from conveyor.log.segments.offset_file import GapsJob
+from conveyor.log.segments.trim import TrimJob
+from conveyor.log.truncation_job import Truncated, TruncationJob
+from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Follower
+from conveyor.replication.streams.frames import Diverging
+
+
+class LogChore(Protocol):
+    """One such change."""
+
+    def begin(self, now_ms: int) -> bool:
+        """Return whether `run` can be called now. If not, call again later. Raises StorageFailure."""
+        ...
+
+    def run(self) -> None:
+        """Execute the change. Blocks. Raises StorageFailure; the partition is then to go offline."""
+        ...
+
+    def complete(self) -> None:
+        """Continue with the changed log."""
+        ...
+
+
+class CutFiles:
+    """Changes the files of a log that was truncated or restarted in memory."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._job: TruncationJob | None = None
+        self._result: Truncated | None = None
+
+    def begin(self, now_ms: int) -> bool:
+        self._job = self._partition.log.begin_truncation(now_ms)
+        return self._job is not None or not self._partition.log.is_truncating
+
+    def run(self) -> None:
+        if self._job is not None:
+            self._result = self._job.run()
+
+    def complete(self) -> None:
+        if self._job is not None and self._result is not None:
+            self._partition.log.complete_truncation(self._job, self._result)
+            self._partition.want_flush()
+
+
+class AllowGaps:
+    """Lets offsets be missing below an offset, because the leader has compacted its log."""
+
+    def __init__(self, partition: Partition, offset: int) -> None:
+        self._partition = partition
+        self._offset = offset
+        self._job: GapsJob | None = None
+
+    def begin(self, now_ms: int) -> bool:
+        self._job = self._partition.log.allow_gaps(self._offset)
+        return True
+
+    def run(self) -> None:
+        if self._job is not None:
+            self._job.run()
+
+    def complete(self) -> None:
+        if self._job is not None:
+            self._partition.log.complete_gaps(self._job)
+
+
+class TrimStart:
+    """Removes what the leader has removed at the start of its log, but nothing that is not committed here."""
+
+    def __init__(self, partition: Partition, offset: int) -> None:
+        self._partition = partition
+        self._offset = offset
+        self._job: TrimJob | None = None
+
+    def begin(self, now_ms: int) -> bool:
+        self._job = self._partition.log.trim(min(self._offset, self._partition.high_watermark))
+        return True
+
+    def run(self) -> None:
+        if self._job is not None:
+            self._job.run()
+
+    def complete(self) -> None:
+        """Nothing is left to do: the new start counts from `begin` on."""
+
+
+def restart(partition: Partition, offset: int) -> CutFiles:
+    """Let a follower's log begin again, empty, where its leader's log starts."""
+    partition.log.restart_at(offset)
+    partition.cut_high_watermark()
+    return CutFiles(partition)
+
+
+def truncate(partition: Partition, diverging: Diverging) -> CutFiles:
+    """Remove what the leader does not have. Raises StorageFailure if that includes committed records.
+
+    Only after an unclean election may it include them, and only if the last record is older than that (KIP-704).
+    """
+    log, role = partition.log, partition.role
+    assert isinstance(role, Follower)
+    last_epoch = log.leader_epochs.latest
+    point = truncation_point(log.leader_epochs, log.log_end_offset, (diverging.epoch, diverging.end_offset))
+    if point < partition.high_watermark and last_epoch >= role.unclean_epoch:
+        raise StorageFailure(
+            f"{partition.identity}: broker {role.leader}, the leader in epoch {role.epoch}, lacks committed records"
+            f" from offset {point} on; the high watermark is {partition.high_watermark}"
+        )
+    if point < log.log_start_offset:
+        return restart(partition, point)
+    log.truncate_to(point)
+    partition.cut_high_watermark()
+    return CutFiles(partition)

@@ -1,0 +1,364 @@
+"""Both ends of a replication stream: copying, truncating, restarting, and what it costs."""
+
+import pytest
+
+from conveyor.kernel.errors import ProtocolViolation
+from conveyor.kernel.ids import LeaderEpoch
+from conveyor.log.compaction.key_compaction import compact
+from conveyor.records.checked_batch import own_batch
+from conveyor.records.record import encode_batch
+from conveyor.replication.roles import Follower, Leader
+from conveyor.replication.streams.frames import (
+    Follow,
+    FollowerProgress,
+    FollowRefusal,
+    encode_follows,
+    encode_portions,
+    encode_progress,
+)
+from conveyor.replication.streams.leader_end import FRAME_BYTES, PORTION_BYTES, WINDOW_BYTES
+from conveyor.settings.tree import TopicSettings
+from tests.unit.log.logs import NOW_MS, TOPIC_ID, contents, values
+from tests.unit.replication.parts import batch
+from tests.unit.replication.streams.pairs import EPOCH, FOLLOWS, LEADS, ONE, TWO, Pair, Replica, carry_out
+
+NEXT = LeaderEpoch(EPOCH + 1)
+SMALL = TopicSettings(segment_bytes=200)
+COMPACTED = TopicSettings(segment_bytes=100, cleanup_policy="compact", min_cleanable_dirty_ratio=0)
+BIG = b"x" * 100_000
+
+
+def pair(records: int = 3, topic: TopicSettings | None = None) -> Pair:
+    made = Pair([Replica(LEADS, topic)], [Replica(FOLLOWS, topic)])
+    for number in range(records):
+        made.leaders[0].append(b"%d" % number)
+    return made
+
+
+def assert_equal(connected: Pair) -> None:
+    for leader, follower in zip(connected.leaders, connected.followers, strict=True):
+        assert contents(follower.log) == contents(leader.log)
+        assert follower.log.log_end_offset == leader.log.log_end_offset
+
+
+def test_a_follower_copies_everything_and_the_leader_commits_it() -> None:
+    connected = pair()
+    leader, follower = connected.leaders[0].partition, connected.followers[0].partition
+    assert leader.high_watermark == 0
+    connected.exchange()
+    assert_equal(connected)
+    assert leader.high_watermark == 3
+    connected.leader.has_news(leader)
+    connected.exchange()
+    assert follower.high_watermark == 3
+    assert set(connected.reported) == {TWO}
+
+
+def test_records_are_pushed_as_soon_as_they_are_written() -> None:
+    connected = pair()
+    connected.exchange()
+    connected.leaders[0].append(b"new")
+    assert connected.leader.data_frame() is None
+    connected.leader.written(connected.leaders[0].partition)
+    connected.exchange()
+    assert_equal(connected)
+
+
+def test_unflushed_records_are_not_committed() -> None:
+    connected = pair()
+    connected.exchange(flushes=False)
+    assert_equal(connected)
+    assert connected.leaders[0].partition.high_watermark == 0
+    connected.exchange()
+    assert connected.leaders[0].partition.high_watermark == 3
+
+
+def test_an_idle_partition_costs_nothing() -> None:
+    connected = pair()
+    connected.exchange()
+    assert connected.leader.has_news(connected.leaders[0].partition)
+    connected.exchange()
+    assert not connected.leader.has_news(connected.leaders[0].partition)
+    assert (connected.follower.frames(), connected.leader.data_frame(), connected.leader.news_frame()) == (
+        [], None, None,
+    )  # fmt: skip
+
+
+def test_large_records_are_sent_in_bounded_frames_within_the_window() -> None:
+    connected = pair(0)
+    for _ in range(80):
+        connected.leaders[0].append(BIG)
+    connected.to_leader()
+    sent = 0
+    while (parts := connected.leader.data_frame()) is not None:
+        connected.deliver(parts)
+        assert max(connected.frames[-1]) <= max(PORTION_BYTES, 2 * len(BIG))
+        assert sum(connected.frames[-1]) <= FRAME_BYTES + 2 * len(BIG)
+        sent += sum(connected.frames[-1])
+    assert WINDOW_BYTES <= sent <= WINDOW_BYTES + FRAME_BYTES
+    while connected.follower.step(NOW_MS):
+        pass
+    connected.exchange()
+    assert_equal(connected)
+
+
+def test_partitions_take_turns() -> None:
+    leaders = [Replica(LEADS, number=number) for number in range(3)]
+    connected = Pair(leaders, [Replica(FOLLOWS, number=number) for number in range(3)])
+    for leader in leaders:
+        for _ in range(30):
+            leader.append(BIG)
+    connected.to_leader()
+    parts = connected.leader.data_frame()
+    assert parts is not None
+    connected.deliver(parts)
+    assert len(connected.frames[0]) >= 3
+    ends = [copied.expected_offset for copied in connected.follower._by_partition.values()]
+    assert all(ends)
+    while connected.follower.step(NOW_MS):
+        pass
+    connected.exchange()
+    assert_equal(connected)
+
+
+def test_a_step_is_bounded() -> None:
+    connected = pair(0)
+    for _ in range(1_500):
+        connected.leaders[0].partition.append(batch(b"a"), NOW_MS)
+    connected.leaders[0].settle()
+    connected.to_leader()
+    parts = connected.leader.data_frame()
+    assert parts is not None
+    connected.deliver(parts)
+    assert connected.follower.step(NOW_MS)
+    assert connected.followers[0].log.log_end_offset == 1_000
+    connected.exchange()
+    assert connected.followers[0].log.log_end_offset == 1_500
+
+
+# Divergence.
+
+
+def deposed(leader_records: int = 1, own_records: int = 3) -> Pair:
+    """A follower that has led the epoch before alone, with records that the leader does not have."""
+    connected = pair(2)
+    connected.exchange()
+    follower, leader = connected.followers[0], connected.leaders[0]
+    leader.partition.assume(Follower(leader=TWO, epoch=NEXT))
+    follower.partition.assume(Leader(leader=TWO, epoch=NEXT, isr=(ONE, TWO)))
+    for _ in range(own_records):
+        follower.append(b"lost")
+    last = LeaderEpoch(NEXT + 1)
+    leader.partition.assume(Leader(leader=ONE, epoch=last, isr=(ONE, TWO)))
+    follower.partition.assume(Follower(leader=ONE, epoch=last))
+    for _ in range(leader_records):
+        leader.append(b"kept")
+    connected.connect()
+    return connected
+
+
+@pytest.mark.parametrize("leader_records", [0, 1, 5])
+@pytest.mark.parametrize("own_records", [0, 1, 3])
+def test_a_deposed_leader_removes_what_its_successor_lacks(leader_records: int, own_records: int) -> None:
+    connected = deposed(leader_records, own_records)
+    connected.exchange()
+    assert_equal(connected)
+    assert connected.leaders[0].partition.high_watermark == 2 + leader_records
+    connected.exchange()
+    assert b"lost" not in values(connected.followers[0].log)
+
+
+def test_committed_records_are_not_truncated() -> None:
+    connected = deposed(own_records=3)
+    follower = connected.followers[0].partition
+    follower.follow_high_watermark(4)
+    connected.exchange()
+    assert follower.offline_reason is not None
+    assert "lacks committed records from offset 2" in follower.offline_reason
+    assert connected.followers[0].log.log_end_offset == 5
+
+
+def test_committed_records_are_truncated_after_an_unclean_election() -> None:
+    connected = deposed(own_records=3)
+    follower = connected.followers[0].partition
+    follower.follow_high_watermark(4)
+    epoch = LeaderEpoch(NEXT + 1)
+    follower.assume(Follower(leader=ONE, epoch=epoch, unclean_epoch=epoch))
+    connected.exchange()
+    assert_equal(connected)
+    assert follower.high_watermark <= 3
+
+
+# Starts and gaps.
+
+
+def test_a_follower_below_the_start_of_the_leaders_log_begins_there() -> None:
+    connected = pair(1, SMALL)
+    connected.exchange()
+    for number in range(20):
+        connected.leaders[0].append(b"%d" % number)
+    leader = connected.leaders[0].log
+    leader.trim(9).run()
+    connected.connect()
+    connected.exchange()
+    assert connected.followers[0].log.log_start_offset == 9
+    assert_equal(connected)
+
+
+def test_a_follower_trims_its_log_with_the_leader_but_only_what_is_committed() -> None:
+    connected = pair(20, SMALL)
+    connected.exchange()
+    connected.leaders[0].log.trim(9).run()
+    assert connected.leader.has_news(connected.leaders[0].partition)
+    connected.exchange()
+    assert connected.followers[0].log.log_start_offset == 9
+    assert connected.followers[0].log.segments[0].base_offset == connected.leaders[0].log.segments[0].base_offset
+
+
+def test_a_follower_of_a_log_that_was_emptied_begins_at_its_end() -> None:
+    connected = pair(3, SMALL)
+    connected.to_leader()
+    leader = connected.leaders[0]
+    leader.partition.assume(Leader(leader=ONE, epoch=EPOCH, isr=(ONE,)))
+    leader.log.trim(3).run()
+    assert connected.leader.has_news(leader.partition)
+    parts = connected.leader.news_frame()
+    assert parts is not None
+    connected.deliver(parts)
+    connected.exchange()
+    assert (connected.followers[0].log.log_start_offset, connected.followers[0].log.log_end_offset) == (3, 3)
+
+
+@pytest.mark.parametrize("copied_first", [0, 3])
+def test_gaps_of_a_compacted_log_are_copied(copied_first: int) -> None:
+    connected = pair(0, COMPACTED)
+    leader = connected.leaders[0]
+    for number in range(12):
+        content = encode_batch([(NOW_MS, b"key %d" % (number % 3), b"%d" % number, ())])
+        leader.partition.append(own_batch(content), NOW_MS)
+        leader.settle()
+        if number < copied_first:
+            connected.exchange()
+    plan = leader.log.plan_compaction(leader.log.flushed_offset, NOW_MS, 100)
+    assert plan is not None
+    result = compact(leader.disk, plan)
+    swap = leader.log.begin_swap(result)
+    assert swap is not None
+    leader.log.complete_swap(result, swap.run())
+    connected.connect()
+    connected.exchange()
+    assert connected.followers[0].log.log_end_offset == leader.log.log_end_offset
+    theirs = contents(leader.log)
+    assert contents(connected.followers[0].log)[-len(theirs) + copied_first :] == theirs[copied_first:]
+    assert leader.partition.high_watermark == 12
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("epoch", "refusal"),
+    [(LeaderEpoch(EPOCH - 1), FollowRefusal.FENCED_EPOCH), (NEXT, FollowRefusal.UNKNOWN_EPOCH)],
+)
+def test_another_epoch_is_refused(epoch: LeaderEpoch, refusal: FollowRefusal) -> None:
+    connected = Pair([Replica(LEADS)], [Replica(Follower(leader=ONE, epoch=epoch))])
+    connected.to_leader()
+    for frame in connected.leader.answers():
+        connected.follower.received(frame)
+    assert [each.refusal for each in connected.follower.interruptions] == [refusal]
+    assert connected.follower.interruptions[0].needs_pause
+
+
+def test_a_partition_that_the_leader_does_not_know_is_refused() -> None:
+    connected = pair()
+    connected.refusal = FollowRefusal.UNKNOWN_TOPIC
+    connected.exchange()
+    assert not connected.follower.partitions
+
+
+def test_a_leader_that_resigns_tells_its_followers() -> None:
+    connected = pair()
+    connected.exchange()
+    leader = connected.leaders[0].partition
+    leader.resign()
+    connected.leader.changed(leader)
+    connected.exchange()
+    assert not connected.follower.partitions
+    assert not connected.leader.partitions
+
+
+def test_records_for_an_earlier_slot_are_returned_unread() -> None:
+    connected = pair()
+    connected.to_leader()
+    parts = connected.leader.data_frame()
+    assert parts is not None
+    connected.follower.follow(connected.followers[0].partition, TOPIC_ID)
+    connected.deliver(parts)
+    assert not connected.follower.step(NOW_MS)
+    assert connected.followers[0].log.log_end_offset == 0
+    connected.exchange()
+    assert_equal(connected)
+
+
+# Lies.
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        encode_follows([Follow(0, TOPIC_ID, 0, EPOCH, 0, -1, 0)]),
+        encode_progress(1 << 30, []),
+        encode_progress(0, [FollowerProgress(0, EPOCH, 99, 99)]),
+    ],
+)
+def test_a_follower_cannot_claim_what_was_not_sent(frame: bytes) -> None:
+    connected = pair()
+    connected.exchange()
+    with pytest.raises(ProtocolViolation):
+        connected.leader.received(frame)
+
+
+def test_a_leader_cannot_leave_out_records() -> None:
+    connected = pair()
+    connected.to_leader()
+    with pytest.raises(ProtocolViolation):
+        connected.follower.received(encode_portions([(0, EPOCH, 0, 0, 0, 1, 2, 0)]))
+
+
+def test_a_damaged_batch_is_refused_and_changes_nothing() -> None:
+    connected = pair()
+    connected.to_leader()
+    connected.follower.received(encode_portions([(0, EPOCH, 0, 0, 0, 0, 1, 70)]) + b"\0" * 70)
+    connected.follower.step(NOW_MS)
+    assert [each.needs_pause for each in connected.follower.interruptions] == [True]
+    assert connected.followers[0].log.log_end_offset == 0
+    assert connected.followers[0].partition.offline_reason is None
+
+
+def test_a_skip_that_no_compaction_explains_takes_the_follower_offline() -> None:
+    connected = pair()
+    connected.to_leader()
+    connected.follower.received(encode_portions([(0, EPOCH, 0, 0, 0, 0, 5, 0)]))
+    connected.follower.step(NOW_MS)
+    assert connected.followers[0].partition.offline_reason is not None
+
+
+def test_a_truncation_waits_for_a_flush() -> None:
+    connected = deposed()
+    follower = connected.followers[0]
+    flush = follower.partition.begin_flush()
+    follower.partition.log.write()
+    if flush is None:
+        follower.partition.log.begin_epoch(9)
+        flush = follower.partition.begin_flush()
+    connected.to_leader()
+    for frame in connected.leader.answers():
+        connected.follower.received(frame)
+    (interruption,) = connected.follower.interruptions
+    assert interruption.chore is not None
+    if flush is not None:
+        assert not interruption.chore.begin(NOW_MS)
+        flush.run()
+        follower.partition.complete_flush(flush, None)
+    carry_out(interruption.chore)
+    assert not follower.log.is_truncating
