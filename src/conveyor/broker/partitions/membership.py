@@ -1,7 +1,7 @@
 """This broker's way into the cluster and out of it. With an embedded store, nothing here does anything.
 
     prepare     read the identity of the data directory, before its logs are opened
-    join        register with recovered logs, stand for controller, lead what the controller assigns
+    join        let other brokers connect, register with recovered logs, stand for controller, take the assigned roles
     hand_over   let other brokers lead, before the last requests are answered
     leave       remove the registration, after the logs are sealed
 
@@ -26,6 +26,7 @@ from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.kernel.errors import RequestError, StorageFailure
 from conveyor.kernel.ids import NodeId
+from conveyor.kernel.peers import PeerCredentials, PeerIdentity, PeerNetwork
 from conveyor.kernel.ports import Disk
 from conveyor.settings.tree import Settings
 
@@ -52,6 +53,7 @@ class Membership:
         threads: Executor,
         new_id: Callable[[], UUID],
         boot_id: str,
+        peers: PeerNetwork | None,
     ) -> None:
         self._metadata = metadata
         self._session = metadata.session
@@ -62,6 +64,7 @@ class Membership:
         self._threads = threads
         self._new_id = new_id
         self._boot_id = boot_id
+        self._peers = peers
         self._data_id = ""
         self._is_clean = False
 
@@ -77,6 +80,9 @@ class Membership:
         """
         if self._session.is_embedded:
             return
+        if self._peers is not None:
+            secret = await self._metadata.secret()
+            self._peers.open(PeerCredentials(self._metadata.image.cluster_id, secret, self._identity))
         await self._session.start(self._registration(broker))
         self._controller.start()
         try:
@@ -122,9 +128,7 @@ class Membership:
 
     async def _stopped(self) -> ClusterImage:
         """Propose until nothing changes: one decision may leave a part to the next."""
-        request = ShutdownRequest(
-            node_id=NodeId(self._settings().broker.node_id), broker_epoch=self._session.broker_epoch
-        )
+        request = ShutdownRequest(node_id=self._node_id, broker_epoch=self._session.broker_epoch)
         is_done = False
 
         def decide(image: ClusterImage) -> list[Change]:
@@ -137,6 +141,13 @@ class Membership:
             image = await self._metadata.propose(decide)
             if is_done:
                 return image
+
+    @property
+    def _node_id(self) -> NodeId:
+        return NodeId(self._settings().broker.node_id)
+
+    def _identity(self) -> PeerIdentity:
+        return PeerIdentity(self._node_id, self._session.incarnation)
 
     def _identify(self) -> None:
         """The mark of a clean stop is gone from the disk before any log is opened."""
