@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -266,3 +267,24 @@ async def test_store_closes_without_its_zookeeper(
     assert (states.seen, watched.count) == ([], 0)
     with pytest.raises(StorageFailure):
         await store.get("/a")
+
+
+async def test_session_ends_when_the_event_loop_hangs(address: str, open_store: OpenStore) -> None:
+    """Although kazoo has a thread of its own, which could keep the session alive."""
+    store = await open_store(address)
+    states = States(store)
+    await store.commit(PutNode("/live", b"", ephemeral=True))
+    time.sleep(3 * store.session_timeout_ms / 1000)  # noqa: ASYNC251 - the loop hangs
+    await states.wait_for(SUSPENDED)
+    await states.wait_for(CONNECTED)
+    assert states.seen == [SUSPENDED, LOST, CONNECTED]
+    assert await store.get("/live") is None
+
+
+async def test_session_survives_when_the_event_loop_hangs_for_less_than_a_timeout(
+    address: str, open_store: OpenStore
+) -> None:
+    store = await open_store(address)
+    await store.commit(PutNode("/live", b"", ephemeral=True))
+    time.sleep(0.6 * store.session_timeout_ms / 1000)  # noqa: ASYNC251 - the loop hangs
+    assert await store.get("/live") is not None

@@ -4,6 +4,9 @@ kazoo keeps one thread per connection, which sends requests and receives replies
 threads call back, one for replies and one for events, and so lose the order in which the server has sent them. Here the
 connection's thread hands every callback to the event loop itself. The loop runs them in that order, so that an event is
 seen before every later reply.
+
+That thread also keeps the session alive, even while the event loop hangs. `LoopWatch` prevents this: a broker whose
+loop has not run for a whole session timeout loses its connection, and then its session.
 """
 
 import asyncio
@@ -16,10 +19,43 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from kazoo.exceptions import ConnectionDropped
 from kazoo.handlers import utils
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError
 
 log = logging.getLogger(__name__)
+
+_RUNS_PER_TIMEOUT = 6
+
+
+class LoopWatch:
+    """Notes on the event loop, several times in each session timeout, that the loop runs. Any thread may ask."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ran_s = time.monotonic()
+        self._timeout_s = 0.0
+        self._next: asyncio.TimerHandle | None = None
+
+    def start(self, timeout_s: float) -> None:
+        """Watch, with this session timeout from now on."""
+        self.stop()
+        self._timeout_s = timeout_s
+        self._run()
+
+    def stop(self) -> None:
+        self._timeout_s = 0.0
+        if self._next is not None:
+            self._next.cancel()
+
+    def check(self) -> None:
+        """Raises ConnectionDropped if the loop hangs."""
+        if self._timeout_s and time.monotonic() - self._ran_s > self._timeout_s:
+            raise ConnectionDropped("the event loop of this process hangs")
+
+    def _run(self) -> None:
+        self._ran_s = time.monotonic()
+        self._next = self._loop.call_later(self._timeout_s / _RUNS_PER_TIMEOUT, self._run)
 
 
 class LoopHandler:
@@ -29,7 +65,7 @@ class LoopHandler:
     timeout_exception = KazooTimeoutError
     sleep_func = staticmethod(time.sleep)
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, watch: LoopWatch, tls: ssl.SSLContext | None) -> None:
         self.running = False
         self.calls_watches = True
         """Cleared when the session is closed."""
@@ -37,6 +73,7 @@ class LoopHandler:
         """Held while the client is stopped."""
         self.completion_queue = _CallAtOnce()
         self._loop = loop
+        self._watch = watch
         self._tls = tls
 
     def start(self) -> None:
@@ -70,12 +107,14 @@ class LoopHandler:
         return AsyncResult(self)
 
     def select(self, *arguments: Any, **named: Any) -> Any:
+        self._watch.check()
         return utils.selector_select(*arguments, **named)
 
     def create_connection(
         self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **named: Any
     ) -> socket.socket:
         """Connect, with this handler's TLS. kazoo's own function leaves the socket open when the handshake fails."""
+        self._watch.check()
         connection = socket.create_connection(address, timeout)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -9,6 +9,8 @@ After each connect the session first sends `sync`: this server may be behind the
 a new session nothing about what the last session has seen. Only then does it become CONNECTED. A request that kazoo
 queued under one connection and sent under another fails, because it may have passed that `sync`.
 
+A session whose event loop hangs for a whole timeout ends; see `LoopWatch`.
+
 At most 64 requests are unanswered at a time. kazoo detects a dead server only while it has nothing to send; a server
 that stops to answer therefore stops the requests, and then loses its connection.
 """
@@ -34,7 +36,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
-from conveyor.adapters.zookeeper.kazoo_bridge import KazooLog, LoopHandler
+from conveyor.adapters.zookeeper.kazoo_bridge import KazooLog, LoopHandler, LoopWatch
 from conveyor.adapters.zookeeper.zookeeper_address import ZookeeperAddress
 from conveyor.kernel.errors import SettingsError, StorageFailure
 from conveyor.kernel.ports import SessionState
@@ -80,6 +82,7 @@ class ZookeeperSession:
         self._tls = None if tls is None else _tls_context(tls)
         self._loop = asyncio.get_running_loop()
         self._log = KazooLog()
+        self._watch = LoopWatch(self._loop)
         self._client = self._new_client()
         self._connection = 0
         """Rises with each change of kazoo's state, so that a request can tell its connection from a later one."""
@@ -108,6 +111,7 @@ class ZookeeperSession:
     async def close(self) -> None:
         """End the session, if the server can be reached; otherwise it ends by itself after its timeout."""
         self._is_closing = True
+        self._watch.stop()
         self._client.handler.calls_watches = False
         self._enter(SessionState.LOST)
         self._patient_until = 0.0
@@ -155,7 +159,7 @@ class ZookeeperSession:
             raise self._failure(f"no connection ({self._log.reason})")
 
     def _new_client(self) -> KazooClient:
-        handler, credentials = LoopHandler(self._loop, self._tls), self._address.credentials
+        handler, credentials = LoopHandler(self._loop, self._watch, self._tls), self._address.credentials
         client = KazooClient(
             hosts=self._address.servers,
             timeout=self._asked_timeout_ms / 1000,
@@ -238,6 +242,7 @@ class ZookeeperSession:
             self._patient_until = self._loop.time() + self.timeout_ms / 1000
         self.state = state
         if state is SessionState.CONNECTED:
+            self._watch.start(self.timeout_ms / 1000)
             self._is_connected.set()
         else:
             self._is_connected.clear()
