@@ -31,6 +31,7 @@ from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.errors import StartupError, StorageFailure
+from conveyor.kernel.peers import PeerIdentity
 from conveyor.kernel.ports import ABSENT, Clock, DeleteNode, MetadataStore, PutNode, SessionState
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class BrokerSession:
     """See the module's docstring. displaced: called with the failure that must stop this broker.
 
     incarnation: of the present registration, or of the next one while there is none. broker_epoch: of the last
-    registration, 0 before the first. dead_incarnations: earlier ones of this data directory.
+    registration, 0 before the first. dead_incarnations: earlier ones of this data directory, and those declared dead.
     """
 
     def __init__(
@@ -82,12 +83,29 @@ class BrokerSession:
         self._has_registered = False
         self._sure_until_ms = 0
         self._listeners: list[Callable[[], None]] = []
+        self._death_listeners: list[Callable[[], None]] = []
         self._changed = TimedSignal(clock)
         self._keeping: asyncio.Task[None] | None = None
 
     def listen(self, lost: Callable[[], None]) -> None:
         """Call back when the registration is lost."""
         self._listeners.append(lost)
+
+    def when_dead(self, changed: Callable[[], None]) -> None:
+        """Call back when another incarnation was declared dead."""
+        self._death_listeners.append(changed)
+
+    async def declare_dead(self, peer: PeerIdentity) -> None:
+        """End the registration of another broker's incarnation, whose process is certainly gone.
+
+        Its session would otherwise live on for a timeout. A broker that was declared dead by mistake registers again.
+        Raises StorageFailure.
+        """
+        if peer.incarnation not in self.dead_incarnations:
+            await self._store.commit(DeleteNode(f"{BROKERS_PATH}/{peer.node_id}.{peer.incarnation}"))
+            self.dead_incarnations.add(peer.incarnation)
+            for changed in self._death_listeners:
+                changed()
 
     def is_sure(self) -> bool:
         """Whether no other broker can have taken this one's place yet."""

@@ -11,7 +11,7 @@ has seen before. Its commits require that its epoch is current, so a controller 
 nothing. It stops acting when the session of the store ends, its node is gone, or a commit shows a newer epoch, and then
 stands again.
 
-A broker that starts again deletes the node of its dead predecessor when it stands.
+A candidate deletes the node of a controller that it knows to be dead; see `BrokerSession.dead_incarnations`.
 """
 
 import asyncio
@@ -36,7 +36,6 @@ from conveyor.settings.tree import Settings
 log = logging.getLogger(__name__)
 
 BALANCE_INTERVAL_MS = 300_000
-_PASSING = (ErrorKind.METADATA_UNAVAILABLE, ErrorKind.DISK_FULL)
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +78,7 @@ class Controller:
     def start(self) -> None:
         """Stand for controller until `stop`."""
         self._store.listen(self._session_changed)
+        self._metadata.session.when_dead(self._changed.set)
         self._running = asyncio.ensure_future(self._run())
         self._running.add_done_callback(self._ended)
 
@@ -106,7 +106,8 @@ class Controller:
                     await self._act(term)
                 pauses.reset()
             except (RequestError, StorageFailure) as failure:
-                self._stop_term_if_over(failure)
+                if isinstance(failure, RequestError) and failure.kind is ErrorKind.NOT_CONTROLLER:
+                    self._end_term(failure.message)
                 log.warning("controller waits reason=%s", failure)
                 await self._changed.wait(pauses.next_ms())
             if self._has_lost_session:
@@ -148,14 +149,6 @@ class Controller:
         if self._metadata.term is not None:
             log.warning("controller resigns epoch=%d reason=%s", self._metadata.term.epoch, reason)
             self._metadata.term = None
-
-    def _stop_term_if_over(self, failure: RequestError | StorageFailure) -> None:
-        """The term goes on while the store only cannot be reached."""
-        if isinstance(failure, StorageFailure) or failure.kind in _PASSING:
-            return
-        if failure.kind is not ErrorKind.NOT_CONTROLLER:
-            raise failure
-        self._end_term(failure.message)
 
     async def _act(self, term: ControllerTerm) -> None:
         """Make the decisions that are due, then wait for the next change. Raises RequestError, StorageFailure."""

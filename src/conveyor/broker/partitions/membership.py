@@ -24,7 +24,7 @@ from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.controlled_shutdown import ShutdownRequest, stopping_broker
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import BrokerImage, ClusterImage
-from conveyor.kernel.errors import RequestError, StorageFailure
+from conveyor.kernel.errors import RequestError, StartupError, StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerCredentials, PeerIdentity, PeerNetwork
 from conveyor.kernel.ports import Disk
@@ -69,9 +69,16 @@ class Membership:
         self._is_clean = False
 
     async def prepare(self) -> None:
-        """Raises StorageFailure."""
-        if not self._session.is_embedded:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._identify)
+        """Raises StorageFailure; StartupError if the data directory belongs to another broker."""
+        if self._session.is_embedded:
+            return
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._identify)
+        for broker in self._metadata.image.brokers.values():
+            if broker.data_id == self._data_id and broker.node_id != self._node_id:
+                raise StartupError(
+                    f"broker.node_id is {self._node_id}, and the data directory belongs to broker {broker.node_id}:"
+                    f" start with --node-id {broker.node_id}, or choose another directory with --data-dir"
+                )
 
     async def join(self, broker: BrokerImage) -> None:
         """Return once the cluster shows this broker as live, and the broker has its roles.

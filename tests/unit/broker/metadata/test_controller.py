@@ -14,6 +14,7 @@ from conveyor.cluster.image import NO_LEADER, PartitionImage, TopicImage
 from conveyor.cluster.metadata_log import CONTROLLER_EPOCH_PATH, CONTROLLERS_PATH, controller_path
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
+from conveyor.kernel.peers import PeerIdentity
 from conveyor.kernel.ports import DeleteNode, PutNode, StoreOperation
 from tests.unit.broker.metadata.members import Cluster, Member, quiet, until
 from tests.unit.broker.metadata.proposals import group, put
@@ -157,6 +158,24 @@ async def test_restarted_controller_takes_over_from_its_dead_predecessor_at_once
     again = await cluster.add(1)
     assert controllers(cluster) == [controller_path(2)]
     assert again.image.brokers[NodeId(1)].broker_epoch == 2
+
+
+async def test_broker_that_was_declared_dead_is_fenced_before_its_session_ends(cluster: Cluster) -> None:
+    """Also if it is the controller."""
+    first, second, third = [await cluster.add(node_id) for node_id in (1, 2, 3)]
+    await cluster.kill(first)
+    await third.session.declare_dead(PeerIdentity(first.node_id, first.session.incarnation))
+    await until(is_fenced(second, first))
+    assert third.metadata.term is not None
+
+
+async def test_broker_that_was_declared_dead_by_mistake_registers_again(cluster: Cluster) -> None:
+    first, second = await cluster.add(1), await cluster.add(2)
+    await second.session.declare_dead(PeerIdentity(first.node_id, first.session.incarnation))
+    await until(lambda: second.metadata.term is not None)
+    await first.advance_until(lambda: first.session.broker_epoch == 3)
+    await until(lambda: first.is_registered)
+    assert first.metadata.term is None
 
 
 async def test_registrations_are_read_anew_after_an_election(cluster: Cluster) -> None:

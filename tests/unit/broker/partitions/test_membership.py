@@ -10,7 +10,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.partitions.membership import CLEAN_STOP, DATA_ID
 from conveyor.cluster.changes import topic_put
 from conveyor.cluster.image import PartitionImage, TopicImage
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import StartupError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Follower, Leader
@@ -154,6 +154,16 @@ async def test_stop_that_leaves_a_log_unsealed_is_not_clean(brokers: Brokers) ->
         await create(broker, ONE)
         held(broker).go_offline(StorageFailure("the disk is broken"))
     assert not brokers.storages[1].disk.exists(CLEAN_STOP)
+
+
+async def test_data_directory_of_another_broker_is_refused(brokers: Brokers) -> None:
+    """Otherwise the broker would set aside the directories of all partitions."""
+    async with AsyncExitStack() as stack:
+        await create(await brokers.start(1, stack), ONE)
+    brokers.storages[2] = brokers.storages[1]
+    with pytest.raises(StartupError, match="and the data directory belongs to broker 1: start with --node-id 1"):
+        await brokers.start(2)
+    assert brokers.storages[1].disk.list("logs") == ["t-0"]
 
 
 async def test_embedded_broker_writes_no_identity(storage: Storage) -> None:
