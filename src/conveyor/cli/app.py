@@ -6,6 +6,7 @@ import typer
 
 from conveyor import __version__
 from conveyor.cli import demo, pipeline, settings, zookeeper
+from conveyor.cli.cluster import cluster_commands
 from conveyor.cli.groups import group
 from conveyor.cli.queues import dlq, queue, schedule
 from conveyor.cli.records import consume, produce
@@ -47,6 +48,7 @@ for command in (produce.produce, consume.consume, settings.settings, demo.demo, 
     app.command()(command)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
+app.add_typer(cluster_commands.app, name="cluster")
 app.add_typer(queue.app, name="queue")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(schedule.app, name="schedule")

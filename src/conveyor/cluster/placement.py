@@ -60,6 +60,23 @@ class Placement:
         self._count(after)
         return after
 
+    def resize(self, replicas: Sequence[NodeId], factor: int) -> tuple[NodeId, ...]:
+        """Return the first of the replicas, or all of them and further brokers, so that there are `factor`.
+
+        Raises RequestError (INVALID_REPLICATION_FACTOR) if there are too few live brokers.
+        """
+        after = list(replicas[: max(1, factor)])
+        if factor < 1 or len({*self._nodes, *after}) < factor:
+            raise RequestError(
+                ErrorKind.INVALID_REPLICATION_FACTOR,
+                f"replication factor {factor}: there are {len(self._nodes)} brokers",
+            )
+        while len(after) < factor:
+            after.append(self._next(after))
+        self._count(replicas, -1)
+        self._count(after)
+        return tuple(after)
+
     def _next(self, chosen: Sequence[NodeId], barred: NodeId | None = None) -> NodeId:
         used = Counter(self._racks.get(node) for node in chosen)
         candidates = (node for node in self._nodes if node not in chosen and node != barred)

@@ -62,6 +62,17 @@ def test_substitute_takes_the_place_of_a_broker_and_keeps_the_racks_apart() -> N
     assert placement.substitute(nodes(2, 1), NodeId(2)) == nodes(4, 1)
 
 
+def test_resized_replicas_are_the_first_ones_or_more() -> None:
+    placement = Placement(racks({1: "a", 2: "a", 3: "b", 4: "b"}, fenced=4))
+    assert placement.resize(nodes(1, 2), 3) == nodes(1, 2, 3)
+    assert placement.resize(nodes(2), 2) == nodes(2, 3)
+    assert placement.resize(nodes(4, 1), 1) == nodes(4)
+    for factor in (0, -1, 4):
+        with pytest.raises(RequestError) as refused:
+            placement.resize(nodes(1), factor)
+        assert refused.value.kind is ErrorKind.INVALID_REPLICATION_FACTOR
+
+
 def test_replicas_of_a_new_partition_that_are_not_live_are_not_in_sync() -> None:
     image = racks({1: None, 2: None, 3: None}, fenced=1)
     state = new_partition(image, 0, nodes(1, 2, 3))

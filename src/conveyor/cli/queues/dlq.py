@@ -6,8 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from conveyor.cli.queues.dlq_redrive import Filter, MessageIds, redrive, refuse_unknown, selection
-from conveyor.cli.queues.queue_options import Name, Yes, confirm
+from conveyor.cli.queues.queue_options import Name
 from conveyor.cli.queues.queue_text import as_text, one_line
+from conveyor.cli.terminal.confirmation import Yes, confirm
 from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
 from conveyor.cli.terminal.kafka_client import Json, counted
 from conveyor.cli.terminal.position import iso_time

@@ -1,6 +1,5 @@
-"""Options of the queue commands: durations, choices, confirmation."""
+"""Options of the queue commands: durations, choices."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -9,7 +8,6 @@ from conveyor.cli.terminal.kafka_client import ClientError
 from conveyor.http_api.requests.durations import Duration
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The subscription's name.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def duration_ms(option: str, text: str) -> int:
@@ -27,15 +25,3 @@ def one_of(option: str, text: str, choices: tuple[str, ...]) -> str:
         spelled = [choice.replace("_", "-") for choice in choices]
         raise ClientError(f"{option} {text}: expected {', '.join(spelled[:-1])} or {spelled[-1]}")
     return chosen
-
-
-def confirm(question: str, yes: bool) -> None:
-    """Ask for confirmation, unless `yes`. Raises ClientError if the answer is no or cannot be read."""
-    if yes:
-        return
-    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
-    answer = sys.stdin.readline()
-    if not answer.endswith("\n"):
-        typer.echo(err=True)
-    if answer.strip().lower() not in ("y", "yes"):
-        raise ClientError("nothing has been changed: answer yes, or add --yes")

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from conveyor.cli.queues.queue_create import start_document
-from conveyor.cli.queues.queue_options import Name, Yes, confirm
+from conveyor.cli.queues.queue_options import Name
+from conveyor.cli.terminal.confirmation import Yes, confirm
 from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
 from conveyor.cli.terminal.kafka_client import ClientError, Json, counted
 

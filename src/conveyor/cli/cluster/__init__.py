@@ -1,0 +1,1 @@
+"""Commands about the cluster as a whole: its brokers, leaders and replicas."""

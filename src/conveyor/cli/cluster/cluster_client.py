@@ -1,0 +1,146 @@
+"""The Kafka client of the cluster commands: the cluster as an image, reassignments, elections.
+
+It is kafka-python, because confluent-kafka has no reassignments.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from conveyor.cli.terminal.kafka_client import TIMEOUT_S, ClientError, admin_client, unreachable_error
+from conveyor.cluster.controller.reassignments import Reassignment
+from conveyor.cluster.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
+
+Place = tuple[str, int]
+Refusals = Mapping[Place, str]
+"""The reasons of the refused requests, by topic and partition."""
+
+_TIMEOUT_MS = int(TIMEOUT_S * 1000)
+_NOT_NEEDED = 84
+
+
+class ClusterClient:
+    """See the module's docstring. Every method raises ClientError."""
+
+    def __init__(self, admin: Any) -> None:
+        self._admin = admin
+
+    def image(self) -> tuple[ClusterImage, NodeId]:
+        """Return the brokers and topics, and the id of the controller. Replicas are as the reassignments have them."""
+        with _errors_in_one_line():
+            described = self._admin.describe_cluster()
+            topics = self._admin.describe_topics()
+        brokers = [_broker(broker) for broker in described["brokers"]]
+        moving = self.reassignments()
+        image = ClusterImage(
+            cluster_id=described["cluster_id"],
+            brokers={broker.node_id: broker for broker in brokers},
+            topics={topic["name"]: _topic(topic, moving) for topic in sorted(topics, key=lambda topic: topic["name"])},
+        )
+        return image, NodeId(described["controller_id"])
+
+    def reassignments(self) -> dict[Place, Any]:
+        """Return the reassignments in progress: `replicas`, `adding_replicas` and `removing_replicas`."""
+        with _errors_in_one_line():
+            listed = self._admin.list_partition_reassignments()
+        return {(place.topic, place.partition): replicas for place, replicas in listed.items()}
+
+    def reassign(self, plan: Sequence[Reassignment]) -> Refusals:
+        """Start, change or cancel reassignments."""
+        from kafka import TopicPartition
+
+        wanted = {
+            TopicPartition(item.topic, item.partition): None if item.target is None else list(item.target)
+            for item in plan
+        }
+        with _errors_in_one_line():
+            results = self._admin.alter_partition_reassignments(wanted)
+        return {
+            (place.topic, place.partition): error.description for place, error in results.items() if error is not None
+        }
+
+    def elect(self, places: Sequence[Place], *, unclean: bool) -> Refusals:
+        """Elect leaders. A partition that needs no election is not refused."""
+        partitions: dict[str, list[int]] = {}
+        for topic, number in places:
+            partitions.setdefault(topic, []).append(number)
+        with _errors_in_one_line():
+            answer = self._admin.elect_leaders(int(unclean), partitions, raise_errors=False)
+        if answer.error_code:
+            raise ClientError(f"the broker refused the elections: error {answer.error_code}")
+        return {
+            (topic.topic, result.partition_id): result.error_message
+            for topic in answer.replica_election_results
+            for result in topic.partition_result
+            if result.error_code not in (0, _NOT_NEEDED)
+        }
+
+
+@contextmanager
+def cluster_client(bootstrap: str) -> Iterator[ClusterClient]:
+    """Connect to the cluster. Raises ClientError if no broker answers."""
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    logging.getLogger("kafka").addHandler(logging.NullHandler())
+    admin_client(bootstrap)  # It reports wrong addresses; kafka-python would leave its sockets open.
+    try:
+        admin = KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=_TIMEOUT_MS)
+    except KafkaError as error:
+        raise unreachable_error(bootstrap) from error
+    try:
+        yield ClusterClient(admin)
+    finally:
+        admin.close()
+
+
+@contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    """Turn the Kafka client's exceptions into ClientError."""
+    from kafka.errors import KafkaError
+
+    try:
+        yield
+    except KafkaError as error:
+        raise ClientError(str(error)) from error
+
+
+def _broker(described: Mapping[str, Any]) -> BrokerImage:
+    return BrokerImage(
+        node_id=NodeId(described["broker_id"]),
+        host=described["host"],
+        port=described["port"],
+        rack=described["rack"],
+        is_fenced=described.get("is_fenced", False),
+    )
+
+
+def _topic(described: Mapping[str, Any], moving: Mapping[Place, Any]) -> TopicImage:
+    name = described["name"]
+    partitions = sorted(described["partitions"], key=lambda partition: partition["partition_index"])
+    return TopicImage(
+        name=name,
+        topic_id=TopicId(described["topic_id"]),
+        partitions=tuple(_partition(item, moving.get((name, item["partition_index"]))) for item in partitions),
+    )
+
+
+def _partition(described: Mapping[str, Any], moving: Mapping[str, Any] | None) -> PartitionImage:
+    replicas = _nodes(described["replica_nodes"])
+    adding, removing = (
+        (set(moving["adding_replicas"]), set(moving["removing_replicas"])) if moving else (set[int](), set[int]())
+    )
+    return PartitionImage(
+        leader=NodeId(described["leader_id"]),
+        leader_epoch=LeaderEpoch(described["leader_epoch"]),
+        replicas=replicas,
+        isr=_nodes(described["isr_nodes"]),
+        origin=tuple(node for node in replicas if node not in adding) if moving else (),
+        target=tuple(node for node in replicas if node not in removing) if moving else (),
+    )
+
+
+def _nodes(ids: Sequence[int]) -> tuple[NodeId, ...]:
+    return tuple(map(NodeId, ids))

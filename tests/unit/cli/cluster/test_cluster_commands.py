@@ -1,0 +1,238 @@
+"""`conveyor cluster`, on a broker in memory whose image shows a cluster of three.
+
+No processes run for brokers 2 and 3: they have the address of broker 1, and nothing is replicated to them.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.cluster.changes import Change, broker_registered, partition_changed
+from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage
+from conveyor.kernel.ids import LeaderEpoch, NodeId
+from conveyor.testing import Broker
+from tests.unit.broker.parts import propose
+from tests.unit.cli.commands import Run
+from tests.unit.cluster.controller.clusters import partition
+
+Result = TypeVar("Result")
+
+
+class Cluster:
+    """Changes the image of a running broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @property
+    def node(self) -> BrokerNode:
+        server = self._broker._server
+        assert server is not None
+        return server.broker
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self._broker._loop).result(20)
+
+    def change(self, *changes: Change) -> ClusterImage:
+        return self.run(propose(self.node, *changes))
+
+    def put(self, topic: str, *partitions: PartitionImage) -> None:
+        self.change(*(partition_changed(topic, number, image) for number, image in enumerate(partitions)))
+
+    def register(self, node_id: int, **fields: Any) -> None:
+        own = self.node.metadata.image.brokers[NodeId(1)]
+        self.change(broker_registered(replace(own, node_id=NodeId(node_id), **fields)))
+
+    def replicas(self, topic: str = "t") -> list[tuple[int, ...]]:
+        return [item.replicas for item in self.node.metadata.image.topics[topic].partitions]
+
+    def catch_up(self) -> None:
+        """From now on all targets of a reassignment join the ISR as soon as it begins."""
+
+        def observe(old: ClusterImage, new: ClusterImage) -> None:
+            for topic in new.topics.values():
+                for number, image in enumerate(topic.partitions):
+                    if image.target:
+                        done = replace(image, replicas=image.target, isr=image.target, origin=(), target=())
+                        led = replace(done, leader=done.isr[0], leader_epoch=LeaderEpoch(image.leader_epoch + 1))
+                        self.node.tasks.start(_complete(self.node, topic.name, number, image, led))
+
+        self.run(_listen(self.node, observe))
+
+
+def _change(
+    topic: str, number: int, before: PartitionImage, after: PartitionImage
+) -> Callable[[ClusterImage], list[Change]]:
+    def decide(image: ClusterImage) -> list[Change]:
+        return [partition_changed(topic, number, after)] if image.topics[topic].partitions[number] == before else []
+
+    return decide
+
+
+async def _complete(node: BrokerNode, topic: str, number: int, before: PartitionImage, after: PartitionImage) -> None:
+    await node.metadata.propose(_change(topic, number, before, after))
+
+
+async def _listen(node: BrokerNode, observe: Callable[[ClusterImage, ClusterImage], None]) -> None:
+    node.metadata.listen(observe)
+
+
+@pytest.fixture
+def cluster(memory_broker: Broker, run_on_broker: Run) -> Cluster:
+    """Return a cluster of three brokers, with topic `t` of two partitions, which broker 1 alone holds."""
+    cluster = Cluster(memory_broker)
+    run_on_broker("topic", "create", "t", "-p", "2")
+    cluster.register(2, rack="r2")
+    cluster.register(3)
+    return cluster
+
+
+def table(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+def test_status_counts_partitions_that_need_attention(run_on_broker: Run, cluster: Cluster) -> None:
+    cluster.put("t", partition((2, 3), (2,), NO_LEADER), partition((1, 2), (1,)))
+    cluster.register(3, is_fenced=True)
+    status = run_on_broker("cluster", "status")
+    lines = table(status.out)
+    assert lines[0][0] == "cluster"
+    assert lines[0][2:] == ["controller", "1"]
+    assert status.out.splitlines()[1] == (
+        "1 topic, 2 partitions: 1 without a leader, 2 under-replicated, 0 being reassigned"
+    )
+    assert lines[3] == ["broker", "address", "rack", "state", "leads", "replicas"]
+    assert [line[0] + line[2] + line[3] + line[4] + line[5] for line in lines[4:7]] == [
+        "1-live11",
+        "2r2live02",
+        "3-fenced01",
+    ]
+    assert lines[9:] == [["t", "0", "-", "2,3", "2", "-", "-"], ["t", "1", "1", "1,2", "1", "-", "-"]]
+    document = json.loads(run_on_broker("cluster", "status", "--json").out)
+    assert (document["controller"], document["leaderless"], document["under_replicated"]) == (1, 1, 2)
+    assert [row["partition"] for row in document["attention"]] == [0, 1]
+
+
+def test_a_healthy_cluster_lists_no_partitions(run_on_broker: Run, cluster: Cluster) -> None:
+    assert len(table(run_on_broker("cluster", "status").out)) == 7
+    rows = json.loads(run_on_broker("cluster", "brokers", "--json").out)
+    assert [(row["broker"], row["leads"], row["replicas"]) for row in rows] == [(1, 2, 2), (2, 0, 0), (3, 0, 0)]
+    assert table(run_on_broker("cluster", "brokers").out)[0][0] == "broker"
+
+
+def test_a_plan_is_shown_and_changes_nothing_without_a_yes(run_on_broker: Run, cluster: Cluster) -> None:
+    ended = run_on_broker("cluster", "reassign", "t", "--to", "2,3", given=b"n\n")
+    assert ended.exit_code == 1
+    assert table(ended.out) == [
+        ["topic", "partition", "replicas", "planned"],
+        ["t", "0", "1", "2,3"],
+        ["t", "1", "1", "3,2"],
+    ]
+    assert "nothing has been changed" in ended.error
+    assert cluster.replicas() == [(1,), (1,)]
+
+
+def test_partitions_are_reassigned_when_the_targets_have_caught_up(run_on_broker: Run, cluster: Cluster) -> None:
+    cluster.catch_up()
+    ended = run_on_broker("cluster", "reassign", "t", "--to", "2,3", "--parallel", "1", given=b"yes\n")
+    assert (ended.exit_code, ended.out.splitlines()[-1]) == (0, "reassigned 2 partitions")
+    assert cluster.replicas() == [(2, 3), (3, 2)]
+    again = run_on_broker("cluster", "reassign", "t", "--to", "2,3", "--yes")
+    assert again.out == "nothing to do: the partitions have these replicas already\n"
+
+
+def test_reassignments_are_started_and_cancelled(run_on_broker: Run, cluster: Cluster) -> None:
+    started = run_on_broker("cluster", "reassign", "t", "-p", "1", "--to", "2", "--yes", "--no-wait")
+    assert started.out.splitlines()[-1] == "started 1 reassignment: 'conveyor cluster status' shows them"
+    assert "1 being reassigned" in run_on_broker("cluster", "status").out
+    assert table(run_on_broker("cluster", "status").out)[-1] == ["t", "1", "1", "2,1", "1", "2", "1"]
+    cancelled = run_on_broker("cluster", "reassign", "--cancel", "--yes")
+    assert cancelled.out.splitlines()[-2:] == ["t              1  2,1       1", "cancelled 1 reassignment"]
+    assert cluster.replicas() == [(1,), (1,)]
+    nothing = run_on_broker("cluster", "reassign", "t", "--cancel", "--yes")
+    assert nothing.out == "nothing to do: no reassignment is in progress\n"
+
+
+def test_the_number_of_replicas_changes(run_on_broker: Run, cluster: Cluster) -> None:
+    cluster.catch_up()
+    assert run_on_broker("cluster", "reassign", "t", "--replicas", "3", "--yes").exit_code == 0
+    assert [sorted(replicas) for replicas in cluster.replicas()] == [[1, 2, 3]] * 2
+    assert run_on_broker("cluster", "reassign", "t", "--replicas", "1", "--yes").exit_code == 0
+    assert cluster.replicas() == [(1,), (1,)]
+    refused = run_on_broker("cluster", "reassign", "t", "--replicas", "4", "--yes")
+    assert (refused.exit_code, "replication factor 4" in refused.error) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("t",), "give one of --to, --replicas and --cancel"),
+        (("t", "--to", "2", "--cancel"), "give one of"),
+        (("--to", "2"), "the topic is missing"),
+        (("nothing", "--to", "2"), "unknown topic 'nothing'"),
+        (("t", "--to", "2,x"), "expected the ids of different brokers"),
+        (("t", "--to", "2,2"), "expected the ids of different brokers"),
+        (("t", "--to", "9"), "there is no broker 9"),
+        (("t", "--to", "3"), "broker 3 is fenced"),
+        (("t", "-p", "2", "--to", "2"), "has no partition 2: it has 2 partitions"),
+    ],
+)
+def test_invalid_reassignments_are_refused(
+    run_on_broker: Run, cluster: Cluster, arguments: tuple[str, ...], error: str
+) -> None:
+    cluster.register(3, is_fenced=True)
+    ended = run_on_broker("cluster", "reassign", *arguments, "--yes")
+    assert ended.exit_code == 1
+    assert error in ended.error
+
+
+def test_a_broker_is_drained(run_on_broker: Run, cluster: Cluster) -> None:
+    cluster.catch_up()
+    cluster.put("t", partition((1, 2)), partition((1, 3)))
+    ended = run_on_broker("cluster", "drain", "1", "--yes")
+    assert (ended.exit_code, ended.out.splitlines()[-1]) == (0, "reassigned 2 partitions")
+    assert cluster.replicas() == [(3, 2), (2, 3)]
+    assert run_on_broker("cluster", "drain", "1", "--yes").out == "broker 1 holds no replicas\n"
+    assert "there is no broker 9" in run_on_broker("cluster", "drain", "9", "--yes").error
+    cluster.register(2, is_fenced=True)
+    assert "no live broker" not in run_on_broker("cluster", "drain", "2", "--yes").error
+
+
+def test_a_broker_is_not_drained_without_a_substitute(run_on_broker: Run, cluster: Cluster) -> None:
+    cluster.put("t", partition((1, 2)), partition((1, 2, 3)))
+    ended = run_on_broker("cluster", "drain", "1", "--yes")
+    assert (ended.exit_code, "no live broker can take the place of broker 1" in ended.error) == (1, True)
+
+
+def test_a_cluster_is_rebalanced(run_on_broker: Run, cluster: Cluster) -> None:
+    cluster.catch_up()
+    cluster.put("t", partition((1, 2)), partition((1, 2)))
+    ended = run_on_broker("cluster", "rebalance", "--yes")
+    assert ended.exit_code == 0, ended.error
+    assert len({leader for leader, _ in cluster.replicas()}) == 2
+    assert run_on_broker("cluster", "rebalance").out == "nothing to do: the replicas are balanced\n"
+
+
+def test_preferred_leaders_are_elected(run_on_broker: Run, cluster: Cluster) -> None:
+    cluster.put("t", partition((2, 1), leader=1), partition((2, 1), (1,)))
+    ended = run_on_broker("cluster", "elect", "--yes")
+    assert ended.out.splitlines()[-1] == "elected 1 leader"
+    assert [item.leader for item in cluster.node.metadata.image.topics["t"].partitions] == [2, 1]
+    assert "nothing to do" in run_on_broker("cluster", "elect").out
+
+
+def test_an_unclean_election_needs_its_option(run_on_broker: Run, cluster: Cluster) -> None:
+    cluster.register(3, is_fenced=True)
+    cluster.put("t", partition((3, 2), (3,), NO_LEADER), partition((3,), (3,), NO_LEADER))
+    assert "nothing to do" in run_on_broker("cluster", "elect", "t").out
+    assert "Acknowledged records may be lost" in run_on_broker("cluster", "elect", "t", "--unclean").error
+    ended = run_on_broker("cluster", "elect", "t", "--unclean", "--yes")
+    assert ended.exit_code == 1
+    assert "elected 1 leader" in ended.out
+    assert "t-1 has no live replica" in ended.out
+    assert cluster.node.metadata.image.topics["t"].partitions[0].leader == 2
