@@ -56,7 +56,9 @@ from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.remote.remote import Remote
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.cluster_operations import ClusterOperations
+from conveyor.broker.topics.new_leaders import NewLeaders
 from conveyor.broker.topics.partition_leader import PartitionLeaders
+from conveyor.broker.topics.topic_offsets import TopicOffsets
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import BrokerImage
@@ -116,9 +118,6 @@ class BrokerNode:
         self.flusher = Flusher(loop, ports.threads, settings.broker.flush_threads)
         self.room = DiskRoom(ports.disk, settings.disk)
         self.partitions = PartitionTable(self.room, lambda: self.metadata.image)
-        node_id = NodeId(settings.broker.node_id)
-        self.partition_leaders = PartitionLeaders(self.metadata, self.partitions, node_id)
-        self.cluster_operations = ClusterOperations(self.metadata, self.partitions, lambda: self.settings, node_id)
         dedup_indexes = DedupIndexes(ports.clock, ports.threads, settings.broker.dedup_max_ids)
         inspected_appends = InspectedAppends(ports.clock, ports.threads, Lanes(self.tasks), dedup_indexes)
         self.publisher = Publisher(self.partitions, ports.clock, inspected_appends)
@@ -128,9 +127,9 @@ class BrokerNode:
         self.request_budget = RequestBudget(settings.network.max_buffered_bytes)
         self.quotas = Quotas(self.metadata, ports.clock, settings.clients)
         self.reconciler = self._make_reconciler(ports)
-        self.topics = Topics(metadata=self.metadata, reconciler=self.reconciler, settings=settings, new_id=ports.new_id)
-        self._make_housekeeping(ports)
         self._leader_calls = self._make_leader_calls(ports)
+        self._make_topics(ports)
+        self._make_housekeeping(ports)
         self.groups = Groups(
             metadata=self.metadata,
             topics=self.topics,
@@ -296,6 +295,20 @@ class BrokerNode:
             caught_up=self.reconciler.settled,
             clock=ports.clock,
         )
+
+    def _make_topics(self, ports: BrokerPorts) -> None:
+        """Create the parts that describe and change topics and the cluster."""
+        node_id = NodeId(self.settings.broker.node_id)
+        self.topics = Topics(
+            metadata=self.metadata,
+            reconciler=self.reconciler,
+            new_leaders=NewLeaders(self._leader_calls),
+            settings=self.settings,
+            new_id=ports.new_id,
+        )
+        self.topic_offsets = TopicOffsets(self._leader_calls, self.partitions, ports.clock)
+        self.partition_leaders = PartitionLeaders(self.metadata, self.partitions, node_id)
+        self.cluster_operations = ClusterOperations(self.metadata, self.partitions, lambda: self.settings, node_id)
 
     def _peer_address(self, node_id: NodeId) -> PeerAddress | None:
         broker = self.metadata.image.brokers.get(node_id)

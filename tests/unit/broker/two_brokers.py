@@ -80,6 +80,7 @@ async def two_brokers(settings: Mapping[str, object] | None = None) -> AsyncIter
         both = TwoBrokers(one, two, cable, clock)
         await both.settled()
         await both.create("t", ONE, TWO)
+        cable.unlink()
         yield both
         for node in nodes:
             await node.finish_requests()

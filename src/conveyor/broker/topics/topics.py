@@ -1,7 +1,8 @@
 """Changes the topics of the cluster: `cluster` decides, the metadata stores the decision, the reconciler applies it.
 
-Each call returns once the reconciler has applied the image that shows its change, so the returned topic is served. A
-change that was proposed is completed, even if its caller is cancelled.
+Each call returns once the reconciler has applied the image that shows its change, and the leaders of new partitions on
+other brokers have opened them, so the returned topic is served. A change that was proposed is completed, even if its
+caller is cancelled.
 """
 
 import logging
@@ -10,6 +11,7 @@ from uuid import UUID
 
 from conveyor.broker.metadata.metadata import Decide, Metadata
 from conveyor.broker.partitions.reconciler import Reconciler
+from conveyor.broker.topics.new_leaders import NewLeaders
 from conveyor.cluster.changes import Change
 from conveyor.cluster.image import OFFSETS_TOPIC, ClusterImage, TopicImage, companion, is_internal
 from conveyor.cluster.topic_change import ConfigChange, changed_config, replaced_config
@@ -36,9 +38,16 @@ class Topics:
     """See the module's docstring. Every method except `start` raises RequestError."""
 
     def __init__(
-        self, *, metadata: Metadata, reconciler: Reconciler, settings: Settings, new_id: Callable[[], UUID]
+        self,
+        *,
+        metadata: Metadata,
+        reconciler: Reconciler,
+        new_leaders: NewLeaders,
+        settings: Settings,
+        new_id: Callable[[], UUID],
     ) -> None:
         self.settings = settings
+        self._new_leaders = new_leaders
         self._metadata = metadata
         self._reconciler = reconciler
         self._new_id = new_id
@@ -74,6 +83,7 @@ class Topics:
         """Create a topic."""
         after = await self._change(lambda image: created_topic(image, request, self.settings, self._new_id))
         topic = existing_topic(after, request.name)
+        await self._new_leaders.opened(topic.partitions)
         log.info("topic created name=%s partitions=%d id=%s", topic.name, len(topic.partitions), topic.topic_id)
         return topic
 
@@ -85,7 +95,9 @@ class Topics:
         def decide(image: ClusterImage) -> Sequence[Change]:
             return [] if request.name in image.topics else created_topic(image, request, self.settings, self._new_id)
 
-        return existing_topic(await self._change(decide), request.name)
+        topic = existing_topic(await self._change(decide), request.name)
+        await self._new_leaders.opened(topic.partitions)
+        return topic
 
     async def ensure_offsets_topic(self) -> TopicImage:
         """Return the internal topic of the consumer groups, created if it does not exist."""
@@ -120,7 +132,10 @@ class Topics:
         """Add partitions to a topic until there are `count`."""
         if is_internal(name):
             raise owned_by_broker(name)
-        await self._change(lambda image: grown_topic(image, name, count, assignment, self.settings), check_only)
+        present = len(self.existing(name).partitions)
+        after = await self._change(lambda image: grown_topic(image, name, count, assignment, self.settings), check_only)
+        if not check_only:
+            await self._new_leaders.opened(existing_topic(after, name).partitions[present:])
 
     async def delete(self, name: str) -> None:
         """Delete a topic, its companions, subscriptions and schedules, and their records.

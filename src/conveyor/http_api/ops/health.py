@@ -58,8 +58,9 @@ async def show_readiness(call: HttpCall[NoQuery, None]) -> Readiness | Raw:
 
 
 def _is_registered(broker: BrokerNode) -> bool:
-    image = broker.metadata.image.brokers.get(NodeId(broker.settings.broker.node_id))
-    return image is not None and not image.is_fenced
+    image, session = broker.metadata.image, broker.metadata.session
+    own = image.brokers.get(NodeId(broker.settings.broker.node_id))
+    return session.may_lead(image) and own is not None and not own.is_fenced
 
 
 async def show_metrics(call: HttpCall[NoQuery, None]) -> Raw:

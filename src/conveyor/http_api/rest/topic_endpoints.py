@@ -4,14 +4,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.topics.configs import as_text, topic_configs
 from conveyor.broker.topics.partition_leader import ShownLeader
+from conveyor.broker.topics.topic_offsets import PartitionOffsets
 from conveyor.cluster.image import NO_LEADER, PartitionImage, TopicImage
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import BROKER_DEFAULT, MAX_NAME_CHARACTERS, TopicRequest
 from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
-from conveyor.replication.partition import Partition
 
 TopicName = Annotated[
     str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS, pattern=r"^[a-zA-Z0-9._-]+$", examples=["orders"])
@@ -54,8 +53,7 @@ class PartitionDocument(Struct):
     """One partition.
 
     leader: the id of a broker; null if none leads the partition now. log_start_offset: the first offset.
-    high_watermark: the offset up to which consumers can read. Only the leader knows both: they are null if it is
-    another broker than the one that responds.
+    high_watermark: the offset up to which consumers can read. Both are null if the leader does not answer.
     """
 
     partition: int
@@ -166,26 +164,20 @@ def _document(topic: TopicImage) -> TopicDocument:
 
 
 async def _partitions(call: HttpCall[NoQuery, None], topic: TopicImage) -> list[PartitionDocument]:
-    """Return all partitions, those that this broker leads with their offsets."""
     shown = [
         call.broker.partition_leaders.shown(topic.name, number, partition)
         for number, partition in enumerate(topic.partitions)
     ]
-    own = call.broker.settings.broker.node_id
-    led = {
-        number: call.broker.partitions.find(topic.name, number)
-        for number, (leader, _) in enumerate(shown)
-        if leader == own
-    }
-    await wait_for_commits(led.values(), call.broker.clock)
+    leaders = {number: leader for number, (leader, _) in enumerate(shown) if leader != NO_LEADER}
+    offsets = await call.broker.topic_offsets.of(topic.name, leaders)
     return [
-        _partition_document(number, partition, shown[number], led.get(number))
+        _partition_document(number, partition, shown[number], offsets.get(number))
         for number, partition in enumerate(topic.partitions)
     ]
 
 
 def _partition_document(
-    number: int, image: PartitionImage, shown: ShownLeader, led: Partition | None
+    number: int, image: PartitionImage, shown: ShownLeader, offsets: PartitionOffsets | None
 ) -> PartitionDocument:
     return PartitionDocument(
         partition=number,
@@ -194,6 +186,6 @@ def _partition_document(
         replicas=list(image.replicas),
         in_sync_replicas=list(image.isr),
         offline_replicas=list(shown.offline_replicas),
-        log_start_offset=None if led is None else led.log.log_start_offset,
-        high_watermark=None if led is None else led.high_watermark,
+        log_start_offset=None if offsets is None else offsets.log_start_offset,
+        high_watermark=None if offsets is None else offsets.high_watermark,
     )

@@ -60,6 +60,14 @@ class Cable:
         self.links: list[OneEnd] = []
         self.opened = asyncio.Event()
 
+    def unlink(self) -> None:
+        """End all links, and forget that there were any."""
+        for link in self.links:
+            link.close("the test begins")
+        self.links.clear()
+        self.dials.clear()
+        self.opened.clear()
+
     def plug(self, identity: PeerIdentity) -> "CableEnd":
         self.networks[identity.node_id] = CableEnd(self, identity)
         return self.networks[identity.node_id]

@@ -16,6 +16,7 @@ from conveyor.http_api.rest.topic_endpoints import NewTopic, PartitionDocument, 
 from conveyor.kernel.errors import ErrorKind, RequestError
 from tests.unit.broker.other_brokers import join, join_two, other_broker, put_partition
 from tests.unit.broker.parts import THIS_BROKER, publish, running_parts
+from tests.unit.broker.two_brokers import two_brokers
 from tests.unit.cluster.controller.clusters import partition as assigned
 
 
@@ -44,7 +45,7 @@ async def test_topic_has_as_many_replicas_as_requested(broker: BrokerNode) -> No
     assert refused.value.kind is ErrorKind.INVALID_REPLICATION_FACTOR
 
 
-async def test_only_the_leader_shows_offsets(broker: BrokerNode) -> None:
+async def test_offsets_are_null_if_the_leader_does_not_answer(broker: BrokerNode) -> None:
     await create_topic(call(broker, NewTopic("t", partitions=3)))
     await put_partition(broker, "t", 1, assigned((2, 1)))
     await put_partition(broker, "t", 2, assigned((3, 2), (3,), NO_LEADER))
@@ -57,6 +58,14 @@ async def test_only_the_leader_shows_offsets(broker: BrokerNode) -> None:
     ]
     await join(broker, other_broker(3, is_fenced=True))
     assert [item.offline_replicas for item in await partitions(broker)] == [[], [], [3]]
+
+
+async def test_offsets_come_from_the_leaders() -> None:
+    async with two_brokers() as brokers:
+        await publish(brokers.two, ("t", 1))
+        for broker in (brokers.one, brokers.two):
+            shown = (await show_topic(call(broker, topic="t"))).partition_states
+            assert [(item.leader, item.high_watermark) for item in shown] == [(1, 0), (2, 1)]
 
 
 async def test_a_fenced_broker_is_not_ready(broker: BrokerNode) -> None:
