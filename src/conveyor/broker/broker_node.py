@@ -46,6 +46,7 @@ from conveyor.broker.queues.dead_letters import DeadLetters
 from conveyor.broker.queues.delayed_messages import DelayedMessages
 from conveyor.broker.queues.leases import Leases
 from conveyor.broker.queues.message_inspection import MessageInspection
+from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.queues.settlements import Settlements
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.queues.subscription_lifecycle import SubscriptionLifecycle
@@ -379,6 +380,7 @@ class BrokerNode:
             services=services,
             acks=MemoryBudget(self.settings.broker.remembered_acks),
             new_id=ports.new_id,
+            node_id=NodeId(self.settings.broker.node_id),
         )
         self.reconciler.leadership.listen(self.groups, self.inboxes, partitions)
         return partitions
@@ -393,21 +395,32 @@ class BrokerNode:
         self.subscribed_partitions = SubscribedPartitions(
             topics=self.topics, subscriptions=self.subscriptions, partitions=self.queue_partitions, clock=clock
         )
+        calls = QueueCalls(
+            leaders=self._leader_calls,
+            topics=self.topics,
+            table=self.partitions,
+            subscriptions=self.subscriptions,
+            partitions=self.queue_partitions,
+            clock=clock,
+        )
         self.subscription_lifecycle = SubscriptionLifecycle(
             topics=self.topics,
             subscriptions=self.subscriptions,
             partitions=self.queue_partitions,
             subscribed=self.subscribed_partitions,
-            clock=clock,
+            calls=calls,
         )
         self.leases = Leases(
             metadata=self.metadata,
             subscriptions=self.subscriptions,
             partitions=self.queue_partitions,
             subscribed=self.subscribed_partitions,
+            calls=calls,
+            leaders=self._leader_calls,
             clock=clock,
+            tasks=self.tasks,
         )
-        self.settlements = Settlements(self.subscriptions, self.subscribed_partitions)
+        self.settlements = Settlements(self.subscriptions, self.subscribed_partitions, calls)
         self.subscription_statistics = SubscriptionStatistics(
             subscriptions=self.subscriptions,
             partitions=self.queue_partitions,

@@ -12,7 +12,7 @@ from uuid import uuid4
 from conveyor.adapters.compactor import ThreadCompactor
 from conveyor.broker.broker_node import BrokerNode, BrokerPorts
 from conveyor.cluster.changes import PartitionChanged, PartitionState, broker_registered
-from conveyor.cluster.image import BrokerImage, ClusterImage
+from conveyor.cluster.image import COMPANIONS, BrokerImage, ClusterImage, companion
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerIdentity
@@ -39,10 +39,13 @@ class TwoBrokers(NamedTuple):
         await self.settled()
 
     async def move(self, topic: str, number: int, leader: NodeId) -> None:
-        """Make another broker lead a partition, whose log it begins anew."""
-        before = self.one.metadata.image.topics[topic].partitions[number]
+        """Make another broker lead a partition and its companions, whose logs it begins anew."""
+        topics = self.one.metadata.image.topics
+        before = topics[topic].partitions[number]
         state = PartitionState(leader, before.leader_epoch + 1, (leader,), (leader,), before.partition_epoch + 1)
-        await self.one.metadata.propose(lambda _: [PartitionChanged(topic=topic, partition=number, state=state)])
+        names = [name for name in (topic, *(companion(kind, topic) for kind in COMPANIONS)) if name in topics]
+        changes = [PartitionChanged(topic=name, partition=number, state=state) for name in names]
+        await self.one.metadata.propose(lambda _: changes)
         await self.settled()
 
     async def settled(self) -> None:

@@ -3,9 +3,12 @@
 A queue belongs to a topic by the topic's id: a topic that takes the name of a deleted one inherits none of its queues.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable
 from uuid import UUID
 
+from conveyor.broker.answers import all_answered, ignored
 from conveyor.broker.hosts.host import Host
 from conveyor.broker.hosts.queue_loading import QueueKind
 from conveyor.broker.hosts.queue_partition import QueuePartition, QueueServices
@@ -15,11 +18,14 @@ from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.image import QUEUE_STATE, TopicImage, companion
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import TopicPartition
+from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.queues.delivery.memory_budget import MemoryBudget
-from conveyor.queues.queue_commands import QueueProbe
+from conveyor.queues.queue_commands import PutSubscription, QueueProbe
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Leader
+
+log = logging.getLogger(__name__)
 
 _RETRY_MS = 5_000
 
@@ -37,7 +43,10 @@ class QueuePartitions:
         services: QueueServices,
         acks: MemoryBudget,
         new_id: Callable[[], UUID],
+        node_id: NodeId,
     ) -> None:
+        self._node_id = node_id
+        self._tasks = services.tasks
         self._metadata = metadata
         self._topics = topics
         self._partitions = partitions
@@ -55,31 +64,40 @@ class QueuePartitions:
         self._host: Host[QueuePartition] = Host(self._kind, services.clock, services.tasks, _RETRY_MS)
         self._running: tuple[int, dict[UUID, list[QueuePartition]]] = (-1, {})
         """The running queues by topic, and the host's `changes_count` at which they were listed."""
-        subscriptions.when_removed(lambda subscription: self._forget(subscription.id))
+        self._led: dict[UUID, tuple[TopicImage, frozenset[int]]] = {}
+        self._forgetting: dict[UUID, asyncio.Task[None]] = {}
+        subscriptions.when_changed(self._policy_changed)
+        subscriptions.when_removed(self._removed)
 
     def of(self, topic_id: UUID) -> list[QueuePartition]:
-        """Return a topic's running queues in partition order, up to the first partition whose queue does not run."""
+        """Return a topic's queues that run on this broker, in partition order."""
         if self._running[0] != self._host.changes_count:
             queues_by_topic: dict[UUID, list[QueuePartition]] = {}
             for queue in sorted(self._host.all_running(), key=lambda queue: queue.number):
-                queues = queues_by_topic.setdefault(queue.topic_id, [])
-                if queue.number == len(queues):
-                    queues.append(queue)
+                queues_by_topic.setdefault(queue.topic_id, []).append(queue)
             self._running = (self._host.changes_count, queues_by_topic)
         return self._running[1].get(topic_id, [])
 
     def is_loaded(self, topic: TopicImage) -> bool:
-        """Return whether the queues of all partitions of a topic run."""
-        return len(self.of(topic.topic_id)) == len(topic.partitions)
+        """Return whether the queues of all partitions of a topic run that this broker leads."""
+        queues, led = self.of(topic.topic_id), self._led_here(topic)
+        return len(queues) >= len(led) and led <= {queue.number for queue in queues}
+
+    def running(self, topic: str, number: int) -> QueuePartition | None:
+        """Return the queue of a partition, if it runs on this broker."""
+        return self._host.running(TopicPartition(topic, number))
 
     async def load(self, topic: str) -> list[QueuePartition]:
-        """Return the queues of all partitions of a topic, loaded first if necessary. Raises RequestError."""
+        """Return the queues of the partitions that this broker leads, loaded first if necessary.
+
+        Raises RequestError.
+        """
         image = self._topics.existing(topic)
         try:
             while not self.is_loaded(image):
                 await self._topics.ensure_companion(QUEUE_STATE, topic)
                 image = self._still(image)
-                for partition in [self._find(topic, number) for number in range(len(image.partitions))]:
+                for partition in [self._find(topic, number) for number in sorted(self._led_here(image))]:
                     await self._host.loaded(partition)
                 image = self._still(image)
         except RequestError:
@@ -96,7 +114,7 @@ class QueuePartitions:
     def _begin(self, topic: str) -> None:
         for number in range(len(self._topics.existing(topic).partitions)):
             partition = self._partitions.get(topic, number)
-            if partition is not None and not self._host.has(partition):
+            if partition is not None and isinstance(partition.role, Leader) and not self._host.has(partition):
                 self._host.gained(partition)
 
     async def begin_subscriptions(self, queue: QueuePartition) -> None:
@@ -138,12 +156,44 @@ class QueuePartitions:
         """Return the counters of a subscription since this broker started."""
         return self._probes.setdefault(subscription, QueueProbe())
 
-    def _forget(self, subscription: UUID) -> None:
-        """Drop the counters of a deleted subscription."""
-        self._probes.pop(subscription, None)
+    async def forgotten(self, subscription: Subscription) -> None:
+        """Return once this broker's queues have forgotten a subscription that was deleted."""
+        task = self._forgetting.get(subscription.id)
+        if task is not None:
+            await asyncio.shield(task)
+
+    def _policy_changed(self, subscription: Subscription) -> None:
+        """Apply a policy that any broker has changed."""
+        for queue in self.of(subscription.topic_id):
+            if queue.machine.queue(subscription.id) is not None:
+                queue.submit(PutSubscription(subscription=subscription), ignored)
+
+    def _removed(self, subscription: Subscription) -> None:
+        """Forget a subscription that any broker has deleted, unless its topic was deleted with it."""
+        self._probes.pop(subscription.id, None)
+        if subscription.topic_id in self._metadata.image.names_by_id and self.of(subscription.topic_id):
+            task = self._forgetting[subscription.id] = self._tasks.start(self._forget(subscription))
+            task.add_done_callback(lambda _: self._forgetting.pop(subscription.id, None))
+
+    async def _forget(self, subscription: Subscription) -> None:
+        try:
+            await all_answered([self.notify(queue, subscription) for queue in self.of(subscription.topic_id)])
+        except RequestError as error:  # A queue that was not reached forgets the subscription when it is next loaded.
+            log.warning("queues not notified of a deletion subscription=%s reason=%s", subscription.name, error)
+        if not self._subscriptions.has_any(subscription.topic_id):
+            self.unload(subscription.topic)
+
+    def _led_here(self, topic: TopicImage) -> frozenset[int]:
+        """Return the partitions of a topic that this broker leads by the image."""
+        cached = self._led.get(topic.topic_id)
+        if cached is None or cached[0] is not topic:
+            numbers = enumerate(partition.leader for partition in topic.partitions)
+            cached = topic, frozenset(number for number, leader in numbers if leader == self._node_id)
+            self._led[topic.topic_id] = cached
+        return cached[1]
 
     def _why_unloaded(self, topic: TopicImage) -> str:
-        for number in range(len(topic.partitions)):
+        for number in sorted(self._led_here(topic)):
             failure = self._host.failure(TopicPartition(topic.name, number))
             if failure is not None:
                 return failure.message

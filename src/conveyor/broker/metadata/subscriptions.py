@@ -37,12 +37,17 @@ class Subscriptions:
         self._by_name: dict[str, Subscription] = {}
         self._by_topic: dict[UUID, dict[UUID, Subscription]] = {}
         self._added: list[Listener] = []
+        self._changed: list[Listener] = []
         self._removed: list[Listener] = []
         metadata.listen(self._observe)
 
     def when_added(self, listener: Listener) -> None:
         """Call a function with each subscription that appears in the metadata."""
         self._added.append(listener)
+
+    def when_changed(self, listener: Listener) -> None:
+        """Call a function with each subscription whose policy has changed."""
+        self._changed.append(listener)
 
     def when_removed(self, listener: Listener) -> None:
         """Call a function with each subscription that is deleted, alone or with its topic."""
@@ -147,8 +152,8 @@ class Subscriptions:
             if after is not None:
                 subscription = decode_subscription(after.document)
                 self._keep(subscription)
-                for added in () if is_same else self._added:
-                    added(subscription)
+                for listener in self._changed if is_same else self._added:
+                    listener(subscription)
 
     def _keep(self, subscription: Subscription) -> None:
         self._by_name[subscription.name] = subscription

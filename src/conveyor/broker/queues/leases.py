@@ -3,11 +3,15 @@
 The partitions of a subscription take turns; where messages have priorities, the partition with the most urgent first
 message is next. A request that is cancelled while it waits, or while its leases are being written, leaves nothing
 leased. Requests fail when their subscription is deleted, even if another one takes its name.
+
+A request first takes messages of partitions that this broker leads, then asks the other leaders of the topic. Every few
+requests it is the other way round, so that the messages of other brokers are not left behind. A request that waits,
+waits for all leaders: see `remote_messages`.
 """
 
 import asyncio
 from collections.abc import Callable, Container, Sequence
-from typing import NamedTuple
+from contextlib import suppress
 from uuid import UUID
 
 from conveyor.broker.answers import answered, ignored
@@ -15,26 +19,24 @@ from conveyor.broker.hosts.queue_partition import QueuePartition
 from conveyor.broker.hosts.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.subscriptions import Subscriptions
+from conveyor.broker.queues.lease import Lease
 from conveyor.broker.queues.lease_waiters import LeaseWaiters, WaitDeadline
 from conveyor.broker.queues.message_targets import find_target
+from conveyor.broker.queues.queue_calls import QueueCalls
+from conveyor.broker.queues.remote_leases import LeaseHere, RemoteLeases
+from conveyor.broker.queues.remote_messages import AWAIT_MESSAGES, AwaitMessages, RemoteMessages
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
+from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Clock
 from conveyor.queues.delivery.ack_id import LeaseId, encode_ack_id
 from conveyor.queues.queue_commands import LeasedMessage, LeasedMessages, LeaseMessages, Release, Target
 from conveyor.queues.subscription.policy import Subscription
-from conveyor.records.message import Message
 
 _MAX_BYTES = 16 << 20
-
-
-class Lease(NamedTuple):
-    """A leased message."""
-
-    ack_id: str
-    message: Message
-    delivery_count: int
-    expires_ms: int
+_OTHERS_FIRST_EVERY = 8
 
 
 class Leases:
@@ -47,7 +49,10 @@ class Leases:
         subscriptions: Subscriptions,
         partitions: QueuePartitions,
         subscribed: SubscribedPartitions,
+        calls: QueueCalls,
+        leaders: LeaderCalls,
         clock: Clock,
+        tasks: Tasks,
     ) -> None:
         self._metadata = metadata
         self._subscriptions = subscriptions
@@ -57,6 +62,17 @@ class Leases:
         self._waiters = LeaseWaiters()
         self._next_partition: dict[UUID, int] = {}
         self._is_stopped = False
+        self._calls = calls
+        self._leaders = leaders
+        self._tasks = tasks
+        self._requests_count = 0
+        self._watchers: dict[UUID, set[Callable[[bool], None]]] = {}
+        """The calls of other brokers that wait for messages, by subscription."""
+        self._remote_leases = RemoteLeases(leaders, self._lease_here, self._give_back)
+        self._remote_messages = RemoteMessages(
+            metadata=metadata, leaders=leaders, clock=clock, tasks=tasks, wake=self._wake
+        )
+        leaders.handlers.register(AWAIT_MESSAGES, self._await_messages)
         subscriptions.when_removed(self._subscription_removed)
 
     def stop(self) -> None:
@@ -70,38 +86,142 @@ class Leases:
         await self._subscribed.served(subscription)
         if visibility_ms is None:
             visibility_ms = subscription.policy.visibility_timeout_ms
-        leases = await self._take(subscription, max_messages, visibility_ms)
+        leases = await self._take_anywhere(subscription, max_messages, visibility_ms)
         if leases or wait_ms <= 0:
             return leases
         deadline = WaitDeadline()
         cancel = self._clock.time_out(wait_ms, deadline.end)
         try:
-            while not (leases or self._is_stopped or deadline.is_over):
-                self._subscriptions.current(subscription)
-                await self._waiters.wait(subscription, deadline)
-                leases = await self._take(subscription, max_messages, visibility_ms)
+            with self._remote_messages.watching(subscription):
+                while not (leases or self._is_stopped or deadline.is_over):
+                    self._subscriptions.current(subscription)
+                    if not self._remote_messages.is_ready(subscription):
+                        await self._waiters.wait(subscription, deadline)
+                    leases = await self._take_ready(subscription, max_messages, visibility_ms)
         finally:
             cancel()
         return leases
 
+    async def _take_anywhere(self, subscription: Subscription, count: int, visibility_ms: int) -> list[Lease]:
+        """Lease messages of this broker's partitions or, if there are none, of another broker's."""
+        others = self._leaders.other_leaders(subscription.topic)
+        if not others:
+            return await self._take(subscription, count, visibility_ms)
+        self._requests_count += 1
+        first = self._requests_count % len(others)
+        others = others[first:] + others[:first]
+        if self._requests_count % _OTHERS_FIRST_EVERY == 0:
+            leases = await self._take_from(subscription, others, count, visibility_ms)
+            return leases or await self._take(subscription, count, visibility_ms)
+        failure: RequestError | None = None
+        try:
+            leases = await self._take(subscription, count, visibility_ms)
+        except RequestError as error:
+            self._subscriptions.current(subscription)
+            leases, failure = [], error
+        leases = leases or await self._take_from(subscription, others, count, visibility_ms)
+        if failure is not None and not leases:
+            raise failure
+        # Messages may have arrived here while others were asked. A request that waits now must miss none.
+        return leases or await self._take(subscription, count, visibility_ms)
+
+    async def _take_from(
+        self, subscription: Subscription, others: Sequence[NodeId], count: int, visibility_ms: int
+    ) -> list[Lease]:
+        """Lease messages of the first other broker that has some. Raises RequestError if all have refused."""
+        failures: list[RequestError] = []
+        for node_id in others:
+            leases = await self._remote_leases.take(subscription, node_id, count, visibility_ms)
+            if isinstance(leases, RequestError):
+                failures.append(leases)
+            elif leases:
+                return leases
+        if len(failures) == len(others) == len(self._leaders.all_leaders(subscription.topic)):
+            raise failures[0]
+        return []
+
+    async def _take_ready(self, subscription: Subscription, count: int, visibility_ms: int) -> list[Lease]:
+        """Lease messages after a wake-up: of this broker, or of another one that has told of messages."""
+        leases = await self._take(subscription, count, visibility_ms)
+        while not leases and (ready := self._remote_messages.take_ready(subscription)) is not None:
+            node_id, asked = ready
+            try:
+                answer = await self._remote_leases.take(subscription, node_id, count, visibility_ms)
+                leases = [] if isinstance(answer, RequestError) else answer
+            finally:
+                asked(bool(leases))
+            leases = leases or await self._take(subscription, count, visibility_ms)
+        return leases
+
+    async def _lease_here(self, request: LeaseHere) -> list[Lease]:
+        """Answer another broker."""
+        subscription = self._identified(request.subscription, request.subscription_id)
+        await self._subscribed.served(subscription)
+        return await self._take(subscription, request.count, request.visibility_ms)
+
+    async def _await_messages(self, request: AwaitMessages) -> bool:
+        """Answer another broker, once there are messages."""
+        subscription = self._identified(request.subscription, request.subscription_id)
+        await self._subscribed.ready(subscription)
+
+        def submit(told: Callable[[bool], None]) -> Callable[[], None]:
+            watchers = self._watchers.setdefault(subscription.id, set())
+            watchers.add(told)
+            cancel = self._clock.time_out(request.wait_ms, lambda: told(False))
+            if self._ready(subscription, ()):
+                told(True)
+
+            def leave() -> None:
+                cancel()
+                watchers.discard(told)
+                if not watchers and self._watchers.get(subscription.id) is watchers:
+                    del self._watchers[subscription.id]
+
+            return leave
+
+        return await answered(submit)
+
+    def _identified(self, name: str, subscription_id: UUID) -> Subscription:
+        subscription = self._subscriptions.existing(name)
+        if subscription.id != subscription_id:
+            raise RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{name}' was deleted")
+        return subscription
+
+    def _wake(self, subscription: Subscription) -> None:
+        self._waiters.wake(subscription.topic, subscription.id)
+
     def give_back(self, name: str, leases: Sequence[Lease]) -> None:
         """End leases that reached no client: their messages count as never delivered. Raises RequestError."""
-        subscription = self._subscriptions.existing(name)
-        partitions = self._partitions.of(subscription.topic_id)
+        self._give_back(self._subscriptions.existing(name), leases)
+
+    def _give_back(self, subscription: Subscription, leases: Sequence[Lease]) -> None:
+        by_partition: dict[int, list[Target]] = {}
         for lease in leases:
-            resolved = find_target(subscription, lease.ack_id, len(partitions))
+            resolved = find_target(subscription, lease.ack_id, lease.message.partition + 1)
             if not isinstance(resolved, RequestError):
-                number, target = resolved
-                partitions[number].submit(Release(subscription=subscription.id, targets=(target,)), ignored)
+                by_partition.setdefault(resolved[0], []).append(resolved[1])
+        for number, targets in by_partition.items():
+            command = Release(subscription=subscription.id, targets=tuple(targets))
+            queue = self._partitions.running(subscription.topic, number)
+            if queue is not None:
+                queue.submit(command, ignored)
+            else:
+                self._tasks.start(self._release_elsewhere(subscription, number, command))
+
+    async def _release_elsewhere(self, subscription: Subscription, number: int, command: Release) -> None:
+        with suppress(RequestError):  # The leases then expire.
+            await self._calls.ask(subscription.topic, subscription.topic_id, number, command)
 
     def changed(self, partition: QueuePartition) -> None:
         """Wake the first waiting request of each subscription that has messages in this partition."""
         changed = partition.machine.take_changed()
         topic = partition.messages.identity.topic
         waiting = self._waiters.subscriptions(topic)
-        for subscription in changed if waiting else ():
-            if subscription in waiting and partition.has_messages(subscription):
+        for subscription in changed if waiting or self._watchers else ():
+            if (subscription in waiting or subscription in self._watchers) and partition.has_messages(subscription):
                 self._waiters.wake(topic, subscription)
+                for told in list(self._watchers.get(subscription, ())):
+                    told(True)
 
     def _subscription_removed(self, subscription: Subscription) -> None:
         kind, deleted = ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{subscription.name}'"
@@ -149,6 +269,16 @@ class Leases:
 
         None if there are no messages. A request that then waits without an `await` in between misses no message.
         """
+        ready = self._ready(subscription, failed)
+        if not ready:
+            return None
+        chosen = max(ready, key=lambda candidate: candidate[0])
+        ready.remove(chosen)
+        self._next_partition[subscription.id] = chosen[1].number + 1
+        return chosen[1], max((priority for priority, _ in ready), default=0)
+
+    def _ready(self, subscription: Subscription, failed: Container[int]) -> list[tuple[int, QueuePartition]]:
+        """Return the partitions of this broker that have messages, with the priority of their first one, by turn."""
         partitions = self._partitions.of(subscription.topic_id)
         now_ms = self._clock.now_ms()
         first = self._next_partition.get(subscription.id, 0)
@@ -161,12 +291,7 @@ class Leases:
             priority = queue.deliveries.available.first_priority(now_ms)
             if priority is not None:
                 ready.append((priority, partition))
-        if not ready:
-            return None
-        chosen = max(ready, key=lambda candidate: candidate[0])
-        ready.remove(chosen)
-        self._next_partition[subscription.id] = chosen[1].number + 1
-        return chosen[1], max((priority for priority, _ in ready), default=0)
+        return ready
 
 
 async def _ask(partition: QueuePartition, command: LeaseMessages) -> LeasedMessages:

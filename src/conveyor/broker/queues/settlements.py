@@ -9,9 +9,11 @@ from functools import partial
 from conveyor.broker.answers import all_answered
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.message_targets import find_target
+from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.queue_commands import Acknowledge, Extend, NackMessages, Reject, SettleMessages, Target
+from conveyor.queues.queue_commands import Acknowledge, Extend, NackMessages, Reject, Settled, SettleMessages, Target
+from conveyor.queues.subscription.policy import Subscription
 
 MAX_TARGETS = 10_000
 
@@ -22,9 +24,10 @@ Results = list[RequestError | None]
 class Settlements:
     """See the module's docstring. Every method raises RequestError if the request as a whole is refused."""
 
-    def __init__(self, subscriptions: Subscriptions, partitions: SubscribedPartitions) -> None:
+    def __init__(self, subscriptions: Subscriptions, partitions: SubscribedPartitions, calls: QueueCalls) -> None:
         self._subscriptions = subscriptions
         self._partitions = partitions
+        self._calls = calls
 
     async def ack(self, name: str, targets: Sequence[str]) -> Results:
         """Acknowledge messages: once this returns they are never delivered to the subscription again."""
@@ -47,22 +50,37 @@ class Settlements:
         subscription = self._subscriptions.existing(name)
         if len(texts) > MAX_TARGETS:
             raise RequestError(ErrorKind.INVALID_REQUEST, f"{len(texts)} messages at once: at most {MAX_TARGETS}")
-        partitions = await self._partitions.ready(subscription)
+        await self._partitions.ready(subscription)
+        count = self._partitions.count(subscription)
         results: Results = [None] * len(texts)
         by_partition: dict[int, list[tuple[int, Target]]] = {}
         for index, text in enumerate(texts):
-            resolved = find_target(subscription, text, len(partitions))
+            resolved = find_target(subscription, text, count)
             if isinstance(resolved, RequestError):
                 results[index] = resolved
             else:
                 by_partition.setdefault(resolved[0], []).append((index, resolved[1]))
         questions = [
-            partitions[number].ask(
-                command(subscription=subscription.id, targets=tuple(target for _, target in indexed))
+            self._ask(
+                subscription,
+                number,
+                command(subscription=subscription.id, targets=tuple(target for _, target in indexed)),
             )
             for number, indexed in by_partition.items()
         ]
-        for indexed, errors in zip(by_partition.values(), await all_answered(questions), strict=True):
+        answers = await all_answered(questions)
+        failed = [answer for answer in answers if isinstance(answer, RequestError)]
+        if failed and len(failed) == len(answers):
+            raise failed[0]
+        for indexed, answer in zip(by_partition.values(), answers, strict=True):
+            errors = [answer] * len(indexed) if isinstance(answer, RequestError) else answer
             for (index, _), error in zip(indexed, errors, strict=True):
                 results[index] = error
         return results
+
+    async def _ask(self, subscription: Subscription, number: int, command: SettleMessages) -> Settled | RequestError:
+        """Return the results of one partition, or why its leader has given none: other partitions may be settled."""
+        try:
+            return await self._calls.ask(subscription.topic, subscription.topic_id, number, command)
+        except RequestError as error:
+            return error

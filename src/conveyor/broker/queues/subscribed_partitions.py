@@ -1,4 +1,7 @@
-"""The queue partitions that serve a subscription: loaded, with the subscription begun in each of them."""
+"""The queue partitions of this broker that serve a subscription: loaded, with the subscription begun in each of them.
+
+Other brokers have the queues of the partitions that they lead: see `queue_calls`.
+"""
 
 from conveyor.broker.hosts.queue_partition import QueuePartition
 from conveyor.broker.hosts.queue_partitions import QueuePartitions
@@ -22,15 +25,19 @@ class SubscribedPartitions:
         self._clock = clock
 
     async def ready(self, subscription: Subscription) -> list[QueuePartition]:
-        """Return the partitions of the subscription's topic, in order. Raises RequestError."""
-        partitions = self._partitions.of(subscription.topic_id)
-        if len(partitions) != len(self._topics.existing(subscription.topic).partitions):
-            partitions = await self._partitions.load(subscription.topic)
+        """Return the queues of the partitions that this broker leads, in order. Raises RequestError."""
+        if not self._partitions.is_loaded(self._topics.existing(subscription.topic)):
+            await self._partitions.load(subscription.topic)
             self._subscriptions.current(subscription)
+        partitions = self._partitions.of(subscription.topic_id)
         for partition in partitions:
             if partition.machine.queue(subscription.id) is None:  # The request that created it was cancelled.
                 await self._partitions.begin_subscriptions(partition)
         return partitions
+
+    def count(self, subscription: Subscription) -> int:
+        """Return the number of the topic's partitions, on all brokers. Raises RequestError (UNKNOWN_TOPIC)."""
+        return len(self._topics.existing(subscription.topic).partitions)
 
     async def committed(self, subscription: Subscription) -> list[QueuePartition]:
         """Return the same once every record acknowledged before this call is committed. Raises RequestError."""
@@ -45,7 +52,7 @@ class SubscribedPartitions:
         if fault is not None:
             raise RequestError(ErrorKind.INVALID_FILTER, fault)
         errors = [error for partition in partitions if (error := partition.offline_error()) is not None]
-        if len(errors) == len(partitions):
+        if errors and len(errors) == self.count(subscription):
             raise errors[0]
         return partitions
 

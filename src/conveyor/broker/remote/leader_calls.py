@@ -8,11 +8,11 @@ The second refusal is the caller's. If an answer is lost, only a call that may b
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from conveyor.broker.answers import answered
+from conveyor.broker.answers import all_answered, answered
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.remote.calls import Call, CallHandlers
 from conveyor.broker.remote.remote import AnswerLost, Remote
-from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage
+from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from conveyor.kernel.errors import ErrorKind, NotLeader, ProtocolViolation, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerUnreachable
@@ -47,6 +47,7 @@ class LeaderCalls:
         self._caught_up = caught_up
         self._clock = clock
         self._waiting: set[Callable[[], None]] = set()
+        self._others: dict[str, tuple[TopicImage, tuple[NodeId, ...]]] = {}
         metadata.listen(self._observe)
 
     def leads_here(self, topic: str, number: int) -> bool:
@@ -84,6 +85,38 @@ class LeaderCalls:
             patience_ms = _REACHABLE_MS if isinstance(error, _LeaderUnreachable) else _NEWER_IMAGE_MS
         await self.newer_leader(topic, number, before, patience_ms)
         return await self._ask_once(call, topic, number, request, timeout_ms)
+
+    def other_leaders(self, topic: str) -> tuple[NodeId, ...]:
+        """Return the other brokers that lead partitions of a topic by the newest image. Raises RequestError."""
+        topic_image = self._topic(topic)
+        cached = self._others.get(topic)
+        if cached is None or cached[0] is not topic_image:
+            leaders = {partition.leader for partition in topic_image.partitions} - {self.node_id, NO_LEADER}
+            cached = self._others[topic] = topic_image, tuple(sorted(leaders))
+        return cached[1]
+
+    def all_leaders(self, topic: str) -> set[NodeId]:
+        """Return the brokers that lead partitions of a topic by the newest image. Raises RequestError."""
+        is_led_here = any(partition.leader == self.node_id for partition in self._topic(topic).partitions)
+        return {*self.other_leaders(topic), *((self.node_id,) if is_led_here else ())}
+
+    async def ask_others(self, call: Call[Request, Reply], topic: str, request: Request) -> list[Reply]:
+        """Return the answers of all other brokers that lead partitions of a topic.
+
+        Raises RequestError: that of any of them; NOT_LEADER if a leader is missing or cannot be reached.
+        """
+        image = self._metadata.image.topics.get(topic)
+        for number, partition in enumerate(() if image is None else image.partitions):
+            if partition.leader == NO_LEADER:
+                raise NotLeader(f"no broker leads {topic}-{number} at the moment", None, partition.leader_epoch)
+        asks = [self._ask_reachable(call, node_id, request) for node_id in self.other_leaders(topic)]
+        return await all_answered(asks) if asks else []
+
+    async def _ask_reachable(self, call: Call[Request, Reply], node_id: NodeId, request: Request) -> Reply:
+        try:
+            return await self.ask_node(call, node_id, request, CALL_TIMEOUT_MS)
+        except PeerUnreachable as failure:
+            raise RequestError(ErrorKind.NOT_LEADER, f"a leader cannot be reached: {failure}") from failure
 
     async def ask_node(self, call: Call[Request, Reply], node_id: NodeId, request: Request, timeout_ms: int) -> Reply:
         """Return the answer of another broker. Raises RequestError as the other broker has, PeerUnreachable."""
@@ -129,6 +162,12 @@ class LeaderCalls:
 
         await answered(submit)
         await self._applied_here(topic, number)
+
+    def _topic(self, topic: str) -> TopicImage:
+        image = self._metadata.image.topics.get(topic)
+        if image is None:
+            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic}' does not exist")
+        return image
 
     async def _applied_here(self, topic: str, number: int) -> bool:
         """If this broker leads by the newest image, return True once it has applied the image."""

@@ -1,0 +1,170 @@
+"""Asks the queue of any partition, on the broker that leads it: this broker or another one."""
+
+from typing import Any, Generic, TypeVar, cast
+from uuid import UUID
+
+import msgspec
+
+from conveyor.broker.hosts.queue_partition import QueuePartition
+from conveyor.broker.hosts.queue_partitions import QueuePartitions
+from conveyor.broker.metadata.subscriptions import Subscriptions
+from conveyor.broker.partitions.own_writes import wait_for_commits
+from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.remote.calls import Call
+from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.broker.topics.topics import Topics
+from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
+from conveyor.kernel.ports import Clock
+from conveyor.kernel.state_machine import Answer_co
+from conveyor.queues.queue_commands import (
+    Acknowledge,
+    Cancel,
+    DropDeadLetters,
+    Extend,
+    NackMessages,
+    QueueCommand,
+    Redeliver,
+    Reject,
+    Release,
+    SeekSubscription,
+    Settled,
+    SubscriptionCommand,
+)
+from conveyor.queues.subscription.policy import StartPosition, Subscription
+
+Asked = TypeVar("Asked")
+
+
+class QueuePlace(msgspec.Struct, frozen=True, array_like=True):
+    """The queue of one partition. topic_id: a topic that has taken the name since has other queues."""
+
+    topic: str
+    topic_id: UUID
+    number: int
+
+
+class QueueAsk(msgspec.Struct, Generic[Asked], frozen=True, array_like=True):
+    """A command to a queue."""
+
+    place: QueuePlace
+    command: Asked
+
+
+class BeginQueue(msgspec.Struct, frozen=True, array_like=True):
+    """Begin a subscription, which is new or moves, at a position or an offset."""
+
+    place: QueuePlace
+    subscription: str
+    subscription_id: UUID
+    start: StartPosition | None
+    offset: int | None
+
+
+_REPLIES: dict[type, Any] = {
+    Acknowledge: Settled,
+    Cancel: None,
+    DropDeadLetters: None,
+    Extend: Settled,
+    NackMessages: Settled,
+    Redeliver: list[int],
+    Reject: Settled,
+    Release: None,
+}
+"""The reply of each command that other brokers send. All may be repeated: a second one changes nothing."""
+
+_COMMANDS: dict[type, Call[QueueAsk[Any], Any]] = {
+    command: Call(f"queue.{command.__name__}", QueueAsk[command], reply, is_repeatable=True)  # type: ignore[valid-type]
+    for command, reply in _REPLIES.items()
+}
+_BEGIN: Call[BeginQueue, int] = Call("queue.begin", BeginQueue, int, is_repeatable=True)
+
+
+class QueueCalls:
+    """See the module's docstring. Every method raises RequestError."""
+
+    def __init__(
+        self,
+        *,
+        leaders: LeaderCalls,
+        topics: Topics,
+        table: PartitionTable,
+        subscriptions: Subscriptions,
+        partitions: QueuePartitions,
+        clock: Clock,
+    ) -> None:
+        self._leaders = leaders
+        self._topics = topics
+        self._table = table
+        self._subscriptions = subscriptions
+        self._partitions = partitions
+        self._clock = clock
+        for call in _COMMANDS.values():
+            leaders.handlers.register(call, self._ask_here)
+        leaders.handlers.register(_BEGIN, self._begin_here)
+
+    async def ask(self, topic: str, topic_id: UUID, number: int, command: QueueCommand[Answer_co]) -> Answer_co:
+        """Return the reply of a partition's queue."""
+        queue = self._partitions.running(topic, number)
+        if queue is not None and queue.topic_id == topic_id:
+            try:
+                return await queue.ask(command)
+            except NotLeader:  # The partition has moved: ask its new leader.
+                pass
+        call = _COMMANDS[type(command)]
+        reply = await self._leaders.ask(call, topic, number, QueueAsk(QueuePlace(topic, topic_id, number), command))
+        return cast("Answer_co", reply)
+
+    async def begin(
+        self, subscription: Subscription, number: int, start: StartPosition | None, offset: int | None = None
+    ) -> int:
+        """Begin a subscription in one partition, at a position or an offset. Returns the number of settled messages."""
+        place = QueuePlace(subscription.topic, subscription.topic_id, number)
+        request = BeginQueue(place, subscription.name, subscription.id, start, offset)
+        return await self._leaders.ask(_BEGIN, subscription.topic, number, request)
+
+    async def here(self, place: QueuePlace) -> QueuePartition:
+        """Return a queue that runs on this broker, loaded first if necessary. Raises RequestError: also NOT_LEADER."""
+        self._check_topic(place)
+        queue = self._partitions.running(place.topic, place.number)
+        if queue is not None and queue.topic_id == place.topic_id:
+            return queue
+        self._table.find(place.topic, place.number).check_online()
+        await self._partitions.load(place.topic)
+        self._check_topic(place)
+        queue = self._partitions.running(place.topic, place.number)
+        if queue is None:
+            self._table.find(place.topic, place.number).check_online()
+            raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{place.topic}-{place.number} is being closed")
+        return queue
+
+    async def _ask_here(self, request: QueueAsk[Any]) -> Any:
+        queue, command = await self.here(request.place), request.command
+        if isinstance(command, SubscriptionCommand) and queue.machine.queue(command.subscription) is None:
+            await self._partitions.begin_subscriptions(queue)
+        return await queue.ask(command)
+
+    async def _begin_here(self, request: BeginQueue) -> int:
+        queue = await self.here(request.place)
+        subscription = self._subscriptions.existing(request.subscription)
+        if subscription.id != request.subscription_id:
+            raise RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{request.subscription}' was deleted")
+        await self._partitions.notify(queue, subscription)
+        if request.start is not None:
+            return await queue.begin(subscription.id, request.start)
+        offset = request.offset or 0
+        await self._check_offset(queue, offset)
+        return await queue.ask(SeekSubscription(subscription=subscription.id, offset=offset))
+
+    async def _check_offset(self, queue: QueuePartition, offset: int) -> None:
+        messages = queue.messages
+        await wait_for_commits([messages], self._clock)
+        if not messages.log.log_start_offset <= offset <= messages.high_watermark:
+            raise RequestError(
+                ErrorKind.OFFSET_OUT_OF_RANGE,
+                f"partition {queue.number} has offsets {messages.log.log_start_offset} to"
+                f" {messages.high_watermark}, not {offset}",
+            )
+
+    def _check_topic(self, place: QueuePlace) -> None:
+        if self._topics.existing(place.topic).topic_id != place.topic_id:
+            raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{place.topic}' was deleted")

@@ -1,0 +1,182 @@
+"""Subscriptions of a topic whose partitions two brokers lead: any broker leases, settles and changes all of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.outgoing_message import OutgoingMessage
+from conveyor.broker.queues.lease import Lease
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.queues.subscription.policy import StartPosition
+from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
+
+EARLIEST = StartPosition(kind="earliest")
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[TwoBrokers]:
+    """Both brokers, with the subscription `s` of topic `t`."""
+    async with two_brokers() as both:
+        await both.one.subscription_lifecycle.create("t", "s", EARLIEST, {})
+        yield both
+
+
+async def publish(broker: BrokerNode, *partitions: int) -> None:
+    await broker.message_publisher.publish("t", [OutgoingMessage(b"m", partition=number) for number in partitions])
+
+
+async def lease(broker: BrokerNode, count: int = 10, wait_ms: int = 0) -> list[Lease]:
+    return await broker.leases.lease("s", count, wait_ms, None)
+
+
+def ids(leases: list[Lease]) -> list[str]:
+    return [lease.message.message_id for lease in leases]
+
+
+async def rest() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_any_broker_leases_and_settles_messages_of_all_partitions(brokers: TwoBrokers) -> None:
+    await publish(brokers.two, 0, 1)
+    here, there = await lease(brokers.one), await lease(brokers.one)
+    assert (ids(here), ids(there)) == (["0-0"], ["1-0"])
+    assert await lease(brokers.two) == []
+    acked = await brokers.two.settlements.ack("s", [here[0].ack_id, there[0].ack_id, "nonsense"])
+    assert [error and error.kind for error in acked] == [None, None, ErrorKind.INVALID_ACK_ID]
+    again = await brokers.one.settlements.ack("s", [here[0].ack_id, there[0].ack_id])
+    assert again == [None, None]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_other_verbs_reach_the_leader(brokers: TwoBrokers, first: int) -> None:
+    broker = (brokers.one, brokers.two)[first]
+    await publish(broker, 1 - first)
+    (leased,) = await lease(broker)
+    settlements = broker.settlements
+    assert await settlements.extend("s", [leased.ack_id], 60_000) == [None]
+    assert await settlements.nack("s", [leased.ack_id], 0) == [None]
+    (lost,) = await settlements.ack("s", [leased.ack_id])
+    assert lost is not None
+    assert lost.kind is ErrorKind.LEASE_LOST
+    (again,) = await lease(broker)
+    assert again.delivery_count == 2
+    assert await settlements.reject("s", [again.ack_id], "bad") == [None]
+
+
+async def test_waiting_request_gets_a_message_that_another_broker_receives(brokers: TwoBrokers) -> None:
+    waiting = asyncio.ensure_future(lease(brokers.one, wait_ms=20_000))
+    await rest()
+    await publish(brokers.two, 1)
+    assert ids(await waiting) == ["1-0"]
+
+
+async def test_each_waiting_request_gets_one_of_another_brokers_messages(brokers: TwoBrokers) -> None:
+    waiting = [asyncio.ensure_future(lease(brokers.one, 1, wait_ms=20_000)) for _ in range(3)]
+    await rest()
+    await publish(brokers.two, 1, 1, 1)
+    assert sorted(message_id for leases in await asyncio.gather(*waiting) for message_id in ids(leases)) == [
+        "1-0",
+        "1-1",
+        "1-2",
+    ]
+
+
+async def test_no_message_is_leased_to_a_request_that_has_gone(brokers: TwoBrokers) -> None:
+    waiting = asyncio.ensure_future(lease(brokers.one, wait_ms=20_000))
+    await rest()
+    waiting.cancel()
+    await rest()
+    await publish(brokers.two, 1)
+    (leased,) = await lease(brokers.two)
+    assert leased.delivery_count == 1
+
+
+async def test_leases_of_a_request_that_is_cancelled_are_given_back(brokers: TwoBrokers) -> None:
+    await publish(brokers.two, 1)
+    asked = asyncio.ensure_future(lease(brokers.one))
+    for _ in range(4):
+        await asyncio.sleep(0)
+    asked.cancel()
+    await rest()
+    leases = await lease(brokers.two, wait_ms=20_000)
+    assert (ids(leases), leases[0].delivery_count) == (["1-0"], 1)
+
+
+async def test_leases_that_reached_no_client_are_given_back_to_their_leader(brokers: TwoBrokers) -> None:
+    await publish(brokers.two, 1)
+    leases = await lease(brokers.one)
+    brokers.one.leases.give_back("s", leases)
+    (again,) = await lease(brokers.two, wait_ms=20_000)
+    assert again.delivery_count == 1
+
+
+async def test_messages_of_other_brokers_are_not_left_behind(brokers: TwoBrokers) -> None:
+    await publish(brokers.one, *[0] * 20, 1)
+    seen = [message_id for _ in range(8) for message_id in ids(await lease(brokers.one, 1))]
+    assert "1-0" in seen
+
+
+async def test_late_acknowledgement_after_a_failover_is_refused(brokers: TwoBrokers) -> None:
+    await publish(brokers.one, 1)
+    (leased,) = await lease(brokers.one)
+    await brokers.move("t", 1, ONE)
+    await publish(brokers.one, 1)
+    (newer,) = await lease(brokers.two)
+    assert newer.message.message_id == leased.message.message_id
+    (late,) = await brokers.two.settlements.ack("s", [leased.ack_id])
+    assert late is not None
+    assert late.kind is ErrorKind.LEASE_LOST
+    assert await brokers.two.settlements.ack("s", [newer.ack_id]) == [None]
+
+
+async def test_waiting_request_follows_the_leader(brokers: TwoBrokers) -> None:
+    await brokers.create("u", ONE)
+    await brokers.one.subscription_lifecycle.create("u", "v", EARLIEST, {})
+    waiting = asyncio.ensure_future(brokers.one.leases.lease("v", 1, 20_000, None))
+    await rest()
+    await brokers.move("u", 0, TWO)
+    await rest()
+    await brokers.two.message_publisher.publish("u", [OutgoingMessage(b"m")])
+    assert ids(await waiting) == ["0-0"]
+
+
+async def test_broker_that_leads_nothing_serves_its_clients(brokers: TwoBrokers) -> None:
+    await brokers.create("far", TWO)
+    await brokers.one.subscription_lifecycle.create("far", "f", EARLIEST, {})
+    await brokers.one.message_publisher.publish("far", [OutgoingMessage(b"m")])
+    (leased,) = await brokers.one.leases.lease("f", 1, 0, None)
+    assert await brokers.one.settlements.ack("f", [leased.ack_id]) == [None]
+
+
+async def test_policy_changes_reach_the_queues_of_all_brokers(brokers: TwoBrokers) -> None:
+    await brokers.one.subscription_lifecycle.pause("s")
+    await publish(brokers.one, 0, 1)
+    assert await lease(brokers.two) == []
+    await brokers.two.subscription_lifecycle.resume("s")
+    await rest()
+    assert ids(await lease(brokers.two)) == ["1-0"]
+    assert ids(await lease(brokers.two)) == ["0-0"]
+
+
+async def test_deleted_subscription_is_forgotten_by_all_brokers(brokers: TwoBrokers) -> None:
+    assert brokers.two.partitions.find("t", 1).queue is not None
+    subscription = brokers.one.subscriptions.existing("s")
+    await brokers.one.subscription_lifecycle.delete("s")
+    await brokers.two.queue_partitions.forgotten(subscription)
+    assert brokers.two.partitions.find("t", 1).queue is None
+    with pytest.raises(RequestError, match="subscription 's' does not exist"):
+        await lease(brokers.two)
+
+
+async def test_subscription_seeks_and_is_purged_in_all_partitions(brokers: TwoBrokers) -> None:
+    await publish(brokers.one, 0, 1, 1)
+    assert await brokers.one.subscription_lifecycle.purge("s") == 3
+    assert await lease(brokers.two) == []
+    await brokers.one.subscription_lifecycle.seek("s", {1: 1})
+    assert ids(await lease(brokers.one)) == ["1-1"]
+    with pytest.raises(RequestError, match="partition 1 has offsets 0 to 2, not 9"):
+        await brokers.one.subscription_lifecycle.seek("s", {1: 9})
