@@ -151,7 +151,9 @@ class BrokerNode:
             publisher=LeaderPublisher(self._leader_calls, self.publisher),
             clock=ports.clock,
         )
-        self.message_browser = MessageBrowser(self.topics, self.partitions, ports.clock, ports.threads)
+        self.message_browser = MessageBrowser(
+            self.topics, self.partitions, self._leader_calls, ports.clock, ports.threads
+        )
         self.subscriptions = Subscriptions(self.metadata, ports.new_id)
         self.retention.hold(self.subscriptions.topics)
         self.queue_partitions = self._make_queue_partitions(ports)
@@ -425,6 +427,7 @@ class BrokerNode:
             subscriptions=self.subscriptions,
             partitions=self.queue_partitions,
             subscribed=self.subscribed_partitions,
+            leaders=self._leader_calls,
             clock=clock,
         )
         self.delayed_messages = DelayedMessages(self.topics, self.inboxes, self.queue_partitions)

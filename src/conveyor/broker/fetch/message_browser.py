@@ -4,16 +4,29 @@ import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor
 
+from conveyor.broker.answers import all_answered
+from conveyor.broker.fetch.browse_calls import (
+    BROWSE,
+    END,
+    FIND,
+    READ,
+    Browsed,
+    BrowsePartition,
+    FindEnd,
+    FindMessage,
+    ReadPartition,
+)
 from conveyor.broker.fetch.list_offsets import EARLIEST, LATEST, NO_OFFSET, find_offset
 from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.topics.topics import Topics
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock, FileSlice
 from conveyor.log.batch_reading import batches_in
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.batch import CONTROL
-from conveyor.records.message import Message, is_message_id, parse_message_id
+from conveyor.records.message import Message, format_message_id, is_message_id, parse_message_id
 from conveyor.records.record import Record, UnreadableBatch, decode_records
 from conveyor.replication.partition import Partition
 
@@ -28,10 +41,17 @@ def unknown_message(topic: str, message_id: str, reason: str) -> RequestError:
 
 
 class MessageBrowser:
-    """See the module's docstring."""
+    """See the module's docstring. The leader of a partition reads it, whichever broker is asked."""
 
-    def __init__(self, topics: Topics, partitions: PartitionTable, clock: Clock, threads: Executor) -> None:
+    def __init__(
+        self, topics: Topics, partitions: PartitionTable, leaders: LeaderCalls, clock: Clock, threads: Executor
+    ) -> None:
         self._topics = topics
+        self._leaders = leaders
+        leaders.handlers.register(BROWSE, self._browse_here)
+        leaders.handlers.register(READ, self._read_here)
+        leaders.handlers.register(FIND, self._find_here)
+        leaders.handlers.register(END, self._end_here)
         self._partitions = partitions
         self._clock = clock
         self._threads = threads
@@ -47,11 +67,11 @@ class MessageBrowser:
         messages: list[Message] = []
         budget = _BROWSED_BYTES
         numbers = range(count) if partition is None else (partition,)
-        await wait_for_commits([self._partitions.find(topic, number) for number in numbers], self._clock)
         for number in numbers:
             if messages and budget <= 0:
                 break
-            read, used = await self._read(topic, number, self._start_offset(topic, number, start), limit, budget)
+            request = BrowsePartition(topic, number, start, limit, budget)
+            read, used = await self._leaders.ask(BROWSE, topic, number, request)
             messages += read
             budget -= used
         if partition is None:
@@ -70,22 +90,14 @@ class MessageBrowser:
 
         Reads at most max_bytes, unless a single batch is larger. Raises RequestError.
         """
-        partition = self._partitions.find(topic, number)
-        await wait_for_commits([partition], self._clock)
-        offset = max(start, int(partition.log.log_start_offset))
-        if offset > partition.high_watermark:
-            return []
-        messages, _ = await self._read(topic, number, offset, limit, max_bytes)
-        return messages
+        request = ReadPartition(topic, number, start, limit, max_bytes)
+        return await self._leaders.ask(READ, topic, number, request)
 
-    def end_offsets(self, topic: str) -> dict[int, int]:
+    async def end_offsets(self, topic: str) -> dict[int, int]:
         """Return the high watermark of each partition that could be opened. Raises RequestError."""
         numbers = range(len(self._topics.existing(topic).partitions))
-        return {
-            number: int(self._partitions.find(topic, number).high_watermark)
-            for number in numbers
-            if self._partitions.has(topic, number)
-        }
+        asks = [self._leaders.ask(END, topic, number, FindEnd(topic, number)) for number in numbers]
+        return {number: end for number, end in enumerate(await all_answered(asks)) if end >= 0}
 
     async def get(self, topic: str, message_id: str) -> Message:
         """Return the message with an id. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""
@@ -95,6 +107,31 @@ class MessageBrowser:
         number, offset = parse_message_id(message_id)
         if number >= count:
             raise unknown_message(topic, message_id, f"the topic's partitions are 0 to {count - 1}")
+        return await self._leaders.ask(FIND, topic, number, FindMessage(topic, number, offset))
+
+    async def _browse_here(self, request: BrowsePartition) -> Browsed:
+        topic, number = request.topic, request.number
+        await wait_for_commits([self._partitions.find(topic, number)], self._clock)
+        offset = self._start_offset(topic, number, request.start)
+        return await self._read(topic, number, offset, request.limit, request.max_bytes)
+
+    async def _read_here(self, request: ReadPartition) -> list[Message]:
+        partition = self._partitions.find(request.topic, request.number)
+        await wait_for_commits([partition], self._clock)
+        offset = max(request.start, int(partition.log.log_start_offset))
+        if offset > partition.high_watermark:
+            return []
+        messages, _ = await self._read(request.topic, request.number, offset, request.limit, request.max_bytes)
+        return messages
+
+    async def _end_here(self, request: FindEnd) -> int:
+        if self._partitions.get(request.topic, request.number) is None:
+            return -1
+        return int(self._partitions.find(request.topic, request.number).high_watermark)
+
+    async def _find_here(self, request: FindMessage) -> Message:
+        topic, number, offset = request.topic, request.number, request.offset
+        message_id = format_message_id(number, offset)
         partition = self._partitions.find(topic, number)
         await wait_for_commits([partition], self._clock)
         first, end = partition.log.log_start_offset, partition.high_watermark

@@ -60,6 +60,13 @@ class Subscriptions:
             raise RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{name}' does not exist")
         return subscription
 
+    def identified(self, name: str, subscription_id: UUID) -> Subscription:
+        """Return the subscription with this name and id. Raises RequestError (UNKNOWN_SUBSCRIPTION)."""
+        subscription = self.existing(name)
+        if subscription.id != subscription_id:
+            raise RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{name}' was deleted")
+        return subscription
+
     def current(self, subscription: Subscription) -> Subscription:
         """Return the subscription with its current policy.
 

@@ -5,7 +5,7 @@ topic has lost (retention, compaction, DeleteRecords, another topic in its place
 """
 
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from itertools import islice
@@ -52,13 +52,17 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterCopies:
-    """The copies of one subscription. queues: the partitions of its topic. Every method raises RequestError."""
+    """The copies of one subscription. Every method raises RequestError.
+
+    queues: the partitions of its topic. ends: the high watermarks of the dead-letter topic before the read.
+    """
 
     def __init__(
         self,
         subscription: Subscription,
         queues: Sequence[QueuePartition],
         topic: TopicImage | None,
+        ends: Mapping[int, int],
         browser: MessageBrowser,
     ) -> None:
         self._subscription = subscription
@@ -68,7 +72,7 @@ class DeadLetterCopies:
         self._logs = (
             [] if topic is None else [CopyLog(topic.topic_id, number) for number in range(len(topic.partitions))]
         )
-        self._ends = {} if topic is None else browser.end_offsets(topic.name)
+        self._ends = ends
         """Copies at or beyond these offsets were written during the read and are left out."""
 
     async def all(self, after: Place = (0, -1)) -> AsyncIterator[DeadLetter]:

@@ -39,10 +39,10 @@ class DeadLetterReader:
 
     async def copies(self, subscription: Subscription) -> DeadLetterCopies:
         """Return the copies in the subscription's current dead-letter topic."""
-        """The copies in the dead-letter topic that the subscription has now."""
         partitions = await self.load(subscription)
         topic = self._metadata.image.topics.get(self._subscriptions.current(subscription).policy.dead_letter_topic)
-        return DeadLetterCopies(subscription, partitions, topic, self._browser)
+        ends = {} if topic is None else await self._browser.end_offsets(topic.name)
+        return DeadLetterCopies(subscription, partitions, topic, ends, self._browser)
 
     async def count(self, subscription: Subscription) -> int:
         """Return the number of dead letters that were neither redriven nor dropped."""

@@ -123,7 +123,7 @@ class DeadLetterWriter:
             return {}, {}
         name = self._subscriptions.current(subscription).policy.dead_letter_topic
         topic = await self._topics.ensure(TopicRequest(name=name, config=_CONFIG))
-        ends = self._browser.end_offsets(name)
+        ends = await self._browser.end_offsets(name)
         results = await self._publisher.publish(name, list(letters.values()))
         self._check(topic)
         errors: dict[int, RequestError] = {}

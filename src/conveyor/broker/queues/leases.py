@@ -155,13 +155,13 @@ class Leases:
 
     async def _lease_here(self, request: LeaseHere) -> list[Lease]:
         """Answer another broker."""
-        subscription = self._identified(request.subscription, request.subscription_id)
+        subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         await self._subscribed.served(subscription)
         return await self._take(subscription, request.count, request.visibility_ms)
 
     async def _await_messages(self, request: AwaitMessages) -> bool:
         """Answer another broker, once there are messages."""
-        subscription = self._identified(request.subscription, request.subscription_id)
+        subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         await self._subscribed.ready(subscription)
 
         def submit(told: Callable[[bool], None]) -> Callable[[], None]:
@@ -180,12 +180,6 @@ class Leases:
             return leave
 
         return await answered(submit)
-
-    def _identified(self, name: str, subscription_id: UUID) -> Subscription:
-        subscription = self._subscriptions.existing(name)
-        if subscription.id != subscription_id:
-            raise RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{name}' was deleted")
-        return subscription
 
     def _wake(self, subscription: Subscription) -> None:
         self._waiters.wake(subscription.topic, subscription.id)

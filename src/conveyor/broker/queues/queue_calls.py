@@ -145,9 +145,7 @@ class QueueCalls:
 
     async def _begin_here(self, request: BeginQueue) -> int:
         queue = await self.here(request.place)
-        subscription = self._subscriptions.existing(request.subscription)
-        if subscription.id != request.subscription_id:
-            raise RequestError(ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{request.subscription}' was deleted")
+        subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         await self._partitions.notify(queue, subscription)
         if request.start is not None:
             return await queue.begin(subscription.id, request.start)

@@ -10,6 +10,8 @@ from conveyor.broker.hosts.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.queue_rates import QueueRates
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
+from conveyor.broker.remote.calls import Call
+from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.kernel.ports import Clock
 from conveyor.queues.delivery.inspection import count_messages
 from conveyor.queues.queue_commands import QueueCounts, QueueProbe
@@ -37,6 +39,27 @@ class SubscriptionStats(msgspec.Struct, frozen=True, kw_only=True):
     filter_errors: int
 
 
+class StatsHere(msgspec.Struct, frozen=True, array_like=True):
+    """Return the statistics of a subscription in the partitions that the asked broker leads."""
+
+    subscription: str
+    subscription_id: UUID
+
+
+class LocalStats(msgspec.Struct, frozen=True, array_like=True):
+    """The statistics of a subscription on one broker; see `SubscriptionStats`."""
+
+    counts: QueueCounts
+    acked: int
+    retried: int
+    filter_errors: int
+    ack_rate: float
+    retry_rate: float
+
+
+_STATS: Call[StatsHere, LocalStats] = Call("queue.stats", StatsHere, LocalStats, is_repeatable=True)
+
+
 class SubscriptionStatistics:
     """See the module's docstring."""
 
@@ -46,12 +69,15 @@ class SubscriptionStatistics:
         subscriptions: Subscriptions,
         partitions: QueuePartitions,
         subscribed: SubscribedPartitions,
+        leaders: LeaderCalls,
         clock: Clock,
     ) -> None:
         self._subscriptions = subscriptions
         self._partitions = partitions
         self._subscribed = subscribed
         self._clock = clock
+        self._leaders = leaders
+        leaders.handlers.register(_STATS, self._stats_here)
         self._rates = QueueRates(clock, partitions.probe)
         subscriptions.when_added(lambda subscription: self._rates.follow(subscription.id))
         subscriptions.when_removed(lambda subscription: self._rates.forget(subscription.id))
@@ -61,11 +87,14 @@ class SubscriptionStatistics:
         self._rates.stop()
 
     async def stats(self, name: str) -> SubscriptionStats:
-        """Return the statistics of one subscription. Raises RequestError."""
+        """Return the statistics of one subscription on all brokers. Raises RequestError."""
         subscription = self._subscriptions.existing(name)
-        counts = _total(subscription, await self._subscribed.committed(subscription))
-        probe, now_ms = self._partitions.probe(subscription.id), self._clock.now_ms()
-        ack_rate, retry_rate = self._rates.measure(subscription.id)
+        request = StatsHere(subscription.name, subscription.id)
+        parts = [
+            await self._stats_here(request),
+            *await self._leaders.ask_others(_STATS, subscription.topic, request),
+        ]
+        counts, now_ms = _sum([part.counts for part in parts]), self._clock.now_ms()
         return SubscriptionStats(
             depth=counts.available,
             in_flight=counts.in_flight,
@@ -73,15 +102,27 @@ class SubscriptionStatistics:
             dead=counts.dead,
             unsettled=counts.unsettled,
             oldest_age_ms=None if counts.oldest_ms is None else max(0, now_ms - counts.oldest_ms),
-            acked=probe.acknowledged,
-            retried=probe.retried + probe.expired,
-            ack_rate=ack_rate,
-            retry_rate=retry_rate,
-            filter_errors=probe.filter_errors,
+            acked=sum(part.acked for part in parts),
+            retried=sum(part.retried for part in parts),
+            ack_rate=sum(part.ack_rate for part in parts),
+            retry_rate=sum(part.retry_rate for part in parts),
+            filter_errors=sum(part.filter_errors for part in parts),
+        )
+
+    async def _stats_here(self, request: StatsHere) -> LocalStats:
+        subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
+        counts = _total(subscription, await self._subscribed.committed(subscription))
+        probe = self._partitions.probe(subscription.id)
+        ack_rate, retry_rate = self._rates.measure(subscription.id)
+        return LocalStats(
+            counts, probe.acknowledged, probe.retried + probe.expired, probe.filter_errors, ack_rate, retry_rate
         )
 
     def measures(self) -> list[tuple[Subscription, QueueCounts, QueueProbe]]:
-        """Return the counts and counters of every subscription; partitions that are not loaded count nothing."""
+        """Return the counts and counters of every subscription on this broker.
+
+        Partitions that are not loaded count nothing.
+        """
         return [
             (
                 subscription,
@@ -93,7 +134,10 @@ class SubscriptionStatistics:
 
 
 def _total(subscription: Subscription, partitions: Sequence[QueuePartition]) -> QueueCounts:
-    counts = [_counts(partition, subscription.id) for partition in partitions]
+    return _sum([_counts(partition, subscription.id) for partition in partitions])
+
+
+def _sum(counts: Sequence[QueueCounts]) -> QueueCounts:
     return QueueCounts(
         unsettled=sum(count.unsettled for count in counts),
         available=sum(count.available for count in counts),

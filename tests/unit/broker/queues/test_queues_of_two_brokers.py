@@ -180,3 +180,19 @@ async def test_subscription_seeks_and_is_purged_in_all_partitions(brokers: TwoBr
     assert ids(await lease(brokers.one)) == ["1-1"]
     with pytest.raises(RequestError, match="partition 1 has offsets 0 to 2, not 9"):
         await brokers.one.subscription_lifecycle.seek("s", {1: 9})
+
+
+async def test_statistics_are_those_of_all_brokers(brokers: TwoBrokers) -> None:
+    await publish(brokers.one, 0, 1, 1, 1)
+    (first, *_) = await brokers.two.leases.lease("s", 2, 0, None)
+    await brokers.one.settlements.ack("s", [first.ack_id])
+    for broker in (brokers.one, brokers.two):
+        stats = await broker.subscription_statistics.stats("s")
+        assert (stats.depth, stats.in_flight, stats.unsettled, stats.acked) == (2, 1, 3, 1)
+
+
+async def test_statistics_without_one_leader_are_refused(brokers: TwoBrokers) -> None:
+    brokers.cable.unplug(TWO)
+    with pytest.raises(RequestError, match="broker 2 refuses the connection") as refused:
+        await brokers.one.subscription_statistics.stats("s")
+    assert refused.value.kind is ErrorKind.NOT_LEADER

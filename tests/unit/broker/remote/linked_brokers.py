@@ -72,6 +72,12 @@ class Cable:
         self.networks[identity.node_id] = CableEnd(self, identity)
         return self.networks[identity.node_id]
 
+    def unplug(self, node_id: NodeId) -> None:
+        """End the broker's links. No others are opened."""
+        del self.networks[node_id]
+        for link in self.links:
+            link.close("unplugged")
+
 
 class CableEnd:
     """The network of one broker. See `PeerNetwork`."""
