@@ -159,14 +159,7 @@ class BrokerNode:
         self.queue_partitions = self._make_queue_partitions(ports)
         self._make_queues(ports.clock)
         self._make_dead_letters(ports.clock)
-        self.schedules = Schedules(
-            metadata=self.metadata,
-            publisher=self.message_publisher,
-            browser=self.message_browser,
-            topics=self.topics,
-            clock=ports.clock,
-            tasks=self.tasks,
-        )
+        self.schedules = self._make_schedules(ports.clock)
         self.is_stopping = False
         """Set when the broker begins to stop; `/readyz` reports it."""
         self._membership = self._make_membership(ports)
@@ -438,6 +431,17 @@ class BrokerNode:
             browser=self.message_browser,
             delayed_messages=self.delayed_messages,
             clock=clock,
+        )
+
+    def _make_schedules(self, clock: Clock) -> Schedules:
+        return Schedules(
+            metadata=self.metadata,
+            publisher=self.message_publisher,
+            browser=self.message_browser,
+            topics=self.topics,
+            clock=clock,
+            tasks=self.tasks,
+            node_id=NodeId(self.settings.broker.node_id),
         )
 
     def _make_dead_letters(self, clock: Clock) -> None:

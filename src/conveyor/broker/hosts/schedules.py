@@ -1,9 +1,13 @@
 """Schedules: messages published repeatedly, by the calendar.
 
-The metadata holds the due time of the last completed firing of a schedule, written after its message was published.
-Of the firings missed while no broker ran, only the last is caught up. A firing happens once even if the broker stops
-before it records the firing: the message carries `conveyor-dedup-id: schedule:<name>:<due ms>`, and after a start the
-topic is searched for that id before a firing is caught up.
+The broker that leads partition 0 of the topic fires the schedules of the topic; any broker lists and changes them.
+
+The metadata holds the due time of the last completed firing of a schedule, written after its message was published,
+and only if the schedule is unchanged and this broker still fires it. Of the firings missed while no broker ran, only
+the last is caught up. A firing happens once even if the broker stops before it records the firing: the message carries
+`conveyor-dedup-id: schedule:<name>:<due ms>`, and a broker that has started, or begins to fire the schedule, searches
+the topic for that id before it catches a firing up. If the previous broker publishes after that search, because it has
+not seen the change yet, the leader of the partition drops the second message: both have the same id.
 
 A schedule belongs to a topic by the topic's id, and ends when that topic is deleted. A schedule never creates a topic:
 a firing without its topic is skipped.
@@ -11,7 +15,6 @@ a firing without its topic is skipped.
 When the wall clock is set, every schedule computes its next firing again: see `conveyor.schedules.firings`.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,11 +28,11 @@ from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.changes import SchedulePut, ScheduleRemoved
-from conveyor.cluster.image import ClusterImage
-from conveyor.cluster.topic_decisions import owned_by_broker, unknown_topic
+from conveyor.cluster.image import ClusterImage, ScheduleImage, changed_keys
+from conveyor.cluster.topic_decisions import existing_topic, owned_by_broker, unknown_topic
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import TopicId
+from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Clock
 from conveyor.queues.delivery.backoff import retry_delay_ms
 from conveyor.queues.subscription.policy import RetryPolicy, StartPosition
@@ -45,16 +48,30 @@ _LOOKED_AT_MESSAGES = 1_000
 
 
 class _Active:
-    """A running schedule. wake: called when the alarm rings."""
+    """A schedule that this broker fires. wake: called when the alarm rings.
 
-    def __init__(self, firings: Firings, topic_id: TopicId, clock: Clock, wake: "Callable[[_Active], None]") -> None:
+    document: as the metadata holds it. written: the document that is being stored.
+    """
+
+    def __init__(
+        self, firings: Firings, stored: ScheduleImage, clock: Clock, wake: "Callable[[_Active], None]"
+    ) -> None:
         self.firings = firings
-        self.topic_id = topic_id
+        self.topic_id = stored.topic_id
+        self.document = stored.document
+        self.written = stored.document
         self.alarm = Alarm(clock, lambda: wake(self))
 
     @property
     def schedule(self) -> Schedule:
         return self.firings.schedule
+
+    def has_stored(self, document: str) -> bool:
+        """Return whether this is the document of the schedule, or the one that this broker has just written."""
+        if document not in (self.document, self.written):
+            return False
+        self.document = document
+        return True
 
 
 class Schedules:
@@ -69,7 +86,9 @@ class Schedules:
         topics: Topics,
         clock: Clock,
         tasks: Tasks,
+        node_id: NodeId,
     ) -> None:
+        self._node_id = node_id
         self._metadata = metadata
         self._publisher = publisher
         self._browser = browser
@@ -77,17 +96,16 @@ class Schedules:
         self._clock = clock
         self._tasks = tasks
         self._active: dict[str, _Active] = {}
-        self._one_change = asyncio.Lock()
+        self._is_started = False
         self._stopped = False
         self._unfollow_clock = clock.when_set(self._clock_set)
         metadata.listen(self._observe)
 
     def start(self) -> None:
-        """Start the schedules in the metadata; missed firings are caught up afterwards."""
-        for image in self._metadata.image.schedules.values():
-            active = _Active(decode_schedule(image.name, image.document), image.topic_id, self._clock, self._wake)
-            self._active[image.name] = active
-            self._wake_at(active, self._clock.now_ms())
+        """Start the schedules that this broker fires; missed firings are caught up afterwards."""
+        self._is_started = True
+        for name in self._metadata.image.schedules:
+            self._follow(name, is_new=False)
 
     def stop(self) -> None:
         """Fire no more."""
@@ -98,19 +116,29 @@ class Schedules:
 
     def list(self) -> "list[Schedule]":
         """Return every schedule, by name."""
-        return [self._active[name].schedule for name in sorted(self._active)]
+        return [self.existing(name) for name in sorted(self._metadata.image.schedules)]
 
     def existing(self, name: str) -> Schedule:
         """Raise RequestError (UNKNOWN_SCHEDULE)."""
-        return self._find(name).schedule
+        return _stored(self._metadata.image, name).schedule
 
     async def add(self, schedule: Schedule) -> None:
         """Begin a schedule. It is durable on return and first fires after now.
 
         Raises RequestError: INVALID_SCHEDULE, INVALID_REQUEST (a header), UNKNOWN_TOPIC, SCHEDULE_ALREADY_EXISTS.
         """
-        async with self._one_change:
-            await self._begin(self._activate(Firings(schedule, self._clock.now_ms(), is_sure=True)), is_new=True)
+        firings = Firings(schedule, self._clock.now_ms(), is_sure=True)
+
+        def decide(image: ClusterImage) -> list[SchedulePut]:
+            put = _checked(image, firings)
+            if schedule.name in image.schedules:
+                raise RequestError(
+                    ErrorKind.SCHEDULE_ALREADY_EXISTS,
+                    f"schedule '{schedule.name}' exists already: change it, or remove it first",
+                )
+            return [put]
+
+        await self._metadata.propose(decide)
         log.info("schedule added name=%s topic=%s cron=%s", schedule.name, schedule.topic, schedule.cron)
 
     async def change(self, name: str, changes: Mapping[str, Any]) -> Schedule:
@@ -119,52 +147,59 @@ class Schedules:
         Earlier due firings are still caught up, unless the schedule was paused then, or its topic or times change.
         Raises RequestError: those of `add`, and UNKNOWN_SCHEDULE.
         """
-        async with self._one_change:
-            before = self._find(name)
+
+        def decide(image: ClusterImage) -> list[SchedulePut]:
+            before = _stored(image, name)
             schedule = msgspec.structs.replace(before.schedule, **changes)
-            firings = before.firings.changed(schedule, self._clock.now_ms())
-            await self._begin(self._activate(firings), is_new=False)
-            before.alarm.cancel()
+            return [_checked(image, before.changed(schedule, self._clock.now_ms()))]
+
+        image = await self._metadata.propose(decide)
         log.info("schedule changed name=%s fields=%s", name, ",".join(sorted(changes)))
-        return schedule
+        return _stored(image, name).schedule
 
     async def remove(self, name: str) -> None:
         """End a schedule. Raises RequestError (UNKNOWN_SCHEDULE)."""
-        async with self._one_change:
-            self._find(name)
-            await self._metadata.propose(lambda _: [ScheduleRemoved(name=name)])
 
-    def _find(self, name: str) -> _Active:
-        active = self._active.get(name)
-        if active is None:
-            existing = f"there are: {', '.join(sorted(self._active))}" if self._active else "there are no schedules"
-            raise RequestError(ErrorKind.UNKNOWN_SCHEDULE, f"there is no schedule '{name}'; {existing}")
-        return active
+        def decide(image: ClusterImage) -> list[ScheduleRemoved]:
+            _stored(image, name)
+            return [ScheduleRemoved(name=name)]
 
-    async def _begin(self, active: _Active, *, is_new: bool) -> None:
-        """Store a schedule, then activate it."""
-        await self._write(active, is_new=is_new)
-        if active.schedule.name in self._metadata.image.schedules:  # Else its topic was deleted since.
-            self._active[active.schedule.name] = active
-            self._wake_at(active, self._clock.now_ms())
+        await self._metadata.propose(decide)
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
-        """End the schedules that are removed, by themselves or with their topic."""
-        if new.schedules is old.schedules:
+        """Follow the schedules that have changed, and all if leaders may have changed."""
+        if not self._is_started or self._stopped or (new.schedules is old.schedules and new.topics is old.topics):
             return
-        for name in old.schedules.keys() - new.schedules.keys():
-            active = self._active.pop(name, None)
-            if active is not None:
-                active.alarm.cancel()
-                log.info("schedule removed name=%s topic=%s", name, active.schedule.topic)
+        names = changed_keys(old.schedules, new.schedules)
+        if new.topics is not old.topics:
+            names = list({*names, *new.schedules, *self._active})
+        for name in names:
+            self._follow(name, is_new=name not in old.schedules)
 
-    def _activate(self, firings: Firings) -> _Active:
-        """Raise RequestError: see `add`."""
-        check_schedule(firings.schedule)
-        topic = self._topics.existing(firings.schedule.topic)
-        if topic.is_internal:
-            raise owned_by_broker(topic.name)
-        return _Active(firings, topic.topic_id, self._clock, self._wake)
+    def _follow(self, name: str, *, is_new: bool) -> None:
+        """Begin or cease to fire a schedule, or continue with its changed definition."""
+        image, active = self._metadata.image, self._active.get(name)
+        stored = image.schedules.get(name)
+        is_owned = stored is not None and self._owns(stored)
+        has_topic = stored is not None and stored.topic_id in image.names_by_id
+        goes_on = is_owned or not has_topic  # Without its topic, its next firing is skipped.
+        if active is not None and stored is not None and goes_on and active.has_stored(stored.document):
+            return
+        if active is not None:
+            del self._active[name]
+            active.alarm.cancel()
+            if stored is None:
+                log.info("schedule removed name=%s topic=%s", name, active.schedule.topic)
+        if stored is not None and is_owned:
+            firings = decode_schedule(name, stored.document)
+            firings.is_sure = is_new
+            started = self._active[name] = _Active(firings, stored, self._clock, self._wake)
+            self._wake_at(started, self._clock.now_ms())
+
+    def _owns(self, stored: ScheduleImage, image: ClusterImage | None = None) -> bool:
+        """Return whether this broker fires a schedule: it leads partition 0 of the topic."""
+        topic = (image or self._metadata.image).topic_by_id(stored.topic_id)
+        return topic is not None and topic.partitions[0].leader == self._node_id
 
     def _has_topic(self, active: _Active) -> bool:
         """Return whether the topic of a schedule exists: the same topic, not another topic with its name."""
@@ -195,6 +230,8 @@ class Schedules:
 
     async def _fire(self, active: _Active, due_ms: int) -> None:
         schedule, firings = active.schedule, active.firings
+        if not self._is_active(active):
+            return
         try:
             if firings.is_sure or not await self._is_in_log(schedule, due_ms):
                 await self._publish(active, due_ms)
@@ -233,36 +270,44 @@ class Schedules:
         return False
 
     async def _write_down(self, active: _Active) -> None:
-        """Record a completed firing, unless the schedule has changed. If that fails, the topic's log shows it."""
-        async with self._one_change:
-            if not self._is_active(active):
-                return
-            try:
-                await self._write(active, is_new=False)
-            except RequestError as error:
-                log.warning("schedule not written name=%s reason=%s", active.schedule.name, error)
+        """Record a completed firing, unless the schedule or its broker has changed.
 
-    async def _write(self, active: _Active, *, is_new: bool) -> None:
-        """Raise RequestError: SCHEDULE_ALREADY_EXISTS, UNKNOWN_TOPIC."""
-        schedule = active.schedule
+        If that fails, the topic's log shows the firing.
+        """
+        if not self._is_active(active):
+            return
+        name = active.schedule.name
+        active.written = encode_schedule(active.firings, active.topic_id)
 
         def decide(image: ClusterImage) -> list[SchedulePut]:
-            if is_new and schedule.name in image.schedules:
-                raise RequestError(
-                    ErrorKind.SCHEDULE_ALREADY_EXISTS,
-                    f"schedule '{schedule.name}' exists already: change it, or remove it first",
-                )
-            if active.topic_id not in image.names_by_id:
-                raise unknown_topic(schedule.topic)
-            return [
-                SchedulePut(
-                    name=schedule.name,
-                    topic_id=active.topic_id,
-                    document=encode_schedule(active.firings, active.topic_id),
-                )
-            ]
+            stored = image.schedules.get(name)
+            if stored is None or stored.document != active.document or not self._owns(stored, image):
+                return []
+            return [SchedulePut(name=name, topic_id=active.topic_id, document=active.written)]
 
-        await self._metadata.propose(decide)
+        try:
+            await self._metadata.propose(decide)
+        except RequestError as error:
+            log.warning("schedule not written name=%s reason=%s", name, error)
 
     def _is_active(self, active: _Active) -> bool:
         return self._active.get(active.schedule.name) is active
+
+
+def _stored(image: ClusterImage, name: str) -> Firings:
+    """Return a schedule and its progress. Raises RequestError (UNKNOWN_SCHEDULE)."""
+    stored = image.schedules.get(name)
+    if stored is None:
+        existing = f"there are: {', '.join(sorted(image.schedules))}" if image.schedules else "there are no schedules"
+        raise RequestError(ErrorKind.UNKNOWN_SCHEDULE, f"there is no schedule '{name}'; {existing}")
+    return decode_schedule(name, stored.document)
+
+
+def _checked(image: ClusterImage, firings: Firings) -> SchedulePut:
+    """Return the change that stores a schedule. Raises RequestError: see `Schedules.add`."""
+    check_schedule(firings.schedule)
+    topic = existing_topic(image, firings.schedule.topic)
+    if topic.is_internal:
+        raise owned_by_broker(topic.name)
+    document = encode_schedule(firings, topic.topic_id)
+    return SchedulePut(name=firings.schedule.name, topic_id=topic.topic_id, document=document)
