@@ -17,6 +17,7 @@ from conveyor.broker.hosts.inboxes import Inboxes
 from conveyor.broker.hosts.queue_partition import QueuePartition, QueueServices
 from conveyor.broker.hosts.queue_partitions import QueuePartitions
 from conveyor.broker.hosts.schedules import Schedules
+from conveyor.broker.metadata.cluster_secret import cluster_secret
 from conveyor.broker.metadata.controller import Controller
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
 from conveyor.broker.metadata.log_levels import LogLevels
@@ -66,7 +67,15 @@ from conveyor.cluster.image import BrokerImage
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ids import NodeId, TopicPartition
-from conveyor.kernel.peers import PeerAddress, PeerEnd, PeerIdentity, PeerLink, PeerNetwork, PeerService
+from conveyor.kernel.peers import (
+    PeerAddress,
+    PeerCredentials,
+    PeerEnd,
+    PeerIdentity,
+    PeerLink,
+    PeerNetwork,
+    PeerService,
+)
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.log import Log
@@ -184,6 +193,8 @@ class BrokerNode:
         )
         await self.metadata.load(broker)
         self._ports.joined(self.metadata.image.cluster_id)
+        if peers is not None:
+            peers.open(await self._credentials())
         await self._membership.prepare()
         await self.topics.start()
         await self._membership.join(broker)
@@ -193,6 +204,15 @@ class BrokerNode:
         self.retention.start()
         self.compaction.start()
         self.disk_watch.start()
+
+    async def _credentials(self) -> PeerCredentials:
+        """Return what this broker proves to others, who may dial it as soon as it has registered."""
+
+        def identity() -> PeerIdentity:
+            return PeerIdentity(NodeId(self.settings.broker.node_id), self.metadata.session.incarnation)
+
+        secret = await cluster_secret(self._ports.store, self._ports.new_id)
+        return PeerCredentials(self.metadata.image.cluster_id, secret, identity)
 
     async def finish_requests(self) -> None:
         """Answer all waiting requests: with the available records, with an error, or after the last flush.

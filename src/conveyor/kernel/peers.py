@@ -103,7 +103,10 @@ class PeerEnd(Protocol):
 
 
 Accept = Callable[[PeerLink, PeerService], PeerEnd]
-"""Called with each link that another broker has opened. Returns the end that receives its frames."""
+"""Called with each link that another broker has opened. Returns the end that receives its frames.
+
+Raises ProtocolViolation to refuse the link.
+"""
 
 
 class PeerNetwork(Protocol):

@@ -61,6 +61,7 @@ class Server:
         self.settings = settings
         self.stopping = asyncio.Event()
         self.failure: BaseException | None = None
+        self.peers: TcpPeerNetwork | None = None
         self._storage = storage
         self._probe = NetworkProbe()
         self._syncs: KernelSyncs | None = None
@@ -135,7 +136,8 @@ class Server:
 
     async def _make_broker(self, stack: contextlib.AsyncExitStack, clock: Clock) -> BrokerNode:
         disk, store, compactor = await self._open_storage(stack)
-        peers = await self._open_peers(stack) if store.session_timeout_ms else None
+        if store.session_timeout_ms:
+            self.peers = await self._open_peers(stack)
         threads = ThreadPoolExecutor(self.settings.broker.flush_threads, "disk")
         stack.callback(threads.shutdown)
         stack.callback(self._close_syncs)
@@ -149,7 +151,7 @@ class Server:
             compactor=compactor,
             joined=self._joined,
             boot_id=boot_id(),
-            peers=peers,
+            peers=self.peers,
         )
         return BrokerNode(self.settings, ports)
 

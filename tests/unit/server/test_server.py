@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from conveyor.kernel.errors import SettingsError, StartupError
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.peers import PeerAddress, PeerIdentity, PeerService
+from conveyor.kernel.ports import Bytes
 from conveyor.server.addresses import Address, bind, bound_address
 from conveyor.server.server import Server
 from conveyor.testing import MemoryDisk
-from conveyor.testing.memory_store import MemoryStore
+from conveyor.testing.memory_store import MemoryStore, MemoryTree
 from tests.unit.kafka_api.requests import API_VERSIONS, framed, request
 from tests.unit.server.memory_server import running, server
 
@@ -47,6 +50,37 @@ async def test_other_brokers_are_told_where_to_find_this_one() -> None:
         writer.close()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(broker.peer_host, broker.peer_port)
+
+
+async def test_brokers_of_a_cluster_let_each_other_in() -> None:
+    tree = MemoryTree()
+    one, two = (
+        server((MemoryDisk(), tree.open_session(2_000)), broker__node_id=number, network__insecure=True)
+        for number in (1, 2)
+    )
+    async with running(one), running(two):
+        brokers = one.broker.metadata.image.brokers
+        while 2 not in brokers:
+            await asyncio.sleep(0.01)
+            brokers = one.broker.metadata.image.brokers
+        target = brokers[NodeId(2)]
+        address = PeerAddress(PeerIdentity(NodeId(2), target.incarnation), target.peer_host, target.peer_port)
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        assert one.peers is not None
+        link = await one.peers.dial(address, PeerService.CALLS, lambda _: _End(ended))
+        link.close("seen")
+        assert ended.result() == "seen"
+
+
+class _End:
+    def __init__(self, reason: asyncio.Future[str]) -> None:
+        self._reason = reason
+
+    def received(self, frame: Bytes) -> None:
+        """Nothing is sent."""
+
+    def ended(self, reason: str) -> None:
+        self._reason.set_result(reason)
 
 
 async def test_other_brokers_are_told_no_wildcard() -> None:

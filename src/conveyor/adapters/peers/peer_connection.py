@@ -155,7 +155,10 @@ class PeerConnection(asyncio.Protocol):
     def _link(self) -> None:
         self.is_linked = True
         self._owner.linked(self)
-        self._end = self._answer(self, self._handshake.service)
+        try:
+            self._end = self._answer(self, self._handshake.service)
+        except ProtocolViolation as violation:
+            self.close(str(violation))
         if self.has_ended:
             self._tell_end()
         else:

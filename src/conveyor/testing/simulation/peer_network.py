@@ -68,9 +68,9 @@ class PeerSwitch:
         """Let nothing more travel from one broker to another, until `heal`. The other direction stays intact."""
         self._cuts.add((sender, receiver))
 
-    def heal(self) -> None:
-        """End all cuts. Frames that wait on links which still exist arrive now."""
-        self._cuts.clear()
+    def heal(self, *cuts: tuple[NodeId, NodeId]) -> None:
+        """End these cuts, by default all. Frames that wait on links which still exist arrive now."""
+        self._cuts -= set(cuts) if cuts else self._cuts.copy()
         for network in self._networks.values():
             for line in list(network.lines):
                 line.resume()
@@ -180,7 +180,12 @@ class SimulatedPeerNetwork:
             return reply.set_result(None)
         here, there = _Line(self, dialer._identity()), _Line(dialer, wanted)
         here.other, there.other = there, here
-        here.begin(self._accept(here, service))
+        try:
+            here.begin(self._accept(here, service))
+        except ProtocolViolation:
+            here.abandon(is_noticed=False)
+            there.abandon(is_noticed=False)
+            return reply.set_result(None)
         reply.set_result(there)
 
     def _trusts(self, other: "SimulatedPeerNetwork") -> bool:

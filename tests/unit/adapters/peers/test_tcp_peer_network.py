@@ -162,6 +162,15 @@ async def test_a_violation_of_the_protocol_ends_the_link(one: Node, two: Node) -
     await dialled.end
 
 
+async def test_a_link_for_an_unknown_purpose_is_refused(one: Node, two: Node) -> None:
+    def refuse(link: PeerLink, service: PeerService) -> Recorder:
+        raise ProtocolViolation("no such service")
+
+    two.network.accept(refuse)
+
+    assert await (await one.dial(two.address)).end
+
+
 async def test_a_process_that_does_not_listen_is_gone(one: Node, two: Node) -> None:
     two.network.stop()
     await asyncio.sleep(0.01)

@@ -148,6 +148,17 @@ def test_a_violation_of_the_protocol_ends_the_link(cluster: Cluster) -> None:
     assert len(dialled.reasons) == 1
 
 
+def test_a_link_for_an_unknown_purpose_is_refused(cluster: Cluster) -> None:
+    def refuse(link: PeerLink, service: PeerService) -> Recorder:
+        raise ProtocolViolation("no such service")
+
+    one, two = Node(cluster, 1), Node(cluster, 2)
+    two.network.accept(refuse)
+
+    with pytest.raises(PeerUnreachable):
+        cluster.dial(one, two.address)
+
+
 def test_an_idle_link_lives(cluster: Cluster) -> None:
     _, _, dialled, accepted = linked(cluster)
 
