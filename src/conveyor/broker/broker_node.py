@@ -293,7 +293,6 @@ class BrokerNode:
             threads=ports.threads,
             new_id=ports.new_id,
             boot_id=ports.boot_id,
-            peers=ports.peers,
         )
 
     def _make_leader_calls(self, ports: BrokerPorts) -> LeaderCalls:

@@ -39,7 +39,7 @@ from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.cluster.metadata_log import CONTROLLER_EPOCH_PATH, HEAD_PATH, LOG_PATH, decode_head
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure, metadata_failure
 from conveyor.kernel.ids import NodeId
-from conveyor.kernel.ports import ABSENT, CheckNode, Clock, DeleteNode, MetadataStore, PutNode, SessionState, Versioned
+from conveyor.kernel.ports import CheckNode, Clock, DeleteNode, MetadataStore, PutNode, SessionState, Versioned
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,6 @@ Changed = Callable[[ClusterImage, ClusterImage], None]
 
 ENTRIES_PER_SNAPSHOT = 1_000
 BYTES_PER_SNAPSHOT = 4 << 20
-SECRET_PATH = "/cluster-secret"  # noqa: S105 - a path
-"""Content: 32 random bytes as hexadecimal digits, which prove to a broker that another one is of its cluster."""
 
 
 class ControllerTerm(msgspec.Struct, frozen=True):
@@ -160,18 +158,6 @@ class Metadata:
             await self._store.sync()
             await self._catch_up()
             return self.image
-
-    async def secret(self) -> bytes:
-        """Return the secret that the brokers of the cluster share, created by the first of them.
-
-        Raises StorageFailure.
-        """
-        while True:
-            node = await self._store.get(SECRET_PATH)
-            if node is not None:
-                return _decoded_secret(node.value)
-            secret = (self._new_id().bytes + self._new_id().bytes).hex().encode()
-            await self._store.commit(PutNode(SECRET_PATH, secret, ABSENT))
 
     async def until(self, condition: Callable[[ClusterImage], bool]) -> None:
         """Return once the image meets a condition."""
@@ -414,10 +400,3 @@ class Metadata:
             log.warning("broker not registered in the metadata reason=%s", error)
             self._waiting = tuple(decide(self.image))
             self._observe(fold(self.image, self._waiting, self.image.seq))
-
-
-def _decoded_secret(content: bytes) -> bytes:
-    try:
-        return bytes.fromhex(content.decode())
-    except ValueError as error:
-        raise StorageFailure(f"metadata store: node {SECRET_PATH} is damaged") from error

@@ -1,7 +1,7 @@
 """This broker's way into the cluster and out of it. With an embedded store, nothing here does anything.
 
     prepare     read the identity of the data directory, before its logs are opened
-    join        let other brokers connect, register with recovered logs, stand for controller, take the assigned roles
+    join        register with recovered logs, stand for controller, lead what the controller assigns
     hand_over   let other brokers lead, before the last requests are answered
     leave       remove the registration, after the logs are sealed
 
@@ -26,7 +26,6 @@ from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.kernel.errors import RequestError, StartupError, StorageFailure
 from conveyor.kernel.ids import NodeId
-from conveyor.kernel.peers import PeerCredentials, PeerIdentity, PeerNetwork
 from conveyor.kernel.ports import Disk
 from conveyor.settings.tree import Settings
 
@@ -53,7 +52,6 @@ class Membership:
         threads: Executor,
         new_id: Callable[[], UUID],
         boot_id: str,
-        peers: PeerNetwork | None,
     ) -> None:
         self._metadata = metadata
         self._session = metadata.session
@@ -64,7 +62,6 @@ class Membership:
         self._threads = threads
         self._new_id = new_id
         self._boot_id = boot_id
-        self._peers = peers
         self._data_id = ""
         self._is_clean = False
 
@@ -73,10 +70,11 @@ class Membership:
         if self._session.is_embedded:
             return
         await asyncio.get_running_loop().run_in_executor(self._threads, self._identify)
+        node_id = self._settings().broker.node_id
         for broker in self._metadata.image.brokers.values():
-            if broker.data_id == self._data_id and broker.node_id != self._node_id:
+            if broker.data_id == self._data_id and broker.node_id != node_id:
                 raise StartupError(
-                    f"broker.node_id is {self._node_id}, and the data directory belongs to broker {broker.node_id}:"
+                    f"broker.node_id is {node_id}, and the data directory belongs to broker {broker.node_id}:"
                     f" start with --node-id {broker.node_id}, or choose another directory with --data-dir"
                 )
 
@@ -87,9 +85,6 @@ class Membership:
         """
         if self._session.is_embedded:
             return
-        if self._peers is not None:
-            secret = await self._metadata.secret()
-            self._peers.open(PeerCredentials(self._metadata.image.cluster_id, secret, self._identity))
         await self._session.start(self._registration(broker))
         self._controller.start()
         try:
@@ -135,7 +130,9 @@ class Membership:
 
     async def _stopped(self) -> ClusterImage:
         """Propose until nothing changes: one decision may leave a part to the next."""
-        request = ShutdownRequest(node_id=self._node_id, broker_epoch=self._session.broker_epoch)
+        request = ShutdownRequest(
+            node_id=NodeId(self._settings().broker.node_id), broker_epoch=self._session.broker_epoch
+        )
         is_done = False
 
         def decide(image: ClusterImage) -> list[Change]:
@@ -148,13 +145,6 @@ class Membership:
             image = await self._metadata.propose(decide)
             if is_done:
                 return image
-
-    @property
-    def _node_id(self) -> NodeId:
-        return NodeId(self._settings().broker.node_id)
-
-    def _identity(self) -> PeerIdentity:
-        return PeerIdentity(self._node_id, self._session.incarnation)
 
     def _identify(self) -> None:
         """The mark of a clean stop is gone from the disk before any log is opened."""

@@ -9,7 +9,7 @@ from conveyor.broker.metadata import metadata as module
 from conveyor.cluster.changes import Change
 from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.metadata_log import HEAD_PATH, SNAPSHOTS_PATH, decode_head
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import PutNode
 from tests.unit.broker.metadata.members import Cluster, Member, quiet, until
 from tests.unit.broker.metadata.proposals import groups, put, take_ten
@@ -150,12 +150,3 @@ async def test_entries_that_a_snapshot_has_replaced_are_skipped(cluster: Cluster
     await until(lambda: second.image.seq == first.image.seq)
     assert second.image == first.image
     assert len(seen) < 20
-
-
-async def test_first_broker_creates_the_secret_of_the_cluster(cluster: Cluster) -> None:
-    first, second, third = await three(cluster)
-    secrets = await asyncio.gather(*(member.metadata.secret() for member in (first, second, third)))
-    assert (len(set(secrets)), len(secrets[0])) == (1, 32)
-    await first.store.commit(PutNode(module.SECRET_PATH, b"?"))
-    with pytest.raises(StorageFailure, match="/cluster-secret is damaged"):
-        await second.metadata.secret()
