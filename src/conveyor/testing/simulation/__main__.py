@@ -3,13 +3,15 @@
 import argparse
 import logging
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.progress import track
 
 from conveyor.testing.simulation.shrink import shrink
-from conveyor.testing.simulation.story import StoryOutcome, play
-from conveyor.testing.simulation.story_schedule import StorySchedule, decode_schedule, make_schedule
+from conveyor.testing.simulation.stories import STORIES, play_any
+from conveyor.testing.simulation.story import StoryOutcome
+from conveyor.testing.simulation.story_schedule import StorySchedule, decode_schedule
 
 
 def main() -> None:
@@ -19,49 +21,59 @@ def main() -> None:
     chosen.add_argument("--seed", type=int, help="play this seed and print the outcome")
     chosen.add_argument("--seeds", type=int, help="play this many seeds, from --first on")
     chosen.add_argument("--schedule", type=Path, help="play a schedule stored as JSON")
+    parser.add_argument("--story", choices=STORIES, help="play only this story (default: every story)")
     parser.add_argument("--first", type=int, default=0, help="first seed of --seeds (default: 0)")
     parser.add_argument("--keep", type=Path, help="write the shrunk schedule of a failure to this file")
     options = parser.parse_args()
     logging.getLogger("conveyor").setLevel(logging.CRITICAL)  # Crashes are expected here, so their log lines are noise.
-    if options.seeds is not None:
-        failing = _play_all(range(options.first, options.first + options.seeds))
+    stories = [options.story] if options.story else list(STORIES)
+    if options.schedule is not None:
+        failing = _play_one(decode_schedule(options.schedule.read_text()))
+    elif options.seeds is None:
+        failing = _first(_play_one(STORIES[name].make(options.seed)) for name in stories)
     else:
-        failing = _play_one(
-            decode_schedule(options.schedule.read_text()) if options.schedule else make_schedule(options.seed)
-        )
+        seeds = range(options.first, options.first + options.seeds)
+        failing = _first(_play_all(name, seeds) for name in stories)
     if failing is not None:
         _explain(failing, options.keep)
         sys.exit(1)
 
 
-def _play_all(seeds: range) -> StorySchedule | None:
+def _first(failing: Iterable[StorySchedule | None]) -> StorySchedule | None:
+    """Return the first failing schedule. The stories after it are not played."""
+    return next((schedule for schedule in failing if schedule is not None), None)
+
+
+def _play_all(name: str, seeds: range) -> StorySchedule | None:
+    story = STORIES[name]
     happened: dict[str, int] = {}
-    for seed in track(seeds, description="seeds", disable=not sys.stderr.isatty()):
-        schedule = make_schedule(seed)
-        outcome = play(schedule)
+    for seed in track(seeds, description=name, disable=not sys.stderr.isatty()):
+        schedule = story.make(seed)
+        outcome = story.play(schedule)
         happened = {
             name: happened.get(name, 0) + outcome.happened.get(name, 0) for name in {*happened, *outcome.happened}
         }
         if outcome.failure is not None:
-            print(f"seed {seed}: {outcome.failure!r}", file=sys.stderr)
+            print(f"{name}, seed {seed}: {outcome.failure!r}", file=sys.stderr)
             return schedule
-    print(f"{len(seeds)} seeds, every invariant held; faults and housekeeping: {_counts(happened)}")
+    print(f"{name}: {len(seeds)} seeds, every invariant held; faults and housekeeping: {_counts(happened)}")
     return None
 
 
 def _play_one(schedule: StorySchedule) -> StorySchedule | None:
-    outcome = play(schedule)
+    outcome = play_any(schedule)
+    name = f"{schedule.story}, seed {schedule.seed}"
     if outcome.failure is None:
-        print(f"seed {schedule.seed}: every invariant held; {_counts(outcome.happened)}; digest {outcome.digest[:16]}")
+        print(f"{name}: every invariant held; {_counts(outcome.happened)}; digest {outcome.digest[:16]}")
         return None
-    print(f"seed {schedule.seed}: {outcome.failure!r}", file=sys.stderr)
+    print(f"{name}: {outcome.failure!r}", file=sys.stderr)
     return schedule
 
 
 def _explain(schedule: StorySchedule, keep: Path | None) -> None:
-    expected = _kind(play(schedule))
+    expected = _kind(play_any(schedule))
     print("shrinking the schedule", file=sys.stderr)
-    shortest = shrink(schedule, lambda shorter: _kind(play(shorter)) == expected)
+    shortest = shrink(schedule, lambda shorter: _kind(play_any(shorter)) == expected)
     print(f"{len(shortest.steps)} of {len(schedule.steps)} steps reproduce it:", file=sys.stderr)
     for step in shortest.steps:
         print(f"  {step.at_ms:>6} ms  {step.actor:<22} {step.action} {step.number}", file=sys.stderr)

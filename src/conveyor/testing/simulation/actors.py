@@ -13,7 +13,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait, Finished
 from conveyor.broker.produce.publish import ACKS_ALL, Published
 from conveyor.broker.queues.lease import Lease
-from conveyor.cluster.image import QUEUE_STATE, companion
+from conveyor.cluster.image import OFFSETS_TOPIC, QUEUE_STATE, companion
 from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetToCommit
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import FileSlice
@@ -24,6 +24,7 @@ from conveyor.records.record import Header, Record, decode_records, encode_batch
 from conveyor.replication.roles import Leader
 from conveyor.testing.simulation.ledger import DelayLedger, InvariantBroken, LogLedger, OffsetLedger, Place, QueueLedger
 from conveyor.testing.simulation.simulated_broker import Disconnected, SimulatedBroker
+from conveyor.testing.simulation.simulated_clock import SimulatedClock
 from conveyor.testing.simulation.story_schedule import Step
 
 LOG_TOPIC, TABLE_TOPIC, QUEUE_TOPIC, DELAY_TOPIC = "log", "table", "work", "later"
@@ -41,6 +42,17 @@ class Actor(Protocol):
     """Executes the steps that name it."""
 
     async def execute(self, step: Step, broker: SimulatedBroker) -> None: ...
+
+
+class SimulatedDoor(Protocol):
+    """Where clients reach a broker or a cluster."""
+
+    @property
+    def clock(self) -> SimulatedClock: ...
+
+    async def leader(self, place: Place) -> SimulatedBroker:
+        """Return the broker that should lead a partition. It may refuse the request, or be dead."""
+        ...
 
 
 class Producer:
@@ -73,13 +85,13 @@ class Producer:
         self._sequences: dict[int, int] = {}
         self._count = 0
 
-    async def execute(self, step: Step, broker: SimulatedBroker) -> None:
+    async def execute(self, step: Step, door: SimulatedDoor) -> None:
         partition, size = step.number % PARTITIONS, 1 + step.number // PARTITIONS % 40
         numbers = range(self._count, self._count + size)
         self._count += size
         while True:
             try:
-                published = await self._send(broker, partition, numbers)
+                published = await self._send(await door.leader((self._topic, partition)), partition, numbers)
             except Disconnected:
                 published = None
             if published is not None and published.error is None:
@@ -132,23 +144,27 @@ class Producer:
 
 
 class Reader:
-    """Reads the partitions of the plain topic from its own positions, and sometimes again from the start."""
+    """Reads the partitions of the plain topic from its own positions, and sometimes again from the start.
 
-    def __init__(self, ledger: LogLedger) -> None:
+    has_failovers: a broker that leads no longer, and does not know it, may not have all records yet.
+    """
+
+    def __init__(self, ledger: LogLedger, *, has_failovers: bool = False) -> None:
+        self._has_failovers = has_failovers
         self._ledger = ledger
         self._positions: dict[Place, int] = {}
 
-    async def execute(self, step: Step, broker: SimulatedBroker) -> None:
+    async def execute(self, step: Step, door: SimulatedDoor) -> None:
         place = (LOG_TOPIC, step.number % PARTITIONS)
         if step.number % 5 == 0:
             self._positions[place] = 0
         start = max(self._positions.get(place, 0), self._ledger.of(place).readable_from)
         try:
-            records, fetched = await read(broker, place, start, wait_ms=step.number % 2_000)
+            records, fetched = await read(await door.leader(place), place, start, wait_ms=step.number % 2_000)
         except _NO_REPLY:
             return
         if fetched.error is not None:
-            if fetched.error.kind is ErrorKind.OFFSET_OUT_OF_RANGE:
+            if fetched.error.kind is ErrorKind.OFFSET_OUT_OF_RANGE and not self._has_failovers:
                 self._ledger.check_end(place, start)
             return
         values = [(record.offset, record.value or b"") for record in records]
@@ -164,7 +180,8 @@ class Committer:
         self._ledger = ledger
         self._next = 0
 
-    async def execute(self, step: Step, broker: SimulatedBroker) -> None:
+    async def execute(self, step: Step, door: SimulatedDoor) -> None:
+        broker = await door.leader((OFFSETS_TOPIC, 0))
         await (self._commit(broker) if step.action == "commit" else self._fetch(broker))
 
     async def _commit(self, broker: SimulatedBroker) -> None:

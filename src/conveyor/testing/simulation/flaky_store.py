@@ -7,7 +7,7 @@ from random import Random
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import StoreOperation, Versioned
-from conveyor.testing.memory_store import MemoryStore
+from conveyor.testing.memory_store import MemoryStore, MemoryTree
 
 _LONGEST_HOP_S = 0.003
 
@@ -26,8 +26,8 @@ class FlakyStore(MemoryStore):
     The process may die before a commit takes effect, or before the reply arrives.
     """
 
-    def __init__(self, chance: Random) -> None:
-        super().__init__()
+    def __init__(self, chance: Random, session_timeout_ms: int = 0, tree: MemoryTree | None = None) -> None:
+        super().__init__(session_timeout_ms, tree)
         self._chance = chance
         self._faults: set[StoreFault] = set()
 

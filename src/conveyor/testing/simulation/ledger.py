@@ -45,9 +45,13 @@ class _Partition:
 
 
 class LogLedger:
-    """The records of plain topics: acknowledged by offset, and read by offset."""
+    """The records of plain topics: acknowledged by offset, and read by offset.
 
-    def __init__(self) -> None:
+    has_failovers: a leader that has just been elected may report a lower high watermark than the one before.
+    """
+
+    def __init__(self, *, has_failovers: bool = False) -> None:
+        self._has_failovers = has_failovers
         self._partitions: dict[Place, _Partition] = {}
 
     def places(self) -> list[Place]:
@@ -72,11 +76,11 @@ class LogLedger:
     def read(self, place: Place, start: int, records: Sequence[tuple[int, bytes]], high_watermark: int) -> None:
         """Check the records that a consumer read from `start` on."""
         partition = self.of(place)
-        if high_watermark < partition.high_watermark:
+        if high_watermark < partition.high_watermark and not self._has_failovers:
             raise InvariantBroken(
                 "MonotonicHighWatermark", f"{place}: {high_watermark} after {partition.high_watermark}"
             )
-        partition.high_watermark = high_watermark
+        partition.high_watermark = max(partition.high_watermark, high_watermark)
         values = dict(records)
         end = max(values, default=start - 1) + 1
         for offset, value in records:
@@ -92,6 +96,9 @@ class LogLedger:
             raise InvariantBroken(
                 "NoAcknowledgedLoss", f"{place} ends at {end_offset}, but offset {last} was acknowledged"
             )
+        last = max(self.of(place).seen, default=-1)
+        if last >= end_offset:
+            raise InvariantBroken("NothingTakenBack", f"{place} ends at {end_offset}, but offset {last} was read")
 
     @staticmethod
     def _compare(invariant: str, place: Place, offset: int, found: bytes | None, expected: bytes) -> None:

@@ -5,12 +5,13 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextvars import copy_context
 from random import Random
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from conveyor.broker.broker_node import BrokerNode, BrokerPorts
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.peers import PeerNetwork
 from conveyor.log.compaction.compaction_plan import CompactionPlan
 from conveyor.log.compaction.key_compaction import CompactionResult, compact
 from conveyor.settings.tree import from_sources
@@ -33,10 +34,69 @@ class Disconnected(Exception):  # noqa: N818 - named for what it is
     """No reply came. The request may have been executed or not."""
 
 
-class SimulatedBroker:
-    """One broker; see the module's docstring. `bugs`: unexpected exceptions, each of which would stop a real broker."""
+class Surroundings(Protocol):
+    """What a simulated machine is connected to."""
 
-    def __init__(self, loop: VirtualLoop, seed: int, settings: dict[str, object]) -> None:
+    host: str
+    http_url: str
+
+    @property
+    def store(self) -> FlakyStore:
+        """The session of the present process with the metadata store, or that of the last one."""
+        ...
+
+    def enter(self) -> PeerNetwork | None:
+        """Connect a new process, in its context, before its broker starts."""
+        ...
+
+    def leave(self, *, has_power: bool) -> None:
+        """Disconnect the process, which dies now. has_power: its machine goes on, and closes its connections."""
+        ...
+
+    def pause(self) -> None:
+        """The process sends nothing more."""
+        ...
+
+    def resume(self) -> None: ...
+
+
+class AcknowledgedEpochs(Protocol):
+    """Checks in which leader epochs the starts of a broker acknowledge records."""
+
+    def note_crash(self, incarnation: int) -> None: ...
+
+    def acknowledge(self, topic_id: UUID, partition: int, epoch: int, incarnation: int) -> None: ...
+
+
+class LoneMachine:
+    """The surroundings of the only broker of its cluster. See `Surroundings`."""
+
+    def __init__(self, seed: object) -> None:
+        self.host, self.http_url = "broker.example", ""
+        self.store = FlakyStore(Random(f"{seed} store"))
+
+    def enter(self) -> None:
+        """There is nothing to connect."""
+
+    def leave(self, *, has_power: bool) -> None:
+        """The embedded store outlives the process."""
+
+    def pause(self) -> None:
+        """Nobody notices."""
+
+    def resume(self) -> None:
+        """Nobody notices."""
+
+
+class SimulatedBroker:
+    """One broker; see the module's docstring. `bugs`: unexpected exceptions, each of which would stop a real broker.
+
+    seed: of everything that is random about this broker. surroundings: by default, no other broker.
+    """
+
+    def __init__(
+        self, loop: VirtualLoop, seed: object, settings: dict[str, object], surroundings: Surroundings | None = None
+    ) -> None:
         self.clock = SimulatedClock(loop)
         self.disk = MemoryDisk()
         self.bugs: list[BaseException] = []
@@ -46,11 +106,11 @@ class SimulatedBroker:
         self._ids, self._threads, self._hops, self._power = (
             Random(f"{seed} {concern}") for concern in ("ids", "threads", "network", "power")
         )
-        self.store = FlakyStore(Random(f"{seed} store"))
-        self.epochs = EpochLedger()
+        self.surroundings: Surroundings = LoneMachine(seed) if surroundings is None else surroundings
+        self.epochs: AcknowledgedEpochs = EpochLedger()
         self.watch: Callable[[ClusterImage, bool], None] | None = None
         """Called with each image that the broker observes, and whether it is the first since a start."""
-        self._images = ImageLedger(self.store.nodes)
+        self._images = ImageLedger(self.surroundings.store.nodes)
         self._process: Process | None = None
         self._broker: BrokerNode | None = None
         self._ready = asyncio.Event()
@@ -59,6 +119,24 @@ class SimulatedBroker:
     @property
     def is_ready(self) -> bool:
         return self._ready.is_set()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process: a broker that starts, serves or stops."""
+        return self._process is not None
+
+    @property
+    def node(self) -> BrokerNode | None:
+        """The broker inside the process, for checks that take no time."""
+        return self._broker
+
+    @property
+    def store(self) -> FlakyStore:
+        return self.surroundings.store
+
+    async def leader(self, place: tuple[str, int]) -> "SimulatedBroker":
+        """Return the broker that a client asks for a partition: this one."""
+        return self
 
     async def start(self) -> None:
         """Start, and retry while disk faults prevent it. Returns once the broker serves."""
@@ -80,7 +158,19 @@ class SimulatedBroker:
     def cut_power(self) -> None:
         """Cut the power: synced data survives, and randomly some of the rest."""
         self.epochs.note_crash(self.starts)
-        self._die(self.disk.power_cut(self._power))
+        self._die(self.disk.power_cut(self._power), has_power=False)
+
+    def pause(self) -> None:
+        """Stop the process for a while, as SIGSTOP does. Does nothing if there is none."""
+        if self._process is not None:
+            self._process.pause()
+            self.surroundings.pause()
+
+    def resume(self) -> None:
+        """Let the process continue."""
+        if self._process is not None and self._process.is_paused:
+            self._process.resume()
+            self.surroundings.resume()
 
     def cut_power_after(self, operations: int, died: Callable[[], None]) -> None:
         """Cut the power in the middle of the broker's disk operations, after a number of them."""
@@ -124,11 +214,12 @@ class SimulatedBroker:
         await self._hop()
         return result
 
-    def _die(self, disk: MemoryDisk) -> None:
+    def _die(self, disk: MemoryDisk, *, has_power: bool = True) -> None:
         self.disk, self.clock = disk, self.clock.next_process()
         self._ready.clear()
         process, self._process, self._broker = self._process, None, None
         if process is not None:
+            self.surroundings.leave(has_power=has_power)
             process.kill()
 
     async def _hop(self) -> None:
@@ -150,6 +241,7 @@ class SimulatedBroker:
 
     async def _started(self) -> bool:
         threads = SimulatedThreads(self._loop, self._threads)
+        peers = self.surroundings.enter()
         ports = BrokerPorts(
             disk=self.disk,
             store=self.store,
@@ -158,11 +250,12 @@ class SimulatedBroker:
             new_id=lambda: UUID(int=self._ids.getrandbits(128), version=4),
             failed=self.bugs.append,
             compactor=_ExecutorCompactor(self.disk, threads),
+            peers=peers,
         )
         self._broker = BrokerNode(self._settings, ports)
         self._broker.metadata.listen(self._observed)
         try:
-            await self._broker.start("broker.example", 9092)
+            await self._broker.start(self.surroundings.host, 9092, self.surroundings.http_url)
         except StorageFailure:
             return False
         return True

@@ -6,10 +6,11 @@ how long. A schedule without some of its steps can be played as well, which shri
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from random import Random
 
 STORY_MS = 60_000
+ONE_BROKER = "broker"
 
 _STEPS = 120
 _TOPIC_STEPS = 40
@@ -85,19 +86,24 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StorySchedule:
-    """The steps, and the seed for everything else that is random: delays, torn writes, ids."""
+    """The steps, and the seed for everything else that is random: delays, torn writes, ids.
+
+    story: ONE_BROKER or the name of another story, whose actors the steps name.
+    """
 
     seed: int
     steps: tuple[Step, ...]
+    story: str = ONE_BROKER
 
     def without(self, dropped: Sequence[Step]) -> "StorySchedule":
         """Return the schedule without some of its steps."""
         removed = set(dropped)
-        return StorySchedule(self.seed, tuple(step for step in self.steps if step not in removed))
+        return replace(self, steps=tuple(step for step in self.steps if step not in removed))
 
     def encode(self) -> str:
         """Return the schedule as JSON, to be stored beside a test."""
-        return json.dumps({"seed": self.seed, "steps": [asdict(step) for step in self.steps]}, indent=1)
+        content = {"seed": self.seed, "story": self.story, "steps": [asdict(step) for step in self.steps]}
+        return json.dumps(content, indent=1)
 
 
 def make_schedule(seed: int) -> StorySchedule:
@@ -113,7 +119,7 @@ def make_schedule(seed: int) -> StorySchedule:
 def decode_schedule(content: str) -> StorySchedule:
     """Decode the result of `StorySchedule.encode`."""
     document = json.loads(content)
-    return StorySchedule(document["seed"], tuple(Step(**step) for step in document["steps"]))
+    return StorySchedule(document["seed"], tuple(Step(**step) for step in document["steps"]), document["story"])
 
 
 def _step(chance: Random, kind: str) -> Step:

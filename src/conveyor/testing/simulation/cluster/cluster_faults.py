@@ -1,0 +1,181 @@
+"""The faults of a simulated cluster: of one broker, of the network, of all machines at once.
+
+Each fault ends after a time that the number of its step determines, and its broker starts again.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from itertools import permutations
+
+from conveyor.kernel.ids import NodeId
+from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
+from conveyor.testing.simulation.flaky_store import StoreFault
+from conveyor.testing.simulation.simulated_broker import SimulatedBroker
+from conveyor.testing.simulation.story_schedule import Step
+
+_LONGEST_DOWN_MS = 8_000
+_LONGEST_PAUSE_MS = 9_000
+_LONGEST_CUT_MS = 9_000
+
+
+class FaultCounts:
+    """The number of executions of each fault."""
+
+    def __init__(self) -> None:
+        self.happened: dict[str, int] = {}
+
+    def note(self, action: str) -> None:
+        self.happened[action] = self.happened.get(action, 0) + 1
+
+
+class BrokerFaults:
+    """Executes the faults of one broker."""
+
+    def __init__(self, cluster: SimulatedCluster, node_id: NodeId, counts: FaultCounts) -> None:
+        self._cluster = cluster
+        self._node_id = node_id
+        self._counts = counts
+        self._actions: dict[str, Callable[[SimulatedBroker, int], Awaitable[None]]] = {
+            "crash": self._crash,
+            "cut_power": self._cut_power,
+            "cut_power_within": self._cut_power_within,
+            "restart": self._restart,
+            "pause": self._pause,
+            "cut_store": self._cut_store,
+            "expire_session": self._expire_session,
+            "lose_store_replies": self._lose_store_replies,
+            "fail_syncs": self._fail_syncs,
+            "fail_appends": self._fail_appends,
+            "fill_disk": self._fill_disk,
+        }
+
+    async def execute(self, step: Step) -> None:
+        async with self._cluster.control(self._node_id) as broker:
+            if broker.is_ready:
+                self._counts.note(step.action)
+                await self._actions[step.action](broker, step.number)
+
+    async def _crash(self, broker: SimulatedBroker, number: int) -> None:
+        """Kill the process; every other time it is back before anybody can have noticed."""
+        broker.crash()
+        await asyncio.sleep(0 if number % 2 else number % _LONGEST_DOWN_MS / 1000)
+        await broker.start()
+
+    async def _cut_power(self, broker: SimulatedBroker, number: int) -> None:
+        broker.cut_power()
+        await asyncio.sleep(number % _LONGEST_DOWN_MS / 1000)
+        await broker.start()
+
+    async def _cut_power_within(self, broker: SimulatedBroker, number: int) -> None:
+        """Cut the power in the middle of the broker's disk operations, after a number of them."""
+        died = asyncio.Event()
+        broker.cut_power_after(number % 200, died.set)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                await died.wait()
+        if not died.is_set():
+            broker.cut_power()
+        await asyncio.sleep(number % _LONGEST_DOWN_MS / 1000)
+        await broker.start()
+
+    async def _restart(self, broker: SimulatedBroker, number: int) -> None:
+        await broker.stop()
+        await asyncio.sleep(number % _LONGEST_DOWN_MS / 1000)
+        await broker.start()
+
+    async def _pause(self, broker: SimulatedBroker, number: int) -> None:
+        broker.pause()
+        await asyncio.sleep(number % _LONGEST_PAUSE_MS / 1000)
+        broker.resume()
+
+    async def _cut_store(self, broker: SimulatedBroker, number: int) -> None:
+        store = self._cluster.machines[self._node_id].store
+        store.lose_contact("cut", is_noticed=True)
+        await asyncio.sleep(number % _LONGEST_CUT_MS / 1000)
+        store.regain_contact("cut")
+
+    async def _expire_session(self, broker: SimulatedBroker, number: int) -> None:
+        """End the session at the server; the client learns of it a little later."""
+        store = self._cluster.machines[self._node_id].store
+        store.lose_contact("cut", is_noticed=number % 2 == 0)
+        store.end_now()
+        await asyncio.sleep(number % 500 / 1000)
+        store.regain_contact("cut")
+
+    async def _lose_store_replies(self, broker: SimulatedBroker, number: int) -> None:
+        store = self._cluster.machines[self._node_id].store
+        store.fail(StoreFault.REPLY_LOST)
+        await asyncio.sleep(number % _LONGEST_CUT_MS / 1000)
+        store.heal()
+
+    async def _fail_syncs(self, broker: SimulatedBroker, number: int) -> None:
+        await self._fail(broker, "sync", number)
+
+    async def _fail_appends(self, broker: SimulatedBroker, number: int) -> None:
+        await self._fail(broker, "append", number)
+
+    async def _fail(self, broker: SimulatedBroker, operation: str, number: int) -> None:
+        """Take partitions offline by a disk fault, then heal the disk and restart the broker."""
+        broker.disk.fail(operation)
+        await asyncio.sleep(number % 3_000 / 1000)
+        await self._replace(broker)
+
+    async def _fill_disk(self, broker: SimulatedBroker, number: int) -> None:
+        broker.disk.free_bytes = number % 2_000
+        await asyncio.sleep(number % 3_000 / 1000)
+        await self._replace(broker)
+
+    async def _replace(self, broker: SimulatedBroker) -> None:
+        broker.disk.heal()
+        broker.crash()
+        await broker.start()
+
+
+class NetworkFaults:
+    """Executes the faults of the network between the brokers."""
+
+    def __init__(self, cluster: SimulatedCluster, counts: FaultCounts) -> None:
+        self._cluster = cluster
+        self._counts = counts
+
+    async def execute(self, step: Step) -> None:
+        self._counts.note(step.action)
+        pairs = list(permutations(self._cluster.brokers, 2))
+        first, second = pairs[step.number % len(pairs)]
+        if step.action == "reset":
+            return self._cluster.switch.reset(first, second)
+        cuts = {
+            "cut_one_way": [(first, second)],
+            "cut_both_ways": [(first, second), (second, first)],
+            "isolate": [pair for pair in pairs if first in pair],
+        }[step.action]
+        for pair in cuts:
+            self._cluster.switch.cut(*pair)
+        await asyncio.sleep(step.number % _LONGEST_CUT_MS / 1000)
+        self._cluster.switch.heal(*cuts)
+
+
+class MachineFaults:
+    """Executes the faults of all machines at once."""
+
+    def __init__(self, cluster: SimulatedCluster, counts: FaultCounts) -> None:
+        self._cluster = cluster
+        self._counts = counts
+
+    async def execute(self, step: Step) -> None:
+        """Cut the power of all machines, once no other fault is in progress."""
+        self._counts.note(step.action)
+        async with contextlib.AsyncExitStack() as stack:
+            brokers = [
+                await stack.enter_async_context(self._cluster.control(node_id)) for node_id in self._cluster.brokers
+            ]
+            for broker in brokers:
+                broker.cut_power()
+            await asyncio.sleep(step.number % 3_000 / 1000)
+            starts = [self._start_later(broker, step.number >> place) for place, broker in enumerate(brokers)]
+            await asyncio.gather(*starts)
+
+    async def _start_later(self, broker: SimulatedBroker, number: int) -> None:
+        await asyncio.sleep(number % 3_000 / 1000)
+        await broker.start()

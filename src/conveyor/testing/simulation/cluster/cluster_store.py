@@ -1,0 +1,123 @@
+"""A session with a metadata store that several simulated brokers share, which ends if its server hears nothing of it.
+
+    in contact ---> out of contact (paused, cut off, dead) ---> the session ends after its timeout: ephemeral nodes go
+         ^                   |                                             |
+         +---- SUSPENDED, same session <--- contact ---> SUSPENDED, LOST, a new session
+
+The server ends a session by its own clock; the client learns of it when it is in contact again. A client that is cut
+off notices it at once or after two thirds of the timeout; until then its calls wait.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from random import Random
+
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ports import SessionState, Versioned
+from conveyor.kernel.store_watches import Watch
+from conveyor.testing.memory_store import MemoryTree
+from conveyor.testing.simulation.flaky_store import FlakyStore
+
+
+class ClusterStore(FlakyStore):
+    """See the module's docstring. Watches and listeners are called a moment later, in the process that has set them."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, chance: Random, tree: MemoryTree, session_timeout_ms: int
+    ) -> None:
+        super().__init__(chance, session_timeout_ms, tree)
+        self._loop = loop
+        self._server = copy_context()
+        """The context of the server's timers: they run whether or not the process does."""
+        self._obstacles: set[str] = set()
+        self._end_timer: asyncio.TimerHandle | None = None
+        self._notice_timer: asyncio.TimerHandle | None = None
+        self._has_ended = False
+        self._is_abandoned = False
+        self._is_clear = asyncio.Event()
+        """Not set while the client waits for replies that cannot come, and has not noticed it."""
+
+    def listen(self, changed: Callable[[SessionState], None]) -> None:
+        context = copy_context()
+        super().listen(lambda state: self._later(lambda: changed(state), context))
+
+    def lose_contact(self, obstacle: str, *, is_noticed: bool = False) -> None:
+        """Let the server hear nothing more, for this reason. is_noticed: the client notices its broken connection."""
+        if not self._obstacles:
+            self._end_timer = self._loop.call_later(
+                self.session_timeout_ms / 1000, self._end_at_server, context=self._server
+            )
+            self._is_clear.clear()
+        self._obstacles.add(obstacle)
+        if is_noticed and self._notice_timer is None:
+            longest_s = self.session_timeout_ms / 1500
+            delay_s = self._chance.choice((0.0, self._chance.uniform(0, longest_s)))
+            self._notice_timer = self._loop.call_later(delay_s, self._suspend, context=self._server)
+
+    def regain_contact(self, obstacle: str) -> None:
+        """End this reason. Once there is none left, the client continues its session or begins a new one."""
+        if obstacle not in self._obstacles:
+            return
+        self._obstacles.discard(obstacle)
+        if self._obstacles or self._is_abandoned:
+            return
+        self._is_clear.set()
+        for timer in (self._end_timer, self._notice_timer):
+            if timer is not None:
+                timer.cancel()
+        self._end_timer = self._notice_timer = None
+        if self._has_ended:
+            self._suspend()
+            self._has_ended = False
+            self.expire()
+        if self.session_state is not SessionState.CONNECTED:
+            self.reconnect()
+
+    def end_now(self) -> None:
+        """End the session at the server, although its timeout has not passed, while there is no contact."""
+        assert self._obstacles, "the client is in contact"
+        self._end_at_server()
+
+    def abandon(self) -> None:
+        """Note that the process has died. The server ends the session later."""
+        super().abandon()
+        self.lose_contact("dead")
+        self._is_abandoned = True
+
+    async def get(self, path: str, changed: Watch | None = None) -> Versioned | None:
+        return await super().get(path, self._notified(changed))
+
+    async def children(self, path: str, changed: Watch | None = None) -> list[str]:
+        await self._hop()
+        names = await super().children(path, self._notified(changed))
+        await self._hop()
+        return names
+
+    async def close(self) -> None:
+        await super().close()
+        self.abandon()
+
+    async def _hop(self) -> None:
+        await super()._hop()
+        if self._obstacles:
+            await self._is_clear.wait()
+            raise StorageFailure("metadata store: the connection is lost")
+
+    def _end_at_server(self) -> None:
+        self._has_ended = True
+        self.shared.end_session(self)
+
+    def _suspend(self) -> None:
+        if self.session_state is SessionState.CONNECTED and not self._is_abandoned:
+            self.cut()
+        self._is_clear.set()
+
+    def _notified(self, changed: Watch | None) -> Watch | None:
+        if changed is None:
+            return None
+        context = copy_context()
+        return lambda: self._later(changed, context)
+
+    def _later(self, callback: Callable[[], None], context: Context) -> None:
+        self._loop.call_soon(callback, context=context.copy())

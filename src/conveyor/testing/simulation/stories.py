@@ -1,0 +1,25 @@
+"""The stories that the simulation knows, by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from conveyor.testing.simulation.cluster.cluster_schedule import CLUSTER, make_cluster_schedule
+from conveyor.testing.simulation.cluster.cluster_story import play_cluster
+from conveyor.testing.simulation.story import StoryOutcome, play
+from conveyor.testing.simulation.story_schedule import ONE_BROKER, StorySchedule, make_schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """make: returns the schedule of a seed. play: plays a schedule."""
+
+    make: Callable[[int], StorySchedule]
+    play: Callable[[StorySchedule], StoryOutcome]
+
+
+STORIES = {ONE_BROKER: Story(make_schedule, play), CLUSTER: Story(make_cluster_schedule, play_cluster)}
+
+
+def play_any(schedule: StorySchedule) -> StoryOutcome:
+    """Play a schedule of any story."""
+    return STORIES[schedule.story].play(schedule)
