@@ -26,6 +26,7 @@ from conveyor.broker.partitions.compaction import Compactor
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.http_api.requests.tokens import read_tokens
 from conveyor.kernel.errors import ConveyorError, StartupError, StorageFailure
+from conveyor.kernel.peers import PeerNetwork
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
 from conveyor.server.addresses import Address, bind, bound_address, check_exposure, parse_address, reachable_host
 from conveyor.server.data_directory import DataDirectory
@@ -54,10 +55,16 @@ _REQUESTS_PER_FRAME = 2
 class Server:
     """One broker and its listeners. storage: a data directory, or an existing disk and metadata store.
 
+    wrap_peers: returns the network to use instead of the real one, so that a test can cut it.
     Set `stopping` to stop the server. A bug sets it too, and stores its exception in `failure`.
     """
 
-    def __init__(self, settings: Settings, storage: Path | tuple[Disk, MetadataStore]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        storage: Path | tuple[Disk, MetadataStore],
+        wrap_peers: Callable[[PeerNetwork], PeerNetwork] = lambda peers: peers,
+    ) -> None:
         self.settings = settings
         self.stopping = asyncio.Event()
         self.failure: BaseException | None = None
@@ -69,6 +76,9 @@ class Server:
         self._tokens = read_tokens(settings.network.token_file)
         self._max_connections = settings.network.max_connections
         self._max_http_connections = settings.network.max_http_connections
+        self._wrap_peers = wrap_peers
+        self._sockets: list[socket.socket] = []
+        self._threads = ThreadPoolExecutor(settings.broker.flush_threads, "disk")
         self._stack = contextlib.AsyncExitStack()
 
     async def start(self, clock: Clock | None = None) -> None:
@@ -85,6 +95,12 @@ class Server:
         """Answer pending requests, flush and seal the logs, close everything."""
         self.broker.is_stopping = True
         await self._stack.aclose()
+
+    def abandon(self) -> None:
+        """Release sockets and threads after the event loop was stopped in the middle of the server's work."""
+        self._threads.shutdown(cancel_futures=True)
+        for bound in self._sockets:
+            bound.close()
 
     async def _start(self, stack: contextlib.AsyncExitStack, clock: Clock) -> None:
         kafka_socket, self.kafka_address = self._bind(stack, "kafka")
@@ -138,20 +154,19 @@ class Server:
         disk, store, compactor = await self._open_storage(stack)
         if store.session_timeout_ms:
             self.peers = await self._open_peers(stack)
-        threads = ThreadPoolExecutor(self.settings.broker.flush_threads, "disk")
-        stack.callback(threads.shutdown)
+        stack.callback(self._threads.shutdown)
         stack.callback(self._close_syncs)
         ports = BrokerPorts(
             disk=disk,
             store=store,
             clock=clock,
-            threads=threads,
+            threads=self._threads,
             new_id=uuid4,
             failed=self._failed,
             compactor=compactor,
             joined=self._joined,
             boot_id=boot_id(),
-            peers=self.peers,
+            peers=None if self.peers is None else self._wrap_peers(self.peers),
         )
         return BrokerNode(self.settings, ports)
 
@@ -182,7 +197,7 @@ class Server:
         network = self.settings.network
         default = Address(parse_address(network.kafka, "network.kafka").host, 0)
         bound = bind(parse_address(network.peer, "network.peer") if network.peer else default, "peer")
-        stack.callback(bound.close)
+        self._keep(stack, bound)
         host, port = bound_address(bound)
         peers = TcpPeerNetwork(reachable_host(host), port, _REQUESTS_PER_FRAME * network.max_request_bytes)
         stack.callback(peers.stop)
@@ -194,8 +209,12 @@ class Server:
         address = parse_address(getattr(network, which), f"network.{which}")
         check_exposure(address, f"--{which}", network.insecure or (which == "http" and bool(self._tokens)))
         bound = bind(address, which)
-        stack.callback(bound.close)
+        self._keep(stack, bound)
         return bound, bound_address(bound)
+
+    def _keep(self, stack: contextlib.AsyncExitStack, bound: socket.socket) -> None:
+        stack.callback(bound.close)
+        self._sockets.append(bound)
 
     def _advertised(self) -> Address:
         """Return the address in Metadata responses. The name of this machine replaces a wildcard address."""

@@ -1,0 +1,118 @@
+"""`Cluster`: several brokers in the test's process, which it kills, restarts and separates."""
+
+import threading
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from conveyor.testing import Cluster
+
+TOPIC = "flights"
+QUIET = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "retry.backoff.ms": 20}
+
+
+def create(cluster: Cluster, replicas: int = 3, partitions: int = 1) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, **QUIET})
+    config = {"min.insync.replicas": str(min(2, replicas))}
+    admin.create_topics([NewTopic(TOPIC, partitions, replicas, config=config)])[TOPIC].result(30)
+
+
+def produce(cluster: Cluster, *values: str) -> None:
+    """Produce with acks=all, and fail unless all values are acknowledged."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True, **QUIET})
+    errors = []
+    for value in values:
+        producer.produce(TOPIC, value, on_delivery=lambda error, _: errors.append(error) if error else None)
+    assert producer.flush(30) == 0
+    assert not errors
+
+
+def consume(cluster: Cluster, count: int) -> list[str]:
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "readers", **QUIET})
+    consumer.assign([Place(TOPIC, 0, 0)])
+    messages = consumer.consume(count, 30)
+    consumer.close()
+    return [(message.value() or b"").decode() for message in messages]
+
+
+@pytest.fixture
+def cluster(conveyor_cluster: Cluster) -> Cluster:
+    return conveyor_cluster
+
+
+def test_acknowledged_records_survive_their_leader(cluster: Cluster) -> None:
+    create(cluster)
+    produce(cluster, "before")
+    leader = cluster.leader(TOPIC, 0)
+    assert leader
+    cluster.kill(leader)
+    produce(cluster, "after")
+    assert consume(cluster, 2) == ["before", "after"]
+    assert cluster.leader(TOPIC, 0) not in (None, leader)
+
+
+def test_a_restarted_broker_catches_up(cluster: Cluster) -> None:
+    create(cluster)
+    produce(cluster, "1")
+    cluster.kill(1)
+    produce(cluster, "2")
+    cluster.restart(1)
+    cluster.wait_until_in_sync()
+    for node_id in (2, 3):
+        cluster.kill(node_id)
+        cluster.restart(node_id)
+        cluster.wait_until_in_sync()
+    assert consume(cluster, 2) == ["1", "2"]
+
+
+def test_the_minority_of_a_partition_acknowledges_nothing(cluster: Cluster) -> None:
+    create(cluster)
+    produce(cluster, "1")
+    leader = cluster.leader(TOPIC, 0)
+    assert leader
+    others = set(cluster.brokers) - {leader}
+    cluster.partition({leader}, others)
+    cluster.brokers[min(others)].wait_until(
+        lambda image: image.topics[TOPIC].partitions[0].leader in others, "no other broker leads"
+    )
+    produce(cluster, "2")
+    cluster.heal()
+    cluster.wait_until_in_sync()
+    assert consume(cluster, 2) == ["1", "2"]
+
+
+def test_a_broker_is_stopped_and_started_on_the_same_ports(cluster: Cluster) -> None:
+    create(cluster)
+    produce(cluster, "1")
+    broker = cluster.brokers[2]
+    address = broker.bootstrap_servers
+    broker.stop()
+    assert not broker.is_running
+    broker.start()
+    assert broker.bootstrap_servers == address
+    cluster.wait_until_in_sync()
+    assert consume(cluster, 1) == ["1"]
+
+
+def test_nothing_is_left_running() -> None:
+    before = set(threading.enumerate())
+    with Cluster(brokers=2) as cluster:
+        create(cluster, replicas=2)
+        cluster.kill(1)
+    names = {thread.name for thread in set(threading.enumerate()) - before}
+    assert not {name for name in names if name.startswith(("conveyor", "disk"))}
+
+
+def test_mistakes_are_explained() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        Cluster(brokers=0)
+    with Cluster(brokers=2) as cluster:
+        with pytest.raises(ValueError, match="must have each of the brokers"):
+            cluster.partition({1})
+        with pytest.raises(ValueError, match="is running"):
+            cluster.brokers[1].start()
+        cluster.kill(1)
+        with pytest.raises(ValueError, match="is not running"):
+            cluster.kill(1)
