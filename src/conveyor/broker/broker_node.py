@@ -56,6 +56,7 @@ from conveyor.broker.remote.answering import CallAnswerer
 from conveyor.broker.remote.calls import CallHandlers
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.remote.remote import Remote
+from conveyor.broker.replicas.replicator import Replicator
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.cluster_operations import ClusterOperations
 from conveyor.broker.topics.new_leaders import NewLeaders
@@ -65,7 +66,6 @@ from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import BrokerImage
 from conveyor.kernel.alarm import Alarm
-from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.kernel.peers import (
     PeerAddress,
@@ -137,6 +137,7 @@ class BrokerNode:
         self.request_budget = RequestBudget(settings.network.max_buffered_bytes)
         self.quotas = Quotas(self.metadata, ports.clock, settings.clients)
         self.reconciler = self._make_reconciler(ports)
+        self._replicator = self._make_replicator(ports)
         self._leader_calls = self._make_leader_calls(ports)
         self._make_topics(ports)
         self._make_housekeeping(ports)
@@ -201,6 +202,8 @@ class BrokerNode:
         self.queue_partitions.start()
         self.schedules.start()
         self._housekeep()
+        if self._replicator is not None:
+            self._replicator.start()
         self.retention.start()
         self.compaction.start()
         self.disk_watch.start()
@@ -233,6 +236,8 @@ class BrokerNode:
         await self.loop_tick.end()
         await self.flusher.drain()
         await self.loop_tick.end()
+        if self._replicator is not None:
+            self._replicator.stop()
         self.reconciler.stop()
         await self.tasks.stop()
 
@@ -332,9 +337,26 @@ class BrokerNode:
         return PeerAddress(PeerIdentity(node_id, broker.incarnation), broker.peer_host, broker.peer_port)
 
     def _accept_link(self, link: PeerLink, service: PeerService) -> PeerEnd:
-        if service is not PeerService.CALLS:
-            raise ProtocolViolation(f"this broker does not serve {service.name}")
-        return self._call_answerer.accept(link)
+        if service is PeerService.CALLS:
+            return self._call_answerer.accept(link)
+        assert self._replicator is not None
+        return self._replicator.accept(link)
+
+    def _make_replicator(self, ports: BrokerPorts) -> Replicator | None:
+        if ports.peers is None:
+            return None
+        replicator = self.reconciler.replication = Replicator(
+            metadata=self.metadata,
+            partitions=self.partitions,
+            network=ports.peers,
+            tick=self.loop_tick,
+            clock=ports.clock,
+            threads=ports.threads,
+            tasks=self.tasks,
+            node_id=NodeId(self.settings.broker.node_id),
+            settings=lambda: self.settings,
+        )
+        return replicator
 
     def _make_housekeeping(self, ports: BrokerPorts) -> None:
         self.retention = Retention(

@@ -73,6 +73,10 @@ class ReplicationObserver(Protocol):
         """The high watermark of a leader has risen."""
         ...
 
+    def trimmed(self, partition: "Partition") -> None:
+        """The log start offset of a leader has risen."""
+        ...
+
 
 class Partition:
     """See the module's docstring.
@@ -106,7 +110,8 @@ class Partition:
         """
         self.reports: dict[NodeId, ReplicaReport] = {}
         """The last report of each other replica in this leader epoch."""
-        self._epoch_start_offset = log.log_end_offset
+        self.epoch_start_offset = log.log_end_offset
+        """The log end offset when this leader's epoch began."""
         self.acknowledged_offset: int = log.flushed_offset
         """The end of the records acknowledged under acks=1. It is ahead of the high watermark until they are flushed.
         """
@@ -135,7 +140,7 @@ class Partition:
 
         Before that it may be below offsets that consumers have seen from an earlier leader. Source: KIP-207.
         """
-        return self.high_watermark >= self._epoch_start_offset
+        return self.high_watermark >= self.epoch_start_offset
 
     def assume(self, role: Role) -> None:
         """Change to another role. Raises AssertionError if the role cannot follow the present one; see `roles`.
@@ -313,6 +318,11 @@ class Partition:
             self.reports[node] = ReplicaReport(written_offset, flushed_offset)
             self._report(node, self._durable(written_offset, flushed_offset))
 
+    def durable_offset_of(self, node: NodeId) -> int:
+        """Return the end of what a replica has reported to be as durable as the policy demands; -1 if nothing."""
+        report = self.reports.get(node)
+        return -1 if report is None else self._durable(report.written_offset, report.flushed_offset)
+
     def join(self, node: NodeId, partition_epoch: int) -> None:
         """Wait for a replica from now on, because this leader is about to ask that it joins the ISR."""
         self.joining[node] = partition_epoch
@@ -402,7 +412,7 @@ class Partition:
             return self._progress.begin((), is_new_epoch=is_new_epoch)
         if is_new_epoch:
             log.begin_epoch(role.epoch)
-            self.acknowledged_offset = self._epoch_start_offset = log.log_end_offset
+            self.acknowledged_offset = self.epoch_start_offset = log.log_end_offset
             self.joining.clear()
             self.reports.clear()
             self._progress.begin((), is_new_epoch=True)

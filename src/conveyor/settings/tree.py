@@ -94,6 +94,23 @@ class BrokerSettings:
         minimum=1,
         maximum=64,
     )
+    replica_lag_time_max_ms: int = setting(
+        10_000,
+        "A replica that has not had all records of its leader for this long leaves the in-sync replicas.",
+        unit="ms",
+        kafka="replica.lag.time.max.ms",
+        minimum=1,
+        live=True,
+    )
+    replica_lag_max_messages: int = setting(
+        0,
+        "A replica that lacks more messages than this, for a second or longer, leaves the in-sync replicas; 0 for no"
+        " limit.",
+        unit="messages",
+        kafka="replica.lag.max.messages",
+        minimum=0,
+        live=True,
+    )
     retention_check_ms: int = setting(
         300_000,
         "Interval between checks for records that retention deletes.",

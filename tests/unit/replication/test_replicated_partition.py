@@ -29,6 +29,9 @@ class Seen:
     def committed(self, partition: Partition) -> None:
         self.events.append(("committed", partition.high_watermark))
 
+    def trimmed(self, partition: Partition) -> None:
+        self.events.append(("trimmed", partition.log.log_start_offset))
+
 
 def leading(*isr: NodeId, epoch: LeaderEpoch = NEXT, partition_epoch: int = 0, min_isr: int = 1) -> Leader:
     return Leader(leader=ONE, epoch=epoch, isr=isr, partition_epoch=partition_epoch, min_isr=min_isr)

@@ -31,16 +31,17 @@ class TimedSignal:
 
 
 class Pauses:
-    """The pauses between attempts that fail, each twice as long as the one before: 0.1 s to 5 s."""
+    """The pauses between attempts that fail, each twice as long as the one before, within these limits."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_ms: int = _FIRST_PAUSE_MS, longest_ms: int = _LONGEST_PAUSE_MS) -> None:
+        self._first_ms, self._longest_ms = first_ms, longest_ms
         self.reset()
 
     def reset(self) -> None:
         """Begin again, after a success."""
-        self._next_ms = _FIRST_PAUSE_MS
+        self._next_ms = self._first_ms
 
     def next_ms(self) -> int:
         """Return the next pause."""
-        pause_ms, self._next_ms = self._next_ms, min(2 * self._next_ms, _LONGEST_PAUSE_MS)
+        pause_ms, self._next_ms = self._next_ms, min(2 * self._next_ms, self._longest_ms)
         return pause_ms

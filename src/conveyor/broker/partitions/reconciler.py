@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.inbox_link import link_inbox
@@ -47,6 +47,22 @@ _MIN_INSYNC = "min.insync.replicas"
 NewPartition = Callable[[TopicPartition, Log, Role], Partition]
 
 
+class ReplicationLinks(Protocol):
+    """Connects replicated partitions with other brokers."""
+
+    def assumed(self, topic: TopicImage, partition: Partition) -> None:
+        """A partition was opened, or its role or its replicas may have changed."""
+        ...
+
+    def closed(self, partition: Partition) -> None:
+        """A partition was closed, or another one takes its place."""
+        ...
+
+    async def prepare_to_lead(self, image: ClusterImage) -> None:
+        """Finish what changes the files of partitions that this broker leads by an image."""
+        ...
+
+
 class _Waiter(NamedTuple):
     """A caller of `settled`."""
 
@@ -70,6 +86,8 @@ class Reconciler:
         tasks: Tasks,
     ) -> None:
         self.leadership = LeadershipChanges(partitions)
+        self.replication: ReplicationLinks | None = None
+        """None for a broker that has no network to other brokers."""
         self._metadata = metadata
         self.partitions = partitions
         self._directories = directories
@@ -233,16 +251,18 @@ class Reconciler:
         await self._close([step for step in steps if isinstance(step, Close)])
         to_open = [(step.topic, step.number) for step in steps if isinstance(step, Open)]
         await self._open(to_open + self._to_reopen(image, reopening), defaults)
+        if self.replication is not None:
+            await self.replication.prepare_to_lead(image)
         for step in steps:
             if isinstance(step, Configure):
-                self._configure(step.topic, defaults)
+                self._configure(image, step.topic, defaults)
             elif isinstance(step, Assume):
                 self._assume(image, step.topic, step.number)
         if may_lead != self._may_lead:
             self._assume_all(image)
         if self._configured is not defaults:
             for topic in image.topics.values():
-                self._configure(topic, defaults)
+                self._configure(image, topic, defaults)
         self._applied, self._configured, self._may_lead = image, defaults, may_lead
         self.leadership.notify()
         self._release(reopening)
@@ -272,6 +292,8 @@ class Reconciler:
         if partition is not None:
             partition.end(reason)
             self.leadership.closed(identity)
+            if self.replication is not None:
+                self.replication.closed(partition)
 
     async def _remove(self, directories: Sequence[str], removed: asyncio.Event) -> None:
         for directory in directories:
@@ -322,8 +344,13 @@ class Reconciler:
         is_again = self.partitions.has(*identity) or self.partitions.unopened(*identity) is not None
         if isinstance(opened, StorageFailure):
             return self.partitions.put_unopened(identity, opened)
+        before = self.partitions.get(*identity)
         partition = self._new_partition(identity, opened, self._role(self._metadata.image, topic, number))
         self.partitions.put(partition)
+        if self.replication is not None:
+            if before is not None:
+                self.replication.closed(before)
+            self.replication.assumed(topic, partition)
         self.leadership.changed(identity)
         if is_again:
             log.info("partition online again partition=%s log_end_offset=%d", identity, opened.log_end_offset)
@@ -341,6 +368,8 @@ class Reconciler:
         before, role = partition.role, self._role(image, topic, number)
         if role.epoch >= before.epoch:  # Otherwise a newer image has opened it.
             partition.assume(role)
+            if self.replication is not None:
+                self.replication.assumed(topic, partition)
         if partition.role.epoch > before.epoch or type(partition.role) is not type(before):
             self.leadership.changed(partition.identity)
 
@@ -370,20 +399,19 @@ class Reconciler:
         own = {name: value for name, value in owner.config.items() if name == _MIN_INSYNC}
         return effective_min_insync(partition, topic_settings(self._defaults, own).min_insync_replicas)
 
-    def _configure(self, topic: TopicImage, defaults: TopicSettings) -> None:
+    def _configure(self, image: ClusterImage, topic: TopicImage, defaults: TopicSettings) -> None:
         settings = topic_settings(defaults, topic.config)
         for number in range(len(topic.partitions)):
             partition = self.partitions.get(topic.name, number)
             if partition is not None:
                 partition.use(settings)
                 link_inbox(self.partitions, topic.name, number)
-                self._assume_bundle(topic, number)
+                self._assume_bundle(image, topic, number)
 
-    def _assume_bundle(self, topic: TopicImage, number: int) -> None:
+    def _assume_bundle(self, image: ClusterImage, topic: TopicImage, number: int) -> None:
         """The minimum ISR of a topic is also that of its companions."""
         if len(topic.partitions[number].replicas) == 1:
             return
-        image = self._metadata.image
         for name in (topic.name, *(companion(kind, topic.name) for kind in COMPANIONS)):
             member = image.topics.get(name)
             if member is not None and number < len(member.partitions):

@@ -127,4 +127,6 @@ class Retention:
         except StorageFailure as failure:
             partition.go_offline(failure)
             return failure
+        if partition.replication is not None:
+            partition.replication.trimmed(partition)
         return None

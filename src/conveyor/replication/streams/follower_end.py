@@ -82,7 +82,9 @@ class FollowerEnd:
         return list(self._by_partition)
 
     def follows(self, partition: Partition) -> bool:
-        return partition in self._by_partition
+        """Return whether the partition is followed in the epoch of its present role."""
+        copied = self._by_partition.get(partition)
+        return copied is not None and copied.epoch == partition.role.epoch
 
     def follow(self, partition: Partition, topic_id: TopicId) -> None:
         """Ask the leader for the records of a partition, in the epoch of its role."""
@@ -112,11 +114,13 @@ class FollowerEnd:
             if self._follows.pop(copied.slot, None) is None:
                 self._unfollows.append(copied.slot)
 
-    def progressed(self, partition: Partition) -> None:
-        """The partition's log was written or flushed."""
+    def progressed(self, partition: Partition) -> bool:
+        """The partition's log was written or flushed. Returns whether there is something to report."""
         copied = self._by_partition.get(partition)
-        if copied is not None:
-            self._progressed[copied] = None
+        if copied is None:
+            return False
+        self._progressed[copied] = None
+        return True
 
     def received(self, frame: Bytes) -> None:
         """Queue the records of one frame of the leader, or process its answer. Raises ProtocolViolation."""

@@ -45,6 +45,9 @@ MAX_FOLLOWED = 100_000
 Find = Callable[[NodeId, Follow], "Partition | FollowRefusal"]
 """Returns the partition that a follower asks for, if the image shows this follower as one of its replicas."""
 
+Reported = Callable[[NodeId, Partition], None]
+"""Called after each report of a follower that its partition has counted."""
+
 Parts = list[Bytes | FileSlice]
 """One frame, as `PeerLink.send` takes it."""
 
@@ -107,9 +110,9 @@ class _Frame:
 
 
 class LeaderEnd:
-    """See the module's docstring. reported: called after each report that the partition has counted."""
+    """See the module's docstring."""
 
-    def __init__(self, node: NodeId, find: Find, reported: Callable[[NodeId, Partition], None]) -> None:
+    def __init__(self, node: NodeId, find: Find, reported: Reported) -> None:
         self.node = node
         self._find = find
         self._reported = reported
@@ -142,11 +145,13 @@ class LeaderEnd:
             for follow in content:
                 self._follow(follow)
 
-    def written(self, partition: Partition) -> None:
-        """The partition has more records."""
+    def written(self, partition: Partition) -> bool:
+        """The partition has more records. Returns whether the follower follows it."""
         followed = self._by_partition.get(partition)
-        if followed is not None:
-            self._with_data[followed] = None
+        if followed is None:
+            return False
+        self._with_data[followed] = None
+        return True
 
     def has_news(self, partition: Partition) -> bool:
         """The partition's high watermark or log start may have risen. Returns whether the follower is yet to know."""
@@ -156,12 +161,16 @@ class LeaderEnd:
         self._with_news[followed] = None
         return True
 
-    def changed(self, partition: Partition) -> None:
-        """The partition's role or epoch has changed, or it was closed or has failed: the follower has to ask again."""
+    def changed(self, partition: Partition) -> bool:
+        """The partition's role may have changed, or it was closed or has failed. Returns whether the follower has to
+        ask again.
+        """
         followed = self._by_partition.get(partition)
-        if followed is not None:
-            self._reject(followed.slot, FollowRefusal.NOT_LEADER)
-            self._drop(followed)
+        if followed is None or _leads(partition, followed.epoch):
+            return False
+        self._reject(followed.slot, FollowRefusal.NOT_LEADER)
+        self._drop(followed)
+        return True
 
     def answers(self) -> list[bytes]:
         """Return the frames that answer what was received."""

@@ -285,6 +285,7 @@ def test_a_leader_that_resigns_tells_its_followers() -> None:
     connected.exchange()
     assert not connected.follower.partitions
     assert not connected.leader.partitions
+    assert not connected.leader.changed(leader)
 
 
 def test_records_for_an_earlier_slot_are_returned_unread() -> None:

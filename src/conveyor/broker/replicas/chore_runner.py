@@ -1,0 +1,72 @@
+"""Runs the changes of followers' logs that block, one at a time for each partition."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from conveyor.broker.metadata.timed_signal import TimedSignal
+from conveyor.broker.tasks import Tasks
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ports import Clock
+from conveyor.replication.partition import Partition
+from conveyor.replication.streams.log_chores import LogChore
+
+_RETRY_MS = 10
+"""How long a chore waits before it asks again whether a flush or a compaction of its log has ended."""
+
+
+class ChoreRunner:
+    """See the module's docstring. ended: called after each chore, when the partition can be followed again."""
+
+    def __init__(self, clock: Clock, threads: Executor, tasks: Tasks, ended: Callable[[Partition], None]) -> None:
+        self._clock = clock
+        self._threads = threads
+        self._tasks = tasks
+        self._ended = ended
+        self._running: dict[Partition, asyncio.Event] = {}
+        self._waiting: dict[Partition, LogChore] = {}
+
+    def is_busy(self, partition: Partition) -> bool:
+        return partition in self._running
+
+    @property
+    def busy_partitions(self) -> list[Partition]:
+        return list(self._running)
+
+    def start(self, partition: Partition, chore: LogChore) -> None:
+        """Run a chore as soon as the one in progress, if any, has ended."""
+        if partition in self._running:
+            assert partition not in self._waiting, "a partition is not followed while a chore waits"
+            self._waiting[partition] = chore
+            return
+        done = self._running[partition] = asyncio.Event()
+        self._tasks.start(self._run(partition, chore, done))
+
+    async def idle(self, partition: Partition) -> None:
+        """Wait until no chore of a partition is in progress."""
+        while partition in self._running:
+            await self._running[partition].wait()
+
+    async def _run(self, partition: Partition, chore: LogChore, done: asyncio.Event) -> None:
+        try:
+            with partition.job():
+                await self._carry_out(partition, chore)
+        except StorageFailure as failure:
+            partition.go_offline(failure)
+        finally:
+            del self._running[partition]
+            done.set()
+            waiting = self._waiting.pop(partition, None)
+        if waiting is not None:
+            self.start(partition, waiting)
+        else:
+            self._ended(partition)
+
+    async def _carry_out(self, partition: Partition, chore: LogChore) -> None:
+        retry = TimedSignal(self._clock)
+        while partition.offline_reason is None and not chore.begin(self._clock.now_ms()):
+            await retry.wait(_RETRY_MS)
+        if partition.offline_reason is None:
+            await asyncio.get_running_loop().run_in_executor(self._threads, chore.run)
+        if partition.offline_reason is None:
+            chore.complete()

@@ -1,0 +1,267 @@
+"""Keeps the in-sync replicas of the partitions that this broker leads: who joins, and who leaves.
+
+    a replica has reported everything that is committed -> joining (the high watermark waits for it) -> proposed
+    a replica lags -> proposed without it
+    outcome: the image shows the new ISR, or the request was refused
+
+The partitions of a bundle join and leave together: all of them must have caught up, and one that lags is enough to
+leave. A join counts before it is proposed, because it may be granted before this broker learns of it. It counts until
+the image shows the outcome: a failure of the metadata store leaves it pending. All requests that are due go into one
+proposal, and there is one proposal at a time. Sources: KIP-497, KIP-841, KIP-903, KAFKA-7128.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import msgspec
+
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.replicas.replica_lag import MESSAGES_FOR_MS, LagLimits, ReplicaLag
+from conveyor.broker.tasks import Tasks
+from conveyor.cluster.changes import Change
+from conveyor.cluster.controller.alter_partition import AlterPartition, IsrMember, altered_partition
+from conveyor.cluster.controller.event_batch import EventBatch, folded_events
+from conveyor.cluster.image import COMPANIONS, ClusterImage, PartitionImage, companion
+from conveyor.cluster.internal_topics import owner_of
+from conveyor.kernel.alarm import Alarm
+from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ids import NodeId, TopicPartition
+from conveyor.kernel.ports import Clock
+from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Leader
+from conveyor.settings.tree import Settings
+
+log = logging.getLogger(__name__)
+
+_CHECKS_PER_LAG_TIME = 4
+_RETRY_MS = 1_000
+
+
+class _Bundle(msgspec.Struct, frozen=True, kw_only=True):
+    """The partitions of a bundle, all led by this broker as the image shows it."""
+
+    image: PartitionImage
+    partitions: tuple[Partition, ...]
+
+
+class _Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for a bundle, the replicas that it adds, and those that it removes."""
+
+    identity: TopicPartition
+    alter: AlterPartition
+    joining: tuple[NodeId, ...]
+
+
+class IsrKeeper:
+    """See the module's docstring. is_connected: whether a broker copies a partition from this one at the moment."""
+
+    def __init__(
+        self,
+        *,
+        metadata: Metadata,
+        partitions: PartitionTable,
+        is_connected: Callable[[NodeId, Partition], bool],
+        settings: Callable[[], Settings],
+        clock: Clock,
+        tasks: Tasks,
+        node_id: NodeId,
+    ) -> None:
+        self._metadata = metadata
+        self._partitions = partitions
+        self._is_connected = is_connected
+        self._settings = settings
+        self._clock = clock
+        self._tasks = tasks
+        self._node_id = node_id
+        self._lag = ReplicaLag()
+        self._due: dict[TopicPartition, None] = {}
+        """The bundles with a replica that may join or has to leave, by their owners."""
+        self._lagging: dict[TopicPartition, set[NodeId]] = {}
+        self._is_proposing = False
+        self._check = Alarm(clock, self._check_lag)
+        self._retry = Alarm(clock, self._propose_soon)
+
+    def start(self) -> None:
+        """Check for replicas that lag from now on."""
+        self._check.after(self._interval_ms)
+
+    def stop(self) -> None:
+        self._check.cancel()
+        self._retry.cancel()
+
+    def reported(self, node: NodeId, partition: Partition) -> None:
+        """A follower has reported its progress: it may join the ISR."""
+        role = partition.role
+        if isinstance(role, Leader) and node not in role.isr and self._has_caught_up(partition, node):
+            self._want(_owner(partition))
+
+    def assumed(self, partition: Partition) -> None:
+        """A partition was opened, or its role has changed: replicas that could not join before may join now."""
+        role = partition.role
+        if not isinstance(role, Leader):
+            return self._lag.forget(partition)
+        for node in partition.reports:
+            self.reported(node, partition)
+
+    def closed(self, partition: Partition) -> None:
+        """A partition was closed."""
+        self._lag.forget(partition)
+        self._lagging.pop(_owner(partition), None)
+
+    @property
+    def _interval_ms(self) -> int:
+        settings = self._settings().broker
+        interval_ms = max(1, settings.replica_lag_time_max_ms // _CHECKS_PER_LAG_TIME)
+        return min(interval_ms, MESSAGES_FOR_MS) if settings.replica_lag_max_messages else interval_ms
+
+    def _check_lag(self) -> None:
+        """Find all replicas that lag. The cost is proportional to the partitions with several in-sync replicas."""
+        settings, now_ms = self._settings().broker, self._clock.steady_ms()
+        limits = LagLimits(time_ms=settings.replica_lag_time_max_ms, messages=settings.replica_lag_max_messages)
+        lagging: dict[TopicPartition, set[NodeId]] = {}
+        for partition in self._partitions:
+            role = partition.role
+            if not isinstance(role, Leader) or len(role.isr) == 1 or partition.offline_reason is not None:
+                continue
+            for node in role.isr:
+                if node == self._node_id:
+                    continue
+                is_connected = self._is_connected(node, partition)
+                if self._lag.lags(partition, node, now_ms, limits, is_connected=is_connected):
+                    lagging.setdefault(_owner(partition), set()).add(node)
+        self._lagging = lagging
+        for owner in lagging:
+            self._want(owner)
+        self._check.after(self._interval_ms)
+
+    def _want(self, owner: TopicPartition) -> None:
+        self._due[owner] = None
+        self._propose_soon()
+
+    def _propose_soon(self) -> None:
+        if self._due and not self._is_proposing and not self._retry.is_set:
+            self._is_proposing = True
+            self._tasks.start(self._propose())
+
+    async def _propose(self) -> None:
+        try:
+            while self._due and not self._retry.is_set:
+                owners, self._due = list(self._due), {}
+                requests = [request for owner in owners if (request := self._request(owner)) is not None]
+                if requests:
+                    await self._alter(requests)
+        finally:
+            self._is_proposing = False
+
+    async def _alter(self, requests: Sequence[_Request]) -> None:
+        """Propose the requests. Those that do not fit into one entry, and all after a failure, follow later."""
+        batch = EventBatch(changes=(), outcomes=())
+
+        def decide(image: ClusterImage) -> Sequence[Change]:
+            nonlocal batch
+            settings = self._settings()
+            batch = folded_events(
+                image, [partial(altered_partition, request=request.alter, settings=settings) for request in requests]
+            )
+            return batch.changes
+
+        try:
+            await self._metadata.propose(decide)
+        except RequestError as error:
+            log.warning("in-sync replicas not changed partitions=%d reason=%s", len(requests), error)
+            self._due.update((request.identity, None) for request in requests)
+            return self._retry.after(_RETRY_MS)
+        for request, refusal in zip(requests, batch.outcomes, strict=False):
+            if refusal is not None:
+                self._refused(request, refusal)
+        self._due.update((request.identity, None) for request in requests[len(batch.outcomes) :])
+
+    def _refused(self, request: _Request, refusal: RequestError) -> None:
+        """A join that was refused on the image that it was decided on was never granted, so it no longer counts."""
+        log.info("change of in-sync replicas refused partition=%s reason=%s", request.identity, refusal)
+        bundle = self._bundle(request.identity)
+        if bundle is None or bundle.image.partition_epoch != request.alter.partition_epoch:
+            return
+        for partition in bundle.partitions:
+            for node in request.joining:
+                partition.end_join(node)
+
+    def _request(self, owner: TopicPartition) -> _Request | None:
+        """Return the request for the ISR that a bundle should have; None if it has it. Its joins count from now on."""
+        bundle, image = self._bundle(owner), self._metadata.image
+        if bundle is None:
+            return None
+        leaving = self._lagging.get(owner, set()).intersection(bundle.image.isr)
+        joining = tuple(node for node in bundle.image.replicas if self._may_join(bundle, node))
+        if not leaving and not joining:
+            return None
+        for partition in bundle.partitions:
+            for node in joining:
+                assert isinstance(partition.role, Leader)
+                partition.join(node, partition.role.partition_epoch)
+        isr = [node for node in bundle.image.isr if node not in leaving]
+        members = tuple(_member(image, node) for node in (*isr, *joining))
+        log.info(
+            "in-sync replicas to change partition=%s isr=%s joining=%s leaving=%s",
+            owner, bundle.image.isr, joining, tuple(leaving),
+        )  # fmt: skip
+        topic_id = image.topics[owner.topic].topic_id
+        alter = AlterPartition(
+            leader=IsrMember(self._node_id, self._metadata.session.broker_epoch),
+            topic_id=topic_id,
+            partition=owner.partition,
+            leader_epoch=bundle.image.leader_epoch,
+            partition_epoch=bundle.image.partition_epoch,
+            isr=members,
+        )
+        return _Request(identity=owner, alter=alter, joining=joining)
+
+    def _bundle(self, owner: TopicPartition) -> _Bundle | None:
+        """Return the bundle if this broker serves all of it, in the roles of the newest image."""
+        image = self._metadata.image
+        topic = image.topics.get(owner.topic)
+        if topic is None or owner.partition >= len(topic.partitions):
+            return None
+        partitions = tuple(self._members(image, owner))
+        if None in partitions:
+            return None
+        return _Bundle(
+            image=topic.partitions[owner.partition], partitions=tuple(each for each in partitions if each is not None)
+        )
+
+    def _members(self, image: ClusterImage, owner: TopicPartition) -> Iterator[Partition | None]:
+        for name in (owner.topic, *(companion(kind, owner.topic) for kind in COMPANIONS)):
+            topic = image.topics.get(name)
+            if topic is None or owner.partition >= len(topic.partitions):
+                continue
+            state, partition = topic.partitions[owner.partition], self._partitions.get(name, owner.partition)
+            role = None if partition is None or partition.offline_reason is not None else partition.role
+            is_current = (
+                isinstance(role, Leader)
+                and role.epoch == state.leader_epoch
+                and role.partition_epoch == state.partition_epoch
+            )
+            yield partition if is_current else None
+
+    def _may_join(self, bundle: _Bundle, node: NodeId) -> bool:
+        broker = self._metadata.image.brokers.get(node)
+        if node in bundle.image.isr or broker is None or broker.is_fenced or broker.is_stopping:
+            return False
+        return all(self._has_caught_up(partition, node) for partition in bundle.partitions)
+
+    def _has_caught_up(self, partition: Partition, node: NodeId) -> bool:
+        """Whether a replica has all that is committed, and all from before this leader's epoch, which may be."""
+        if not self._is_connected(node, partition):
+            return False
+        return partition.durable_offset_of(node) >= max(partition.high_watermark, partition.epoch_start_offset)
+
+
+def _owner(partition: Partition) -> TopicPartition:
+    return TopicPartition(owner_of(partition.identity.topic), partition.identity.partition)
+
+
+def _member(image: ClusterImage, node: NodeId) -> IsrMember:
+    broker = image.brokers.get(node)
+    return IsrMember(node, -1 if broker is None else broker.broker_epoch)

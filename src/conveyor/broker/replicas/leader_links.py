@@ -1,0 +1,140 @@
+"""The links over which followers copy the partitions that this broker leads.
+
+    a follower dials -> accepted; an older link of the same broker ends
+    records written -> pushed at the end of the tick; high watermark risen -> sent with the next records, or soon after
+
+A follower is checked for each partition that it asks for: the image must show this start of it as a replica.
+"""
+
+from functools import partial
+
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.partitions.loop_tick import LoopTick
+from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.cluster.image import ClusterImage
+from conveyor.kernel.alarm import Alarm
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.peers import PeerIdentity, PeerLink
+from conveyor.kernel.ports import Bytes, Clock
+from conveyor.replication.partition import Partition
+from conveyor.replication.streams.frames import Follow, FollowRefusal
+from conveyor.replication.streams.leader_end import LeaderEnd, Reported
+
+_NEWS_DELAY_MS = 5
+"""How long a high watermark waits for records to be sent with."""
+
+
+class LeaderLinks:
+    """See the module's docstring. reported: see `LeaderEnd`."""
+
+    def __init__(
+        self, metadata: Metadata, partitions: PartitionTable, tick: LoopTick, clock: Clock, reported: Reported
+    ) -> None:
+        self._metadata = metadata
+        self._partitions = partitions
+        self._tick = tick
+        self._reported = reported
+        self._links: dict[NodeId, _PushingEnd] = {}
+        self._news = Alarm(clock, self._push_news)
+        metadata.listen(self._observe)
+
+    def accept(self, link: PeerLink) -> "_PushingEnd":
+        """Serve a follower. Its earlier link, if any, ends."""
+        earlier = self._links.get(link.peer.node_id)
+        if earlier is not None:
+            earlier.link.close("the broker has opened another link")
+        ends = LeaderEnd(link.peer.node_id, partial(self._find, link.peer), self._reported)
+        end = self._links[link.peer.node_id] = _PushingEnd(link, ends, self, self._tick)
+        return end
+
+    def stop(self) -> None:
+        self._news.cancel()
+        for end in list(self._links.values()):
+            end.link.close("the broker stops")
+
+    def follows(self, node: NodeId, partition: Partition) -> bool:
+        """Return whether a broker is connected and copies a partition."""
+        end = self._links.get(node)
+        return end is not None and end.stream.follows(partition)
+
+    def written(self, partition: Partition) -> None:
+        """A led partition has more records."""
+        for end in self._links.values():
+            if end.stream.written(partition):
+                end.push_soon()
+
+    def committed(self, partition: Partition) -> None:
+        """A led partition's high watermark or log start has risen."""
+        has_news = [end.stream.has_news(partition) for end in self._links.values()]
+        if any(has_news) and not self._news.is_set:
+            self._news.after(_NEWS_DELAY_MS)
+
+    def changed(self, partition: Partition) -> None:
+        """A partition has another role or epoch, or was closed."""
+        for end in self._links.values():
+            if end.stream.changed(partition):
+                end.push_soon()
+
+    def ended(self, end: "_PushingEnd") -> None:
+        """A link has ended."""
+        if self._links.get(end.link.peer.node_id) is end:
+            del self._links[end.link.peer.node_id]
+
+    def _push_news(self) -> None:
+        for end in list(self._links.values()):
+            end.push_news()
+
+    def _find(self, peer: PeerIdentity, node: NodeId, follow: Follow) -> Partition | FollowRefusal:
+        image = self._metadata.image
+        broker, topic = image.brokers.get(node), image.topic_by_id(follow.topic_id)
+        if topic is None or follow.partition >= len(topic.partitions):
+            return FollowRefusal.UNKNOWN_TOPIC
+        is_known = broker is not None and broker.incarnation == peer.incarnation
+        if not is_known or node not in topic.partitions[follow.partition].replicas:
+            return FollowRefusal.NOT_A_REPLICA
+        return self._partitions.get(topic.name, follow.partition) or FollowRefusal.NOT_LEADER
+
+    def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
+        """End the links of broker starts that have ended."""
+        if old.brokers is new.brokers:
+            return
+        for node, end in list(self._links.items()):
+            before, after = old.brokers.get(node), new.brokers.get(node)
+            was_known = before is not None and before.incarnation == end.link.peer.incarnation
+            if was_known and (after is None or after.incarnation != end.link.peer.incarnation):
+                end.link.close("the broker has registered again")
+
+
+class _PushingEnd:
+    """The end of one follower's link."""
+
+    def __init__(self, link: PeerLink, stream: LeaderEnd, owner: LeaderLinks, tick: LoopTick) -> None:
+        self.link = link
+        self.stream = stream
+        self._owner = owner
+        self._tick = tick
+        self._is_pushing = False
+
+    def received(self, frame: Bytes) -> None:
+        self.stream.received(frame)
+        self.push_soon()
+
+    def ended(self, reason: str) -> None:
+        self._owner.ended(self)
+
+    def push_soon(self) -> None:
+        """Send what there is at the end of the tick."""
+        if not self._is_pushing:
+            self._is_pushing = True
+            self._tick.add_output(self._push)
+
+    def push_news(self) -> None:
+        while (parts := self.stream.news_frame()) is not None:
+            self.link.send(*parts)
+
+    def _push(self) -> None:
+        self._is_pushing = False
+        while (parts := self.stream.data_frame()) is not None:
+            self.link.send(*parts)
+        for answer in self.stream.answers():
+            self.link.send(answer)

@@ -1,0 +1,134 @@
+"""Whole brokers of one cluster on a loop with virtual time: each with its disk, its session and its network."""
+
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, TypeVar
+from uuid import UUID
+
+from conveyor.adapters.compactor import ThreadCompactor
+from conveyor.broker.broker_node import BrokerNode, BrokerPorts
+from conveyor.broker.produce.acknowledgement import ACKS_ALL
+from conveyor.cluster.image import NO_EPOCH, NO_LEADER, PartitionImage
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.peers import PeerCredentials, PeerIdentity
+from conveyor.replication.partition import Partition
+from conveyor.settings.tree import from_sources
+from conveyor.testing import MemoryDisk
+from conveyor.testing.memory_store import MemoryStore, MemoryTree
+from conveyor.testing.simulation.peer_network import PeerSwitch
+from conveyor.testing.simulation.simulated_clock import SimulatedClock
+from conveyor.testing.simulation.simulated_threads import SimulatedThreads
+from conveyor.testing.simulation.virtual_loop import Process, VirtualLoop
+from tests.unit.broker.parts import publish
+from tests.unit.log.logs import contents
+
+Result = TypeVar("Result")
+SESSION_MS = 2_000
+_ABSENT = PartitionImage(leader=NO_LEADER, leader_epoch=NO_EPOCH, replicas=(), isr=())
+
+
+class ClusterBroker:
+    """One start of a broker after another, on one machine."""
+
+    def __init__(self, cluster: "BrokerCluster", node_id: int) -> None:
+        self.node_id = NodeId(node_id)
+        self.disk = MemoryDisk()
+        self.failures: list[BaseException] = []
+        self._cluster = cluster
+        self._chance = Random(node_id)
+
+    def start(self) -> None:
+        """Start a process."""
+        self.process = Process(f"broker {self.node_id}")
+        self.node: BrokerNode = self.run(self._assemble())
+        self.run(self.node.start(f"kafka-{self.node_id}.example", 9092))
+
+    def kill(self) -> None:
+        """Kill the process: written records survive. The store finds out when the session expires."""
+        self.process.kill()
+        self.disk = self.disk.process_crash()
+        self._cluster.wait(SESSION_MS / 1000)
+        self.store.expire()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Execute in the broker's process."""
+        loop = self._cluster.loop
+        return loop.run_until_complete(loop.create_task(work, context=self.process.context.copy()))
+
+    def partition(self, topic: str = "t", number: int = 0) -> Partition:
+        return self.node.partitions.find(topic, number)
+
+    def records(self, topic: str = "t", number: int = 0) -> list[tuple[int, bytes | None]]:
+        return contents(self.partition(topic, number).log)
+
+    def publish(self, topic: str = "t", acks: int = ACKS_ALL) -> RequestError | None:
+        """Publish one batch; return the error, if there is one."""
+        return self.run(_published(self.node, topic, acks))
+
+    async def _assemble(self) -> BrokerNode:
+        loop = self._cluster.loop
+        self.store = MemoryStore(SESSION_MS, self._cluster.tree)
+        network = self._cluster.switch.join(self.node_id)
+        threads = SimulatedThreads(loop, self._chance)
+        ports = BrokerPorts(
+            disk=self.disk,
+            store=self.store,
+            clock=SimulatedClock(loop),
+            threads=threads,
+            new_id=lambda: UUID(int=self._chance.getrandbits(128), version=4),
+            failed=self.failures.append,
+            compactor=ThreadCompactor(self.disk),
+            peers=network,
+            boot_id=f"boot of {self.node_id}",
+        )
+        settings = {**self._cluster.settings, "broker.node_id": self.node_id}
+        node = BrokerNode(from_sources(settings), ports)
+        session = node.metadata.session
+        network.open(PeerCredentials("cluster", b"secret", lambda: PeerIdentity(self.node_id, session.incarnation)))
+        return node
+
+
+class BrokerCluster:
+    """Some brokers, all started. `stop` fails if one of them had a bug."""
+
+    def __init__(self, count: int = 3, **settings: object) -> None:
+        self.loop = VirtualLoop()
+        self.tree = MemoryTree()
+        self.switch = PeerSwitch(self.loop, Random(1))
+        self.settings = {"topics.min_insync_replicas": 2, **settings}
+        self.brokers = [ClusterBroker(self, node_id) for node_id in range(1, count + 1)]
+        for broker in self.brokers:
+            broker.start()
+
+    def create(self, name: str = "t", replicas: tuple[int, ...] = (1, 2, 3), **config: str) -> None:
+        assignment = {0: tuple(map(NodeId, replicas))}
+        request = TopicRequest(name=name, assignment=assignment, config=config)
+        self.brokers[0].run(self.brokers[0].node.topics.create(request))
+        self.until(lambda: all(len(self.image(name, broker).isr) == len(replicas) for broker in self.brokers))
+
+    def image(self, name: str = "t", broker: ClusterBroker | None = None) -> PartitionImage:
+        topic = (broker or self.brokers[0]).node.metadata.image.topics.get(name)
+        return _ABSENT if topic is None else topic.partitions[0]
+
+    def wait(self, seconds: float) -> None:
+        self.loop.call_later(seconds, self.loop.stop)
+        self.loop.run_forever()
+
+    def until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
+        """Let virtual time pass until a condition holds."""
+        for _ in range(int(seconds * 100)):
+            if condition():
+                return
+            self.wait(0.01)
+        raise AssertionError("the condition never holds")
+
+    def stop(self) -> None:
+        self.loop.end()
+        assert not [failure for broker in self.brokers for failure in broker.failures]
+
+
+async def _published(node: BrokerNode, topic: str, acks: int) -> RequestError | None:
+    (published,) = await publish(node, (topic, 0), acks=acks)
+    return published.error
