@@ -49,6 +49,7 @@ class ClusterBroker:
         """Kill the process: written records survive. The store finds out when the session expires."""
         self.process.kill()
         self.disk = self.disk.process_crash()
+        self.store.abandon()
         self._cluster.wait(SESSION_MS / 1000)
         self.store.expire()
 
@@ -102,9 +103,12 @@ class BrokerCluster:
         for broker in self.brokers:
             broker.start()
 
-    def create(self, name: str = "t", replicas: tuple[int, ...] = (1, 2, 3), **config: str) -> None:
+    def create(
+        self, name: str = "t", replicas: tuple[int, ...] = (1, 2, 3), config: dict[str, str] | None = None
+    ) -> None:
+        """Create a topic with one partition, and wait until all its replicas are in sync."""
         assignment = {0: tuple(map(NodeId, replicas))}
-        request = TopicRequest(name=name, assignment=assignment, config=config)
+        request = TopicRequest(name=name, assignment=assignment, config=config or {})
         self.brokers[0].run(self.brokers[0].node.topics.create(request))
         self.until(lambda: all(len(self.image(name, broker).isr) == len(replicas) for broker in self.brokers))
 

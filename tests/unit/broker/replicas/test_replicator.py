@@ -4,7 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from conveyor.broker.produce.acknowledgement import ACKS_LEADER
+from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import NodeId
+from conveyor.replication.roles import Leader
 from tests.unit.broker.replicas.brokers import BrokerCluster
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -27,6 +30,165 @@ def test_records_are_stored_by_all_replicas_before_they_are_acknowledged(cluster
 
 
 def test_partitions_with_one_replica_have_no_observer(cluster: BrokerCluster) -> None:
-    cluster.create(replicas=(1,), **{"min.insync.replicas": "1"})
+    cluster.create(replicas=(1,), config={"min.insync.replicas": "1"})
     assert cluster.brokers[0].publish() is None
     assert cluster.brokers[0].partition().replication is None
+
+
+def test_a_follower_leads_when_the_leader_is_killed_and_the_old_leader_follows(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one, two, three = cluster.brokers
+    assert one.publish() is None
+    one.kill()
+    cluster.until(lambda: isinstance(two.partition().role, Leader))
+    cluster.until(lambda: two.partition().has_committed_epoch)
+    assert cluster.image(broker=two).isr == (TWO, THREE)
+    assert two.publish() is None
+    one.start()
+    cluster.until(lambda: cluster.image(broker=two).isr == (ONE, TWO, THREE))
+    assert two.publish() is None
+    assert [offset for offset, _ in one.records()] == [0, 1, 2]
+    assert one.records() == two.records() == three.records()
+
+
+def test_a_deposed_leader_removes_what_its_successor_lacks(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one, two, three = cluster.brokers
+    assert one.publish() is None
+    for follower in (TWO, THREE):
+        cluster.switch.cut(ONE, follower)
+    assert one.publish(acks=ACKS_LEADER) is None
+    assert one.partition().log.log_end_offset == 2
+    one.kill()
+    cluster.switch.heal()
+    cluster.until(lambda: isinstance(two.partition().role, Leader))
+    assert two.publish() is None
+    one.start()
+    cluster.until(lambda: cluster.image(broker=two).isr == (ONE, TWO, THREE))
+    assert one.records() == two.records() == three.records()
+    assert one.partition().log.leader_epochs.entries == two.partition().log.leader_epochs.entries
+
+
+def test_a_killed_follower_leaves_the_isr_and_joins_again_when_it_has_caught_up(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one, _, three = cluster.brokers
+    three.kill()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO))
+    for _ in range(20):
+        assert one.publish() is None
+    three.start()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE))
+    assert three.records() == one.records()
+    cluster.brokers[1].kill()
+    cluster.until(lambda: cluster.image().isr == (ONE, THREE))
+    assert one.publish() is None
+
+
+def test_a_follower_that_cannot_be_reached_leaves_after_the_lag_time(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one = cluster.brokers[0]
+    cluster.switch.cut(ONE, THREE)
+    cluster.switch.cut(THREE, ONE)
+    cluster.wait(8)
+    assert cluster.image().isr == (ONE, TWO, THREE)
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO))
+    assert one.publish() is None
+    cluster.switch.heal()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE))
+
+
+def test_a_waiting_producer_is_answered_when_the_lagging_follower_has_left(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one = cluster.brokers[0]
+    cluster.switch.cut(ONE, THREE)
+    assert one.publish() is None
+    assert cluster.image().isr == (ONE, TWO)
+
+
+def test_too_few_in_sync_replicas_accept_nothing_with_acks_all(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one, two, three = cluster.brokers
+    two.kill()
+    three.kill()
+    cluster.until(lambda: cluster.image().isr == (ONE,))
+    error = one.publish()
+    assert error is not None
+    assert error.kind is ErrorKind.NOT_ENOUGH_REPLICAS
+    assert one.publish(acks=ACKS_LEADER) is None
+    cluster.wait(1)
+    assert one.partition().high_watermark == 0
+    two.start()
+    cluster.until(lambda: one.partition().high_watermark == 1)
+
+
+def test_broken_links_are_opened_again(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one = cluster.brokers[0]
+    for number in range(10):
+        cluster.switch.reset(ONE, cluster.brokers[1 + number % 2].node_id)
+        assert one.publish() is None
+    cluster.until(lambda: all(broker.records() == one.records() for broker in cluster.brokers))
+    assert cluster.image().isr == (ONE, TWO, THREE)
+
+
+def test_all_partitions_of_a_bundle_are_copied(cluster: BrokerCluster) -> None:
+    cluster.create(config={"delay.enable": "true"})
+    one, two, _ = cluster.brokers
+    assert one.publish() is None
+    cluster.until(lambda: len(two.records()) == 1)
+    assert two.records("__inbox.t") == one.records("__inbox.t")
+    one.kill()
+    cluster.until(lambda: isinstance(two.partition("__inbox.t").role, Leader))
+    assert two.publish() is None
+    cluster.until(lambda: two.partition().high_watermark == 2)
+
+
+def test_followers_delete_what_their_leader_deletes(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one = cluster.brokers[0]
+    for _ in range(3):
+        assert one.publish() is None
+    one.run(one.node.retention.trim(one.partition(), 2))
+    cluster.until(lambda: all(broker.partition().log.log_start_offset == 2 for broker in cluster.brokers))
+
+
+def test_a_replica_that_lost_its_disk_is_copied_again(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one, _, three = cluster.brokers
+    for _ in range(3):
+        assert one.publish() is None
+    one.run(one.node.retention.trim(one.partition(), 2))
+    three.kill()
+    three.disk = type(three.disk)()
+    three.start()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE))
+    assert three.records() == one.records()
+    assert three.partition().log.log_start_offset == 2
+
+
+def test_many_records_are_copied_to_a_new_replica(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one, _, three = cluster.brokers
+    three.kill()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO))
+    for _ in range(200):
+        assert one.publish(acks=ACKS_LEADER) is None
+    three.start()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE))
+    assert three.records() == one.records()
+
+
+def test_an_idle_cluster_sends_no_replication_frames(cluster: BrokerCluster) -> None:
+    cluster.create()
+    assert cluster.brokers[0].publish() is None
+    cluster.wait(1)
+    frames = []
+    for broker in cluster.brokers:
+        replicator = broker.node._replicator
+        assert replicator is not None
+        for link in replicator._links.values():
+            link._push = lambda: frames.append("follower")  # type: ignore[method-assign]
+        for end in replicator._leader_links._links.values():
+            end.push_news = lambda: frames.append("leader")  # type: ignore[method-assign]
+    cluster.wait(30)
+    assert not frames
