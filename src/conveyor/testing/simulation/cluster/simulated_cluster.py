@@ -7,9 +7,9 @@ from random import Random
 from uuid import UUID
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.cluster.image import NO_LEADER
+from conveyor.cluster.image import NO_EPOCH, NO_LEADER
 from conveyor.kernel.errors import RequestError
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.kernel.peers import PeerNetwork
 from conveyor.replication.roles import Leader
 from conveyor.testing.memory_store import MemoryTree
@@ -99,6 +99,7 @@ class SimulatedCluster:
         self.machines: dict[NodeId, ClusterMachine] = {}
         self.brokers: dict[NodeId, SimulatedBroker] = {}
         self._chance = Random(f"{seed} clients")
+        self._newest: dict[Place, tuple[LeaderEpoch, NodeId]] = {}
         self._locks: dict[NodeId, asyncio.Lock] = {}
         for number in node_ids:
             node_id = NodeId(number)
@@ -132,13 +133,18 @@ class SimulatedCluster:
         return self._chance.choice(list(self.brokers.values()))
 
     async def leader(self, place: Place) -> SimulatedBroker:
-        """Return the leader of a partition by the image of some broker; if that knows none, any broker."""
+        """Return the leader of a partition by the newest image that clients have seen; if it shows none, any broker.
+
+        As Kafka's clients do, they never go back to an earlier leader epoch.
+        """
         asked = await self.any()
         try:
-            node_id = await asked.ask(lambda inside: _leader_of(inside, place))
+            epoch, node_id = await asked.ask(lambda inside: _leader_of(inside, place))
         except (Disconnected, RequestError):
             await asyncio.sleep(_PAUSE_S)
-            return await self.any()
+        else:
+            self._newest[place] = max(self._newest.get(place, (NO_EPOCH, NO_LEADER)), (epoch, node_id))
+        _, node_id = self._newest.get(place, (NO_EPOCH, NO_LEADER))
         return self.brokers.get(node_id, asked)
 
     def note_leaders(self) -> None:
@@ -158,9 +164,12 @@ class SimulatedCluster:
             self.machines[node_id].store.regain_contact("cut")
 
 
-async def _leader_of(inside: BrokerNode, place: Place) -> NodeId:
+async def _leader_of(inside: BrokerNode, place: Place) -> tuple[LeaderEpoch, NodeId]:
     topic = inside.metadata.image.topics.get(place[0])
-    return NO_LEADER if topic is None or len(topic.partitions) <= place[1] else topic.partitions[place[1]].leader
+    if topic is None:
+        return NO_EPOCH, NO_LEADER
+    partition = topic.partitions[place[1]]
+    return partition.leader_epoch, partition.leader
 
 
 def _led_partitions(inside: BrokerNode) -> Iterator[tuple[UUID, int, int]]:
