@@ -30,6 +30,8 @@ ImageTest = Callable[[ClusterImage], bool]
 
 _SETTINGS = {"network.kafka": "127.0.0.1:0", "network.http": "127.0.0.1:0"}
 _PATIENCE_S = 60.0
+_ABANDONED: list[asyncio.Task[Any]] = []
+"""The tasks of killed brokers. They are kept for ever, because collecting them would run their `finally` blocks."""
 
 
 class ClusterBroker:
@@ -315,8 +317,6 @@ class _Process:
         self._server: Server | None = None
         self._peers: CuttablePeers | None = None
         self._loop = uvloop.new_event_loop()
-        self._abandoned: set[asyncio.Task[Any]] = set()
-        """The tasks of a killed broker. They are kept, because collecting them would run their `finally` blocks."""
         self._thread = threading.Thread(target=self._run, name=f"conveyor-broker-{node_id}", daemon=True)
 
     def start(self) -> Server:
@@ -387,8 +387,9 @@ class _Process:
         self._started.set()
 
     def _abandon(self) -> None:
-        self._abandoned = asyncio.all_tasks(self._loop)
-        for task in self._abandoned:
+        tasks = asyncio.all_tasks(self._loop)
+        _ABANDONED.extend(tasks)
+        for task in tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         if self._server is not None:
             self._server.abandon()
