@@ -9,6 +9,7 @@ from uuid import UUID
 
 from conveyor.broker.clients.quota_enforcement import Quotas
 from conveyor.broker.clients.request_budget import RequestBudget
+from conveyor.broker.cluster_links import ClusterLinks
 from conveyor.broker.fetch.fetch_sessions import FetchSessions
 from conveyor.broker.fetch.fetcher import Fetcher
 from conveyor.broker.fetch.message_browser import MessageBrowser
@@ -17,7 +18,6 @@ from conveyor.broker.hosts.inboxes import Inboxes
 from conveyor.broker.hosts.queue_partition import QueuePartition, QueueServices
 from conveyor.broker.hosts.queue_partitions import QueuePartitions
 from conveyor.broker.hosts.schedules import Schedules
-from conveyor.broker.metadata.cluster_secret import cluster_secret
 from conveyor.broker.metadata.controller import Controller
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
 from conveyor.broker.metadata.log_levels import LogLevels
@@ -67,15 +67,7 @@ from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import BrokerImage
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.ids import NodeId, TopicPartition
-from conveyor.kernel.peers import (
-    PeerAddress,
-    PeerCredentials,
-    PeerEnd,
-    PeerIdentity,
-    PeerLink,
-    PeerNetwork,
-    PeerService,
-)
+from conveyor.kernel.peers import PeerNetwork
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.log import Log
@@ -137,6 +129,7 @@ class BrokerNode:
         self.request_budget = RequestBudget(settings.network.max_buffered_bytes)
         self.quotas = Quotas(self.metadata, ports.clock, settings.clients)
         self.reconciler = self._make_reconciler(ports)
+        self._links = ClusterLinks(self.metadata, NodeId(settings.broker.node_id), ports.peers)
         self._replicator = self._make_replicator(ports)
         self._leader_calls = self._make_leader_calls(ports)
         self._make_topics(ports)
@@ -182,20 +175,18 @@ class BrokerNode:
         Raises StorageFailure; StartupError if the data directory belongs to another broker.
         """
         await asyncio.get_running_loop().run_in_executor(self._ports.threads, self.room.measure)
-        peers = self._ports.peers
         broker = BrokerImage(
             node_id=NodeId(self.settings.broker.node_id),
             host=host,
             port=port,
             rack=self.settings.broker.rack or None,
-            peer_host="" if peers is None else peers.host,
-            peer_port=0 if peers is None else peers.port,
+            peer_host=self._links.host,
+            peer_port=self._links.port,
             http_url=http_url,
         )
         await self.metadata.load(broker)
         self._ports.joined(self.metadata.image.cluster_id)
-        if peers is not None:
-            peers.open(await self._credentials())
+        await self._links.open(self._ports.store, self._ports.new_id)
         await self._membership.prepare()
         await self.topics.start()
         await self._membership.join(broker)
@@ -207,15 +198,6 @@ class BrokerNode:
         self.retention.start()
         self.compaction.start()
         self.disk_watch.start()
-
-    async def _credentials(self) -> PeerCredentials:
-        """Return what this broker proves to others, who may dial it as soon as it has registered."""
-
-        def identity() -> PeerIdentity:
-            return PeerIdentity(NodeId(self.settings.broker.node_id), self.metadata.session.incarnation)
-
-        secret = await cluster_secret(self._ports.store, self._ports.new_id)
-        return PeerCredentials(self.metadata.image.cluster_id, secret, identity)
 
     async def finish_requests(self) -> None:
         """Answer all waiting requests: with the available records, with an error, or after the last flush.
@@ -304,9 +286,9 @@ class BrokerNode:
         """Create the parts with which brokers ask each other."""
         handlers = CallHandlers()
         self._call_answerer = CallAnswerer(handlers, self.tasks, self.reconciler.settled)
-        self._remote = Remote(ports.peers, self._peer_address, lambda: self.metadata.image.seq, ports.clock)
-        if ports.peers is not None:
-            ports.peers.accept(self._accept_link)
+        self._remote = Remote(ports.peers, self._links.address, lambda: self.metadata.image.seq, ports.clock)
+        if self._replicator is not None:
+            self._links.serve(self._call_answerer.accept, self._replicator.accept)
         return LeaderCalls(
             node_id=NodeId(self.settings.broker.node_id),
             metadata=self.metadata,
@@ -330,18 +312,6 @@ class BrokerNode:
         self.partition_leaders = PartitionLeaders(self.metadata, self.partitions, node_id)
         self.cluster_operations = ClusterOperations(self.metadata, self.partitions, lambda: self.settings, node_id)
 
-    def _peer_address(self, node_id: NodeId) -> PeerAddress | None:
-        broker = self.metadata.image.brokers.get(node_id)
-        if broker is None or not broker.peer_port:
-            return None
-        return PeerAddress(PeerIdentity(node_id, broker.incarnation), broker.peer_host, broker.peer_port)
-
-    def _accept_link(self, link: PeerLink, service: PeerService) -> PeerEnd:
-        if service is PeerService.CALLS:
-            return self._call_answerer.accept(link)
-        assert self._replicator is not None
-        return self._replicator.accept(link)
-
     def _make_replicator(self, ports: BrokerPorts) -> Replicator | None:
         if ports.peers is None:
             return None
@@ -349,6 +319,7 @@ class BrokerNode:
             metadata=self.metadata,
             partitions=self.partitions,
             network=ports.peers,
+            address=self._links.address,
             tick=self.loop_tick,
             clock=ports.clock,
             threads=ports.threads,

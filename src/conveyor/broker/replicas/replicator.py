@@ -20,7 +20,7 @@ from conveyor.broker.replicas.leader_links import LeaderLinks
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.image import ClusterImage, TopicImage
 from conveyor.kernel.ids import NodeId
-from conveyor.kernel.peers import PeerAddress, PeerEnd, PeerIdentity, PeerLink, PeerNetwork
+from conveyor.kernel.peers import PeerAddress, PeerEnd, PeerLink, PeerNetwork
 from conveyor.kernel.ports import Clock
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Follower
@@ -28,7 +28,7 @@ from conveyor.settings.tree import Settings
 
 
 class Replicator:
-    """See the module's docstring."""
+    """See the module's docstring. address: of a broker; None if the image has none."""
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Replicator:
         metadata: Metadata,
         partitions: PartitionTable,
         network: PeerNetwork,
+        address: Callable[[NodeId], PeerAddress | None],
         tick: LoopTick,
         clock: Clock,
         threads: Executor,
@@ -57,7 +58,7 @@ class Replicator:
         self._leader_links = LeaderLinks(metadata, partitions, tick, clock, self._keeper.reported)
         self._chores = ChoreRunner(clock, threads, tasks, self._chore_ended)
         self._services = LinkServices(
-            network=network, address=self._address, tick=tick, chores=self._chores, clock=clock, tasks=tasks
+            network=network, address=address, tick=tick, chores=self._chores, clock=clock, tasks=tasks
         )
         self._links: dict[NodeId, FollowerLink] = {}
         self._followed: dict[Partition, FollowerLink] = {}
@@ -148,12 +149,6 @@ class Replicator:
         link = self._followed.get(partition)
         if link is not None:
             link.resume(partition)
-
-    def _address(self, node_id: NodeId) -> PeerAddress | None:
-        broker = self._metadata.image.brokers.get(node_id)
-        if broker is None or not broker.peer_port:
-            return None
-        return PeerAddress(PeerIdentity(node_id, broker.incarnation), broker.peer_host, broker.peer_port)
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
         for link in self._links.values():

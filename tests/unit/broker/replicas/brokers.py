@@ -12,7 +12,6 @@ from conveyor.cluster.image import NO_EPOCH, NO_LEADER, PartitionImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
-from conveyor.kernel.peers import PeerCredentials, PeerIdentity
 from conveyor.replication.partition import Partition
 from conveyor.settings.tree import from_sources
 from conveyor.testing import MemoryDisk
@@ -85,10 +84,7 @@ class ClusterBroker:
             boot_id=f"boot of {self.node_id}",
         )
         settings = {**self._cluster.settings, "broker.node_id": self.node_id}
-        node = BrokerNode(from_sources(settings), ports)
-        session = node.metadata.session
-        network.open(PeerCredentials("cluster", b"secret", lambda: PeerIdentity(self.node_id, session.incarnation)))
-        return node
+        return BrokerNode(from_sources(settings), ports)
 
 
 class BrokerCluster:
