@@ -205,15 +205,23 @@ class Committer:
         self._ledger.check(reply.offsets[0].offset)
 
 
-class QueuePublisher:
-    """Publishes messages to the queue's topic, some of them delayed."""
+class PublishedMessages(Protocol):
+    published: dict[str, int]
 
-    def __init__(self, ledger: QueueLedger) -> None:
+
+class QueuePublisher:
+    """Publishes messages to the queue's topic, some of them delayed.
+
+    ledger: takes the due times of the acknowledged messages, by message id, into `published`.
+    """
+
+    def __init__(self, ledger: PublishedMessages) -> None:
         self._ledger = ledger
         self._count = 0
 
-    async def execute(self, step: Step, broker: SimulatedBroker) -> None:
+    async def execute(self, step: Step, door: SimulatedDoor) -> None:
         partition, size = step.number % PARTITIONS, 1 + step.number // PARTITIONS % 10
+        broker = await door.leader((QUEUE_TOPIC, partition))
         delay_ms = step.number % 20_000 if step.action == "produce_delayed" else 0
         now_ms = broker.clock.now_ms()
         headers = ((DELAY_MS, b"%d" % delay_ms),) if delay_ms else ()

@@ -7,7 +7,7 @@ from conveyor.testing.simulation.story_schedule import STORY_MS, Step, StorySche
 CLUSTER = "cluster"
 NODE_IDS = (1, 2, 3)
 
-_CLIENT_STEPS = 120
+_CLIENT_STEPS = 150
 _FAULTS = 10
 _CLIENTS = (
     ("producer-all", "produce"),
@@ -18,6 +18,12 @@ _CLIENTS = (
     ("reader", "read"),
     ("reader", "read"),
     ("reader", "read"),
+    ("publisher", "produce"),
+    ("publisher", "produce_delayed"),
+    ("worker-1", "lease"),
+    ("worker-1", "settle"),
+    ("worker-2", "lease"),
+    ("worker-2", "settle"),
     ("committer", "commit"),
     ("committer", "fetch_offset"),
 )

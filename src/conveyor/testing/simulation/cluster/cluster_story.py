@@ -14,9 +14,22 @@ from conveyor.broker.produce.publish import ACKS_LEADER
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
-from conveyor.testing.simulation.actors import LOG_TOPIC, PARTITIONS, Committer, Producer, Reader, SimulatedDoor, read
+from conveyor.queues.subscription.policy import StartPosition
+from conveyor.testing.simulation.actors import (
+    LOG_TOPIC,
+    PARTITIONS,
+    QUEUE_TOPIC,
+    SUBSCRIPTION,
+    Committer,
+    Producer,
+    QueuePublisher,
+    Reader,
+    SimulatedDoor,
+    read,
+)
 from conveyor.testing.simulation.cluster.cluster_checks import check_images, check_logs, unsettled
 from conveyor.testing.simulation.cluster.cluster_faults import BrokerFaults, FaultCounts, MachineFaults, NetworkFaults
+from conveyor.testing.simulation.cluster.cluster_queue import ClusterQueueLedger, ClusterWorker
 from conveyor.testing.simulation.cluster.cluster_schedule import NODE_IDS
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
 from conveyor.testing.simulation.ledger import InvariantBroken, LogLedger, OffsetLedger, Place, check_ordered_once
@@ -72,15 +85,20 @@ class _ClusterStory:
         self.counts = FaultCounts()
         self.digest = sha256()
         self._log, self._offsets = LogLedger(has_failovers=True), OffsetLedger()
+        self._queue = ClusterQueueLedger()
         self._schedule = schedule
         self._bugs: list[BaseException] = []
         self._cluster = cluster = SimulatedCluster(loop, schedule.seed, _SETTINGS, NODE_IDS)
+        self._worker = ClusterWorker(self._queue, cluster)
         self._clients: dict[str, _Client] = {
             "producer-all": Producer("all", LOG_TOPIC, self._log),
             "producer-one": Producer("one", LOG_TOPIC, self._log, acks=ACKS_LEADER),
             "producer-plain": Producer("plain", LOG_TOPIC, self._log, idempotent=False),
             "reader": Reader(self._log, has_failovers=True),
             "committer": Committer(self._offsets),
+            "publisher": QueuePublisher(self._queue),
+            "worker-1": self._worker,
+            "worker-2": ClusterWorker(self._queue, cluster),
         }
         self._faults: dict[str, _Fault] = {
             "network": NetworkFaults(cluster, self.counts),
@@ -135,9 +153,17 @@ class _ClusterStory:
             place = (LOG_TOPIC, number)
             check_ordered_once(place, await self._read_all(place))
         await self._clients["committer"].execute(Step(0, "committer", "fetch_offset", 0), self._cluster)
+        await self._drain_queue()
         check_images(self._nodes())
         for number in range(PARTITIONS):
             check_logs(self._nodes(), LOG_TOPIC, number)
+
+    async def _drain_queue(self) -> None:
+        while await self._repeat_until_success(_count_unsettled):
+            await self._worker.lease(7)
+            await self._worker.settle_all()
+            await asyncio.sleep(_RETRY_S)
+        self._queue.check_drained()
 
     async def _check_settled(self) -> None:
         loop = asyncio.get_running_loop()
@@ -191,4 +217,12 @@ class _ClusterStory:
 
 
 async def _prepare(broker: BrokerNode) -> None:
-    await broker.topics.ensure(TopicRequest(name=LOG_TOPIC, partitions=PARTITIONS, replication_factor=_REPLICAS))
+    for name in (LOG_TOPIC, QUEUE_TOPIC):
+        await broker.topics.ensure(TopicRequest(name=name, partitions=PARTITIONS, replication_factor=_REPLICAS))
+    if SUBSCRIPTION not in {subscription.name for subscription in broker.subscriptions.all()}:
+        start = StartPosition(kind="earliest")
+        await broker.subscription_lifecycle.create(QUEUE_TOPIC, SUBSCRIPTION, start, {"max_deliveries": 0})
+
+
+async def _count_unsettled(broker: BrokerNode) -> int:
+    return (await broker.subscription_statistics.stats(SUBSCRIPTION)).unsettled
