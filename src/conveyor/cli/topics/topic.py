@@ -37,6 +37,10 @@ def create(
     partitions: Annotated[
         int, typer.Option("--partitions", "-p", metavar="N", help="Number of partitions; -1: the broker's default.")
     ] = -1,
+    replicas: Annotated[
+        int,
+        typer.Option("--replicas", "-r", metavar="N", help="Replicas of each partition; -1: the broker's default."),
+    ] = -1,
     config: Annotated[
         list[str] | None,
         typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting, such as segment.bytes=1048576."),
@@ -48,6 +52,7 @@ def create(
     \b
     Examples:
       conveyor topic create orders
+      conveyor topic create orders --partitions 6 --replicas 3
       conveyor topic create orders --partitions 6 --config retention.ms=3600000
     """
     from confluent_kafka.admin import NewTopic
@@ -55,7 +60,7 @@ def create(
     settings = dict(named_value("--config", text, "segment.bytes=1048576") for text in config or [])
     admin = admin_client(bootstrap)
     try:
-        new_topic = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=settings)
+        new_topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=settings)
     except ValueError as error:
         raise ClientError(f"topic '{name}' cannot be created: {error}") from error
     answer(admin.create_topics([new_topic], **request_timeout())[name])

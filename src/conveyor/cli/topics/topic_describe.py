@@ -5,10 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-from conveyor.cli.records.offsets import log_ranges
+from conveyor.cli.records.offsets import LogRange, log_ranges
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, Json, admin_client, require_topic
 from conveyor.cli.terminal.table import print_table
 from conveyor.cli.topics.described_settings import TopicSetting, topic_settings
+
+_NO_LEADER = -1
 
 
 def describe(
@@ -22,7 +24,8 @@ def describe(
     """Show a topic's partitions and settings.
 
     Lists for each partition the leader, the replicas, the in-sync replicas (isr), the offset of the first record (log
-    start) and the offset of the next one (log end), then the settings that differ from their defaults.
+    start) and the offset of the next one (log end), then the settings that differ from their defaults. A partition
+    without a leader shows no offsets.
 
     \b
     Examples:
@@ -42,19 +45,24 @@ def describe(
 
 
 def _partitions(admin: Any, name: str, topic: Any) -> list[dict[str, Any]]:
-    ranges = log_ranges(admin, [(name, number) for number in topic.partitions])
+    led = [(name, number) for number, partition in topic.partitions.items() if partition.leader != _NO_LEADER]
+    ranges = log_ranges(admin, led)
     return [
-        {
-            "partition": number,
-            "leader": partition.leader,
-            "replicas": partition.replicas,
-            "isr": partition.isrs,
-            "log_start_offset": ranges[name, number].start,
-            "log_end_offset": ranges[name, number].end,
-            "records": ranges[name, number].end - ranges[name, number].start,
-        }
+        _described(number, partition, ranges.get((name, number)))
         for number, partition in sorted(topic.partitions.items())
     ]
+
+
+def _described(number: int, partition: Any, offsets: LogRange | None) -> dict[str, Any]:
+    return {
+        "partition": number,
+        "leader": None if partition.leader == _NO_LEADER else partition.leader,
+        "replicas": partition.replicas,
+        "isr": partition.isrs,
+        "log_start_offset": None if offsets is None else offsets.start,
+        "log_end_offset": None if offsets is None else offsets.end,
+        "records": None if offsets is None else offsets.end - offsets.start,
+    }
 
 
 def _print_partitions(partitions: list[dict[str, Any]]) -> None:

@@ -236,3 +236,12 @@ def test_an_unclean_election_needs_its_option(run_on_broker: Run, cluster: Clust
     assert "elected 1 leader" in ended.out
     assert "t-1 has no live replica" in ended.out
     assert cluster.node.metadata.image.topics["t"].partitions[0].leader == 2
+
+
+def test_a_topic_is_created_with_replicas_and_described_without_a_leader(run_on_broker: Run, cluster: Cluster) -> None:
+    assert run_on_broker("topic", "create", "new", "--replicas", "3").exit_code == 0
+    assert cluster.replicas("new") == [(2, 3, 1)]
+    assert "replication factor" in run_on_broker("topic", "create", "more", "--replicas", "4").error.lower()
+    cluster.put("t", partition((2, 3), (2,), NO_LEADER), partition((1, 2)))
+    described = table(run_on_broker("topic", "describe", "t").out)
+    assert described[1:3] == [["0", "-", "2,3", "2", "-", "-", "-"], ["1", "1", "1,2", "1,2", "0", "0", "0"]]
