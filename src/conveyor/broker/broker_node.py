@@ -402,7 +402,7 @@ class BrokerNode:
         self.subscribed_partitions = SubscribedPartitions(
             topics=self.topics, subscriptions=self.subscriptions, partitions=self.queue_partitions, clock=clock
         )
-        calls = QueueCalls(
+        calls = self._queue_calls = QueueCalls(
             leaders=self._leader_calls,
             topics=self.topics,
             table=self.partitions,
@@ -435,13 +435,15 @@ class BrokerNode:
             leaders=self._leader_calls,
             clock=clock,
         )
-        self.delayed_messages = DelayedMessages(self.topics, self.inboxes, self.queue_partitions)
+        self.delayed_messages = DelayedMessages(self.topics, self.inboxes, calls, self._leader_calls)
         self.message_inspection = MessageInspection(
             topics=self.topics,
             subscriptions=self.subscriptions,
             partitions=self.subscribed_partitions,
             browser=self.message_browser,
             delayed_messages=self.delayed_messages,
+            calls=calls,
+            leaders=self._leader_calls,
             clock=clock,
         )
 
@@ -470,11 +472,17 @@ class BrokerNode:
             topics=self.topics,
             subscriptions=self.subscriptions,
             partitions=self.queue_partitions,
+            calls=self._queue_calls,
+            leaders=self._leader_calls,
             browser=self.message_browser,
         )
         self.dead_letters = DeadLetters(self.subscriptions, reader)
         self.dead_letter_redrive = DeadLetterRedrive(
-            subscriptions=self.subscriptions, reader=reader, publisher=self.message_publisher, clock=clock
+            subscriptions=self.subscriptions,
+            reader=reader,
+            calls=self._queue_calls,
+            publisher=self.message_publisher,
+            clock=clock,
         )
 
     async def _settled(self, seq: int) -> None:

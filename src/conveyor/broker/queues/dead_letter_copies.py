@@ -13,9 +13,9 @@ from itertools import islice
 import msgspec
 
 from conveyor.broker.fetch.message_browser import MessageBrowser
-from conveyor.broker.hosts.queue_partition import QueuePartition
+from conveyor.broker.queues.dead_queue import DeadQueue
 from conveyor.cluster.image import TopicImage
-from conveyor.queues.messages.dead_copies import LAST_OFFSET, CopiedRange, CopyLog, DeadCopies
+from conveyor.queues.messages.dead_copies import LAST_OFFSET, CopiedRange, CopyLog
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.records import message_attributes
 from conveyor.records.message import Message
@@ -60,13 +60,13 @@ class DeadLetterCopies:
     def __init__(
         self,
         subscription: Subscription,
-        queues: Sequence[QueuePartition],
+        queues: Sequence[DeadQueue],
         topic: TopicImage | None,
         ends: Mapping[int, int],
         browser: MessageBrowser,
     ) -> None:
         self._subscription = subscription
-        self._copies = [_copies_of(subscription, queue) for queue in queues]
+        self._copies = [queue.copies for queue in queues]
         self._topic = topic
         self._browser = browser
         self._logs = (
@@ -138,11 +138,6 @@ def _from(offsets: Sequence[int], start: int) -> Sequence[int]:
 
 def _copy_offset(copied: CopiedRange) -> int:
     return copied.copy_offset
-
-
-def _copies_of(subscription: Subscription, partition: QueuePartition) -> DeadCopies:
-    queue = partition.machine.queue(subscription.id)
-    return DeadCopies() if queue is None else queue.progress.copies
 
 
 def read_dead_letter(message: Message) -> DeadLetter | None:

@@ -5,15 +5,17 @@ their content.
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
 
+from conveyor.broker.answers import all_answered
 from conveyor.broker.fetch.message_browser import MessageBrowser
-from conveyor.broker.hosts.queue_partition import QueuePartition
 from conveyor.broker.hosts.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.dead_letter_copies import DeadLetter, DeadLetterCopies, Place
+from conveyor.broker.queues.dead_queue import DEAD, DeadHere, DeadQueue, DeadState, dead_queue, from_state, to_state
+from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace
+from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.topics.topics import Topics
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.range_set import RangeSet
 from conveyor.queues.subscription.filters import Filter, FilterFailure
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.records.message import is_message_id, parse_message_id
@@ -29,13 +31,18 @@ class DeadLetterReader:
         topics: Topics,
         subscriptions: Subscriptions,
         partitions: QueuePartitions,
+        calls: QueueCalls,
+        leaders: LeaderCalls,
         browser: MessageBrowser,
     ) -> None:
         self._metadata = metadata
         self._topics = topics
         self._subscriptions = subscriptions
         self._partitions = partitions
+        self._calls = calls
+        self._leaders = leaders
         self._browser = browser
+        leaders.handlers.register(DEAD, self._dead_here)
 
     async def copies(self, subscription: Subscription) -> DeadLetterCopies:
         """Return the copies in the subscription's current dead-letter topic."""
@@ -46,15 +53,29 @@ class DeadLetterReader:
 
     async def count(self, subscription: Subscription) -> int:
         """Return the number of dead letters that were neither redriven nor dropped."""
-        partitions = await self.load(subscription)
-        return sum(dead_offsets(subscription, partition).count for partition in partitions)
+        return sum(partition.dead.count for partition in await self.load(subscription))
 
-    async def load(self, subscription: Subscription) -> list[QueuePartition]:
-        """Return the queue partitions of the subscription's topic. Fails if the subscription was deleted."""
+    async def load(self, subscription: Subscription) -> list[DeadQueue]:
+        """Return the dead letters in each partition, in order. Fails if the subscription was deleted."""
         self.check(subscription)
-        partitions = await self._partitions.load(subscription.topic)
+        await self._partitions.load(subscription.topic)
         self.check(subscription)
-        return partitions
+        numbers = range(len(self._topics.existing(subscription.topic).partitions))
+        queues = await all_answered([self._load_one(subscription, number) for number in numbers])
+        self.check(subscription)
+        return queues
+
+    async def _load_one(self, subscription: Subscription, number: int) -> DeadQueue:
+        queue = self._partitions.running(subscription.topic, number)
+        if queue is not None and queue.topic_id == subscription.topic_id:
+            return dead_queue(subscription, queue)
+        place = QueuePlace(subscription.topic, subscription.topic_id, number)
+        request = DeadHere(place, subscription.name, subscription.id)
+        return from_state(number, await self._leaders.ask(DEAD, subscription.topic, number, request))
+
+    async def _dead_here(self, request: DeadHere) -> DeadState:
+        subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
+        return to_state(dead_queue(subscription, await self._calls.here(request.place)))
 
     def check(self, subscription: Subscription) -> None:
         """Raise RequestError if the subscription or its topic was deleted, even if another one has its name now."""
@@ -72,20 +93,17 @@ class DeadLetterReader:
                 yield letter
 
 
-def dead_portions(
-    subscription: Subscription, partition: QueuePartition, message_ids: Sequence[str] | None, at_once: int
-) -> Iterator[tuple[int, ...]]:
+def dead_portions(partition: DeadQueue, message_ids: Sequence[str] | None, at_once: int) -> Iterator[tuple[int, ...]]:
     """Yield the offsets of a partition's dead letters in portions: of all, or of those among `message_ids`.
 
     Dead letters that are added while the portions are consumed are left out.
     """
-    end = int(partition.messages.high_watermark)
     wanted = None if message_ids is None else _offsets(partition, message_ids)
     start = 0
     while True:
-        dead = dead_offsets(subscription, partition)
+        dead = partition.dead
         if wanted is None:
-            offsets = dead.members(start, end)
+            offsets = dead.members(start, partition.end)
         else:
             offsets = (offset for offset in wanted if offset >= start and offset in dead)
         portion = tuple(islice(offsets, at_once))
@@ -95,14 +113,8 @@ def dead_portions(
         start = portion[-1] + 1
 
 
-def _offsets(partition: QueuePartition, message_ids: Sequence[str]) -> list[int]:
+def _offsets(partition: DeadQueue, message_ids: Sequence[str]) -> list[int]:
     return sorted(offset for number, offset in _places(message_ids) if number == partition.number)
-
-
-def dead_offsets(subscription: Subscription, partition: QueuePartition) -> RangeSet:
-    """Return the offsets of a partition's dead letters."""
-    queue = partition.machine.queue(subscription.id)
-    return RangeSet() if queue is None else queue.progress.dead
 
 
 def _places(message_ids: Sequence[str]) -> set[Place]:

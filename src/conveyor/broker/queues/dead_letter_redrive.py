@@ -7,12 +7,13 @@ is published to the topic for that subscription alone.
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from conveyor.broker.answers import pause
-from conveyor.broker.hosts.queue_partition import QueuePartition
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.queues.dead_letter_copies import DeadLetter
 from conveyor.broker.queues.dead_letter_reader import DeadLetterReader, dead_portions
+from conveyor.broker.queues.dead_queue import DeadQueue
+from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Clock
 from conveyor.queues.queue_commands import DropDeadLetters, Redeliver
@@ -31,10 +32,17 @@ class DeadLetterRedrive:
     """See the module's docstring. Every method raises RequestError."""
 
     def __init__(
-        self, *, subscriptions: Subscriptions, reader: DeadLetterReader, publisher: MessagePublisher, clock: Clock
+        self,
+        *,
+        subscriptions: Subscriptions,
+        reader: DeadLetterReader,
+        calls: QueueCalls,
+        publisher: MessagePublisher,
+        clock: Clock,
     ) -> None:
         self._subscriptions = subscriptions
         self._reader = reader
+        self._calls = calls
         self._publisher = publisher
         self._clock = clock
 
@@ -74,12 +82,12 @@ class DeadLetterRedrive:
         if filter is not None:
             async for letters in _portions(self._reader.matching(subscription, filter, message_ids), _AT_ONCE):
                 for partition, originals in await self._by_partition(subscription, letters):
-                    await partition.ask(DropDeadLetters(subscription=subscription.id, offsets=tuple(originals)))
+                    await self._drop_offsets(subscription, partition, tuple(originals))
                 dropped += len(letters)
             return dropped
         for partition in await self._reader.load(subscription):
-            for offsets in dead_portions(subscription, partition, message_ids, _AT_ONCE):
-                await partition.ask(DropDeadLetters(subscription=subscription.id, offsets=offsets))
+            for offsets in dead_portions(partition, message_ids, _AT_ONCE):
+                await self._drop_offsets(subscription, partition, offsets)
                 dropped += len(offsets)
         return dropped
 
@@ -97,18 +105,16 @@ class DeadLetterRedrive:
                 yield len(letters)
             return
         for partition in await self._reader.load(subscription):
-            for offsets in dead_portions(subscription, partition, message_ids, at_once):
-                gone = await partition.ask(Redeliver(subscription=subscription.id, offsets=offsets))
+            for offsets in dead_portions(partition, message_ids, at_once):
+                gone = await self._redeliver(subscription, partition, offsets)
                 yield len(offsets) - len(gone) + await self._redeliver_copies(subscription, partition, gone)
 
     async def _redrive(self, subscription: Subscription, letters: Sequence[DeadLetter]) -> None:
         for partition, originals in await self._by_partition(subscription, letters):
-            gone = await partition.ask(Redeliver(subscription=subscription.id, offsets=tuple(originals)))
+            gone = await self._redeliver(subscription, partition, tuple(originals))
             await self._republish(subscription, partition, [originals[offset] for offset in gone])
 
-    async def _redeliver_copies(
-        self, subscription: Subscription, partition: QueuePartition, offsets: Sequence[int]
-    ) -> int:
+    async def _redeliver_copies(self, subscription: Subscription, partition: DeadQueue, offsets: Sequence[int]) -> int:
         """Deliver the copies of dead letters whose originals are gone. Returns how many copies were found."""
         if not offsets:
             return 0
@@ -117,9 +123,7 @@ class DeadLetterRedrive:
         await self._republish(subscription, partition, letters)
         return len(letters)
 
-    async def _republish(
-        self, subscription: Subscription, partition: QueuePartition, letters: Sequence[DeadLetter]
-    ) -> None:
+    async def _republish(self, subscription: Subscription, partition: DeadQueue, letters: Sequence[DeadLetter]) -> None:
         """Publish the copies of dead letters whose originals are gone from their log, for this subscription alone."""
         if not letters:
             return
@@ -129,17 +133,28 @@ class DeadLetterRedrive:
             if isinstance(result, RequestError):
                 raise result
         offsets = tuple(letter.message.offset for letter in letters)
-        await partition.ask(DropDeadLetters(subscription=subscription.id, offsets=offsets))
+        await self._drop_offsets(subscription, partition, offsets)
 
     async def _by_partition(
         self, subscription: Subscription, letters: Sequence[DeadLetter]
-    ) -> list[tuple[QueuePartition, dict[int, DeadLetter]]]:
+    ) -> list[tuple[DeadQueue, dict[int, DeadLetter]]]:
         """Return dead letters by the partition and offset of their originals."""
         partitions = await self._reader.load(subscription)
         letters_by_partition: dict[int, dict[int, DeadLetter]] = {}
         for letter in letters:
             letters_by_partition.setdefault(letter.message.partition, {})[letter.message.offset] = letter
         return [(partitions[number], originals) for number, originals in letters_by_partition.items()]
+
+    async def _redeliver(
+        self, subscription: Subscription, partition: DeadQueue, offsets: tuple[int, ...]
+    ) -> Sequence[int]:
+        """Deliver the originals again. Returns the offsets of those that are gone."""
+        command = Redeliver(subscription=subscription.id, offsets=offsets)
+        return await self._calls.ask(subscription.topic, subscription.topic_id, partition.number, command)
+
+    async def _drop_offsets(self, subscription: Subscription, partition: DeadQueue, offsets: tuple[int, ...]) -> None:
+        command = DropDeadLetters(subscription=subscription.id, offsets=offsets)
+        await self._calls.ask(subscription.topic, subscription.topic_id, partition.number, command)
 
     async def _sleep_until(self, time_ms: int) -> None:
         left_ms = time_ms - self._clock.steady_ms()

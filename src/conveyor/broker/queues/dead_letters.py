@@ -9,14 +9,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from conveyor.broker.hosts.queue_partition import QueuePartition
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.dead_letter_copies import DeadLetter, Place
-from conveyor.broker.queues.dead_letter_reader import DeadLetterReader, dead_offsets, matches
+from conveyor.broker.queues.dead_letter_reader import DeadLetterReader, matches
+from conveyor.broker.queues.dead_queue import DeadQueue
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES
 from conveyor.queues.subscription.filters import Filter
-from conveyor.queues.subscription.policy import Subscription
 from conveyor.records.message import is_message_id, parse_message_id
 
 
@@ -96,7 +95,7 @@ class DeadLetters:
         return [
             message_id
             for message_id in dict.fromkeys(message_ids)
-            if not (is_message_id(message_id) and _is_dead(subscription, partitions, parse_message_id(message_id)))
+            if not (is_message_id(message_id) and _is_dead(partitions, parse_message_id(message_id)))
         ]
 
 
@@ -107,6 +106,6 @@ def _parsed(message_id: str) -> tuple[int, int]:
         raise RequestError(ErrorKind.INVALID_REQUEST, str(error)) from error
 
 
-def _is_dead(subscription: Subscription, partitions: Sequence[QueuePartition], place: Place) -> bool:
+def _is_dead(partitions: Sequence[DeadQueue], place: Place) -> bool:
     number, offset = place
-    return 0 <= number < len(partitions) and offset in dead_offsets(subscription, partitions[number])
+    return 0 <= number < len(partitions) and offset in partitions[number].dead

@@ -1,17 +1,45 @@
 """Shows messages without leasing them: by id, by subscription, and their state in each subscription."""
 
+from uuid import UUID
+
+import msgspec
+
 from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.hosts.queue_partition import QueuePartition
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.delayed_messages import DelayedMessages
-from conveyor.broker.queues.message_targets import parse_place, partition_by_number
+from conveyor.broker.queues.message_targets import check_number, parse_place
+from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
+from conveyor.broker.remote.calls import Call
+from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.topics.topics import Topics
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Clock
 from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES, Peeked, message_state, peek
 from conveyor.queues.queue_commands import MessageState
-from conveyor.records.message import Message, is_waiting_id
+from conveyor.records.message import Message, format_message_id, is_waiting_id
+
+
+class PeekHere(msgspec.Struct, frozen=True, array_like=True):
+    """Return the first unsettled messages of the partitions that the asked broker leads."""
+
+    subscription: str
+    subscription_id: UUID
+    max_messages: int
+
+
+class StatesHere(msgspec.Struct, frozen=True, array_like=True):
+    """Return the state of a message in each subscription of its topic."""
+
+    place: QueuePlace
+    offset: int
+
+
+_PEEK: Call[PeekHere, list[Peeked]] = Call("queue.peek", PeekHere, list[Peeked], is_repeatable=True)
+_STATES: Call[StatesHere, dict[str, MessageState]] = Call(
+    "queue.states", StatesHere, dict[str, MessageState], is_repeatable=True
+)
 
 
 class MessageInspection:
@@ -25,8 +53,14 @@ class MessageInspection:
         partitions: SubscribedPartitions,
         browser: MessageBrowser,
         delayed_messages: DelayedMessages,
+        calls: QueueCalls,
+        leaders: LeaderCalls,
         clock: Clock,
     ) -> None:
+        self._calls = calls
+        self._leaders = leaders
+        leaders.handlers.register(_PEEK, self._peek_here)
+        leaders.handlers.register(_STATES, self._states_here)
         self._topics = topics
         self._subscriptions = subscriptions
         self._partitions = partitions
@@ -43,6 +77,17 @@ class MessageInspection:
     async def peek(self, name: str, max_messages: int) -> list[Peeked]:
         """Return the first unsettled messages of each partition, by offset; fewer than `max_messages` if large."""
         subscription = self._subscriptions.existing(name)
+        request = PeekHere(name, subscription.id, max_messages)
+        messages = await self._peek_here(request)
+        if len(messages) < max_messages:
+            for answer in await self._leaders.ask_others(_PEEK, subscription.topic, request):
+                messages += answer
+        messages.sort(key=lambda peeked: (peeked.message.partition, peeked.message.offset))
+        return messages[:max_messages]
+
+    async def _peek_here(self, request: "PeekHere") -> list[Peeked]:
+        subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
+        max_messages = request.max_messages
         messages: list[Peeked] = []
         left_bytes = MAX_PEEKED_BYTES
         for partition in await self._partitions.committed(subscription):
@@ -62,9 +107,20 @@ class MessageInspection:
         if is_waiting_id(message_id):
             return {subscription.name: MessageState("delayed") for subscription in subscriptions}
         number, offset = parse_place(message_id)
+        image = self._topics.existing(topic)
+        check_number(number, len(image.partitions), topic)
+        if not subscriptions:
+            return {}
+        request = StatesHere(QueuePlace(topic, image.topic_id, number), offset)
+        return await self._leaders.ask(_STATES, topic, number, request)
+
+    async def _states_here(self, request: "StatesHere") -> dict[str, MessageState]:
+        topic, offset = request.place.topic, request.offset
+        message_id = format_message_id(request.place.number, offset)
         states: dict[str, MessageState] = {}
-        for subscription in subscriptions:
-            partition = partition_by_number(await self._partitions.ready(subscription), number, topic)
+        for subscription in self._subscriptions.all(topic):
+            await self._partitions.ready(subscription)
+            partition = await self._calls.here(request.place)
             message = _read(partition, offset)
             if message is None:
                 raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' has no message '{message_id}'")

@@ -1,8 +1,5 @@
 """Resolves the ids by which clients identify messages: the ack id of a lease, or the id of the message."""
 
-from collections.abc import Sequence
-
-from conveyor.broker.hosts.queue_partition import QueuePartition
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.delivery.ack_id import decode_ack_id
 from conveyor.queues.queue_commands import Target
@@ -36,8 +33,7 @@ def parse_place(message_id: str) -> tuple[int, int]:
     return parse_message_id(message_id)
 
 
-def partition_by_number(partitions: Sequence[QueuePartition], number: int, topic: str) -> QueuePartition:
-    """Return a partition of a topic by its number. Raises RequestError (UNKNOWN_MESSAGE)."""
-    if number >= len(partitions):
+def check_number(number: int, partition_count: int, topic: str) -> None:
+    """Raise RequestError (UNKNOWN_MESSAGE) if a topic has no such partition."""
+    if number >= partition_count:
         raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' has no partition {number}")
-    return partitions[number]

@@ -1,0 +1,97 @@
+"""Dead letters, delayed messages and the states of messages on any broker, whichever leads their partitions."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.queues.subscription.policy import StartPosition
+from conveyor.records.message_attributes import DELAY_MS
+from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
+
+EARLIEST = StartPosition(kind="earliest")
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[TwoBrokers]:
+    """Both brokers, with the subscription `s` of topic `t`. Broker 2 leads its dead-letter topic."""
+    async with two_brokers() as both:
+        await both.create("dead", TWO)
+        await both.one.subscription_lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "dead"})
+        yield both
+
+
+async def bury(brokers: TwoBrokers) -> None:
+    """Reject a message of each partition."""
+    messages = [OutgoingMessage(b"%d" % number, partition=number) for number in (0, 1)]
+    await brokers.one.message_publisher.publish("t", messages)
+    for _ in messages:
+        leases = await brokers.one.leases.lease("s", 1, 0, None)
+        await brokers.two.settlements.reject("s", [lease.ack_id for lease in leases], "bad")
+    await dead(brokers.one, 2)
+
+
+async def dead(broker: BrokerNode, count: int) -> None:
+    """Wait until there are this many dead letters."""
+    for _ in range(5_000):
+        if await broker.dead_letters.count("s") == count:
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError(f"not {count} dead letters")
+
+
+async def test_any_broker_shows_and_redrives_dead_letters(brokers: TwoBrokers) -> None:
+    await bury(brokers)
+    for broker in (brokers.one, brokers.two):
+        page = await broker.dead_letters.peek("s", 10)
+        assert sorted(letter.message.message_id for letter in page.letters) == ["0-0", "1-0"]
+        assert page.without_copy == 0
+        assert await broker.dead_letters.unknown("s", ["0-0", "1-0", "1-1"]) == ["1-1"]
+        assert [(topic.topic, topic.depth) for topic in await broker.dead_letters.all()] == [("dead", 2)]
+    assert await brokers.one.dead_letter_redrive.redrive("s", message_ids=["1-0"]) == 1
+    (leased,) = await brokers.one.leases.lease("s", 1, 0, None)
+    assert leased.message.message_id == "1-0"
+    assert await brokers.two.dead_letter_redrive.drop("s", filter="true") == 1
+    await dead(brokers.one, 0)
+
+
+async def test_any_broker_shows_messages_and_their_states(brokers: TwoBrokers) -> None:
+    messages = [OutgoingMessage(b"m", partition=number) for number in (0, 1)]
+    await brokers.one.message_publisher.publish("t", messages)
+    await brokers.two.leases.lease("s", 1, 0, None)
+    for broker in (brokers.one, brokers.two):
+        inspection = broker.message_inspection
+        peeked = await inspection.peek("s", 10)
+        assert [(peek.message.message_id, peek.state.state) for peek in peeked] == [
+            ("0-0", "available"),
+            ("1-0", "leased"),
+        ]
+        assert len(await inspection.peek("s", 1)) == 1
+        assert (await inspection.message_states("t", "1-0"))["s"].state == "leased"
+        assert (await inspection.message_states("t", "0-0"))["s"].state == "available"
+        with pytest.raises(RequestError, match="no partition 7"):
+            await inspection.message_states("t", "7-0")
+
+
+@pytest.mark.parametrize("has_inbox", [False, True])
+async def test_any_broker_cancels_a_delayed_message(brokers: TwoBrokers, has_inbox: bool) -> None:
+    topic = "later" if has_inbox else "t"
+    if has_inbox:
+        await brokers.create("later", ONE, TWO, **{"delay.enable": "true"})
+    message = OutgoingMessage(b"m", headers=((DELAY_MS, b"60000"),), partition=1)
+    (published,) = await brokers.one.message_publisher.publish(topic, [message])
+    assert isinstance(published, PublishedMessage)
+    assert (published.offset < 0) == has_inbox
+    assert (await brokers.one.message_inspection.get(topic, published.message_id)).value == b"m"
+    await brokers.one.delayed_messages.cancel(topic, published.message_id)
+    if not has_inbox:
+        assert (await brokers.one.message_inspection.message_states("t", published.message_id))[
+            "s"
+        ].state == "cancelled"
+        return
+    with pytest.raises(RequestError, match="it is due, or was cancelled") as refused:
+        await brokers.one.message_inspection.get(topic, published.message_id)
+    assert refused.value.kind is ErrorKind.UNKNOWN_MESSAGE
