@@ -40,18 +40,7 @@ from conveyor.broker.produce.lanes import Lanes
 from conveyor.broker.produce.leader_publisher import LeaderPublisher
 from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.publish import Publisher
-from conveyor.broker.queues.dead_letter_reader import DeadLetterReader
-from conveyor.broker.queues.dead_letter_redrive import DeadLetterRedrive
-from conveyor.broker.queues.dead_letter_writer import DeadLetterWriter
-from conveyor.broker.queues.dead_letters import DeadLetters
-from conveyor.broker.queues.delayed_messages import DelayedMessages
-from conveyor.broker.queues.leases import Leases
-from conveyor.broker.queues.message_inspection import MessageInspection
-from conveyor.broker.queues.queue_calls import QueueCalls
-from conveyor.broker.queues.settlements import Settlements
-from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
-from conveyor.broker.queues.subscription_lifecycle import SubscriptionLifecycle
-from conveyor.broker.queues.subscription_statistics import SubscriptionStatistics
+from conveyor.broker.queues.queue_verbs import QueueVerbs
 from conveyor.broker.remote.answering import CallAnswerer
 from conveyor.broker.remote.calls import CallHandlers
 from conveyor.broker.remote.leader_calls import LeaderCalls
@@ -160,8 +149,7 @@ class BrokerNode:
         self.subscriptions = Subscriptions(self.metadata, ports.new_id)
         self.retention.hold(self.subscriptions.topics)
         self.queue_partitions = self._make_queue_partitions(ports)
-        self._make_queues(ports.clock)
-        self._make_dead_letters(ports.clock)
+        self._make_queue_verbs(ports.clock)
         self.schedules = self._make_schedules(ports.clock)
         self.is_stopping = False
         """Set when the broker begins to stop; `/readyz` reports it."""
@@ -397,55 +385,31 @@ class BrokerNode:
         self.leases.changed(partition)
         self._dead_letter_writer.changed(partition)
 
-    def _make_queues(self, clock: Clock) -> None:
+    def _make_queue_verbs(self, clock: Clock) -> None:
         """Create the parts that serve queue clients, one for each verb."""
-        self.subscribed_partitions = SubscribedPartitions(
-            topics=self.topics, subscriptions=self.subscriptions, partitions=self.queue_partitions, clock=clock
-        )
-        calls = self._queue_calls = QueueCalls(
-            leaders=self._leader_calls,
+        verbs = QueueVerbs(
+            metadata=self.metadata,
             topics=self.topics,
             table=self.partitions,
             subscriptions=self.subscriptions,
             partitions=self.queue_partitions,
-            clock=clock,
-        )
-        self.subscription_lifecycle = SubscriptionLifecycle(
-            topics=self.topics,
-            subscriptions=self.subscriptions,
-            partitions=self.queue_partitions,
-            subscribed=self.subscribed_partitions,
-            calls=calls,
-        )
-        self.leases = Leases(
-            metadata=self.metadata,
-            subscriptions=self.subscriptions,
-            partitions=self.queue_partitions,
-            subscribed=self.subscribed_partitions,
-            calls=calls,
+            inboxes=self.inboxes,
             leaders=self._leader_calls,
+            browser=self.message_browser,
+            publisher=self.message_publisher,
             clock=clock,
             tasks=self.tasks,
         )
-        self.settlements = Settlements(self.subscriptions, self.subscribed_partitions, calls)
-        self.subscription_statistics = SubscriptionStatistics(
-            subscriptions=self.subscriptions,
-            partitions=self.queue_partitions,
-            subscribed=self.subscribed_partitions,
-            leaders=self._leader_calls,
-            clock=clock,
-        )
-        self.delayed_messages = DelayedMessages(self.topics, self.inboxes, calls, self._leader_calls)
-        self.message_inspection = MessageInspection(
-            topics=self.topics,
-            subscriptions=self.subscriptions,
-            partitions=self.subscribed_partitions,
-            browser=self.message_browser,
-            delayed_messages=self.delayed_messages,
-            calls=calls,
-            leaders=self._leader_calls,
-            clock=clock,
-        )
+        self.subscribed_partitions = verbs.subscribed
+        self.subscription_lifecycle = verbs.lifecycle
+        self.leases = verbs.leases
+        self.settlements = verbs.settlements
+        self.subscription_statistics = verbs.statistics
+        self.delayed_messages = verbs.delayed_messages
+        self.message_inspection = verbs.inspection
+        self.dead_letters = verbs.dead_letters
+        self.dead_letter_redrive = verbs.dead_letter_redrive
+        self._dead_letter_writer = verbs.dead_letter_writer
 
     def _make_schedules(self, clock: Clock) -> Schedules:
         return Schedules(
@@ -456,33 +420,6 @@ class BrokerNode:
             clock=clock,
             tasks=self.tasks,
             node_id=NodeId(self.settings.broker.node_id),
-        )
-
-    def _make_dead_letters(self, clock: Clock) -> None:
-        self._dead_letter_writer = DeadLetterWriter(
-            topics=self.topics,
-            subscriptions=self.subscriptions,
-            publisher=self.message_publisher,
-            browser=self.message_browser,
-            clock=clock,
-            tasks=self.tasks,
-        )
-        reader = DeadLetterReader(
-            metadata=self.metadata,
-            topics=self.topics,
-            subscriptions=self.subscriptions,
-            partitions=self.queue_partitions,
-            calls=self._queue_calls,
-            leaders=self._leader_calls,
-            browser=self.message_browser,
-        )
-        self.dead_letters = DeadLetters(self.subscriptions, reader)
-        self.dead_letter_redrive = DeadLetterRedrive(
-            subscriptions=self.subscriptions,
-            reader=reader,
-            calls=self._queue_calls,
-            publisher=self.message_publisher,
-            clock=clock,
         )
 
     async def _settled(self, seq: int) -> None:

@@ -1,0 +1,100 @@
+"""The parts that serve queue clients, one for each verb, assembled for one broker."""
+
+from conveyor.broker.fetch.message_browser import MessageBrowser
+from conveyor.broker.hosts.inboxes import Inboxes
+from conveyor.broker.hosts.queue_partitions import QueuePartitions
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.metadata.subscriptions import Subscriptions
+from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.produce.message_publisher import MessagePublisher
+from conveyor.broker.queues.dead_letter_reader import DeadLetterReader
+from conveyor.broker.queues.dead_letter_redrive import DeadLetterRedrive
+from conveyor.broker.queues.dead_letter_writer import DeadLetterWriter
+from conveyor.broker.queues.dead_letters import DeadLetters
+from conveyor.broker.queues.delayed_messages import DelayedMessages
+from conveyor.broker.queues.leases import Leases
+from conveyor.broker.queues.message_inspection import MessageInspection
+from conveyor.broker.queues.queue_calls import QueueCalls
+from conveyor.broker.queues.settlements import Settlements
+from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
+from conveyor.broker.queues.subscription_lifecycle import SubscriptionLifecycle
+from conveyor.broker.queues.subscription_statistics import SubscriptionStatistics
+from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.broker.tasks import Tasks
+from conveyor.broker.topics.topics import Topics
+from conveyor.kernel.ports import Clock
+
+
+class QueueVerbs:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        *,
+        metadata: Metadata,
+        topics: Topics,
+        table: PartitionTable,
+        subscriptions: Subscriptions,
+        partitions: QueuePartitions,
+        inboxes: Inboxes,
+        leaders: LeaderCalls,
+        browser: MessageBrowser,
+        publisher: MessagePublisher,
+        clock: Clock,
+        tasks: Tasks,
+    ) -> None:
+        self.subscribed = subscribed = SubscribedPartitions(
+            topics=topics, subscriptions=subscriptions, partitions=partitions, clock=clock
+        )
+        calls = QueueCalls(
+            leaders=leaders,
+            topics=topics,
+            table=table,
+            subscriptions=subscriptions,
+            partitions=partitions,
+            clock=clock,
+        )
+        self.lifecycle = SubscriptionLifecycle(
+            topics=topics, subscriptions=subscriptions, partitions=partitions, subscribed=subscribed, calls=calls
+        )
+        self.leases = Leases(
+            metadata=metadata,
+            subscriptions=subscriptions,
+            partitions=partitions,
+            subscribed=subscribed,
+            calls=calls,
+            leaders=leaders,
+            clock=clock,
+            tasks=tasks,
+        )
+        self.settlements = Settlements(subscriptions, subscribed, calls)
+        self.statistics = SubscriptionStatistics(
+            subscriptions=subscriptions, partitions=partitions, subscribed=subscribed, leaders=leaders, clock=clock
+        )
+        self.delayed_messages = DelayedMessages(topics, inboxes, calls, leaders)
+        self.inspection = MessageInspection(
+            topics=topics,
+            subscriptions=subscriptions,
+            partitions=subscribed,
+            browser=browser,
+            delayed_messages=self.delayed_messages,
+            calls=calls,
+            leaders=leaders,
+            clock=clock,
+        )
+        self.dead_letter_writer = DeadLetterWriter(
+            topics=topics, subscriptions=subscriptions, publisher=publisher, browser=browser, clock=clock, tasks=tasks
+        )
+        reader = DeadLetterReader(
+            metadata=metadata,
+            topics=topics,
+            subscriptions=subscriptions,
+            partitions=partitions,
+            calls=calls,
+            leaders=leaders,
+            browser=browser,
+        )
+        self.dead_letters = DeadLetters(subscriptions, reader)
+        self.dead_letter_redrive = DeadLetterRedrive(
+            subscriptions=subscriptions, reader=reader, calls=calls, publisher=publisher, clock=clock
+        )
