@@ -4,10 +4,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode
-
-from conveyor.testing import Broker
 
 Parameters = Mapping[str, object] | list[tuple[str, object]]
 
@@ -35,10 +33,17 @@ class Answer:
         return self.status, document["kind"], document["detail"]
 
 
+class HasHttp(Protocol):
+    """A broker, alone or in a cluster."""
+
+    @property
+    def http_url(self) -> str: ...
+
+
 class Rest:
     """One connection to a broker. A body is bytes, or a document to be sent as JSON."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: HasHttp) -> None:
         self._connection = HTTPConnection(broker.http_url.removeprefix("http://"), timeout=60)
 
     def ask(

@@ -30,7 +30,9 @@ def produce(cluster: Cluster, *values: str) -> None:
 
 
 def consume(cluster: Cluster, count: int) -> list[str]:
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "readers", "enable.auto.commit": False, **QUIET})
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "readers", "enable.auto.commit": False, **QUIET}
+    )
     consumer.assign([Place(TOPIC, 0, 0)])
     messages = consumer.consume(count, 30)
     consumer.close()

@@ -1,0 +1,122 @@
+"""REST on any broker of a cluster, and committed offsets, while brokers fail."""
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from conveyor.testing import Cluster
+from conveyor.testing.embedded_cluster import ClusterBroker
+from tests.clients.rest_client import Answer, Rest
+
+TOPIC = {"name": "orders", "partitions": 3, "replicas": 3, "config": {"min.insync.replicas": 2}}
+MESSAGES = "/subscriptions/billing/messages"
+
+
+@pytest.fixture
+def cluster(conveyor_cluster: Cluster) -> Cluster:
+    """Three brokers. Each leads a partition of the topic `orders`, which has the subscription `billing`."""
+    broker = conveyor_cluster.brokers[1]
+    assert ask(broker, "POST", "/topics", TOPIC).status == 201
+    subscription = {"name": "billing", "start": "earliest"}
+    assert ask(broker, "POST", "/topics/orders/subscriptions", subscription).status == 201
+    return conveyor_cluster
+
+
+def ask(
+    broker: ClusterBroker, method: str, path: str, body: object = None, query: Mapping[str, object] | None = None
+) -> Answer:
+    """Ask one broker over a connection of its own."""
+    with closing(Rest(broker)) as rest:
+        return rest.ask(method, path, body, query)
+
+
+def publish(broker: ClusterBroker, *partitions: int) -> list[str]:
+    messages = [{"payload": "m", "partition": number} for number in partitions]
+    results = ask(broker, "POST", "/topics/orders/messages:batch", {"messages": messages}).json["results"]
+    return [result["message_id"] for result in results]
+
+
+def lease(broker: ClusterBroker, **query: object) -> list[dict[str, Any]]:
+    answer = ask(broker, "GET", MESSAGES, query=query)
+    assert answer.status == 200, answer.body
+    messages: list[dict[str, Any]] = answer.json["messages"]
+    return messages
+
+
+def lease_all(broker: ClusterBroker) -> list[dict[str, Any]]:
+    leased: list[dict[str, Any]] = []
+    while messages := lease(broker, max_messages=100, wait="1s"):
+        leased += messages
+    return leased
+
+
+def ack(broker: ClusterBroker, leased: list[dict[str, Any]]) -> list[str]:
+    ack_ids = [message["ack_id"] for message in leased]
+    answer = ask(broker, "POST", "/subscriptions/billing/ack", {"ack_ids": ack_ids})
+    assert answer.status == 200, answer.body
+    return [result["status"] for result in answer.json["results"]]
+
+
+def test_any_broker_serves_all_partitions(cluster: Cluster) -> None:
+    published = [message_id for broker in cluster.brokers.values() for message_id in publish(broker, 0, 1, 2)]
+    leased = lease_all(cluster.brokers[2])
+    assert sorted(message["message_id"] for message in leased) == sorted(published)
+    assert ack(cluster.brokers[3], leased) == ["ok"] * 9
+    stats = ask(cluster.brokers[1], "GET", "/subscriptions/billing").json
+    assert (stats["unsettled"], stats["acked"]) == (0, 9)
+    assert len(ask(cluster.brokers[2], "GET", "/topics/orders/messages").json["messages"]) == 9
+
+
+def test_acknowledged_messages_are_not_delivered_again_by_the_next_leader(cluster: Cluster) -> None:
+    publish(cluster.brokers[1], *[0, 1, 2] * 10)
+    leased = lease_all(cluster.brokers[1])
+    assert len(leased) == 30
+    assert ack(cluster.brokers[2], leased[:15]) == ["ok"] * 15
+    victim = cluster.leader("orders", 0)
+    assert victim is not None
+    cluster.kill(victim)
+    first, second = (broker for node_id, broker in cluster.brokers.items() if node_id != victim)
+    assert len(publish(first, 0, 1, 2)) == 3
+    statuses = ack(second, leased[15:])
+    in_doubt = {message["message_id"] for message, status in zip(leased[15:], statuses, strict=True) if status != "ok"}
+    again = {message["message_id"] for message in lease_all(second)}
+    settled = {message["message_id"] for message in leased} - in_doubt
+    assert not again & settled
+    assert in_doubt <= again
+    assert len(again) == len(in_doubt) + 3
+
+
+def test_request_that_waits_gets_a_message_of_the_next_leader(cluster: Cluster) -> None:
+    victim = cluster.leader("orders", 1)
+    assert victim is not None
+    waits, publishes = (broker for node_id, broker in cluster.brokers.items() if node_id != victim)
+    leased: list[dict[str, Any]] = []
+    waiting = threading.Thread(target=lambda: leased.extend(lease(waits, wait="20s")))
+    waiting.start()
+    cluster.kill(victim)
+    (message_id,) = publish(publishes, 1)
+    begun = time.monotonic()
+    waiting.join(30)
+    assert [message["message_id"] for message in leased] == [message_id]
+    assert time.monotonic() - begun < 10
+
+
+def test_committed_offsets_outlive_their_coordinator(cluster: Cluster) -> None:
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "readers", "log_level": 0})
+    place = TopicPartition("orders", 0, 7)
+    publish(cluster.brokers[1], 0)
+    consumer.commit(offsets=[place], asynchronous=False)
+    image = cluster.brokers[1].image()
+    coordinators = {partition.leader for partition in image.topics["__consumer_offsets"].partitions}
+    assert coordinators == {1, 2, 3}
+    for node_id in sorted(coordinators)[:2]:
+        cluster.kill(node_id)
+        assert consumer.committed([place], timeout=30)[0].offset == 7
+        cluster.restart(node_id)
+        cluster.wait_until_in_sync()
+    consumer.close()
