@@ -22,7 +22,7 @@ class ClusterNode:
 
     def __init__(self, process: BrokerProcess, proxy: TcpProxy, loop: asyncio.AbstractEventLoop) -> None:
         self.process = process
-        self._proxy = proxy
+        self.proxy = proxy
         self._loop = loop
 
     @property
@@ -53,14 +53,14 @@ class ClusterNode:
 
     def cut_zookeeper(self) -> None:
         """Close its connections to the ZooKeeper, and refuse new ones."""
-        self._loop.call_soon_threadsafe(self._proxy.cut)
+        self._loop.call_soon_threadsafe(self.proxy.cut)
 
     def stall_zookeeper(self) -> None:
         """Pass on nothing between it and the ZooKeeper."""
-        self._loop.call_soon_threadsafe(self._proxy.stall)
+        self._loop.call_soon_threadsafe(self.proxy.stall)
 
     def heal_zookeeper(self) -> None:
-        self._loop.call_soon_threadsafe(self._proxy.heal)
+        self._loop.call_soon_threadsafe(self.proxy.heal)
 
 
 class BrokerCluster:
@@ -91,8 +91,11 @@ class BrokerCluster:
         for node in self.nodes:
             node.process.end()
         self.zookeeper.kill()
+        for node in self.nodes:
+            self._run(node.proxy.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
 
     def log(self, number: int) -> str:
         """Return what the broker at this index has logged."""
