@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
+from traceback import format_exception
 
 import msgspec
 
@@ -125,7 +126,8 @@ class _Load:
         try:
             client.run()
         except Exception as error:  # noqa: BLE001
-            self.site.errors.append(f"{type(client).__name__}: {error!r}")
+            trace = "".join(format_exception(error)[-3:])
+            self.site.errors.append(f"{type(client).__name__}: {trace}")
 
 
 def run(directory: Path, seconds: float, seed: int, told: Callable[[str], None]) -> Outcome:

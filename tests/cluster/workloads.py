@@ -73,7 +73,8 @@ def create_topics(cluster: BrokerCluster) -> None:
     ]
     for created in admin.create_topics(topics, operation_timeout=30).values():
         created.result(60)
-    RestClient(cluster, 0).insist("POST", "/subscriptions", {"name": WORK, "topic": JOBS, "visibility": "5s"})
+    subscription = {"name": WORK, "start": "earliest", "visibility_timeout_ms": 5_000}
+    RestClient(cluster, 0).insist("POST", f"/topics/{JOBS}/subscriptions", subscription)
 
 
 class RecordWriter:
@@ -141,13 +142,16 @@ class GroupMember:
         self._site = site
         self._committed = committed
         self._lock = lock
+        self._assigned: list[TopicPartition] = []
 
     def run(self) -> None:
         consumer = _reader(self._site.cluster, "members", {"auto.offset.reset": "earliest"})
-        consumer.subscribe([RECORDS], on_assign=self._assigned)
+        consumer.subscribe([RECORDS], on_assign=lambda _, assigned: self._assigned.extend(assigned))
         count = 0
         while not self._site.is_over:
             message = consumer.poll(0.2)
+            if self._assigned:
+                self._check_commits(consumer)
             if message is not None and message.error() is None:
                 self._site.count("records read by the group")
                 count += 1
@@ -167,17 +171,20 @@ class GroupMember:
                     self._committed[place.partition] = max(self._committed.get(place.partition, 0), place.offset)
         self._site.count("commits confirmed")
 
-    def _assigned(self, consumer: Consumer, assigned: list[TopicPartition]) -> None:
+    def _check_commits(self, consumer: Consumer) -> None:
+        """Compare the positions of a new assignment with the commits that were confirmed before."""
         with self._lock:
             expected = dict(self._committed)
-        self._site.count("assignments to members")
         try:
-            found = consumer.committed(assigned, 30)
+            found = consumer.committed(self._assigned, timeout=10)
         except KafkaException:
+            self._site.count("positions not told yet")
             return
+        self._assigned.clear()
+        self._site.count("assignments to members")
         for place in found:
-            if place.error is None and place.offset < expected.get(place.partition, 0):
-                committed = expected[place.partition]
+            committed = expected.get(place.partition)
+            if place.error is None and committed is not None and place.offset < committed:
                 self._site.errors.append(
                     f"partition {place.partition}: commit {committed} was confirmed, and is {place.offset} now"
                 )
