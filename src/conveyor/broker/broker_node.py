@@ -44,6 +44,7 @@ from conveyor.broker.queues.queue_verbs import QueueVerbs
 from conveyor.broker.remote.answering import CallAnswerer
 from conveyor.broker.remote.calls import CallHandlers
 from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.broker.remote.obituaries import Obituaries
 from conveyor.broker.remote.remote import Remote
 from conveyor.broker.replicas.replicator import Replicator
 from conveyor.broker.tasks import Tasks
@@ -106,6 +107,8 @@ class BrokerNode:
         self.log_probe = LogProbe()
         self.loop_tick = LoopTick(loop.call_soon, ports.failed)
         self.tasks = Tasks(ports.failed)
+        declare_dead = self.metadata.session.declare_dead
+        self._peers = None if ports.peers is None else Obituaries(ports.peers, declare_dead, self.tasks)
         self.flusher = Flusher(loop, ports.threads, settings.broker.flush_threads)
         self.room = DiskRoom(ports.disk, settings.disk)
         self.partitions = PartitionTable(self.room, lambda: self.metadata.image)
@@ -118,7 +121,7 @@ class BrokerNode:
         self.request_budget = RequestBudget(settings.network.max_buffered_bytes)
         self.quotas = Quotas(self.metadata, ports.clock, settings.clients)
         self.reconciler = self._make_reconciler(ports)
-        self._links = ClusterLinks(self.metadata, NodeId(settings.broker.node_id), ports.peers)
+        self._links = ClusterLinks(self.metadata, NodeId(settings.broker.node_id), self._peers)
         self._replicator = self._make_replicator(ports)
         self._leader_calls = self._make_leader_calls(ports)
         self._make_topics(ports)
@@ -274,7 +277,7 @@ class BrokerNode:
         """Create the parts with which brokers ask each other."""
         handlers = CallHandlers()
         self._call_answerer = CallAnswerer(handlers, self.tasks, self.reconciler.settled)
-        self._remote = Remote(ports.peers, self._links.address, lambda: self.metadata.image.seq, ports.clock)
+        self._remote = Remote(self._peers, self._links.address, lambda: self.metadata.image.seq, ports.clock)
         if self._replicator is not None:
             self._links.serve(self._call_answerer.accept, self._replicator.accept)
         return LeaderCalls(
@@ -301,12 +304,12 @@ class BrokerNode:
         self.cluster_operations = ClusterOperations(self.metadata, self.partitions, lambda: self.settings, node_id)
 
     def _make_replicator(self, ports: BrokerPorts) -> Replicator | None:
-        if ports.peers is None:
+        if self._peers is None:
             return None
         replicator = self.reconciler.replication = Replicator(
             metadata=self.metadata,
             partitions=self.partitions,
-            network=ports.peers,
+            network=self._peers,
             address=self._links.address,
             tick=self.loop_tick,
             clock=ports.clock,
