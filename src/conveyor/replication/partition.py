@@ -323,6 +323,12 @@ class Partition:
         report = self.reports.get(node)
         return -1 if report is None else self._durable(report.written_offset, report.flushed_offset)
 
+    def may_join(self, node: NodeId) -> bool:
+        """Return whether a replica has all that is committed, and all from before this leader's epoch, which may be
+        (KAFKA-7128).
+        """
+        return self.durable_offset_of(node) >= max(self.high_watermark, self.epoch_start_offset)
+
     def join(self, node: NodeId, partition_epoch: int) -> None:
         """Wait for a replica from now on, because this leader is about to ask that it joins the ISR."""
         self.joining[node] = partition_epoch

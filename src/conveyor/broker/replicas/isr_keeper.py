@@ -252,10 +252,7 @@ class IsrKeeper:
         return all(self._has_caught_up(partition, node) for partition in bundle.partitions)
 
     def _has_caught_up(self, partition: Partition, node: NodeId) -> bool:
-        """Whether a replica has all that is committed, and all from before this leader's epoch, which may be."""
-        if not self._is_connected(node, partition):
-            return False
-        return partition.durable_offset_of(node) >= max(partition.high_watermark, partition.epoch_start_offset)
+        return self._is_connected(node, partition) and partition.may_join(node)
 
 
 def _owner(partition: Partition) -> TopicPartition:

@@ -20,7 +20,7 @@ def read_portion(log: Log, offset: int, max_bytes: int) -> LogPortion | None:
     Returns None if nothing is written there yet. Raises RequestError (OFFSET_OUT_OF_RANGE: the log starts above the
     offset), StorageFailure.
     """
-    if offset == log.written_offset:
+    if offset >= log.written_offset:  # A follower may have what is only buffered here.
         return None
     place = log.read(offset, max_bytes, log.written_offset, at_least_one=True)
     return LogPortion(place, log.written_offset if place is None else _next_offset(log, place))

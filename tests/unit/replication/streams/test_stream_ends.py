@@ -136,6 +136,21 @@ def test_a_step_is_bounded() -> None:
     assert connected.followers[0].log.log_end_offset == 1_500
 
 
+def test_a_follower_may_have_what_its_leader_has_not_written_yet() -> None:
+    connected = pair(0)
+    leader, follower = connected.leaders[0].partition, connected.followers[0]
+    leader.append(batch(b"a"), NOW_MS)
+    follower.partition.assume(Leader(leader=TWO, epoch=NEXT, isr=(ONE, TWO)))
+    follower.partition.assume(Follower(leader=ONE, epoch=LeaderEpoch(NEXT + 1)))
+    leader.assume(Leader(leader=ONE, epoch=LeaderEpoch(NEXT + 1), isr=(ONE, TWO)))
+    connected.leader.received(encode_follows([Follow(0, TOPIC_ID, 0, NEXT + 1, 1, EPOCH, 1)]))
+    assert connected.leader.data_frame() is None
+    leader.append(batch(b"b"), NOW_MS)
+    leader.write()
+    connected.leader.written(leader)
+    assert connected.leader.data_frame() is not None
+
+
 # Divergence.
 
 
