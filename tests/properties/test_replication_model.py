@@ -1,0 +1,202 @@
+"""Three replicas through failures and elections: no acknowledged record is lost, and in-sync replicas have what is
+committed.
+
+PROPERTY_EXAMPLES in the environment sets the number of stories. Planted bugs must be found, so that the model is known
+to look at what it should.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ids import NodeId
+from conveyor.replication.high_watermark import HighWatermark
+from conveyor.replication.partition import Partition
+from conveyor.replication.streams import leader_end
+from conveyor.replication.streams.leader_end import LeaderEnd
+from tests.properties.replicated_partition import NODES, Broker, ReplicatedPartition
+
+EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "150"))
+pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
+STEPS: dict[str, Callable[[ReplicatedPartition, Broker, int], None]] = {
+    "produce": ReplicatedPartition.produce,
+    "settle": ReplicatedPartition.settle,
+    "write": ReplicatedPartition.write,
+    "observe": ReplicatedPartition.observe,
+    "exchange": ReplicatedPartition.exchange,
+    "disconnect": ReplicatedPartition.disconnect,
+    "crash": ReplicatedPartition.crash,
+    "fence": ReplicatedPartition.fence,
+    "register": ReplicatedPartition.register,
+    "request_join": ReplicatedPartition.request_join,
+    "request_leave": ReplicatedPartition.request_leave,
+    "decide": ReplicatedPartition.decide,
+    "publish": ReplicatedPartition.publish,
+    "copy": ReplicatedPartition.copy,
+    "join": ReplicatedPartition.join,
+    "leave": ReplicatedPartition.leave,
+    "fail_over": ReplicatedPartition.fail_over,
+}
+OFTEN = ["publish", "copy"] * 4 + ["exchange", "observe", "join"] * 2 + ["fail_over"]
+KINDS = [*OFTEN, *STEPS]
+Step = tuple[str, NodeId, int]
+STEP = st.tuples(st.sampled_from(KINDS), st.sampled_from(NODES), st.integers(0, 1 << 16))
+ONE, TWO, THREE = NODES
+SCENES: list[list[Step]] = [
+    [],
+    [  # An eligible leader has more than it knows to be committed, and a replica has nothing.
+        ("request_leave", ONE, 1), ("decide", ONE, 0), ("observe", ONE, 0), ("publish", ONE, 2), ("copy", TWO, 0),
+        ("fence", ONE, 0), ("observe", TWO, 0), ("observe", THREE, 0), ("exchange", THREE, 0),
+        ("request_join", TWO, 0), ("decide", TWO, 0), ("fence", TWO, 0),
+    ],
+    [  # A leader leads again after its follower has truncated what it had reported.
+        ("publish", ONE, 2), ("copy", THREE, 0), ("fence", ONE, 0), ("observe", TWO, 0), ("observe", THREE, 0),
+        ("copy", THREE, 1), ("register", ONE, 0), ("observe", ONE, 0), ("copy", ONE, 1), ("request_join", TWO, 0),
+        ("decide", TWO, 0), ("observe", TWO, 0), ("fence", TWO, 0), ("observe", ONE, 0), ("publish", ONE, 2),
+    ],
+    [  # The same, and the follower has seen nothing of it.
+        ("publish", ONE, 2), ("exchange", THREE, 7), ("fence", ONE, 0), ("observe", TWO, 0), ("register", ONE, 0),
+        ("observe", ONE, 0), ("copy", ONE, 1), ("request_join", TWO, 0), ("decide", TWO, 0), ("observe", TWO, 0),
+        ("fence", TWO, 0), ("observe", ONE, 0), ("publish", ONE, 2), ("settle", THREE, 0), ("exchange", THREE, 0),
+    ],
+]  # fmt: skip
+"""Beginnings of stories that chance alone would hardly tell."""
+MOST_STORIES = 400
+STORY_STEPS = 80
+
+
+def play(story: Sequence[Step]) -> ReplicatedPartition:
+    """Play one story to its end. Raises AssertionError."""
+    world = ReplicatedPartition()
+    for kind, node, number in story:
+        STEPS[kind](world, world.brokers[node], number)
+        world.check()
+    world.check_logs_match()
+    world.heal()
+    return world
+
+
+def random_story(seed: int) -> list[Step]:
+    """A scene, interrupted now and then, and what follows."""
+    chance = Random(seed)
+
+    def step() -> Step:
+        return chance.choice(KINDS), chance.choice(NODES), chance.randrange(1 << 16)
+
+    story: list[Step] = []
+    for planned in chance.choice(SCENES):
+        story += [step(), planned] if chance.random() < 0.05 else [planned]
+    return story + [step() for _ in range(STORY_STEPS)]
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(scene=st.sampled_from(SCENES), story=st.lists(STEP, max_size=STORY_STEPS))
+def test_nothing_acknowledged_is_lost(scene: list[Step], story: list[Step]) -> None:
+    play([*scene, *story])
+
+
+def test_the_stories_have_what_they_are_about() -> None:
+    seen = Counter[str]()
+    for seed in range(100):
+        world = play(random_story(seed))
+        seen += Counter(
+            commits=world.commits,
+            acknowledged=len(world.acknowledged),
+            elections=world.controller.elections,
+            joins=world.joins,
+            truncations=world.truncations,
+        )
+    assert seen["commits"] > 1_000, seen
+    assert min(seen["acknowledged"], seen["elections"], seen["joins"], seen["truncations"]) > 100, seen
+
+
+def ignore_pending_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The high watermark does not wait for a replica that was asked to join."""
+    monkeypatch.setattr(Partition, "join", lambda *_: None)
+
+
+def join_below_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica joins with what this leader has committed, but not with what the leader before it had."""
+    monkeypatch.setattr(Partition, "may_join", lambda self, node: self.durable_offset_of(node) >= self.high_watermark)
+
+
+def count_reports_of_earlier_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(self: HighWatermark, replicas: Sequence[NodeId], *, is_new_epoch: bool) -> None:
+        plain_begin(self, replicas, is_new_epoch=False)
+
+    plain_begin = HighWatermark.begin
+    monkeypatch.setattr(HighWatermark, "begin", begin)
+
+
+def keep_what_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower is not told that its log continues differently."""
+    monkeypatch.setattr(leader_end, "_divergence", lambda *_: None)
+
+
+def commit_below_the_minimum_isr(monkeypatch: pytest.MonkeyPatch) -> None:
+    def report(self: HighWatermark, node: NodeId, offset: int) -> bool:
+        self.is_frozen = False
+        return plain_report(self, node, offset)
+
+    plain_report = HighWatermark.report
+    monkeypatch.setattr(HighWatermark, "report", report)
+
+
+def trust_own_flushed_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that starts takes its own flushed records for committed ones."""
+
+    def open_again(self: Broker) -> None:
+        plain_open(self)
+        self.partition.follow_high_watermark(self.log.flushed_offset)
+
+    plain_open = Broker.open
+    monkeypatch.setattr(Broker, "open", open_again)
+
+
+def report_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reported(self: Partition, node: NodeId, epoch: int, written_offset: int, flushed_offset: int) -> None:
+        plain_reported(self, node, epoch, written_offset, written_offset)
+
+    plain_reported = Partition.replica_reported
+    monkeypatch.setattr(Partition, "replica_reported", reported)
+
+
+def serve_followers_of_an_earlier_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader does not end what followers follow when its epoch changes, and counts their reports."""
+
+    def reported(self: Partition, node: NodeId, _: int, written_offset: int, flushed_offset: int) -> None:
+        plain_reported(self, node, self.leader_epoch, written_offset, flushed_offset)
+
+    plain_reported = Partition.replica_reported
+    monkeypatch.setattr(Partition, "replica_reported", reported)
+    monkeypatch.setattr(LeaderEnd, "changed", lambda *_: False)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        ignore_pending_joins,
+        join_below_the_epoch_start,
+        count_reports_of_earlier_epochs,
+        keep_what_diverges,
+        commit_below_the_minimum_isr,
+        trust_own_flushed_records,
+        report_written_as_flushed,
+        serve_followers_of_an_earlier_epoch,
+    ],
+)
+def test_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    for seed in range(MOST_STORIES):
+        try:
+            play(random_story(seed))
+        except (AssertionError, RequestError) as found:
+            print(f"{plant.__name__}: story {seed}: {found}")
+            return
+    raise AssertionError(f"{MOST_STORIES} stories did not find it")
