@@ -24,6 +24,7 @@ NoWait = Annotated[
 DEFAULT_PARALLEL = 50
 _SHOWN_ROWS = 30
 _POLL_S = 0.2
+_SETTLING_S = 2.0
 
 
 def show_plan(image: ClusterImage, plan: Sequence[Reassignment]) -> None:
@@ -87,6 +88,14 @@ def _run(
 
 
 def _unfinished(client: ClusterClient, plan: Sequence[Reassignment]) -> set[Place]:
+    """Return the partitions without the planned replicas. A broker may need a moment to learn of the last changes."""
+    ends = time.monotonic() + _SETTLING_S
+    while (unfinished := _without_target(client, plan)) and time.monotonic() < ends:
+        time.sleep(_POLL_S)
+    return unfinished
+
+
+def _without_target(client: ClusterClient, plan: Sequence[Reassignment]) -> set[Place]:
     image, _ = client.image()
     return {
         (item.topic, item.partition)
