@@ -49,6 +49,9 @@ class Member:
     def is_registered(self) -> bool:
         return self.session.may_lead(self.metadata.image)
 
+    def sees_all(self) -> bool:
+        return len(self.metadata.image.brokers) == 3
+
     def is_fenced(self, node_id: int) -> bool:
         """Whether this member sees another one as fenced."""
         return self.metadata.image.brokers[NodeId(node_id)].is_fenced
@@ -93,6 +96,8 @@ async def members(zookeeper: ZookeeperProcess, root: str) -> AsyncIterator[list[
             store = await open_zookeeper_store(address, session_timeout_ms=_TIMEOUT_MS)
             members.append(Member(node_id, store, proxy, threads))
             await members[-1].start()
+        for member in members:
+            await member.until(member.sees_all)
         yield members
         for member in members:
             await member.stop()
@@ -104,7 +109,6 @@ def take_ten(image: ClusterImage) -> list[Change]:
 
 async def test_brokers_see_each_other_and_one_controller(members: list[Member]) -> None:
     for member in members:
-        await member.until(lambda member=member: len(member.metadata.image.brokers) == 3)  # type: ignore[misc]
         assert member.metadata.controller_id == 1
         assert member.session.is_sure()
     assert [broker.broker_epoch for broker in members[2].metadata.image.brokers.values()] == [1, 2, 3]
