@@ -4,13 +4,28 @@ from collections.abc import Iterator
 
 import pytest
 
+from conveyor.broker.metadata.metadata import Decide, Metadata
 from conveyor.broker.produce.acknowledgement import ACKS_LEADER
-from conveyor.kernel.errors import ErrorKind
+from conveyor.cluster.image import ClusterImage
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.replication.roles import Leader
 from tests.unit.broker.replicas.brokers import BrokerCluster
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+
+
+class UnavailableStore:
+    """The metadata of a broker, without the store."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._metadata, name)
+
+    async def propose(self, _: Decide) -> ClusterImage:
+        raise RequestError(ErrorKind.METADATA_UNAVAILABLE, "no answer")
 
 
 @pytest.fixture
@@ -192,3 +207,26 @@ def test_an_idle_cluster_sends_no_replication_frames(cluster: BrokerCluster) -> 
             end.push_news = lambda: frames.append("leader")  # type: ignore[method-assign]
     cluster.wait(30)
     assert not frames
+
+
+def test_a_join_counts_while_the_store_does_not_answer(cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.create()
+    one, _, three = cluster.brokers
+    three.kill()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO))
+
+    replicator = one.node._replicator
+    assert replicator is not None
+    with monkeypatch.context() as unavailable:
+        unavailable.setattr(replicator._keeper, "_metadata", UnavailableStore(one.node.metadata))
+        three.start()
+        cluster.until(lambda: THREE in one.partition().joining)
+        cluster.wait(3)
+        cluster.switch.cut(ONE, THREE)
+        assert one.publish(acks=ACKS_LEADER) is None
+        cluster.wait(1)
+        assert (one.partition().high_watermark, cluster.image().isr) == (0, (ONE, TWO))
+    cluster.switch.heal()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE))
+    cluster.until(lambda: one.partition().high_watermark == 1)
+    assert one.partition().joining == {}
