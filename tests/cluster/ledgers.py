@@ -50,9 +50,12 @@ class DeliveryLedger:
 
     def __init__(self) -> None:
         self.published: set[str] = set()
-        self.acknowledged: dict[str, float] = {}
-        """The time at which the broker had confirmed the acknowledgement."""
+        self.delivered: set[str] = set()
         self.violations: list[str] = []
+        self._settled: dict[str, float] = {}
+        """The time at which the broker had confirmed the acknowledgement."""
+        self._unanswered: set[str] = set()
+        """Acknowledgements were sent and not answered: the messages may be delivered again, or not."""
         self._lock = threading.Lock()
 
     def publish(self, payload: str) -> None:
@@ -62,22 +65,34 @@ class DeliveryLedger:
     def deliver(self, payload: str, asked_at: float) -> None:
         """A consumer has received a message that it asked for at this time."""
         with self._lock:
-            if self.acknowledged.get(payload, asked_at) < asked_at:
+            self.delivered.add(payload)
+            if self._settled.get(payload, asked_at) < asked_at:
                 self.violations.append(f"{payload} was delivered after its acknowledgement was confirmed")
 
-    def acknowledge(self, payload: str, now: float) -> None:
+    def settle(self, payload: str, now: float) -> None:
+        """An acknowledgement was confirmed."""
         with self._lock:
-            self.acknowledged.setdefault(payload, now)
+            self._settled.setdefault(payload, now)
+
+    def send_unanswered(self, payload: str) -> None:
+        """An acknowledgement was sent, and no answer came."""
+        with self._lock:
+            self._unanswered.add(payload)
 
     @property
     def unsettled_count(self) -> int:
+        """The number of messages that are certainly not settled."""
         with self._lock:
-            return len(self.published - self.acknowledged.keys())
+            return len(self.published - self._settled.keys() - self._unanswered)
 
     def check(self) -> None:
         """Raises Violation."""
-        lost = sorted(self.published - self.acknowledged.keys())
-        violations = self.violations + [f"{payload} was published and never delivered" for payload in lost]
+        violations = [
+            *self.violations,
+            *(f"{payload} was published and never delivered" for payload in sorted(self.published - self.delivered)),
+        ]
+        if self.unsettled_count:
+            violations.append(f"{self.unsettled_count} messages could not be acknowledged")
         if violations:
             raise Violation(f"{len(violations)} violations, such as:\n" + "\n".join(violations[:10]))
 

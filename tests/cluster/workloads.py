@@ -272,13 +272,18 @@ class JobWorker:
             self._ledger.deliver(message["payload"], asked_at)
         if not leased:
             return
-        answer = self._client.ask(
-            "POST", f"/subscriptions/{WORK}/ack", {"ack_ids": [message["ack_id"] for message in leased]}
-        )
-        for message, result in zip(leased, (answer or {"results": []})["results"], strict=False):
+        body = {"ack_ids": [message["ack_id"] for message in leased]}
+        answer = self._client.ask("POST", f"/subscriptions/{WORK}/ack", body)
+        if answer is None:
+            for message in leased:
+                self._ledger.send_unanswered(message["payload"])
+            return
+        for message, result in zip(leased, answer["results"], strict=True):
             if result["status"] == "ok":
-                self._ledger.acknowledge(message["payload"], time.monotonic())
+                self._ledger.settle(message["payload"], time.monotonic())
                 self._site.count("jobs acknowledged")
+            elif result["error"]["kind"] != "lease_lost":
+                self._ledger.send_unanswered(message["payload"])
 
 
 class RestClient:
