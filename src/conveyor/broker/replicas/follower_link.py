@@ -112,8 +112,9 @@ class FollowerLink:
             self._follow_again()
 
     def resume(self, partition: Partition) -> None:
-        """Follow a partition again after a chore."""
-        if partition in self._wanted and partition not in self._retries:
+        """Follow a partition again after a chore, unless a pause after a refusal is running."""
+        retry = self._retries.get(partition)
+        if partition in self._wanted and (retry is None or retry.due_ms is None):
             self._begin(partition)
 
     def received(self, frame: Bytes) -> None:
