@@ -33,6 +33,11 @@ def test_every_invariant_of_a_cluster_holds(first: int) -> None:
         assert failure is None, f"make sim STORY=cluster SEED={seed}: {failure!r}"
 
 
+def test_a_refused_follower_that_has_to_truncate_follows_again() -> None:
+    failure = play_cluster(make_cluster_schedule(225)).failure
+    assert failure is None, repr(failure)
+
+
 def test_every_kind_of_fault_happens_to_a_cluster() -> None:
     happened = {name for seed in range(60) for name in play_cluster(make_cluster_schedule(seed)).happened}
     assert happened == FAULTS

@@ -5,8 +5,8 @@ Invariants, by the names that failures report:
     LogMatching      the logs of all replicas hold the same batches, in the same leader epochs, from the highest log
                      start on
     ImagesAgree      all brokers show the same image
-    ClusterSettles   30 s after the last fault every partition is led, all its replicas are in sync, and each broker
-                     has the roles that the image gives to it
+    ClusterSettles   30 s after the last fault every partition is led, all its replicas are in sync, all its records
+                     are committed, and each broker has the roles that the image gives to it
 """
 
 from collections.abc import Iterable
@@ -100,5 +100,10 @@ def _wrong_roles(broker: BrokerNode, image: ClusterImage) -> list[str]:
         for partition in broker.partitions
         if partition.offline_reason is None
     }
+    uncommitted = [
+        f"broker {node_id} {partition.identity} committed {partition.high_watermark} of {partition.log.log_end_offset}"
+        for partition in broker.partitions
+        if isinstance(partition.role, Leader) and partition.high_watermark < partition.log.log_end_offset
+    ]
     offline = [f"broker {node_id} {name}" for name in broker.partitions.offline()]
-    return [f"broker {node_id} {difference}" for difference in sorted(wanted ^ found)] + offline
+    return [f"broker {node_id} {difference}" for difference in sorted(wanted ^ found)] + uncommitted + offline

@@ -40,11 +40,12 @@ from conveyor.testing.simulation.virtual_loop import VirtualLoop
 
 Reply = TypeVar("Reply")
 
-_REPLICAS = 1
+_REPLICAS = len(NODE_IDS)
 _SETTINGS: dict[str, object] = {
     "groups.offsets_partitions": 1,
     "groups.offsets_replication_factor": _REPLICAS,
     "topics.segment_bytes": 16_384,
+    "topics.min_insync_replicas": 2,
     "topics.index_interval_bytes": 512,
 }
 _SETTLES_WITHIN_S = 30.0
