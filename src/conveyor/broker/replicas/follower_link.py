@@ -112,7 +112,7 @@ class FollowerLink:
             self._follow_again()
 
     def resume(self, partition: Partition) -> None:
-        """Follow a partition again after a chore, unless a pause after a refusal is running."""
+        """Follow a partition again after a chore, unless the pause after a refusal is still running."""
         retry = self._retries.get(partition)
         if partition in self._wanted and (retry is None or retry.due_ms is None):
             self._begin(partition)

@@ -6,10 +6,14 @@ import pytest
 
 from conveyor.broker.metadata.metadata import Decide, Metadata
 from conveyor.broker.produce.acknowledgement import ACKS_LEADER
+from conveyor.broker.replicas.leader_links import LeaderLinks
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
+from conveyor.kernel.peers import PeerIdentity
+from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
+from conveyor.replication.streams.frames import Follow, FollowRefusal
 from tests.unit.broker.replicas.brokers import BrokerCluster
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -82,6 +86,33 @@ def test_a_deposed_leader_removes_what_its_successor_lacks(cluster: BrokerCluste
     cluster.until(lambda: cluster.image(broker=two).isr == (ONE, TWO, THREE))
     assert one.records() == two.records() == three.records()
     assert one.partition().log.leader_epochs.entries == two.partition().log.leader_epochs.entries
+
+
+def test_a_replica_that_was_refused_and_then_has_to_truncate_is_copied_again(
+    cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create()
+    one, two, _ = cluster.brokers
+    for follower in (TWO, THREE):
+        cluster.switch.cut(ONE, follower)
+    assert one.publish(acks=ACKS_LEADER) is None
+    one.kill()
+    cluster.switch.heal()
+    cluster.until(lambda: isinstance(two.partition().role, Leader))
+    assert two.publish() is None
+    find, refused = LeaderLinks._find, set[NodeId]()
+
+    def refuse_once(links: LeaderLinks, peer: PeerIdentity, node: NodeId, follow: Follow) -> Partition | FollowRefusal:
+        if node in refused:
+            return find(links, peer, node, follow)
+        refused.add(node)
+        return FollowRefusal.NOT_LEADER
+
+    monkeypatch.setattr(LeaderLinks, "_find", refuse_once)
+    one.start()
+    cluster.until(lambda: cluster.image(broker=two).isr == (ONE, TWO, THREE))
+    assert refused
+    assert one.records() == two.records()
 
 
 def test_a_killed_follower_leaves_the_isr_and_joins_again_when_it_has_caught_up(cluster: BrokerCluster) -> None:
