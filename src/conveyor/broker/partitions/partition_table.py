@@ -93,6 +93,11 @@ class PartitionTable:
         }
         return failed | {str(TopicPartition(*key)): entry.reason for key, entry in self._unopened.items()}
 
+    def failed(self) -> list[TopicPartition]:
+        """Return every partition that is not served."""
+        failed = [partition.identity for partition in self if partition.offline_reason is not None]
+        return failed + [TopicPartition(*key) for key in self._unopened]
+
     def returning(self) -> list[TopicPartition]:
         """Return the partitions that can be reopened because their failure may have passed. Companions come first."""
         failed = [partition.identity for partition in self if partition.may_return]

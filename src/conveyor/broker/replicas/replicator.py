@@ -14,6 +14,7 @@ from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.replicas.chore_runner import ChoreRunner
+from conveyor.broker.replicas.failed_partitions import FailedPartitions
 from conveyor.broker.replicas.follower_link import FollowerLink, LinkServices
 from conveyor.broker.replicas.isr_keeper import IsrKeeper
 from conveyor.broker.replicas.leader_links import LeaderLinks
@@ -56,6 +57,15 @@ class Replicator:
             node_id=node_id,
         )
         self._leader_links = LeaderLinks(metadata, partitions, tick, clock, self._keeper.reported)
+        self._failed = FailedPartitions(
+            metadata=metadata,
+            partitions=partitions,
+            unfollow=self._unfollow,
+            settings=settings,
+            clock=clock,
+            tasks=tasks,
+            node_id=node_id,
+        )
         self._chores = ChoreRunner(clock, threads, tasks, self._chore_ended)
         self._services = LinkServices(
             network=network, address=address, tick=tick, chores=self._chores, clock=clock, tasks=tasks
@@ -69,12 +79,14 @@ class Replicator:
         return self._leader_links.accept(link)
 
     def start(self) -> None:
-        """Watch for in-sync replicas that lag from now on."""
+        """Watch for in-sync replicas that lag, and for partitions that fail, from now on."""
         self._keeper.start()
+        self._failed.start()
 
     def stop(self) -> None:
         """End all links."""
         self._keeper.stop()
+        self._failed.stop()
         for link in self._links.values():
             link.stop("the broker stops")
         self._leader_links.stop()

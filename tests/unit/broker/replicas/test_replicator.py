@@ -7,8 +7,8 @@ import pytest
 from conveyor.broker.metadata.metadata import Decide, Metadata
 from conveyor.broker.produce.acknowledgement import ACKS_LEADER
 from conveyor.broker.replicas.leader_links import LeaderLinks
-from conveyor.cluster.image import ClusterImage
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.cluster.image import QUEUE_STATE, ClusterImage, companion
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerIdentity
 from conveyor.replication.partition import Partition
@@ -113,6 +113,39 @@ def test_a_replica_that_was_refused_and_then_has_to_truncate_is_copied_again(
     cluster.until(lambda: cluster.image(broker=two).isr == (ONE, TWO, THREE))
     assert refused
     assert one.records() == two.records()
+
+
+def test_another_replica_leads_when_the_log_of_the_leader_fails(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one, two, three = cluster.brokers
+    assert one.publish() is None
+    one.disk.fail("append")
+    assert one.publish() is not None
+    cluster.until(lambda: isinstance(two.partition().role, Leader), seconds=5)
+    assert cluster.image(broker=two).isr == (TWO, THREE)
+    assert two.publish() is None
+    assert two.records() == three.records()
+
+
+def test_another_replica_leads_when_the_leader_cannot_write_a_companion(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one, two, three = cluster.brokers
+    one.run(one.node.topics.ensure_companion(QUEUE_STATE, "t"))
+    name = companion(QUEUE_STATE, "t")
+    cluster.until(lambda: all(broker.node.partitions.has(name, 0) for broker in cluster.brokers))
+    one.partition(name).go_offline(StorageFailure("a bad sector"))
+    cluster.until(lambda: isinstance(two.partition().role, Leader), seconds=5)
+    cluster.until(lambda: two.publish() is None)
+    assert two.records() == three.records()
+
+
+def test_an_idle_follower_leaves_the_isr_when_its_log_fails(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one, two, _ = cluster.brokers
+    assert one.publish() is None
+    cluster.wait(1)
+    two.partition().go_offline(StorageFailure("a bad sector"))
+    cluster.until(lambda: cluster.image().isr == (ONE, THREE), seconds=20)
 
 
 def test_a_killed_follower_leaves_the_isr_and_joins_again_when_it_has_caught_up(cluster: BrokerCluster) -> None:

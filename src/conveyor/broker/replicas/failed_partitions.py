@@ -1,0 +1,101 @@
+"""Gives up what this broker cannot serve because a log has failed: leaderships, and the copying from leaders.
+
+    every second: offline partitions -> led by this broker: another replica is to lead (`replaced_leader`)
+                                     -> followed: the leader is to see that this replica does not follow
+
+The broker stays registered, as its other partitions are served. Without this, a partition whose leader has a bad disk
+would wait for that disk, while other replicas have all its records. What fails is tried again at the next check.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.tasks import Tasks
+from conveyor.cluster.changes import Change
+from conveyor.cluster.controller.alter_partition import IsrMember
+from conveyor.cluster.controller.event_batch import folded_events
+from conveyor.cluster.controller.failed_leaders import FailedLeader, replaced_leader
+from conveyor.cluster.image import ClusterImage
+from conveyor.cluster.internal_topics import owner_of
+from conveyor.kernel.alarm import Alarm
+from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ids import NodeId, TopicPartition
+from conveyor.kernel.ports import Clock
+from conveyor.replication.partition import Partition
+from conveyor.settings.tree import Settings
+
+log = logging.getLogger(__name__)
+
+_CHECK_MS = 1_000
+
+
+class FailedPartitions:
+    """See the module's docstring. unfollow: stop copying a partition."""
+
+    def __init__(
+        self,
+        *,
+        metadata: Metadata,
+        partitions: PartitionTable,
+        unfollow: Callable[[Partition], None],
+        settings: Callable[[], Settings],
+        clock: Clock,
+        tasks: Tasks,
+        node_id: NodeId,
+    ) -> None:
+        self._metadata = metadata
+        self._partitions = partitions
+        self._unfollow = unfollow
+        self._settings = settings
+        self._tasks = tasks
+        self._node_id = node_id
+        self._is_proposing = False
+        self._check = Alarm(clock, self._look)
+
+    def start(self) -> None:
+        self._check.after(_CHECK_MS)
+
+    def stop(self) -> None:
+        self._check.cancel()
+
+    def _look(self) -> None:
+        failed = self._partitions.failed()
+        for identity in failed:
+            partition = self._partitions.get(*identity)
+            if partition is not None:
+                self._unfollow(partition)
+        requests = self._requests(self._metadata.image, failed)
+        if requests and not self._is_proposing:
+            self._is_proposing = True
+            self._tasks.start(self._propose(requests))
+        self._check.after(_CHECK_MS)
+
+    def _requests(self, image: ClusterImage, failed: Sequence[TopicPartition]) -> list[FailedLeader]:
+        """Return a request for each bundle that this broker leads, and that another replica may be able to lead."""
+        own = IsrMember(self._node_id, self._metadata.session.broker_epoch)
+        requests = []
+        for name, number in dict.fromkeys((owner_of(identity.topic), identity.partition) for identity in failed):
+            topic = image.topics.get(name)
+            if topic is None or number >= len(topic.partitions):
+                continue
+            partition = topic.partitions[number]
+            if partition.leader == self._node_id and len({*partition.isr, *partition.elr}) > 1:
+                requests.append(FailedLeader(leader=own, topic_id=topic.topic_id, partition=number))
+        return requests
+
+    async def _propose(self, requests: Sequence[FailedLeader]) -> None:
+        def decide(image: ClusterImage) -> Sequence[Change]:
+            settings = self._settings()
+            events = [partial(replaced_leader, request=request, settings=settings) for request in requests]
+            return folded_events(image, events).changes
+
+        log.warning("leaderships given up partitions=%d: their logs have failed", len(requests))
+        try:
+            await self._metadata.propose(decide)
+        except RequestError as error:
+            log.warning("leaderships not given up partitions=%d reason=%s", len(requests), error)
+        finally:
+            self._is_proposing = False

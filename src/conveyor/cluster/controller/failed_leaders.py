@@ -1,0 +1,46 @@
+"""Decides what happens to a bundle when its leader cannot serve it: the log of one of its partitions has failed.
+
+The leader asks for it, because nobody else knows. It leaves the ISR and the ELR, as its records may be lost, and
+another replica with every committed record leads. It joins again as any other replica does, once its log can be opened.
+If there is no such replica the leader stays: its log may still be the only copy.
+"""
+
+from dataclasses import replace
+
+import msgspec
+
+from conveyor.cluster.changes import Change
+from conveyor.cluster.controller.alter_partition import IsrMember
+from conveyor.cluster.controller.image_draft import ImageDraft
+from conveyor.cluster.controller.registrations import check_broker_epoch
+from conveyor.cluster.image import ClusterImage
+from conveyor.kernel.ids import TopicId
+from conveyor.settings.tree import Settings
+
+
+class FailedLeader(msgspec.Struct, frozen=True, kw_only=True):
+    """The leader of a bundle, which is named by its owner, cannot serve it."""
+
+    leader: IsrMember
+    topic_id: TopicId
+    partition: int
+
+
+def replaced_leader(image: ClusterImage, request: FailedLeader, settings: Settings) -> list[Change]:
+    """Elect another leader. No changes if this broker no longer leads, or no other replica can lead.
+
+    Raises RequestError: BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH.
+    """
+    node = request.leader.node_id
+    check_broker_epoch(image, node, request.leader.broker_epoch)
+    topic = image.topic_by_id(request.topic_id)
+    if topic is None or not 0 <= request.partition < len(topic.partitions):
+        return []
+    partition = topic.partitions[request.partition]
+    draft = ImageDraft(image, settings)
+    others = {*partition.isr, *partition.elr} - {node}
+    if partition.leader != node or others.isdisjoint(draft.liveness.ready):
+        return []
+    isr = tuple(member for member in partition.isr if member != node)
+    draft.settle(topic, request.partition, replace(partition, isr=isr), lost=frozenset({node}))
+    return draft.changes()
