@@ -189,6 +189,8 @@ class Partition:
         role = self.role
         if self.offline_reason is not None or isinstance(role, Follower) or role.is_read_only:
             raise self._append_error()
+        if role.is_sure is not None and not role.is_sure():
+            raise NotLeader(f"{self.identity}: another broker may lead it by now", None, role.epoch)
 
     def write(self) -> None:
         """Write the records appended in this tick, call their waiters, and request the flush if the policy does."""
@@ -423,8 +425,13 @@ class Partition:
             self.reports.clear()
             self._progress.begin((), is_new_epoch=True)
         self.joining = {node: epoch for node, epoch in self.joining.items() if epoch >= role.partition_epoch}
-        self._progress.is_frozen = len(role.isr) < role.min_isr
+        self._progress.is_frozen = _is_frozen(role)
         self._wait_for_replicas()
+
+    def commit_again(self) -> None:
+        """This broker is sure again that it leads: what was durable meanwhile is committed."""
+        if self.offline_reason is None:
+            self._wait_for_replicas()
 
     def _wait_for_replicas(self) -> None:
         """The high watermark rises if a replica that it waited for has left the ISR (KAFKA-13091)."""
@@ -439,7 +446,11 @@ class Partition:
     def _report(self, node: NodeId | None, offset: int) -> None:
         """Count the offset of a replica. The high watermark rises if all other replicas have reached it."""
         role = self.role
-        if isinstance(role, Leader) and node is not None and self._progress.report(node, offset):
+        if not isinstance(role, Leader) or node is None:
+            return
+        if role.is_sure is not None:
+            self._progress.is_frozen = _is_frozen(role)
+        if self._progress.report(node, offset):
             self.high_watermark = self._progress.offset
             self._committed_waiters.release(self.high_watermark)
             self._watchers.notify()
@@ -474,3 +485,7 @@ class Partition:
     def _not_leader(self, role: Follower) -> NotLeader:
         leads = "no broker" if role.leader is None else f"broker {role.leader}"
         return NotLeader(f"{self.identity} is led by {leads} in epoch {role.epoch}", role.leader, role.epoch)
+
+
+def _is_frozen(role: Leader) -> bool:
+    return len(role.isr) < role.min_isr or (role.is_sure is not None and not role.is_sure())

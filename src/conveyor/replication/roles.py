@@ -11,7 +11,8 @@ Epochs never fall, and each epoch has at most one leader term: a leader that has
 epoch. Sources: KIP-101, KIP-320.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 
@@ -37,6 +38,7 @@ class Leader:
     is_read_only: bool = False
     partition_epoch: int = 0
     min_isr: int = 1
+    is_sure: Callable[[], bool] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         assert self.leader in self.isr, f"broker {self.leader} leads, and is not in the ISR {self.isr}"

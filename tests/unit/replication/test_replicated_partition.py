@@ -2,6 +2,7 @@
 
 import pytest
 
+from conveyor.kernel.errors import NotLeader
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Follower, Leader
@@ -167,3 +168,20 @@ def test_an_observer_learns_of_each_rise_of_a_leader() -> None:
     owner.partition.replication = seen = Seen()
     owner.partition.replica_reported(TWO, NEXT, 1, 1)
     assert seen.events == [("committed", 1)]
+
+
+def test_a_leader_alone_in_its_isr_commits_only_while_it_surely_leads() -> None:
+    sure = [True]
+    role = Leader(leader=ONE, epoch=NEXT, isr=(ONE,), is_sure=lambda: sure[0])
+    owner, calls = owner_of(role), Calls()
+    assert owner.partition.high_watermark == 1
+    owner.partition.append(batch(b"b"), NOW_MS)
+    owner.partition.when_committed(2, calls)
+    sure[0] = False
+    owner.settle()
+    assert (owner.partition.high_watermark, calls.seen) == (1, [])
+    with pytest.raises(NotLeader, match="another broker may lead"):
+        owner.partition.append(batch(b"c"), NOW_MS)
+    sure[0] = True
+    owner.partition.commit_again()
+    assert (owner.partition.high_watermark, calls.seen) == (2, [("", None)])

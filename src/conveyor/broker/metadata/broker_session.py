@@ -83,6 +83,7 @@ class BrokerSession:
         self._has_registered = False
         self._sure_until_ms = 0
         self._listeners: list[Callable[[], None]] = []
+        self._sure_listeners: list[Callable[[], None]] = []
         self._death_listeners: list[Callable[[], None]] = []
         self._changed = TimedSignal(clock)
         self._keeping: asyncio.Task[None] | None = None
@@ -106,6 +107,10 @@ class BrokerSession:
             self.dead_incarnations.add(peer.incarnation)
             for changed in self._death_listeners:
                 changed()
+
+    def listen_sure(self, sure: Callable[[], None]) -> None:
+        """Call back when this broker is sure again, after it was not."""
+        self._sure_listeners.append(sure)
 
     def is_sure(self) -> bool:
         """Whether no other broker can have taken this one's place yet."""
@@ -204,7 +209,11 @@ class BrokerSession:
             self._be_sure_from(sent_ms)
 
     def _be_sure_from(self, sent_ms: int) -> None:
+        was_sure = self.is_sure()
         self._sure_until_ms = sent_ms + self._timeout_ms * 2 // 3
+        if not was_sure:
+            for sure in self._sure_listeners:
+                sure()
 
     async def _register(self) -> None:
         """Raises StartupError, after a wait, if another broker has this id; StorageFailure."""

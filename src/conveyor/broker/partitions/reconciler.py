@@ -114,6 +114,7 @@ class Reconciler:
         await self._off_loop(self._directories.set_strays_aside, self._metadata.image, self._node_id)
         self._metadata.listen(self._observe)
         self._metadata.session.listen(self._registration_lost)
+        self._metadata.session.listen_sure(self._commit_again)
         await self.settled(self._metadata.image.seq)
 
     async def settled(self, seq: int) -> None:
@@ -206,6 +207,11 @@ class Reconciler:
                 for number in range(len(topic.partitions)):
                     self._end(TopicPartition(topic.name, number), "its topic was deleted")
         self._wake()
+
+    def _commit_again(self) -> None:
+        for partition in self.partitions:
+            if isinstance(partition.role, Leader) and partition.role.is_sure is not None:
+                partition.commit_again()
 
     def _registration_lost(self) -> None:
         self.resign()
@@ -389,6 +395,7 @@ class Reconciler:
             is_read_only=is_read_only,
             partition_epoch=partition.partition_epoch,
             min_isr=self._min_isr(topic, partition),
+            is_sure=self._metadata.session.is_sure if len(partition.isr) < min(2, len(partition.replicas)) else None,
         )
 
     def _min_isr(self, topic: TopicImage, partition: PartitionImage) -> int:
