@@ -185,7 +185,7 @@ class BrokerSession:
             try:
                 await self._register()
             except StorageFailure as failure:
-                log.warning("broker not registered reason=%s", failure)
+                log.log(pauses.log_level, "broker not registered reason=%s", failure)
                 await self._changed.wait(pauses.next_ms())
 
     def _stopped_keeping(self, task: "asyncio.Task[None]") -> None:

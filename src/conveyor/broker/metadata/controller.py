@@ -108,7 +108,7 @@ class Controller:
             except (RequestError, StorageFailure) as failure:
                 if isinstance(failure, RequestError) and failure.kind is ErrorKind.NOT_CONTROLLER:
                     self._end_term(failure.message)
-                log.warning("controller waits reason=%s", failure)
+                log.log(pauses.log_level, "controller waits reason=%s", failure)
                 await self._changed.wait(pauses.next_ms())
             if self._has_lost_session:
                 self._end_term("the session has ended")

@@ -310,7 +310,7 @@ class Metadata:
                     await self._catch_up()
                     await self._write_snapshot_if_due()
             except StorageFailure as failure:
-                log.warning("metadata log not followed seq=%d reason=%s", self.image.seq, failure)
+                log.log(pauses.log_level, "metadata log not followed seq=%d reason=%s", self.image.seq, failure)
                 await self._log_changed.wait(pauses.next_ms())
             else:
                 pauses.reset()

@@ -1,12 +1,14 @@
 """A signal to one task, which waits for it no longer than it wants to."""
 
 import asyncio
+import logging
 
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.ports import Clock
 
 _FIRST_PAUSE_MS = 100
 _LONGEST_PAUSE_MS = 5_000
+_FAILURES_PER_WARNING = 60
 
 
 class TimedSignal:
@@ -40,8 +42,15 @@ class Pauses:
     def reset(self) -> None:
         """Begin again, after a success."""
         self._next_ms = self._first_ms
+        self._failure_count = 0
+
+    @property
+    def log_level(self) -> int:
+        """How the next failure is logged: WARNING for the first one and each 60th after it, else DEBUG."""
+        return logging.DEBUG if self._failure_count % _FAILURES_PER_WARNING else logging.WARNING
 
     def next_ms(self) -> int:
-        """Return the next pause."""
+        """Count a failure, and return the pause after it."""
+        self._failure_count += 1
         pause_ms, self._next_ms = self._next_ms, min(2 * self._next_ms, self._longest_ms)
         return pause_ms
