@@ -174,7 +174,7 @@ class TopicSettings:
     )
     unclean_leader_election_enable: bool = setting(
         False,
-        "Without effect here, as only an in-sync replica can become leader.",
+        "If no replica that has all committed records is live, elect any live one; committed records may be lost.",
         kafka="unclean.leader.election.enable",
     )
     flush_messages: int = setting(

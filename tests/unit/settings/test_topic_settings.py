@@ -108,5 +108,5 @@ def test_value_that_cannot_be_is_refused(name: str, value: str, says: str) -> No
 def test_settings_without_effect_say_why() -> None:
     docs = [declared.metadata["doc"] for declared in fields(TopicSettings)]
     without = [doc for doc in docs if "ithout effect" in doc]
-    assert len(without) == 14
+    assert len(without) == 13
     assert all(doc.startswith("Without effect here, as ") for doc in without)
