@@ -26,7 +26,7 @@ from conveyor.cluster.controller.event_batch import EventBatch, folded_events
 from conveyor.cluster.image import COMPANIONS, ClusterImage, PartitionImage, companion
 from conveyor.cluster.internal_topics import owner_of
 from conveyor.kernel.alarm import Alarm
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.kernel.ports import Clock
 from conveyor.replication.partition import Partition
@@ -47,11 +47,12 @@ class _Bundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for a bundle, the replicas that it adds, and those that it removes."""
+    """A request for a bundle. joining: the replicas that it adds. topics: those that it was checked and counts for."""
 
     identity: TopicPartition
     alter: AlterPartition
     joining: tuple[NodeId, ...]
+    topics: tuple[str, ...]
 
 
 class IsrKeeper:
@@ -163,7 +164,7 @@ class IsrKeeper:
             nonlocal batch
             settings = self._settings()
             batch = folded_events(
-                image, [partial(altered_partition, request=request.alter, settings=settings) for request in requests]
+                image, [partial(_altered, request=request, settings=settings) for request in requests]
             )
             return batch.changes
 
@@ -216,7 +217,8 @@ class IsrKeeper:
             partition_epoch=bundle.image.partition_epoch,
             isr=members,
         )
-        return _Request(identity=owner, alter=alter, joining=joining)
+        topics = tuple(partition.identity.topic for partition in bundle.partitions)
+        return _Request(identity=owner, alter=alter, joining=joining, topics=topics)
 
     def _bundle(self, owner: TopicPartition) -> _Bundle | None:
         """Return the bundle if this broker serves all of it, in the roles of the newest image."""
@@ -232,11 +234,9 @@ class IsrKeeper:
         )
 
     def _members(self, image: ClusterImage, owner: TopicPartition) -> Iterator[Partition | None]:
-        for name in (owner.topic, *(companion(kind, owner.topic) for kind in COMPANIONS)):
-            topic = image.topics.get(name)
-            if topic is None or owner.partition >= len(topic.partitions):
-                continue
-            state, partition = topic.partitions[owner.partition], self._partitions.get(name, owner.partition)
+        for name in _bundle_topics(image, owner):
+            state = image.topics[name].partitions[owner.partition]
+            partition = self._partitions.get(name, owner.partition)
             role = None if partition is None or partition.offline_reason is not None else partition.role
             is_current = (
                 isinstance(role, Leader)
@@ -257,6 +257,20 @@ class IsrKeeper:
 
 def _owner(partition: Partition) -> TopicPartition:
     return TopicPartition(owner_of(partition.identity.topic), partition.identity.partition)
+
+
+def _altered(image: ClusterImage, request: _Request, settings: Settings) -> Sequence[Change]:
+    """Change the ISR. A replica does not join a companion that was created since: its leader has not waited for it."""
+    if request.joining and tuple(_bundle_topics(image, request.identity)) != request.topics:
+        raise RequestError(ErrorKind.INVALID_UPDATE_VERSION, f"{request.identity} has another companion now")
+    return altered_partition(image, request.alter, settings)
+
+
+def _bundle_topics(image: ClusterImage, owner: TopicPartition) -> Iterator[str]:
+    for name in (owner.topic, *(companion(kind, owner.topic) for kind in COMPANIONS)):
+        topic = image.topics.get(name)
+        if topic is not None and owner.partition < len(topic.partitions):
+            yield name
 
 
 def _member(image: ClusterImage, node: NodeId) -> IsrMember:

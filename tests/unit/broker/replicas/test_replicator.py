@@ -1,6 +1,6 @@
 """Brokers that copy partitions from each other: what is stored where, and who is in sync."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
@@ -30,6 +30,27 @@ class UnavailableStore:
 
     async def propose(self, _: Decide) -> ClusterImage:
         raise RequestError(ErrorKind.METADATA_UNAVAILABLE, "no answer")
+
+
+class SlowStore:
+    """The metadata of a broker whose first proposal comes after another broker's change."""
+
+    def __init__(self, metadata: Metadata, change: Callable[[], Awaitable[object]]) -> None:
+        self.isr: tuple[NodeId, ...] = ()
+        """Of topic `t`, after the first proposal."""
+        self._metadata = metadata
+        self._change = change
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._metadata, name)
+
+    async def propose(self, decide: Decide) -> ClusterImage:
+        if self.isr:
+            return await self._metadata.propose(decide)
+        await self._change()
+        image = await self._metadata.propose(decide)
+        self.isr = image.topics["t"].partitions[0].isr
+        return image
 
 
 @pytest.fixture
@@ -271,6 +292,24 @@ def test_an_idle_cluster_sends_no_replication_frames(cluster: BrokerCluster) -> 
             end.push_news = lambda: frames.append("leader")  # type: ignore[method-assign]
     cluster.wait(30)
     assert not frames
+
+
+def test_a_replica_does_not_join_a_companion_that_it_has_not_copied(
+    cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader asks before the companion exists, so it has neither checked it nor waited for the replica there."""
+    cluster.create()
+    one, _, three = cluster.brokers
+    three.kill()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO))
+    replicator = one.node._replicator
+    assert replicator is not None
+    slow = SlowStore(one.node.metadata, lambda: one.node.topics.ensure_companion(QUEUE_STATE, "t"))
+    monkeypatch.setattr(replicator._keeper, "_metadata", slow)
+    three.start()
+    cluster.until(lambda: bool(slow.isr))
+    assert slow.isr == (ONE, TWO)
+    cluster.until(lambda: cluster.image(companion(QUEUE_STATE, "t")).isr == (ONE, TWO, THREE))
 
 
 def test_a_join_counts_while_the_store_does_not_answer(cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
