@@ -6,7 +6,8 @@
 
 The partitions of a bundle join and leave together: all of them must have caught up, and one that lags is enough to
 leave. A join counts before it is proposed, because it may be granted before this broker learns of it. It counts until
-the image shows the outcome: a failure of the metadata store leaves it pending. All requests that are due go into one
+the image shows the outcome: a failure of the metadata store leaves it pending. If the replica has gone by then, the
+join is withdrawn: otherwise the high watermark would wait for it for ever. All requests that are due go into one
 proposal, and there is one proposal at a time. Sources: KIP-497, KIP-841, KIP-903, KAFKA-7128.
 """
 
@@ -21,7 +22,7 @@ from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.replicas.replica_lag import MESSAGES_FOR_MS, LagLimits, ReplicaLag
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.changes import Change
-from conveyor.cluster.controller.alter_partition import AlterPartition, IsrMember, altered_partition
+from conveyor.cluster.controller.alter_partition import AlterPartition, IsrMember, altered_partition, withdrawn_joins
 from conveyor.cluster.controller.event_batch import EventBatch, folded_events
 from conveyor.cluster.image import COMPANIONS, ClusterImage, PartitionImage, companion
 from conveyor.cluster.internal_topics import owner_of
@@ -47,12 +48,15 @@ class _Bundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for a bundle. joining: the replicas that it adds. topics: those that it was checked and counts for."""
+    """A request for a bundle. joining: the replicas that it adds. topics: those that it was checked and counts for.
+    withdraws: the request only ends earlier ones that may still be granted.
+    """
 
     identity: TopicPartition
     alter: AlterPartition
     joining: tuple[NodeId, ...]
     topics: tuple[str, ...]
+    withdraws: bool
 
 
 class IsrKeeper:
@@ -124,8 +128,10 @@ class IsrKeeper:
         lagging: dict[TopicPartition, set[NodeId]] = {}
         for partition in self._partitions:
             role = partition.role
-            if not isinstance(role, Leader) or len(role.isr) == 1 or partition.offline_reason is not None:
+            if not isinstance(role, Leader) or partition.offline_reason is not None:
                 continue
+            if partition.joining:
+                self._want(_owner(partition))
             for node in role.isr:
                 if node == self._node_id:
                     continue
@@ -196,7 +202,8 @@ class IsrKeeper:
             return None
         leaving = self._lagging.get(owner, set()).intersection(bundle.image.isr)
         joining = tuple(node for node in bundle.image.replicas if self._may_join(bundle, node))
-        if not leaving and not joining:
+        withdraws = not leaving and not joining and any(partition.joining for partition in bundle.partitions)
+        if not leaving and not joining and not withdraws:
             return None
         for partition in bundle.partitions:
             for node in joining:
@@ -218,7 +225,7 @@ class IsrKeeper:
             isr=members,
         )
         topics = tuple(partition.identity.topic for partition in bundle.partitions)
-        return _Request(identity=owner, alter=alter, joining=joining, topics=topics)
+        return _Request(identity=owner, alter=alter, joining=joining, topics=topics, withdraws=withdraws)
 
     def _bundle(self, owner: TopicPartition) -> _Bundle | None:
         """Return the bundle if this broker serves all of it, in the roles of the newest image."""
@@ -261,6 +268,8 @@ def _owner(partition: Partition) -> TopicPartition:
 
 def _altered(image: ClusterImage, request: _Request, settings: Settings) -> Sequence[Change]:
     """Change the ISR. A replica does not join a companion that was created since: its leader has not waited for it."""
+    if request.withdraws:
+        return withdrawn_joins(image, request.alter)
     if request.joining and tuple(_bundle_topics(image, request.identity)) != request.topics:
         raise RequestError(ErrorKind.INVALID_UPDATE_VERSION, f"{request.identity} has another companion now")
     return altered_partition(image, request.alter, settings)

@@ -22,6 +22,7 @@ from dataclasses import replace
 import msgspec
 
 from conveyor.cluster.changes import Change
+from conveyor.cluster.controller.bundles import bundle_changes
 from conveyor.cluster.controller.image_draft import ImageDraft
 from conveyor.cluster.controller.registrations import check_broker_epoch
 from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
@@ -64,6 +65,18 @@ def altered_partition(image: ClusterImage, request: AlterPartition, settings: Se
     isr = tuple(node for node in partition.replicas if node in wanted)
     draft.settle(topic, request.partition, replace(partition, isr=isr))
     return draft.changes()
+
+
+def withdrawn_joins(image: ClusterImage, request: AlterPartition) -> list[Change]:
+    """Raise the partition epoch, so that no request in the present one can be granted any more.
+
+    For a leader that does not know the outcome of a request. Raises RequestError: as `altered_partition`.
+    """
+    check_broker_epoch(image, request.leader.node_id, request.leader.broker_epoch)
+    topic, partition = _partition(image, request)
+    _check_leader(request, partition)
+    _check_partition_epoch(request, partition)
+    return list(bundle_changes(image, topic, request.partition, partition))
 
 
 def _partition(image: ClusterImage, request: AlterPartition) -> tuple[TopicImage, PartitionImage]:

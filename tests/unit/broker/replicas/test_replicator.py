@@ -333,3 +333,24 @@ def test_a_join_counts_while_the_store_does_not_answer(cluster: BrokerCluster, m
     cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE))
     cluster.until(lambda: one.partition().high_watermark == 1)
     assert one.partition().joining == {}
+
+
+def test_a_join_is_withdrawn_when_the_replica_has_gone_before_the_store_answers(
+    cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create()
+    one, _, three = cluster.brokers
+    three.kill()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO))
+    replicator = one.node._replicator
+    assert replicator is not None
+    with monkeypatch.context() as unavailable:
+        unavailable.setattr(replicator._keeper, "_metadata", UnavailableStore(one.node.metadata))
+        three.start()
+        cluster.until(lambda: THREE in one.partition().joining)
+        three.kill()
+    assert one.publish(acks=ACKS_LEADER) is None
+    cluster.until(lambda: one.partition().high_watermark == 1, seconds=10)
+    assert one.partition().joining == {}
+    three.start()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE))

@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from conveyor.cluster.controller.alter_partition import AlterPartition, IsrMember, altered_partition
+from conveyor.cluster.controller.alter_partition import AlterPartition, IsrMember, altered_partition, withdrawn_joins
 from conveyor.cluster.controller.controlled_shutdown import ShutdownRequest, stopping_broker
 from conveyor.cluster.image import ClusterImage, PartitionImage
 from conveyor.kernel.errors import ErrorKind
@@ -98,6 +98,14 @@ def test_repeated_request_is_done_whatever_its_partition_epoch() -> None:
     assert altered_partition(after, wanted, SETTINGS) == []
     third = msgspec.structs.replace(wanted, isr=tuple(map(member, (1, 2, 3))))
     assert refused(altered_partition, after, third, SETTINGS) is ErrorKind.INVALID_UPDATE_VERSION
+
+
+def test_withdrawn_joins_cannot_be_granted_any_more() -> None:
+    image = cluster(partition([1, 2, 3], [1, 2]), with_companion=True)
+    after = changed(image, *withdrawn_joins(image, request(1, 2)))
+    assert (leadership(first(after)), first(after).partition_epoch) == (leadership(first(image)), 1)
+    assert refused(altered_partition, after, request(1, 2, 3), SETTINGS) is ErrorKind.INVALID_UPDATE_VERSION
+    assert refused(withdrawn_joins, after, request(1, 2)) is ErrorKind.INVALID_UPDATE_VERSION
 
 
 def test_fenced_or_stopping_broker_does_not_join() -> None:
