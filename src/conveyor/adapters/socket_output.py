@@ -24,7 +24,7 @@ class SentBytes(Protocol):
 
 
 class SocketOutput:
-    """See the module's docstring. Call `write` after adding parts, and after setting `is_writable`.
+    """See the module's docstring. Call `write` with new parts, and after setting `is_writable`.
 
     failed: called when a slice could not be read, after the slice's own function; it must end the connection.
     unblocked: called after parts that waited for the disk were written.
@@ -56,12 +56,9 @@ class SocketOutput:
     def is_empty(self) -> bool:
         return not self._parts and not self.waits_for_disk
 
-    def add(self, parts: Iterable[Bytes | FileSlice]) -> None:
-        """Add parts to the end."""
+    def write(self, parts: Iterable[Bytes | FileSlice] = ()) -> None:
+        """Add parts to the end, and write as much as the socket accepts, joining small parts."""
         self._parts.extend(parts)
-
-    def write(self) -> None:
-        """Write as much as the socket accepts, joining small parts."""
         while self._parts and self.is_writable and not self.waits_for_disk:
             chunk = self._next_chunk()
             if chunk and not self._has_ended:

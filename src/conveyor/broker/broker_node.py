@@ -368,7 +368,7 @@ class BrokerNode:
             threads=ports.threads,
             cache=self.queue_cache,
             changed=self._queue_changed,
-            is_sure=lambda: self.metadata.session.is_sure(),
+            is_sure=self.metadata.session.is_sure,
         )
         partitions = QueuePartitions(
             metadata=self.metadata,

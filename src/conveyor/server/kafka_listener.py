@@ -17,6 +17,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
@@ -265,14 +266,13 @@ class _ClientProtocol(asyncio.Protocol):
     def _send(self, parts: list[Part]) -> None:
         if self._ended:
             return
-        self._output.add(parts)
         self._account()
-        self._write_more()
+        self._write_more(parts)
         if not self._reading:
             self._balance()
 
-    def _write_more(self) -> None:
-        self._output.write()
+    def _write_more(self, parts: Sequence[Part] = ()) -> None:
+        self._output.write(parts)
         if self._finishing and self._output.is_empty and not self._ended:
             self._transport.close()
 

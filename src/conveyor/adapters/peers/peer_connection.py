@@ -187,8 +187,7 @@ class PeerConnection(asyncio.Protocol):
 
     def _add(self, parts: tuple[Bytes | FileSlice, ...], size: int) -> None:
         self._added_bytes += size
-        self._output.add(parts)
-        self._output.write()
+        self._output.write(parts)
 
     def _read_failed(self, failure: StorageFailure) -> None:
         log.error("read failed peer=%s reason=%s", self.peer.node_id, failure)

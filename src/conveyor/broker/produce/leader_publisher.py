@@ -15,7 +15,7 @@ from conveyor.broker.produce.publish import Publisher
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import CALL_TIMEOUT_MS, LeaderCalls
 from conveyor.broker.remote.remote import AnswerLost
-from conveyor.cluster.image import NO_LEADER
+from conveyor.cluster.image import NO_LEADER, PartitionImage
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerUnreachable
@@ -50,23 +50,26 @@ class LeaderPublisher:
 
     async def publish(self, topic: str, batches: Sequence[Batch], acks: int, *, deduplicates: bool) -> list[Published]:
         """Return one result for each batch, in order. Raises RequestError: UNKNOWN_TOPIC, INVALID_REQUIRED_ACKS."""
-        before = {number: self._leaders.partition(topic, number) for number, _ in batches}
-        results = await self._publish_once(topic, batches, acks, deduplicates)
+        before = [self._leaders.partition(topic, number) for number, _ in batches]
+        results = await self._publish_once(topic, batches, before, acks, deduplicates)
         unserved = [index for index, result in enumerate(results) if _is_unserved(result)]
         if unserved:
-            for number in dict.fromkeys(batches[index][0] for index in unserved):
-                await self._leaders.newer_leader(topic, number, before[number])
-            again = await self._publish_once(topic, [batches[index] for index in unserved], acks, deduplicates)
+            for number, partition in {batches[index][0]: before[index] for index in unserved}.items():
+                await self._leaders.newer_leader(topic, number, partition)
+            rest = [batches[index] for index in unserved]
+            newer = [self._leaders.partition(topic, number) for number, _ in rest]
+            again = await self._publish_once(topic, rest, newer, acks, deduplicates)
             for index, result in zip(unserved, again, strict=True):
                 results[index] = result
         return results
 
     async def _publish_once(
-        self, topic: str, batches: Sequence[Batch], acks: int, deduplicates: bool
+        self, topic: str, batches: Sequence[Batch], partitions: Sequence[PartitionImage], acks: int, deduplicates: bool
     ) -> list[Published]:
+        """partitions: the partition of each batch in the newest image."""
         by_leader: dict[NodeId, list[int]] = {}
-        for index, (number, _) in enumerate(batches):
-            by_leader.setdefault(self._leaders.leader(topic, number), []).append(index)
+        for index, partition in enumerate(partitions):
+            by_leader.setdefault(partition.leader, []).append(index)
         if by_leader.keys() <= {self._leaders.node_id}:
             return await self._publish_here(topic, batches, acks, deduplicates)
         groups = [(leader, [batches[index] for index in indexes]) for leader, indexes in by_leader.items()]

@@ -54,10 +54,6 @@ class LeaderCalls:
         """Return whether this broker leads a partition by the newest image. Raises RequestError (UNKNOWN_TOPIC)."""
         return self.partition(topic, number).leader == self.node_id
 
-    def leader(self, topic: str, number: int) -> NodeId:
-        """Return the leader of a partition by the newest image; NO_LEADER if it has none. Raises RequestError."""
-        return self.partition(topic, number).leader
-
     def partition(self, topic: str, number: int) -> PartitionImage:
         """Return a partition in the newest image. Raises RequestError (UNKNOWN_TOPIC)."""
         topic_image = self._metadata.image.topics.get(topic)

@@ -1,11 +1,11 @@
 """The offsets of a topic's partitions, from the leader of each: one call to each other broker that leads some."""
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from conveyor.broker.answers import all_answered
 from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.remote.calls import Call
@@ -56,7 +56,7 @@ class TopicOffsets:
         wanted: defaultdict[NodeId, list[int]] = defaultdict(list)
         for number, leader in leaders.items():
             wanted[leader].append(number)
-        answers = await asyncio.gather(*(self._ask(leader, topic, numbers) for leader, numbers in wanted.items()))
+        answers = await all_answered([self._ask(leader, topic, numbers) for leader, numbers in wanted.items()])
         return {offsets.partition: offsets for answer in answers for offsets in answer}
 
     async def _ask(self, leader: NodeId, topic: str, numbers: list[int]) -> Sequence[PartitionOffsets]:
