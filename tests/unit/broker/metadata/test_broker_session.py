@@ -43,6 +43,8 @@ async def test_embedded_store_needs_no_registration() -> None:
 async def test_broker_is_sure_for_two_thirds_of_a_timeout_after_each_heartbeat(cluster: Cluster) -> None:
     member = await cluster.add(1)
     assert member.session.is_sure()
+    sure_again: list[bool] = []
+    member.session.listen_sure(lambda: sure_again.append(member.session.is_sure()))
     for _ in range(20):
         member.clock.advance(seconds=TIMEOUT_MS / 6000)
         await quiet()
@@ -55,9 +57,11 @@ async def test_broker_is_sure_for_two_thirds_of_a_timeout_after_each_heartbeat(c
     await quiet()
     assert not member.session.is_sure()
     assert member.is_registered, "a lost connection changes no role"
+    assert sure_again == []
     member.store.reconnect()
     await quiet()
     assert member.session.is_sure()
+    assert sure_again == [True]
 
 
 async def test_expired_session_is_lost_at_once_and_another_incarnation_registers(cluster: Cluster) -> None:
