@@ -87,6 +87,7 @@ def _producer(cluster: RunningCluster) -> Producer:
             acks="all",
             linger_ms=0,
             retry_backoff_ms=20,
+            retry_backoff_max_ms=100,
             reconnect_backoff_ms=20,
             reconnect_backoff_max_ms=100,
             message_timeout_ms=120_000,
