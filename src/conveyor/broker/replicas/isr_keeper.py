@@ -209,6 +209,7 @@ class IsrKeeper:
             for node in joining:
                 assert isinstance(partition.role, Leader)
                 partition.join(node, partition.role.partition_epoch)
+                self._lag.joins(partition, node)
         isr = [node for node in bundle.image.isr if node not in leaving]
         members = tuple(_member(image, node) for node in (*isr, *joining))
         log.info(

@@ -42,6 +42,10 @@ class ReplicaLag:
         """The partition is not led any more."""
         self._watched.pop(partition, None)
 
+    def joins(self, partition: Partition, node: NodeId) -> None:
+        """A replica is about to be in sync again: it gets the full time, whatever it lacked before."""
+        self._watched.get(partition, {}).pop(node, None)
+
     def lags(self, partition: Partition, node: NodeId, now_ms: int, limits: LagLimits, *, is_connected: bool) -> bool:
         """Return whether a replica lags now. To be called regularly for each in-sync replica."""
         end = partition.log.log_end_offset

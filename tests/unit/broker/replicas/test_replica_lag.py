@@ -66,6 +66,16 @@ def test_a_replica_that_falls_further_behind_lags() -> None:
     assert found[-1]
 
 
+def test_a_replica_that_joins_again_gets_the_full_time() -> None:
+    checks = Checks()
+    checks.append(2)
+    assert [checks.lags(at_s) for at_s in (0, 10.1)] == [False, True]
+    checks.report(2)
+    checks.lag.joins(checks.owner.partition, TWO)
+    checks.append()
+    assert [checks.lags(at_s) for at_s in (20, 30, 30.1)] == [False, False, True]
+
+
 def test_a_replica_that_is_not_connected_lags_although_it_has_all_records() -> None:
     checks = Checks()
     checks.append()
