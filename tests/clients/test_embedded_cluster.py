@@ -19,9 +19,10 @@ def create(cluster: Cluster, replicas: int = 3, partitions: int = 1) -> None:
     admin.create_topics([NewTopic(TOPIC, partitions, replicas, config=config)])[TOPIC].result(30)
 
 
-def produce(cluster: Cluster, *values: str) -> None:
-    """Produce with acks=all, and fail unless all values are acknowledged."""
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True, **QUIET})
+def produce(cluster: Cluster, *values: str, through: set[int] | None = None) -> None:
+    """Produce with acks=all, and fail unless all values are acknowledged. through: the brokers that it knows."""
+    known = [cluster.brokers[node_id].bootstrap_servers for node_id in sorted(through or cluster.brokers)]
+    producer = Producer({"bootstrap.servers": ",".join(known), "enable.idempotence": True, **QUIET})
     errors = []
     for value in values:
         producer.produce(TOPIC, value, on_delivery=lambda error, _: errors.append(error) if error else None)
@@ -79,7 +80,7 @@ def test_the_minority_of_a_partition_acknowledges_nothing(cluster: Cluster) -> N
     cluster.brokers[min(others)].wait_until(
         lambda image: image.topics[TOPIC].partitions[0].leader in others, "no other broker leads"
     )
-    produce(cluster, "2")
+    produce(cluster, "2", through=others)
     cluster.heal()
     cluster.wait_until_in_sync()
     assert consume(cluster, 2) == ["1", "2"]
