@@ -140,6 +140,7 @@ async def test_another_broker_takes_over_from_a_controller_that_is_cut_off(membe
     first, second, third = members
     first.proxy.cut()
     await second.until(lambda: second.is_fenced(1))
+    await third.until(lambda: third.is_fenced(1))
     assert third.metadata.controller_id != 1
     first.proxy.heal()
     await first.until(lambda: first.is_registered)

@@ -41,6 +41,12 @@ class Rest:
         _, page = await self.ask("GET", "/topics/t/messages?from=earliest&limit=100")
         return [msgspec.json.decode(message["payload"])["text"] for message in page["messages"]]
 
+    async def texts_when_possible(self) -> list[str]:
+        """The same, once the broker leads again: it resigns when its session has ended."""
+        while (await self.ask("GET", "/topics/t/messages?from=earliest&limit=1"))[0] == 503:
+            pass
+        return await self.texts()
+
     async def create(self, topic: str) -> tuple[int, Any]:
         return await self.ask("POST", "/topics", {"name": topic})
 
@@ -152,7 +158,7 @@ async def test_broker_serves_while_its_zookeeper_is_away(own_zookeeper: Zookeepe
         await rest.publish("still without")
         await asyncio.to_thread(own_zookeeper.start)
         await rest.create_when_possible("u")
-        assert await rest.texts() == ["without", "still without"]
+        assert await rest.texts_when_possible() == ["without", "still without"]
         assert broker.stop() == 0
     finally:
         broker.end()
