@@ -196,7 +196,7 @@ async def test_broker_registers_again_when_its_session_has_expired(
         proxy.heal()
         await wait_for(store, registered=True)
         assert await incarnation(store) != first
-        assert (await rest.create("t"))[0] == 201
+        await rest.create_when_possible("t")
         assert broker.stop() == 0
     finally:
         broker.end()
