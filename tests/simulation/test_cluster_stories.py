@@ -4,14 +4,13 @@ SIMULATION_SEEDS in the environment says how many seeds are played; 100 by defau
 """
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from conveyor.testing.simulation.cluster.cluster_schedule import make_cluster_schedule
 from conveyor.testing.simulation.cluster.cluster_story import play_cluster
 from conveyor.testing.simulation.story_schedule import decode_schedule
+from tests.simulation.seeds import check_hash_seed_is_irrelevant
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "100"))
 CHUNK = 25
@@ -44,13 +43,7 @@ def test_every_kind_of_fault_happens_to_a_cluster() -> None:
 
 
 def test_a_seed_tells_the_same_story_of_a_cluster_whatever_the_hash_seed() -> None:
-    told = {
-        subprocess.run(
-            [sys.executable, "-c", DIGESTS], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(told) == 1
+    check_hash_seed_is_irrelevant(DIGESTS)
 
 
 def test_the_schedule_of_a_cluster_survives_being_kept() -> None:

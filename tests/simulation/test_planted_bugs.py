@@ -18,6 +18,7 @@ from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.partition import Partition
 from conveyor.testing.simulation.story import play
 from conveyor.testing.simulation.story_schedule import make_schedule
+from tests.simulation.seeds import check_found
 
 SEEDS = 200
 
@@ -104,9 +105,4 @@ PLANTED: dict[Callable[[pytest.MonkeyPatch], None], set[str]] = {
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    for seed in range(SEEDS):
-        failure = play(make_schedule(seed)).failure
-        if failure is not None:
-            assert getattr(failure, "invariant", repr(failure)) in PLANTED[plant]
-            return
-    pytest.fail(f"{SEEDS} seeds have not found it")
+    check_found(lambda seed: play(make_schedule(seed)), SEEDS, PLANTED[plant])

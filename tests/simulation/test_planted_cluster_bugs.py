@@ -9,6 +9,7 @@ from conveyor.replication.roles import Leader
 from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.testing.simulation.cluster.cluster_schedule import make_cluster_schedule
 from conveyor.testing.simulation.cluster.cluster_story import play_cluster
+from tests.simulation.seeds import check_found
 
 SEEDS = 200
 LOST = {"NoAcknowledgedLoss", "NothingTakenBack", "CommittedOffsetsHold", "NoResurrectedAck", "LogMatching"}
@@ -41,9 +42,4 @@ PLANTED: dict[Callable[[pytest.MonkeyPatch], None], set[str]] = {
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    for seed in range(SEEDS):
-        failure = play_cluster(make_cluster_schedule(seed)).failure
-        if failure is not None:
-            assert getattr(failure, "invariant", repr(failure)) in PLANTED[plant]
-            return
-    pytest.fail(f"{SEEDS} seeds have not found it")
+    check_found(lambda seed: play_cluster(make_cluster_schedule(seed)), SEEDS, PLANTED[plant])

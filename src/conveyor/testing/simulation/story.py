@@ -6,10 +6,10 @@ exist, every delayed record has arrived, and the queue is drained.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.publish import ACKS_LEADER
@@ -77,19 +77,54 @@ class StoryOutcome:
     digest: str
 
 
+class Playable(Protocol):
+    """One story. bugs: the exceptions that escaped from its brokers."""
+
+    @property
+    def bugs(self) -> list[BaseException]: ...
+
+    @property
+    def happened(self) -> Mapping[str, int]: ...
+
+    @property
+    def text_digest(self) -> str: ...
+
+    async def run(self) -> None: ...
+
+
 def play(schedule: StorySchedule) -> StoryOutcome:
     """Play a schedule on a new event loop."""
+    return play_story(lambda loop: _Story(loop, schedule), _LONGEST_STORY_S)
+
+
+def play_story(make: Callable[[VirtualLoop], Playable], longest_s: float) -> StoryOutcome:
+    """Play a story on a new event loop. longest_s: in virtual time."""
     loop = VirtualLoop()
-    story = _Story(loop, schedule)
-    loop.set_exception_handler(lambda _, context: story.note_bug(context))
+    story = make(loop)
+
+    def note_bug(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """Record an exception that escaped from a callback."""
+        error = context.get("exception")
+        if isinstance(error, BaseException):
+            story.bugs.append(error)
+
+    loop.set_exception_handler(note_bug)
     failure: BaseException | None = None
     try:
-        loop.run_until_complete(asyncio.wait_for(story.run(), _LONGEST_STORY_S))
+        loop.run_until_complete(asyncio.wait_for(story.run(), longest_s))
     except Exception as error:  # noqa: BLE001 - any exception that ends a story early is its failure
         failure = error
     finally:
         loop.end()
-    return StoryOutcome(failure, dict(story.operator.happened), story.digest.hexdigest())
+    return StoryOutcome(failure, dict(story.happened), story.text_digest)
+
+
+def steps_by_actor(schedule: StorySchedule) -> dict[str, list[Step]]:
+    """Return the steps of each actor, in order."""
+    by_actor: dict[str, list[Step]] = {}
+    for step in schedule.steps:
+        by_actor.setdefault(step.actor, []).append(step)
+    return by_actor
 
 
 class _Story:
@@ -120,19 +155,25 @@ class _Story:
             "operator": self.operator,
         }
 
-    def note_bug(self, context: dict[str, object]) -> None:
-        """Record an exception that escaped from a callback."""
-        error = context.get("exception")
-        if isinstance(error, BaseException):
-            self._broker.bugs.append(error)
+    @property
+    def bugs(self) -> list[BaseException]:
+        return self._broker.bugs
+
+    @property
+    def happened(self) -> Mapping[str, int]:
+        return self.operator.happened
+
+    @property
+    def text_digest(self) -> str:
+        return self.digest.hexdigest()
 
     async def run(self) -> None:
         await self._broker.start()
         await self._repeat_until_success(_prepare)
-        by_actor: dict[str, list[Step]] = {}
-        for step in self._schedule.steps:
-            by_actor.setdefault(step.actor, []).append(step)
-        parts = [asyncio.ensure_future(self._perform(self._actors[name], steps)) for name, steps in by_actor.items()]
+        parts = [
+            asyncio.ensure_future(self._perform(self._actors[name], steps))
+            for name, steps in steps_by_actor(self._schedule).items()
+        ]
         try:
             await asyncio.gather(*parts)
         finally:

@@ -5,7 +5,7 @@ sync; then everything is read to its end, and the logs of all replicas are compa
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Protocol, TypeVar
 
@@ -34,7 +34,7 @@ from conveyor.testing.simulation.cluster.cluster_schedule import NODE_IDS
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
 from conveyor.testing.simulation.ledger import InvariantBroken, LogLedger, OffsetLedger, Place, check_ordered_once
 from conveyor.testing.simulation.simulated_broker import Disconnected
-from conveyor.testing.simulation.story import StoryOutcome
+from conveyor.testing.simulation.story import StoryOutcome, play_story, steps_by_actor
 from conveyor.testing.simulation.story_schedule import Step, StorySchedule
 from conveyor.testing.simulation.virtual_loop import VirtualLoop
 
@@ -56,17 +56,7 @@ _LEADERS_EACH_S = 0.05
 
 def play_cluster(schedule: StorySchedule) -> StoryOutcome:
     """Play a schedule on a new event loop."""
-    loop = VirtualLoop()
-    story = _ClusterStory(loop, schedule)
-    loop.set_exception_handler(lambda _, context: story.note_bug(context))
-    failure: BaseException | None = None
-    try:
-        loop.run_until_complete(asyncio.wait_for(story.run(), _LONGEST_STORY_S))
-    except Exception as error:  # noqa: BLE001 - any exception that ends a story early is its failure
-        failure = error
-    finally:
-        loop.end()
-    return StoryOutcome(failure, dict(story.counts.happened), story.digest.hexdigest())
+    return play_story(lambda loop: _ClusterStory(loop, schedule), _LONGEST_STORY_S)
 
 
 class _Client(Protocol):
@@ -88,7 +78,7 @@ class _ClusterStory:
         self._log, self._offsets = LogLedger(has_failovers=True), OffsetLedger()
         self._queue = ClusterQueueLedger()
         self._schedule = schedule
-        self._bugs: list[BaseException] = []
+        self.bugs: list[BaseException] = []
         self._cluster = cluster = SimulatedCluster(loop, schedule.seed, _SETTINGS, NODE_IDS)
         self._worker = ClusterWorker(self._queue, cluster)
         self._clients: dict[str, _Client] = {
@@ -108,20 +98,21 @@ class _ClusterStory:
         for number in NODE_IDS:
             self._faults[f"broker-{number}"] = BrokerFaults(cluster, NodeId(number), self.counts)
 
-    def note_bug(self, context: dict[str, object]) -> None:
-        """Record an exception that escaped from a callback."""
-        error = context.get("exception")
-        if isinstance(error, BaseException):
-            self._bugs.append(error)
+    @property
+    def happened(self) -> Mapping[str, int]:
+        return self.counts.happened
+
+    @property
+    def text_digest(self) -> str:
+        return self.digest.hexdigest()
 
     async def run(self) -> None:
         await self._cluster.start()
         await self._repeat_until_success(_prepare)
-        by_actor: dict[str, list[Step]] = {}
-        for step in self._schedule.steps:
-            by_actor.setdefault(step.actor, []).append(step)
         watch = asyncio.ensure_future(self._watch_leaders())
-        parts = [asyncio.ensure_future(self._perform(name, steps)) for name, steps in by_actor.items()]
+        parts = [
+            asyncio.ensure_future(self._perform(name, steps)) for name, steps in steps_by_actor(self._schedule).items()
+        ]
         try:
             await asyncio.gather(*parts)
             self._raise_bugs()
@@ -212,7 +203,7 @@ class _ClusterStory:
                 await asyncio.sleep(_RETRY_S)
 
     def _raise_bugs(self) -> None:
-        bugs = self._bugs + self._cluster.bugs
+        bugs = self.bugs + self._cluster.bugs
         if bugs:
             raise bugs[0]
 
