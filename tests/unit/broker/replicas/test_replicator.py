@@ -6,6 +6,7 @@ import pytest
 
 from conveyor.broker.metadata.metadata import Decide, Metadata
 from conveyor.broker.produce.acknowledgement import ACKS_LEADER
+from conveyor.broker.replicas.isr_keeper import IsrKeeper
 from conveyor.broker.replicas.leader_links import LeaderLinks
 from conveyor.cluster.image import QUEUE_STATE, ClusterImage, companion
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
@@ -14,7 +15,7 @@ from conveyor.kernel.peers import PeerIdentity
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from conveyor.replication.streams.frames import Follow, FollowRefusal
-from tests.unit.broker.replicas.brokers import BrokerCluster
+from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 
@@ -58,6 +59,20 @@ def cluster() -> Iterator[BrokerCluster]:
     made = BrokerCluster()
     yield made
     made.stop()
+
+
+def create_without_three(cluster: BrokerCluster) -> tuple[ClusterBroker, ClusterBroker]:
+    """Create the topic, kill broker 3, and wait until it has left the ISR. Returns the leader and broker 3."""
+    cluster.create()
+    one, _, three = cluster.brokers
+    three.kill()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO))
+    return one, three
+
+
+def keeper_of(broker: ClusterBroker) -> IsrKeeper:
+    assert broker.node._replicator is not None
+    return broker.node._replicator._keeper
 
 
 def test_records_are_stored_by_all_replicas_before_they_are_acknowledged(cluster: BrokerCluster) -> None:
@@ -170,10 +185,7 @@ def test_an_idle_follower_leaves_the_isr_when_its_log_fails(cluster: BrokerClust
 
 
 def test_a_killed_follower_leaves_the_isr_and_joins_again_when_it_has_caught_up(cluster: BrokerCluster) -> None:
-    cluster.create()
-    one, _, three = cluster.brokers
-    three.kill()
-    cluster.until(lambda: cluster.image().isr == (ONE, TWO))
+    one, three = create_without_three(cluster)
     for _ in range(20):
         assert one.publish() is None
     three.start()
@@ -267,10 +279,7 @@ def test_a_replica_that_lost_its_disk_is_copied_again(cluster: BrokerCluster) ->
 
 
 def test_many_records_are_copied_to_a_new_replica(cluster: BrokerCluster) -> None:
-    cluster.create()
-    one, _, three = cluster.brokers
-    three.kill()
-    cluster.until(lambda: cluster.image().isr == (ONE, TWO))
+    one, three = create_without_three(cluster)
     for _ in range(200):
         assert one.publish(acks=ACKS_LEADER) is None
     three.start()
@@ -298,14 +307,9 @@ def test_a_replica_does_not_join_a_companion_that_it_has_not_copied(
     cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader asks before the companion exists, so it has neither checked it nor waited for the replica there."""
-    cluster.create()
-    one, _, three = cluster.brokers
-    three.kill()
-    cluster.until(lambda: cluster.image().isr == (ONE, TWO))
-    replicator = one.node._replicator
-    assert replicator is not None
+    one, three = create_without_three(cluster)
     slow = SlowStore(one.node.metadata, lambda: one.node.topics.ensure_companion(QUEUE_STATE, "t"))
-    monkeypatch.setattr(replicator._keeper, "_metadata", slow)
+    monkeypatch.setattr(keeper_of(one), "_metadata", slow)
     three.start()
     cluster.until(lambda: bool(slow.isr))
     assert slow.isr == (ONE, TWO)
@@ -313,15 +317,10 @@ def test_a_replica_does_not_join_a_companion_that_it_has_not_copied(
 
 
 def test_a_join_counts_while_the_store_does_not_answer(cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster.create()
-    one, _, three = cluster.brokers
-    three.kill()
-    cluster.until(lambda: cluster.image().isr == (ONE, TWO))
+    one, three = create_without_three(cluster)
 
-    replicator = one.node._replicator
-    assert replicator is not None
     with monkeypatch.context() as unavailable:
-        unavailable.setattr(replicator._keeper, "_metadata", UnavailableStore(one.node.metadata))
+        unavailable.setattr(keeper_of(one), "_metadata", UnavailableStore(one.node.metadata))
         three.start()
         cluster.until(lambda: THREE in one.partition().joining)
         cluster.wait(3)
@@ -338,14 +337,9 @@ def test_a_join_counts_while_the_store_does_not_answer(cluster: BrokerCluster, m
 def test_a_join_is_withdrawn_when_the_replica_has_gone_before_the_store_answers(
     cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.create()
-    one, _, three = cluster.brokers
-    three.kill()
-    cluster.until(lambda: cluster.image().isr == (ONE, TWO))
-    replicator = one.node._replicator
-    assert replicator is not None
+    one, three = create_without_three(cluster)
     with monkeypatch.context() as unavailable:
-        unavailable.setattr(replicator._keeper, "_metadata", UnavailableStore(one.node.metadata))
+        unavailable.setattr(keeper_of(one), "_metadata", UnavailableStore(one.node.metadata))
         three.start()
         cluster.until(lambda: THREE in one.partition().joining)
         three.kill()
