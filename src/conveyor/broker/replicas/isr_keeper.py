@@ -234,12 +234,11 @@ class IsrKeeper:
         topic = image.topics.get(owner.topic)
         if topic is None or owner.partition >= len(topic.partitions):
             return None
-        partitions = tuple(self._members(image, owner))
-        if None in partitions:
+        members = tuple(self._members(image, owner))
+        partitions = tuple(partition for partition in members if partition is not None)
+        if len(partitions) < len(members):
             return None
-        return _Bundle(
-            image=topic.partitions[owner.partition], partitions=tuple(each for each in partitions if each is not None)
-        )
+        return _Bundle(image=topic.partitions[owner.partition], partitions=partitions)
 
     def _members(self, image: ClusterImage, owner: TopicPartition) -> Iterator[Partition | None]:
         for name in _bundle_topics(image, owner):

@@ -112,7 +112,7 @@ class Replicator:
 
     async def prepare_to_lead(self, image: ClusterImage) -> None:
         """Finish the changes of files of the partitions that this broker leads by an image. They stop following."""
-        while partitions := [each for each in self._chores.busy_partitions if self._leads(image, each)]:
+        while partitions := [busy for busy in self._chores.busy_partitions if self._leads(image, busy)]:
             self._unfollow(partitions[0])
             await self._chores.idle(partitions[0])
 

@@ -141,7 +141,7 @@ _REJECTED = struct.Struct(">BIB")
 
 
 def encode_follows(follows: Sequence[Follow]) -> bytes:
-    entries = [_FOLLOW.pack(each[0], each[1].bytes, *each[2:]) for each in follows]
+    entries = [_FOLLOW.pack(slot, topic_id.bytes, *fields) for slot, topic_id, *fields in follows]
     return _COUNTED.pack(StreamFrame.FOLLOW, len(entries)) + b"".join(entries)
 
 
@@ -150,13 +150,13 @@ def encode_unfollow(slots: Sequence[int]) -> bytes:
 
 
 def encode_progress(returned_bytes: int, progress: Sequence[FollowerProgress]) -> bytes:
-    entries = [_PROGRESS.pack(*each) for each in progress]
+    entries = [_PROGRESS.pack(*report) for report in progress]
     return _PROGRESS_START.pack(StreamFrame.PROGRESS, returned_bytes, len(entries)) + b"".join(entries)
 
 
 def encode_portions(portions: Sequence[tuple[int, ...]]) -> bytes:
     """Return the frame without its batches. portions: the fields of `Portion`, with the length of the content."""
-    entries = [_PORTION.pack(*each) for each in portions]
+    entries = [_PORTION.pack(*fields) for fields in portions]
     return _COUNTED.pack(StreamFrame.PORTIONS, len(entries)) + b"".join(entries)
 
 
@@ -177,8 +177,8 @@ def decode_from_follower(frame: Bytes) -> tuple[Follow, ...] | Unfollow | Progre
         return Unfollow(tuple(entry[0] for entry in _entries(view, _COUNTED, _SLOT)))
     if kind == StreamFrame.PROGRESS:
         progress = tuple(FollowerProgress._make(entry) for entry in _entries(view, _PROGRESS_START, _PROGRESS))
-        for each in progress:
-            _check(0 <= each.flushed_offset <= each.written_offset, "offsets of a report", each)
+        for report in progress:
+            _check(0 <= report.flushed_offset <= report.written_offset, "offsets of a report", report)
         return ProgressReport(_PROGRESS_START.unpack_from(view)[1], progress)
     raise ProtocolViolation(f"frame {kind} of a follower")
 
