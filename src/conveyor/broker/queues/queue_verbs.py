@@ -7,12 +7,12 @@ from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.produce.message_publisher import MessagePublisher
-from conveyor.broker.queues.dead_letter_reader import DeadLetterReader
-from conveyor.broker.queues.dead_letter_redrive import DeadLetterRedrive
-from conveyor.broker.queues.dead_letter_writer import DeadLetterWriter
-from conveyor.broker.queues.dead_letters import DeadLetters
+from conveyor.broker.queues.dead_letters.dead_letter_reader import DeadLetterReader
+from conveyor.broker.queues.dead_letters.dead_letter_redrive import DeadLetterRedrive
+from conveyor.broker.queues.dead_letters.dead_letter_writer import DeadLetterWriter
+from conveyor.broker.queues.dead_letters.dead_letters import DeadLetters
 from conveyor.broker.queues.delayed_messages import DelayedMessages
-from conveyor.broker.queues.leases import Leases
+from conveyor.broker.queues.leasing.leases import Leases
 from conveyor.broker.queues.message_inspection import MessageInspection
 from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.queues.settlements import Settlements

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from conveyor.broker.queues.dead_letter_copies import DeadLetter
+from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter
 from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
 from conveyor.http_api.rest.message_document import MessageDocument, message_fields
 from conveyor.http_api.rest.subscription_endpoints import subscription_of

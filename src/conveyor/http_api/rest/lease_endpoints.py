@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from conveyor.broker.queues.lease import Lease
+from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.http_api.engine.endpoint import Endpoint, HttpCall
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.payloads import as_text, show_headers

@@ -12,7 +12,7 @@ from conveyor.broker.answers import answered
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait, Finished
 from conveyor.broker.produce.publish import ACKS_ALL, Published
-from conveyor.broker.queues.lease import Lease
+from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.cluster.image import OFFSETS_TOPIC, QUEUE_STATE, companion
 from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetToCommit
 from conveyor.kernel.errors import ErrorKind, RequestError

@@ -7,7 +7,7 @@ import pytest
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
-from conveyor.broker.queues.lease import Lease
+from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.policy import StartPosition
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.queues.lease import Lease
+from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.kernel.errors import RequestError
 from conveyor.queues.delivery.ack_id import decode_ack_id
 from conveyor.testing.simulation.actors import SUBSCRIPTION

@@ -10,9 +10,9 @@ from conveyor.broker.answers import pause
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
-from conveyor.broker.queues.dead_letter_copies import DeadLetter
-from conveyor.broker.queues.dead_letter_reader import DeadLetterReader, dead_portions
-from conveyor.broker.queues.dead_queue import DeadQueue
+from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter
+from conveyor.broker.queues.dead_letters.dead_letter_reader import DeadLetterReader, dead_portions
+from conveyor.broker.queues.dead_letters.dead_queue import DeadQueue
 from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Clock

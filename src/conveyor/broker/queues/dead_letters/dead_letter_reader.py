@@ -10,8 +10,16 @@ from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.hosts.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.subscriptions import Subscriptions
-from conveyor.broker.queues.dead_letter_copies import DeadLetter, DeadLetterCopies, Place
-from conveyor.broker.queues.dead_queue import DEAD, DeadHere, DeadQueue, DeadState, dead_queue, from_state, to_state
+from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter, DeadLetterCopies, Place
+from conveyor.broker.queues.dead_letters.dead_queue import (
+    DEAD,
+    DeadHere,
+    DeadQueue,
+    DeadState,
+    dead_queue,
+    from_state,
+    to_state,
+)
 from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.topics.topics import Topics

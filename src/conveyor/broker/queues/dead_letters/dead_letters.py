@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from conveyor.broker.metadata.subscriptions import Subscriptions
-from conveyor.broker.queues.dead_letter_copies import DeadLetter, Place
-from conveyor.broker.queues.dead_letter_reader import DeadLetterReader, matches
-from conveyor.broker.queues.dead_queue import DeadQueue
+from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter, Place
+from conveyor.broker.queues.dead_letters.dead_letter_reader import DeadLetterReader, matches
+from conveyor.broker.queues.dead_letters.dead_queue import DeadQueue
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES
 from conveyor.queues.subscription.filters import Filter

@@ -19,12 +19,12 @@ from conveyor.broker.hosts.queue_partition import QueuePartition
 from conveyor.broker.hosts.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.subscriptions import Subscriptions
-from conveyor.broker.queues.lease import Lease
-from conveyor.broker.queues.lease_waiters import LeaseWaiters, WaitDeadline
+from conveyor.broker.queues.leasing.lease import Lease
+from conveyor.broker.queues.leasing.lease_waiters import LeaseWaiters, WaitDeadline
+from conveyor.broker.queues.leasing.remote_leases import LeaseHere, RemoteLeases
+from conveyor.broker.queues.leasing.remote_messages import AWAIT_MESSAGES, AwaitMessages, RemoteMessages
 from conveyor.broker.queues.message_targets import find_target
 from conveyor.broker.queues.queue_calls import QueueCalls
-from conveyor.broker.queues.remote_leases import LeaseHere, RemoteLeases
-from conveyor.broker.queues.remote_messages import AWAIT_MESSAGES, AwaitMessages, RemoteMessages
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.tasks import Tasks

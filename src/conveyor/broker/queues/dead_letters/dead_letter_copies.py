@@ -13,7 +13,7 @@ from itertools import islice
 import msgspec
 
 from conveyor.broker.fetch.message_browser import MessageBrowser
-from conveyor.broker.queues.dead_queue import DeadQueue
+from conveyor.broker.queues.dead_letters.dead_queue import DeadQueue
 from conveyor.cluster.image import TopicImage
 from conveyor.queues.messages.dead_copies import LAST_OFFSET, CopiedRange, CopyLog
 from conveyor.queues.subscription.policy import Subscription

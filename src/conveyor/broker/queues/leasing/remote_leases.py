@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 
-from conveyor.broker.queues.lease import Lease
+from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.kernel.errors import RequestError

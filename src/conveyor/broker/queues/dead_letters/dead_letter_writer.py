@@ -15,7 +15,7 @@ from conveyor.broker.hosts.queue_partition import QueuePartition
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
-from conveyor.broker.queues.dead_letter_copies import read_dead_letter
+from conveyor.broker.queues.dead_letters.dead_letter_copies import read_dead_letter
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.image import TopicImage
