@@ -21,8 +21,22 @@ def demo(
     to: Annotated[Path, typer.Option("--to", help="Directory for the broker's data, the lake and the picture.")] = Path(
         "./conveyor-demo"
     ),
+    bootstrap: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT,...", help="Use this running broker or cluster instead of a broker of the demo's own."
+        ),
+    ] = "",
+    replicas: Annotated[
+        int, typer.Option(min=1, help="Replicas of each partition: 3 on a cluster lets one broker fail.")
+    ] = 1,
 ) -> None:
-    """Stream a year of real flights through a broker into a data lake and plot their delays (needs conveyor[demo])."""
+    """Stream a year of real flights through a broker into a data lake and plot their delays (needs conveyor[demo]).
+
+    On a running cluster, with topics flights, weather and planes that must not exist yet:
+
+        conveyor demo --bootstrap 127.0.0.1:9092,127.0.0.1:9093 --replicas 3
+    """
     from conveyor.pipeline.pipeline_errors import PipelineError
     from conveyor.pipeline.session import require_spark
 
@@ -30,13 +44,19 @@ def demo(
         raise ClientError(f"{to} is not empty: remove it, or choose another directory with --to")
     try:
         require_spark()
-        with _broker(to / "broker") as (bootstrap, http):
-            _run(to, bootstrap, http)
+        to.mkdir(parents=True, exist_ok=True)
+        if bootstrap:
+            _run(to, bootstrap, replicas, None)
+        else:
+            with _broker(to / "broker") as (own, http):
+                _say(f"broker ready: Kafka at {own}, HTTP at {http}")
+                _run(to, own, replicas, to / "broker")
     except PipelineError as error:
         raise ClientError(str(error)) from error
 
 
-def _run(to: Path, bootstrap: str, http: str) -> None:
+def _run(to: Path, bootstrap: str, replicas: int, data_dir: Path | None) -> None:
+    """Run the demonstration. data_dir: of the demo's own broker."""
     from conveyor.cli.terminal.progress import count_progress
     from conveyor.pipeline.archive import archive, read_lake
     from conveyor.pipeline.flights import FLIGHTS, PLANES, WEATHER
@@ -46,8 +66,7 @@ def _run(to: Path, bootstrap: str, http: str) -> None:
     from conveyor.pipeline.session import spark_session
 
     started = time.monotonic()
-    _say(f"broker ready: Kafka at {bootstrap}, HTTP at {http}")
-    create_topics(bootstrap)
+    create_topics(bootstrap, replicas)
     with count_progress("producing") as show:
         acknowledged = produce_flights(bootstrap, show.update)
         _say(f"produced {acknowledged.total:,} records with acks=all, {show.rate():,.0f} a second")
@@ -69,7 +88,7 @@ def _run(to: Path, bootstrap: str, http: str) -> None:
     draw(table, picture)
     passed = _report(check_lake(read_lake(spark, lake), acknowledged))
     spark.stop()
-    _say_what_next(to, picture, time.monotonic() - started)
+    _say_what_next(to, picture, data_dir, time.monotonic() - started)
     if not passed:
         raise ClientError("the demonstration failed: see the failed checks above")
 
@@ -125,13 +144,15 @@ def _report(checks: list[Any]) -> bool:
     return all(check.passed for check in checks)
 
 
-def _say_what_next(to: Path, picture: Path, seconds: float) -> None:
+def _say_what_next(to: Path, picture: Path, data_dir: Path | None, seconds: float) -> None:
     _say(f"done in {seconds:.0f} s. The results:")
     _say(f"  picture   {picture}")
     _say(f"  lake      {to / 'lake'}")
-    _say(f"  broker    {to / 'broker'}")
+    if data_dir is not None:
+        _say(f"  broker    {data_dir}")
     _say("Next steps:")
-    _say(f"  conveyor serve --data-dir {to / 'broker'}")
+    if data_dir is not None:
+        _say(f"  conveyor serve --data-dir {data_dir}")
     _say("  conveyor topic describe flights")
     _say("  conveyor consume flights --from earliest --max 3 --format json")
 

@@ -44,8 +44,8 @@ class Acknowledged:
         return {partition: digest.hexdigest() for partition, digest in self.hashes.items()}
 
 
-def create_topics(bootstrap: str) -> None:
-    """Create the three topics. Raises PipelineError."""
+def create_topics(bootstrap: str, replicas: int) -> None:
+    """Create the three topics. replicas: of each partition. Raises PipelineError."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -53,7 +53,8 @@ def create_topics(bootstrap: str) -> None:
     # The flights date from 2013: the default retention would delete them within minutes.
     config = {"retention.ms": "-1"}
     wanted = [
-        NewTopic(name, num_partitions=count, replication_factor=1, config=config) for name, count in PARTITIONS.items()
+        NewTopic(name, num_partitions=count, replication_factor=replicas, config=config)
+        for name, count in PARTITIONS.items()
     ]
     try:
         for creation in admin.create_topics(wanted).values():
