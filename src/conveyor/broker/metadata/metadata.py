@@ -123,8 +123,12 @@ class Metadata:
         With an embedded store, also register this broker. StartupError: its topics are assigned to another node id.
         """
         self._head = await self._nodes.head()
+        nodes: dict[str, Versioned] = {}
         if self._head is None:
             nodes = await self._store.tree("/" if self._is_embedded else LOG_PATH)
+            # The nodes may be those of a broker that has created the log meanwhile.
+            self._head = await self._nodes.head()
+        if self._head is None:
             image = self._from_legacy({path: node.value for path, node in nodes.items()})
         else:
             self._head, image = await self._read_image(self._head)

@@ -19,10 +19,10 @@ from conveyor.cluster.metadata_log import (
     entry_path,
 )
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.ports import DeleteNode, PutNode
+from conveyor.kernel.ports import DeleteNode, PutNode, Versioned
 from tests.unit.broker.metadata.faulty_store import FaultyStore
 from tests.unit.broker.metadata.proposals import Seen, group, groups, put, refused
-from tests.unit.broker.parts import THIS_BROKER, loaded_metadata
+from tests.unit.broker.parts import THIS_BROKER, loaded_metadata, unloaded_metadata
 
 
 @pytest.fixture
@@ -246,3 +246,24 @@ async def test_subscription_document_is_kept_as_it_is(store: FaultyStore, metada
     put_it = SubscriptionPut(name="s", subscription_id=UUID(int=1), topic_id=UUID(int=2), document=document)
     await metadata.propose(lambda _: [put_it])
     assert (await loaded_metadata(store)).image.subscriptions["s"].document == document
+
+
+class _StoreOfTwo(FaultyStore):
+    """Another broker creates the log after this broker has found no head, and before it lists the nodes."""
+
+    session_timeout_ms = 2_000
+    other: Metadata | None = None
+
+    async def tree(self, path: str) -> dict[str, Versioned]:
+        if self.other is None:
+            self.other = unloaded_metadata(self)
+            await self.other.load(THIS_BROKER)
+        return await super().tree(path)
+
+
+async def test_log_that_another_broker_creates_meanwhile_is_read() -> None:
+    store = _StoreOfTwo()
+    metadata = await loaded_metadata(store)
+    assert store.other is not None
+    assert metadata.image == store.other.image
+    assert metadata.image.cluster_id
