@@ -29,7 +29,7 @@ demo: setup ## Run the main job: flights through a broker into a lake, and a pic
 	@$(BIN)/conveyor demo
 
 test: check ## Run every test there is, after the quick ones.
-	@$(BIN)/python -m pytest tests --ignore=tests/unit --ignore=tests/vectors --ignore=tests/tidy
+	@$(BIN)/python -m pytest -n 2 --dist loadfile tests --ignore=tests/unit --ignore=tests/vectors --ignore=tests/tidy
 
 check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
 	@$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 """Builds the programs in other languages, once for each state of their sources, outside of what git tracks."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -47,16 +48,23 @@ def built(name: str, sources: Iterable[Path], build: Callable[[Path], None]) -> 
     files = sorted(sources)
     digest = sha256(b"\0".join(part for each in files for part in (each.name.encode(), each.read_bytes())))
     place = CACHE / name / digest.hexdigest()[:16]
-    if not place.is_dir():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=place.parent) as temporary:
-            folder = Path(temporary) / "build"
-            folder.mkdir()
-            for each in files:
-                shutil.copy(each, folder)
-            build(folder)
-            folder.rename(place)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    # Tests run in several processes, and Maven's downloads are not safe from each other.
+    with (CACHE / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.is_dir():
+            _fill(place, files, build)
     return place
+
+
+def _fill(place: Path, files: Iterable[Path], build: Callable[[Path], None]) -> None:
+    with TemporaryDirectory(dir=place.parent) as temporary:
+        folder = Path(temporary) / "build"
+        folder.mkdir()
+        for each in files:
+            shutil.copy(each, folder)
+        build(folder)
+        folder.rename(place)
 
 
 def python_program(name: str) -> Program:
