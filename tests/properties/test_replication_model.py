@@ -18,6 +18,7 @@ from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.partition import Partition
+from conveyor.replication.replica_reports import ReplicaReport
 from conveyor.replication.streams import leader_end
 from conveyor.replication.streams.leader_end import LeaderEnd
 from tests.properties.replicated_partition import NODES, Broker, ReplicatedPartition
@@ -160,8 +161,8 @@ def trust_own_flushed_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def report_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reported(self: Partition, node: NodeId, epoch: int, written_offset: int, flushed_offset: int) -> None:
-        plain_reported(self, node, epoch, written_offset, written_offset)
+    def reported(self: Partition, node: NodeId, epoch: int, report: ReplicaReport) -> None:
+        plain_reported(self, node, epoch, report._replace(flushed_offset=report.written_offset))
 
     plain_reported = Partition.replica_reported
     monkeypatch.setattr(Partition, "replica_reported", reported)
@@ -170,8 +171,8 @@ def report_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
 def serve_followers_of_an_earlier_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader does not end what followers follow when its epoch changes, and counts their reports."""
 
-    def reported(self: Partition, node: NodeId, _: int, written_offset: int, flushed_offset: int) -> None:
-        plain_reported(self, node, self.leader_epoch, written_offset, flushed_offset)
+    def reported(self: Partition, node: NodeId, _: int, report: ReplicaReport) -> None:
+        plain_reported(self, node, self.leader_epoch, report)
 
     plain_reported = Partition.replica_reported
     monkeypatch.setattr(Partition, "replica_reported", reported)

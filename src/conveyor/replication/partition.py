@@ -22,7 +22,7 @@ roles calls `assume`, `resign` and `end`.
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from conveyor.kernel.errors import ErrorKind, NotLeader, ReadLater, RequestError, StorageFailure, TransientFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId, Offset, TopicPartition
@@ -32,30 +32,13 @@ from conveyor.log.flush import FlushJob
 from conveyor.log.log import Log
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.replication.high_watermark import HighWatermark
+from conveyor.replication.queue_view import QueueView
+from conveyor.replication.replica_reports import ReplicaReport
 from conveyor.replication.roles import Follower, Leader, Role, check_succession
 from conveyor.replication.waiters import OffsetWaiters, Waiter, Watchers
 from conveyor.settings.tree import TopicSettings
 
 log = logging.getLogger(__name__)
-
-
-class QueueView(Protocol):
-    """The limits that a partition's queue sets for its retention."""
-
-    def retain_from_offset(self) -> int | None:
-        """The first message that is not due yet. Retention keeps it and all later records."""
-        ...
-
-    def settled_offset(self) -> int:
-        """Every subscription has settled all messages below this offset."""
-        ...
-
-
-class ReplicaReport(NamedTuple):
-    """What another replica has reported in the present leader epoch: the ends of what it has written and flushed."""
-
-    written_offset: int
-    flushed_offset: int
 
 
 class ReplicationObserver(Protocol):
@@ -75,6 +58,13 @@ class ReplicationObserver(Protocol):
 
     def trimmed(self, partition: "Partition") -> None:
         """The log start offset of a leader has risen."""
+        ...
+
+    async def trimmed_by_all(self, partition: "Partition", offset: int, timeout_ms: int) -> int:
+        """Wait until the log of each live replica starts at an offset or above. Returns the lowest of these starts.
+
+        Raises RequestError: REQUEST_TIMED_OUT, NOT_LEADER, PARTITION_OFFLINE.
+        """
         ...
 
 
@@ -313,12 +303,12 @@ class Partition:
         self.want_flush()
         self._wait_for_replicas()
 
-    def replica_reported(self, node: NodeId, epoch: int, written_offset: int, flushed_offset: int) -> None:
+    def replica_reported(self, node: NodeId, epoch: int, report: ReplicaReport) -> None:
         """Count the progress of another replica, if it was made in the present epoch of this leader."""
         role = self.role
         if isinstance(role, Leader) and role.epoch == epoch and self.offline_reason is None:
-            self.reports[node] = ReplicaReport(written_offset, flushed_offset)
-            self._report(node, self._durable(written_offset, flushed_offset))
+            self.reports[node] = report
+            self._report(node, self._durable(report.written_offset, report.flushed_offset))
 
     def durable_offset_of(self, node: NodeId) -> int:
         """Return the end of what a replica has reported to be as durable as the policy demands; -1 if nothing."""

@@ -5,6 +5,7 @@ import pytest
 from conveyor.kernel.errors import NotLeader
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.replication.partition import Partition
+from conveyor.replication.replica_reports import ReplicaReport
 from conveyor.replication.roles import Follower, Leader
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
@@ -33,6 +34,9 @@ class Seen:
     def trimmed(self, partition: Partition) -> None:
         self.events.append(("trimmed", partition.log.log_start_offset))
 
+    async def trimmed_by_all(self, partition: Partition, offset: int, timeout_ms: int) -> int:
+        raise AssertionError("no test waits for replicas")
+
 
 def leading(*isr: NodeId, epoch: LeaderEpoch = NEXT, partition_epoch: int = 0, min_isr: int = 1) -> Leader:
     return Leader(leader=ONE, epoch=epoch, isr=isr, partition_epoch=partition_epoch, min_isr=min_isr)
@@ -51,24 +55,24 @@ def owner_of(role: Leader, records: int = 1, topic: TopicSettings | None = None)
 def test_the_high_watermark_waits_for_all_members_of_the_isr() -> None:
     owner, calls = owner_of(leading(ONE, TWO, THREE)), Calls()
     owner.partition.when_committed(1, calls)
-    owner.partition.replica_reported(TWO, NEXT, 1, 1)
+    owner.partition.replica_reported(TWO, NEXT, ReplicaReport(1, 1))
     assert (owner.partition.high_watermark, calls.seen) == (0, [])
-    owner.partition.replica_reported(THREE, NEXT, 1, 1)
+    owner.partition.replica_reported(THREE, NEXT, ReplicaReport(1, 1))
     assert (owner.partition.high_watermark, calls.seen) == (1, [("", None)])
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("ack", 0), ("os", 1)])
 def test_the_policy_decides_whether_written_records_count(policy: str, expected: int) -> None:
     owner = owner_of(leading(ONE, TWO), topic=TopicSettings(flush_policy=policy))
-    owner.partition.replica_reported(TWO, NEXT, 1, 0)
+    owner.partition.replica_reported(TWO, NEXT, ReplicaReport(1, 0))
     assert owner.partition.high_watermark == expected
 
 
 def test_a_new_policy_counts_for_earlier_reports() -> None:
     owner = owner_of(leading(ONE, TWO), topic=TopicSettings(flush_policy="os"))
-    owner.partition.replica_reported(TWO, NEXT, 1, 1)
+    owner.partition.replica_reported(TWO, NEXT, ReplicaReport(1, 1))
     owner.partition.append(batch(b"b"), NOW_MS)
-    owner.partition.replica_reported(TWO, NEXT, 2, 1)
+    owner.partition.replica_reported(TWO, NEXT, ReplicaReport(2, 1))
     owner.partition.use(TopicSettings(flush_policy="ack"))
     owner.settle()
     assert owner.partition.high_watermark == 1
@@ -78,13 +82,13 @@ def test_a_new_policy_counts_for_earlier_reports() -> None:
 
 def test_a_report_of_another_epoch_does_not_count() -> None:
     owner = owner_of(leading(ONE, TWO))
-    owner.partition.replica_reported(TWO, EPOCH, 1, 1)
+    owner.partition.replica_reported(TWO, EPOCH, ReplicaReport(1, 1))
     assert owner.partition.high_watermark == 0
-    owner.partition.replica_reported(TWO, NEXT, 1, 1)
+    owner.partition.replica_reported(TWO, NEXT, ReplicaReport(1, 1))
     owner.partition.append(batch(b"b"), NOW_MS)
     owner.settle()
     owner.partition.assume(leading(ONE, TWO, epoch=LeaderEpoch(NEXT + 1)))
-    owner.partition.replica_reported(TWO, NEXT, 2, 2)
+    owner.partition.replica_reported(TWO, NEXT, ReplicaReport(2, 2))
     assert owner.partition.high_watermark == 1
 
 
@@ -113,7 +117,7 @@ def test_a_refused_join_no_longer_counts() -> None:
 
 def test_it_rises_when_a_slow_replica_has_left_the_isr() -> None:
     owner = owner_of(leading(ONE, TWO, THREE))
-    owner.partition.replica_reported(THREE, NEXT, 1, 1)
+    owner.partition.replica_reported(THREE, NEXT, ReplicaReport(1, 1))
     owner.partition.assume(leading(ONE, THREE, partition_epoch=1))
     assert owner.partition.high_watermark == 1
 
@@ -121,7 +125,7 @@ def test_it_rises_when_a_slow_replica_has_left_the_isr() -> None:
 def test_it_is_frozen_while_the_isr_is_too_small() -> None:
     owner = owner_of(leading(ONE, min_isr=2))
     assert owner.partition.high_watermark == 0
-    owner.partition.replica_reported(TWO, NEXT, 1, 1)
+    owner.partition.replica_reported(TWO, NEXT, ReplicaReport(1, 1))
     owner.partition.assume(leading(ONE, TWO, partition_epoch=1, min_isr=2))
     assert owner.partition.high_watermark == 1
 
@@ -134,7 +138,7 @@ def test_a_reopened_replica_begins_at_its_log_start() -> None:
     log = again.partition.log
     partition = Partition(again.partition.identity, log, role, lambda _: None, lambda _: None)
     assert (log.flushed_offset, partition.high_watermark, partition.has_committed_epoch) == (1, 0, False)
-    partition.replica_reported(TWO, EPOCH, 1, 1)
+    partition.replica_reported(TWO, EPOCH, ReplicaReport(1, 1))
     assert (partition.high_watermark, partition.has_committed_epoch) == (1, True)
 
 
@@ -144,7 +148,7 @@ def test_records_of_earlier_epochs_are_read_once_they_are_committed() -> None:
     partition.assume(leading(ONE, TWO, epoch=LeaderEpoch(NEXT + 1)))
     assert partition.read(1, 1000, at_least_one=True) is None
     assert not partition.has_committed_epoch
-    partition.replica_reported(TWO, LeaderEpoch(NEXT + 1), 1, 1)
+    partition.replica_reported(TWO, LeaderEpoch(NEXT + 1), ReplicaReport(1, 1))
     assert partition.has_committed_epoch
 
 
@@ -166,7 +170,7 @@ def test_a_follower_appends_what_its_leader_has_and_takes_over_its_high_watermar
 def test_an_observer_learns_of_each_rise_of_a_leader() -> None:
     owner = owner_of(leading(ONE, TWO))
     owner.partition.replication = seen = Seen()
-    owner.partition.replica_reported(TWO, NEXT, 1, 1)
+    owner.partition.replica_reported(TWO, NEXT, ReplicaReport(1, 1))
     assert seen.events == [("committed", 1)]
 
 

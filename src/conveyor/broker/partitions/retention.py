@@ -70,17 +70,23 @@ class Retention:
         self._subscribed_topics = subscribed_topics
 
     async def delete_records(self, topic: str, number: int, offset: int, timeout_ms: int) -> int:
-        """Delete the records below an offset. Returns the log start offset, once it is on the disk.
+        """Delete the records below an offset. Returns the lowest log start offset of all live replicas, once it has
+        reached the offset on their disks.
 
         HIGH_WATERMARK, or an offset above the high watermark, first waits until all acknowledged records are committed.
-        Raises RequestError: also REQUEST_TIMED_OUT.
+        Raises RequestError: also REQUEST_TIMED_OUT. The leader may have deleted the records then. Source: KIP-107.
         """
         if is_internal(topic):
             raise owned_by_broker(topic)
-        partition = self._partitions.find(topic, number)
+        partition, deadline_ms = self._partitions.find(topic, number), self._clock.steady_ms() + timeout_ms
         if offset == HIGH_WATERMARK or offset > partition.high_watermark:
             await wait_for_commit(partition, self._clock, timeout_ms)
-        return await self.trim(partition, partition.high_watermark if offset == HIGH_WATERMARK else offset)
+        offset = partition.high_watermark if offset == HIGH_WATERMARK else offset
+        log_start_offset = await self.trim(partition, offset)
+        if partition.replication is None:
+            return log_start_offset
+        left_ms = deadline_ms - self._clock.steady_ms()
+        return await partition.replication.trimmed_by_all(partition, offset, left_ms)
 
     async def trim(self, partition: Partition, offset: int) -> int:
         """Delete like `delete_records`, for a partition's owner."""

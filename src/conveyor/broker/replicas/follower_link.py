@@ -112,7 +112,12 @@ class FollowerLink:
             self._follow_again()
 
     def resume(self, partition: Partition) -> None:
-        """Follow a partition again after a chore, unless the pause after a refusal is still running."""
+        """Follow a partition again after a chore, unless the pause after a refusal is still running. After a chore that
+        has not interrupted it, go on.
+        """
+        if self._stream is not None and self._stream.chore_ended(partition):
+            self._start_trims(self._stream)
+            return self._push_soon()
         retry = self._retries.get(partition)
         if partition in self._wanted and (retry is None or retry.due_ms is None):
             self._begin(partition)
@@ -171,14 +176,17 @@ class FollowerLink:
         interruptions, stream.interruptions = stream.interruptions, []
         for interruption in interruptions:
             self._interrupted(interruption)
-        trims, stream.trims = stream.trims, []
-        for partition, chore in trims:
-            if not self._services.chores.is_busy(partition):
-                self._services.chores.start(partition, chore)
+        self._start_trims(stream)
         self._push_soon()
         if has_more and not self._is_stepping:
             self._is_stepping = True
             asyncio.get_running_loop().call_soon(self._step)
+
+    def _start_trims(self, stream: FollowerEnd) -> None:
+        trims, stream.trims = stream.trims, []
+        for partition, chore in trims:
+            if not self._services.chores.is_busy(partition):
+                self._services.chores.start(partition, chore)
 
     def _interrupted(self, interruption: Interruption) -> None:
         partition = interruption.partition

@@ -18,6 +18,7 @@ from conveyor.broker.replicas.failed_partitions import FailedPartitions
 from conveyor.broker.replicas.follower_link import FollowerLink, LinkServices
 from conveyor.broker.replicas.isr_keeper import IsrKeeper
 from conveyor.broker.replicas.leader_links import LeaderLinks
+from conveyor.broker.replicas.trim_waits import TrimWaits
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.image import ClusterImage, TopicImage
 from conveyor.kernel.ids import NodeId
@@ -56,7 +57,8 @@ class Replicator:
             tasks=tasks,
             node_id=node_id,
         )
-        self._leader_links = LeaderLinks(metadata, partitions, tick, clock, self._keeper.reported)
+        self._trim_waits = TrimWaits(metadata, clock, node_id)
+        self._leader_links = LeaderLinks(metadata, partitions, tick, clock, self._reported)
         self._failed = FailedPartitions(
             metadata=metadata,
             partitions=partitions,
@@ -137,6 +139,14 @@ class Replicator:
     def trimmed(self, partition: Partition) -> None:
         """See `ReplicationObserver`."""
         self._leader_links.committed(partition)
+
+    async def trimmed_by_all(self, partition: Partition, offset: int, timeout_ms: int) -> int:
+        """See `ReplicationObserver`."""
+        return await self._trim_waits.wait(partition, offset, timeout_ms)
+
+    def _reported(self, node: NodeId, partition: Partition) -> None:
+        self._keeper.reported(node, partition)
+        self._trim_waits.reported(partition)
 
     def _leads(self, image: ClusterImage, partition: Partition) -> bool:
         topic, number = image.topics.get(partition.identity.topic), partition.identity.partition

@@ -49,12 +49,17 @@ class Interruption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Copied(msgspec.Struct, kw_only=True, eq=False):
-    """A partition that is followed. expected_offset: where the next portion begins. rest: of the first portion."""
+    """A partition that is followed. expected_offset: where the next portion begins. log_start_offset: what the leader
+    may know of this log's start, because it is on the disk. leader_start_offset: where the leader's log starts. rest:
+    of the first portion.
+    """
 
     slot: int
     partition: Partition
     epoch: int
     expected_offset: int
+    log_start_offset: int
+    leader_start_offset: int
     portions: deque[Portion]
     rest: memoryview | None = None
 
@@ -74,7 +79,7 @@ class FollowerEnd:
         self.interruptions: list[Interruption] = []
         """To be taken by the owner."""
         self.trims: list[tuple[Partition, LogChore]] = []
-        """To be run by the owner, if no other chore of the partition is in progress; a later portion asks again."""
+        """To be run by the owner, unless another chore of the partition is in progress: `chore_ended` asks again."""
 
     @property
     def partitions(self) -> list[Partition]:
@@ -98,12 +103,13 @@ class FollowerEnd:
         slot, epoch, written = self._next_slot, partition.role.epoch, partition.log
         self._next_slot += 1
         copied = _Copied(
-            slot=slot, partition=partition, epoch=epoch, expected_offset=written.log_end_offset, portions=deque()
-        )
+            slot=slot, partition=partition, epoch=epoch, expected_offset=written.log_end_offset,
+            log_start_offset=written.log_start_offset, leader_start_offset=written.log_start_offset, portions=deque(),
+        )  # fmt: skip
         self._by_slot[slot] = self._by_partition[partition] = copied
         self._follows[slot] = Follow(
             slot, topic_id, partition.identity.partition, epoch,
-            written.log_end_offset, written.leader_epochs.latest, written.flushed_offset,
+            written.log_end_offset, written.leader_epochs.latest, written.flushed_offset, written.log_start_offset,
         )  # fmt: skip
 
     def unfollow(self, partition: Partition) -> None:
@@ -120,6 +126,18 @@ class FollowerEnd:
         if copied is None:
             return False
         self._progressed[copied] = None
+        return True
+
+    def chore_ended(self, partition: Partition) -> bool:
+        """A chore of a partition has ended: the start of its log is on the disk, and may have to rise further. Returns
+        whether there is something to report.
+        """
+        copied = self._by_partition.get(partition)
+        if copied is None or not self.follows(partition):
+            return False
+        copied.log_start_offset = partition.log.log_start_offset
+        self._progressed[copied] = None
+        self._trim(copied)
         return True
 
     def received(self, frame: Bytes) -> None:
@@ -162,7 +180,9 @@ class FollowerEnd:
 
     def _report(self, copied: _Copied) -> FollowerProgress:
         written = copied.partition.log
-        return FollowerProgress(copied.slot, copied.epoch, written.written_offset, written.flushed_offset)
+        return FollowerProgress(
+            copied.slot, copied.epoch, written.written_offset, written.flushed_offset, copied.log_start_offset
+        )
 
     def _queue(self, portion: Portion) -> None:
         copied = self._by_slot.get(portion.slot)
@@ -216,7 +236,8 @@ class FollowerEnd:
         copied.portions.popleft()
         self._returned_bytes += len(portion.content)
         partition.follow_high_watermark(portion.high_watermark)
-        self._trim(partition, portion.log_start_offset)
+        copied.leader_start_offset = portion.log_start_offset
+        self._trim(copied)
 
     def _append(self, copied: _Copied, portion: Portion, now_ms: int) -> bool:
         """Append a part of the portion. Returns whether all of it is appended."""
@@ -251,9 +272,10 @@ class FollowerEnd:
         self._progressed[copied] = None
         return True
 
-    def _trim(self, partition: Partition, log_start_offset: int) -> None:
-        if min(log_start_offset, partition.high_watermark) > partition.log.log_start_offset:
-            self.trims.append((partition, TrimStart(partition, log_start_offset)))
+    def _trim(self, copied: _Copied) -> None:
+        partition, start_offset = copied.partition, copied.leader_start_offset
+        if min(start_offset, partition.high_watermark) > partition.log.log_start_offset:
+            self.trims.append((partition, TrimStart(partition, start_offset)))
 
     def _interrupt(self, copied: _Copied, chore: LogChore) -> None:
         self.unfollow(copied.partition)

@@ -4,10 +4,10 @@
 
     from the follower
     1 FOLLOW        u16 count, then each: u32 slot, 16 bytes topic id, i32 partition, i32 leader epoch, i64 end offset,
-                    i32 last epoch, i64 flushed offset
+                    i32 last epoch, i64 flushed offset, i64 log start offset
     2 UNFOLLOW      u16 count, then each: u32 slot
     3 PROGRESS      u32 returned bytes, u16 count, then each: u32 slot, i32 leader epoch, i64 written offset,
-                    i64 flushed offset
+                    i64 flushed offset, i64 log start offset
 
     from the leader
     16 PORTIONS     u16 count, then each: u32 slot, i32 leader epoch, i64 log start offset, i64 high watermark,
@@ -62,6 +62,7 @@ class Follow(NamedTuple):
     """A follower asks for the records of a partition from the end of its log on.
 
     last_epoch: of the log's last record, -1 if there is none. flushed_offset: everything below it is durable.
+    log_start_offset: durable, too.
     """
 
     slot: int
@@ -71,6 +72,7 @@ class Follow(NamedTuple):
     end_offset: int
     last_epoch: int
     flushed_offset: int
+    log_start_offset: int
 
 
 class Unfollow(NamedTuple):
@@ -80,12 +82,13 @@ class Unfollow(NamedTuple):
 
 
 class FollowerProgress(NamedTuple):
-    """How far a follower's log is written and flushed."""
+    """How far a follower's log is written and flushed, and where it durably starts."""
 
     slot: int
     leader_epoch: int
     written_offset: int
     flushed_offset: int
+    log_start_offset: int
 
 
 class ProgressReport(NamedTuple):
@@ -131,10 +134,10 @@ class Rejected(NamedTuple):
 
 _KIND = struct.Struct(">B")
 _COUNTED = struct.Struct(">BH")
-_FOLLOW = struct.Struct(">I16siiqiq")
+_FOLLOW = struct.Struct(">I16siiqiqq")
 _SLOT = struct.Struct(">I")
 _PROGRESS_START = struct.Struct(">BIH")
-_PROGRESS = struct.Struct(">Iiqq")
+_PROGRESS = struct.Struct(">Iiqqq")
 _PORTION = struct.Struct(">IiqqqqqI")
 _DIVERGING = struct.Struct(">BIiq")
 _REJECTED = struct.Struct(">BIB")
@@ -178,7 +181,8 @@ def decode_from_follower(frame: Bytes) -> tuple[Follow, ...] | Unfollow | Progre
     if kind == StreamFrame.PROGRESS:
         progress = tuple(FollowerProgress._make(entry) for entry in _entries(view, _PROGRESS_START, _PROGRESS))
         for report in progress:
-            _check(0 <= report.flushed_offset <= report.written_offset, "offsets of a report", report)
+            is_sound = _are_of_one_log(report.log_start_offset, report.flushed_offset, report.written_offset)
+            _check(is_sound, "offsets of a report", report)
         return ProgressReport(_PROGRESS_START.unpack_from(view)[1], progress)
     raise ProtocolViolation(f"frame {kind} of a follower")
 
@@ -204,8 +208,14 @@ def _follow(entry: tuple[int, ...]) -> Follow:
     slot, topic_id, *rest = entry
     follow = Follow(slot, TopicId(UUID(bytes=topic_id)), *rest)  # type: ignore[arg-type]
     is_sound = follow.partition >= 0 and follow.leader_epoch >= 0 and follow.last_epoch >= -1
-    _check(is_sound and 0 <= follow.flushed_offset <= follow.end_offset, "end of a log", follow)
+    is_sound = is_sound and _are_of_one_log(follow.log_start_offset, follow.flushed_offset, follow.end_offset)
+    _check(is_sound, "end of a log", follow)
     return follow
+
+
+def _are_of_one_log(log_start_offset: int, flushed_offset: int, end_offset: int) -> bool:
+    """Under `flush.policy=os` a log may start above its flushed offset."""
+    return 0 <= log_start_offset <= end_offset and 0 <= flushed_offset <= end_offset
 
 
 def _portions(view: memoryview) -> Iterator[Portion]:

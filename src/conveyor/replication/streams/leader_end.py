@@ -18,6 +18,7 @@ from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.log.leader_epochs import NO_EPOCH, diverging_end
 from conveyor.replication.partition import Partition
+from conveyor.replication.replica_reports import ReplicaReport
 from conveyor.replication.roles import Leader
 from conveyor.replication.streams.frames import (
     MAX_ENTRIES,
@@ -203,18 +204,23 @@ class LeaderEnd:
         return frame.parts()
 
     def _read(self, followed: _Followed, max_bytes: int) -> LogPortion | None:
-        """Read the next portion. A follower that has fallen below the log's start continues there."""
+        """Read the next portion. A follower that has fallen below the log's start continues there.
+
+        The first portion is sent even if it has no records: it tells the follower the high watermark and the log start.
+        """
         partition = followed.partition
         if not _leads(partition, followed.epoch):
             self.changed(partition)
             return None
         followed.continue_at_start()
         try:
-            return read_portion(partition.log, followed.next_offset, max_bytes)
+            portion = read_portion(partition.log, followed.next_offset, max_bytes)
         except StorageFailure as failure:
             partition.failed_read(failure)
             self.changed(partition)
             return None
+        is_first = followed.sent_log_start < 0
+        return LogPortion(None, followed.next_offset) if portion is None and is_first else portion
 
     def _follow(self, follow: Follow) -> None:
         if follow.slot in self._by_slot:
@@ -234,8 +240,9 @@ class LeaderEnd:
             slot=follow.slot, partition=partition, epoch=follow.leader_epoch, next_offset=follow.end_offset
         )
         self._by_slot[follow.slot] = self._by_partition[partition] = followed
-        self._with_data[followed] = self._with_news[followed] = None
-        self._count(partition, follow.leader_epoch, follow.end_offset, follow.flushed_offset)
+        self._with_data[followed] = None
+        report = ReplicaReport(follow.end_offset, follow.flushed_offset, follow.log_start_offset)
+        self._count(partition, follow.leader_epoch, report)
 
     def _progressed(self, progress: FollowerProgress) -> None:
         followed = self._by_slot.get(progress.slot)
@@ -244,10 +251,11 @@ class LeaderEnd:
         if progress.written_offset > followed.next_offset:
             raise ProtocolViolation(f"{followed.partition.identity}: {progress.written_offset} was not sent")
         if progress.leader_epoch == followed.epoch:
-            self._count(followed.partition, followed.epoch, progress.written_offset, progress.flushed_offset)
+            report = ReplicaReport(progress.written_offset, progress.flushed_offset, progress.log_start_offset)
+            self._count(followed.partition, followed.epoch, report)
 
-    def _count(self, partition: Partition, epoch: int, written_offset: int, flushed_offset: int) -> None:
-        partition.replica_reported(self.node, epoch, written_offset, flushed_offset)
+    def _count(self, partition: Partition, epoch: int, report: ReplicaReport) -> None:
+        partition.replica_reported(self.node, epoch, report)
         self._reported(self.node, partition)
 
     def _return(self, returned_bytes: int) -> None:

@@ -83,7 +83,9 @@ class TrimStart:
         self._job: TrimJob | None = None
 
     def begin(self, now_ms: int) -> bool:
-        self._job = self._partition.log.trim(min(self._offset, self._partition.high_watermark))
+        log = self._partition.log
+        if not log.is_truncating:  # Otherwise the log is about to be followed again, and then starts where it must.
+            self._job = log.trim(min(self._offset, self._partition.high_watermark))
         return True
 
     def run(self) -> None:

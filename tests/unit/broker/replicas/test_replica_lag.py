@@ -2,6 +2,7 @@
 
 from conveyor.broker.replicas.replica_lag import LagLimits, ReplicaLag
 from conveyor.kernel.ids import LeaderEpoch, NodeId
+from conveyor.replication.replica_reports import ReplicaReport
 from conveyor.replication.roles import Leader
 from tests.unit.log.logs import NOW_MS
 from tests.unit.replication.parts import EPOCH, NODE, Owner, batch
@@ -27,7 +28,7 @@ class Checks:
             self.owner.partition.append(batch(b"a"), NOW_MS)
 
     def report(self, offset: int) -> None:
-        self.owner.partition.replica_reported(TWO, self.owner.partition.leader_epoch, offset, offset)
+        self.owner.partition.replica_reported(TWO, self.owner.partition.leader_epoch, ReplicaReport(offset, offset))
 
     def lags(self, at_s: float, *, is_connected: bool = True) -> bool:
         return self.lag.lags(self.owner.partition, TWO, int(at_s * 1000), self.limits, is_connected=is_connected)

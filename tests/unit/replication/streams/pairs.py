@@ -104,8 +104,9 @@ class Pair:
             if not interruption.needs_pause and interruption.partition.offline_reason is None:
                 self.follower.follow(interruption.partition, TOPIC_ID)
         trims, self.follower.trims = self.follower.trims, []
-        for _, chore in trims:
+        for partition, chore in trims:
             carry_out(chore)
+            self.follower.chore_ended(partition)
         return bool(interruptions)
 
 

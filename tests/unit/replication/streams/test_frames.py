@@ -29,12 +29,13 @@ from conveyor.replication.streams.frames import (
 )
 
 TOPIC = TopicId(UUID("00112233-4455-6677-8899-aabbccddeeff"))
-FOLLOW = Follow(5, TOPIC, 2, 7, 300, 6, 200)
+FOLLOW = Follow(5, TOPIC, 2, 7, 300, 6, 200, 10)
 FOLLOW_BYTES = bytes.fromhex(
     "01 0001 00000005 00112233445566778899aabbccddeeff 00000002 00000007 000000000000012c 00000006 00000000000000c8"
+    " 000000000000000a"
 )
 UNFOLLOW_BYTES = bytes.fromhex("02 0002 00000005 00000006")
-PROGRESS_BYTES = bytes.fromhex("03 00000400 0001 00000005 00000007 000000000000012d 00000000000000c8")
+PROGRESS_BYTES = bytes.fromhex("03 00000400 0001 00000005 00000007 000000000000012d 00000000000000c8 000000000000000a")
 PORTION_FIELDS = (5, 7, 10, 290, 100, 300, 303, 4)
 PORTIONS_BYTES = bytes.fromhex(
     "10 0001 00000005 00000007 000000000000000a 0000000000000122 0000000000000064 000000000000012c 000000000000012f"
@@ -49,7 +50,7 @@ def test_frames_of_a_follower() -> None:
     assert decode_from_follower(FOLLOW_BYTES) == (FOLLOW,)
     assert encode_unfollow([5, 6]) == UNFOLLOW_BYTES
     assert decode_from_follower(UNFOLLOW_BYTES) == Unfollow((5, 6))
-    report = ProgressReport(1024, (FollowerProgress(5, 7, 301, 200),))
+    report = ProgressReport(1024, (FollowerProgress(5, 7, 301, 200, 10),))
     assert encode_progress(*report) == PROGRESS_BYTES
     assert decode_from_follower(PROGRESS_BYTES) == report
 
@@ -94,8 +95,12 @@ def test_a_leader_sends_whole_frames_only(whole: bytes) -> None:
         encode_follows([FOLLOW._replace(last_epoch=-2)]),
         encode_follows([FOLLOW._replace(end_offset=-1, flushed_offset=-1)]),
         encode_follows([FOLLOW._replace(flushed_offset=301)]),
-        encode_progress(0, [FollowerProgress(5, 7, 3, 4)]),
-        encode_progress(0, [FollowerProgress(5, 7, 3, -1)]),
+        encode_follows([FOLLOW._replace(log_start_offset=301)]),
+        encode_follows([FOLLOW._replace(log_start_offset=-1)]),
+        encode_progress(0, [FollowerProgress(5, 7, 3, 4, 0)]),
+        encode_progress(0, [FollowerProgress(5, 7, 3, -1, 0)]),
+        encode_progress(0, [FollowerProgress(5, 7, 3, 3, 4)]),
+        encode_progress(0, [FollowerProgress(5, 7, 3, 3, -1)]),
         encode_unfollow(list(range(MAX_ENTRIES + 1))),
     ],
 )

@@ -16,7 +16,7 @@ from conveyor.replication.streams.frames import (
     encode_portions,
     encode_progress,
 )
-from conveyor.replication.streams.leader_end import FRAME_BYTES, PORTION_BYTES, WINDOW_BYTES
+from conveyor.replication.streams.leader_end import FRAME_BYTES, PORTION_BYTES, WINDOW_BYTES, Parts
 from conveyor.settings.tree import TopicSettings
 from tests.unit.log.logs import NOW_MS, TOPIC_ID, contents, values
 from tests.unit.replication.parts import batch
@@ -39,6 +39,12 @@ def assert_equal(connected: Pair) -> None:
     for leader, follower in zip(connected.leaders, connected.followers, strict=True):
         assert contents(follower.log) == contents(leader.log)
         assert follower.log.log_end_offset == leader.log.log_end_offset
+
+
+def sent_records(parts: Parts | None) -> int:
+    """The number of slices of records in a frame."""
+    assert parts is not None
+    return len(parts) - 1
 
 
 def test_a_follower_copies_everything_and_the_leader_commits_it() -> None:
@@ -143,7 +149,8 @@ def test_a_follower_may_have_what_its_leader_has_not_written_yet() -> None:
     follower.partition.assume(Leader(leader=TWO, epoch=NEXT, isr=(ONE, TWO)))
     follower.partition.assume(Follower(leader=ONE, epoch=LeaderEpoch(NEXT + 1)))
     leader.assume(Leader(leader=ONE, epoch=LeaderEpoch(NEXT + 1), isr=(ONE, TWO)))
-    connected.leader.received(encode_follows([Follow(0, TOPIC_ID, 0, NEXT + 1, 1, EPOCH, 1)]))
+    connected.leader.received(encode_follows([Follow(0, TOPIC_ID, 0, NEXT + 1, 1, EPOCH, 1, 0)]))
+    assert sent_records(connected.leader.data_frame()) == 0
     assert connected.leader.data_frame() is None
     leader.append(batch(b"b"), NOW_MS)
     leader.write()
@@ -228,6 +235,46 @@ def test_a_follower_trims_its_log_with_the_leader_but_only_what_is_committed() -
     connected.exchange()
     assert connected.followers[0].log.log_start_offset == 9
     assert connected.followers[0].log.segments[0].base_offset == connected.leaders[0].log.segments[0].base_offset
+
+
+def test_a_follower_reports_the_start_of_its_log_once_it_is_on_the_disk() -> None:
+    connected = pair(20, SMALL)
+    connected.exchange()
+    leader, follower = connected.leaders[0].partition, connected.followers[0].partition
+    leader.log.trim(9).run()
+    assert connected.leader.has_news(leader)
+    parts = connected.leader.news_frame()
+    assert parts is not None
+    connected.deliver(parts)
+    connected.follower.step(NOW_MS)
+    (_, chore), *_ = connected.follower.trims
+    assert chore.begin(NOW_MS)
+    connected.follower.progressed(follower)
+    connected.to_leader()
+    assert leader.reports[TWO].log_start_offset == 0
+    chore.run()
+    chore.complete()
+    assert connected.follower.chore_ended(follower)
+    connected.to_leader()
+    assert leader.reports[TWO].log_start_offset == 9
+
+
+def test_a_trim_that_met_another_chore_is_asked_for_again_when_that_chore_ends() -> None:
+    connected = pair(20, SMALL)
+    connected.exchange()
+    leader, follower = connected.leaders[0], connected.followers[0]
+    leader.log.trim(9).run()
+    assert connected.leader.has_news(leader.partition)
+    parts = connected.leader.news_frame()
+    assert parts is not None
+    connected.deliver(parts)
+    connected.follower.step(NOW_MS)
+    connected.follower.trims.clear()
+    assert connected.follower.chore_ended(follower.partition)
+    connected.interrupted()
+    assert follower.log.log_start_offset == 9
+    connected.follower.unfollow(follower.partition)
+    assert not connected.follower.chore_ended(follower.partition)
 
 
 def test_a_follower_of_a_log_that_was_emptied_begins_at_its_end() -> None:
@@ -322,9 +369,9 @@ def test_records_for_an_earlier_slot_are_returned_unread() -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        encode_follows([Follow(0, TOPIC_ID, 0, EPOCH, 0, -1, 0)]),
+        encode_follows([Follow(0, TOPIC_ID, 0, EPOCH, 0, -1, 0, 0)]),
         encode_progress(1 << 30, []),
-        encode_progress(0, [FollowerProgress(0, EPOCH, 99, 99)]),
+        encode_progress(0, [FollowerProgress(0, EPOCH, 99, 99, 0)]),
     ],
 )
 def test_a_follower_cannot_claim_what_was_not_sent(frame: bytes) -> None:

@@ -1,9 +1,11 @@
 """DeleteRecords (key 21): delete all records before an offset; -1 is the high watermark (KIP-107). v2 flexible.
 
 The offset of a record that acks=1 acknowledged before its commit is valid: the request waits for the commit, within its
-timeout.
+timeout. A partition is answered once all its live replicas have deleted the records. The partitions of a request do not
+wait for each other.
 """
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -21,14 +23,13 @@ def handle(call: KafkaCall) -> None:
 
 async def _delete_all(call: KafkaCall) -> None:
     deadline_ms = call.broker.clock.now_ms() + call.request.timeout // _MILLISECOND
-    topics = [
-        {
-            "name": topic.name,
-            "partitions": [await _delete(call, topic.name, partition, deadline_ms) for partition in topic.partitions],
-        }
-        for topic in call.request.topics
-    ]
+    topics = await asyncio.gather(*(_delete_in(call, topic, deadline_ms) for topic in call.request.topics))
     call.answer({"topics": topics})
+
+
+async def _delete_in(call: KafkaCall, topic: Any, deadline_ms: int) -> dict[str, Any]:
+    deletions = (_delete(call, topic.name, partition, deadline_ms) for partition in topic.partitions)
+    return {"name": topic.name, "partitions": await asyncio.gather(*deletions)}
 
 
 async def _delete(call: KafkaCall, topic: str, requested: Any, deadline_ms: int) -> dict[str, Any]:

@@ -1,0 +1,95 @@
+"""Waits until all live replicas of a partition have removed the records that its leader has removed.
+
+    leader trims -> followers learn its log start, trim, and report theirs -> the lowest log start reaches the offset
+
+A replica is live while the image shows its broker and does not fence it. Source: KIP-107.
+"""
+
+from collections.abc import Callable, Iterator
+
+from conveyor.broker.answers import answered
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.cluster.image import ClusterImage
+from conveyor.kernel.alarm import Alarm
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ports import Clock
+from conveyor.replication.partition import Partition
+
+_NO_REPORT = -1
+
+
+class TrimWaits:
+    """See the module's docstring."""
+
+    def __init__(self, metadata: Metadata, clock: Clock, node_id: NodeId) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._node_id = node_id
+        self._waiting: dict[Partition, list[Callable[[], None]]] = {}
+        metadata.listen(self._observe)
+
+    async def wait(self, partition: Partition, offset: int, timeout_ms: int) -> int:
+        """See `ReplicationObserver.trimmed_by_all`."""
+
+        def submit(answer: Callable[[int | RequestError], None]) -> Callable[[], None]:
+            def look() -> None:
+                try:
+                    partition.check_online()
+                except RequestError as error:
+                    return answer(error)
+                low_watermark = self._low_watermark(partition)
+                if low_watermark >= offset:
+                    return answer(low_watermark)
+                partition.watch(look)
+
+            def end() -> None:
+                alarm.cancel()
+                partition.unwatch(look)
+                self._waiting[partition].remove(look)
+                if not self._waiting[partition]:
+                    del self._waiting[partition]
+
+            alarm = Alarm(self._clock, lambda: answer(self._late(partition, offset)))
+            alarm.after(max(0, timeout_ms))
+            self._waiting.setdefault(partition, []).append(look)
+            look()
+            return end
+
+        return await answered(submit)
+
+    def reported(self, partition: Partition) -> None:
+        """A replica has reported its log start offset."""
+        for look in tuple(self._waiting.get(partition, ())):
+            look()
+
+    def _low_watermark(self, partition: Partition) -> int:
+        starts = [_log_start(partition, node) for node in self._others(partition)]
+        return min([int(partition.log.log_start_offset), *starts])
+
+    def _others(self, partition: Partition) -> Iterator[NodeId]:
+        """Yield the live replicas on other brokers."""
+        image, identity = self._metadata.image, partition.identity
+        topic = image.topics.get(identity.topic)
+        if topic is None or identity.partition >= len(topic.partitions):
+            return
+        for node in topic.partitions[identity.partition].replicas:
+            broker = image.brokers.get(node)
+            if node != self._node_id and broker is not None and not broker.is_fenced:
+                yield node
+
+    def _late(self, partition: Partition, offset: int) -> RequestError:
+        behind = [node for node in self._others(partition) if _log_start(partition, node) < offset]
+        return RequestError(
+            ErrorKind.REQUEST_TIMED_OUT,
+            f"{partition.identity}: brokers {behind} have not removed the records below offset {offset} yet",
+        )
+
+    def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
+        for partition in tuple(self._waiting):
+            self.reported(partition)
+
+
+def _log_start(partition: Partition, node: NodeId) -> int:
+    report = partition.reports.get(node)
+    return _NO_REPORT if report is None else report.log_start_offset
