@@ -27,6 +27,7 @@ from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.compaction import Compaction, Compactor
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.disk_watch import DiskWatch
+from conveyor.broker.partitions.flush_stalls import FlushStalls
 from conveyor.broker.partitions.flusher import Flusher
 from conveyor.broker.partitions.log_directories import LogDirectories
 from conveyor.broker.partitions.loop_tick import LoopTick
@@ -190,6 +191,11 @@ class BrokerNode:
         self.compaction.start()
         self.disk_watch.start()
 
+    @property
+    def is_disk_stalled(self) -> bool:
+        """Whether the disk has not finished a flush for `disk.stall_timeout_ms`. Only a broker of a cluster checks."""
+        return self._replicator is not None and self._replicator.is_disk_stalled
+
     async def finish_requests(self) -> None:
         """Answer all waiting requests: with the available records, with an error, or after the last flush.
 
@@ -317,6 +323,8 @@ class BrokerNode:
             tasks=self.tasks,
             node_id=NodeId(self.settings.broker.node_id),
             settings=lambda: self.settings,
+            reconciler=self.reconciler,
+            stalls=FlushStalls(self.flusher, ports.clock),
         )
         return replicator
 

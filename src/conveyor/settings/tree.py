@@ -316,7 +316,7 @@ class ClientSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSettings:
-    """Disk space."""
+    """Disk space, and how long the disk may take."""
 
     min_free_bytes: int = setting(
         -1,
@@ -324,6 +324,14 @@ class DiskSettings:
         " MiB.",
         unit="bytes",
         minimum=-1,
+    )
+    stall_timeout_ms: int = setting(
+        10_000,
+        "A broker whose disk has not finished a flush (fsync) for this long lets other in-sync replicas lead, and"
+        " copies nothing until the disk answers again.",
+        unit="ms",
+        minimum=1_000,
+        live=True,
     )
 
 

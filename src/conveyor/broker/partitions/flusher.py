@@ -29,7 +29,7 @@ class Flusher:
         self._syncs: FileSyncs | None = None
         self._free_rounds = max_rounds
         self._wanted: dict[Partition, None] = {}
-        self._flushing: set[Partition] = set()
+        self._flushing: dict[Partition, FlushJob] = {}
         self._for_threads: Round = []
         self._scheduled = False
         self._idle = asyncio.Event()
@@ -45,6 +45,11 @@ class Flusher:
         if partition not in self._flushing:
             self._idle.clear()
             self._start_soon()
+
+    @property
+    def pending(self) -> dict[Partition, FlushJob | None]:
+        """The partitions that wait for a flush: with the flush in progress, or None if it has not begun."""
+        return {**dict.fromkeys(self._wanted), **self._flushing}
 
     @property
     def is_idle(self) -> bool:
@@ -98,7 +103,7 @@ class Flusher:
             del self._wanted[partition]
             job = partition.begin_flush()
             if job is not None:
-                self._flushing.add(partition)
+                self._flushing[partition] = job
                 jobs.append((partition, job))
         return jobs
 
@@ -109,7 +114,7 @@ class Flusher:
 
     def _end(self, partition: Partition, job: FlushJob, failure: StorageFailure | None) -> None:
         """An exception in one job is reported as a bug; the other jobs continue, because `drain` waits for them."""
-        self._flushing.discard(partition)
+        self._flushing.pop(partition, None)
         try:
             partition.complete_flush(job, failure)
         except Exception as bug:  # noqa: BLE001

@@ -58,8 +58,11 @@ class ReplicationLinks(Protocol):
         """A partition was closed, or another one takes its place."""
         ...
 
-    async def prepare_to_lead(self, image: ClusterImage) -> None:
-        """Finish what changes the files of partitions that this broker leads by an image."""
+    def is_ready_to_lead(self, partition: Partition) -> bool:
+        """Return whether nothing changes the files of a followed partition that this broker is to lead.
+
+        If something does, `Reconciler.assume_again` is called when it has ended.
+        """
         ...
 
 
@@ -105,6 +108,8 @@ class Reconciler:
         self._waiters: list[_Waiter] = []
         self._reopening: dict[TopicPartition, asyncio.Future[None]] = {}
         self._removing: set[asyncio.Event] = set()
+        self._late: set[TopicPartition] = set()
+        """The partitions whose roles are to be assumed, because their files are not being changed any more."""
         self._epochs_due: dict[tuple[TopicId, int], LeaderEpoch] = {}
         """The leader epochs, by topic id and partition, in which appends are not allowed; see the module's docstring.
         """
@@ -178,6 +183,23 @@ class Reconciler:
                 partition.resign()
                 self.leadership.changed(partition.identity)
 
+    def resign_lost(self) -> None:
+        """Stop leading what other brokers lead by the newest image, although the disk may keep this task busy."""
+        topics = self._metadata.image.topics
+        for partition in self.partitions:
+            topic, number = topics.get(partition.identity.topic), partition.identity.partition
+            if not isinstance(partition.role, Leader) or topic is None or number >= len(topic.partitions):
+                continue
+            if topic.partitions[number].leader_epoch > partition.leader_epoch:
+                partition.resign()
+                self.leadership.changed(partition.identity)
+        self.leadership.notify()
+
+    def assume_again(self, identity: TopicPartition) -> None:
+        """Assume the role of a partition that was not ready to lead before."""
+        self._late.add(identity)
+        self._wake()
+
     def close(self) -> bool:
         """Flush and seal every log. Blocks. Returns whether all are sealed.
 
@@ -224,7 +246,7 @@ class Reconciler:
 
     async def _run(self) -> None:
         try:
-            while self._is_behind or self._reopening:
+            while self._is_behind or self._reopening or self._late:
                 await self._apply(self._metadata.image)
         except (asyncio.CancelledError, Exception):
             self._give_up()
@@ -257,13 +279,15 @@ class Reconciler:
         await self._close([step for step in steps if isinstance(step, Close)])
         to_open = [(step.topic, step.number) for step in steps if isinstance(step, Open)]
         await self._open(to_open + self._to_reopen(image, reopening), defaults)
-        if self.replication is not None:
-            await self.replication.prepare_to_lead(image)
         for step in steps:
             if isinstance(step, Configure):
                 self._configure(image, step.topic, defaults)
             elif isinstance(step, Assume):
                 self._assume(image, step.topic, step.number)
+        late, self._late = self._late, set()
+        for identity in late:
+            if (topic := image.topics.get(identity.topic)) and identity.partition < len(topic.partitions):
+                self._assume(image, topic, identity.partition)
         if may_lead != self._may_lead:
             self._assume_all(image)
         if self._configured is not defaults:
@@ -372,12 +396,18 @@ class Reconciler:
         if partition is None:
             return
         before, role = partition.role, self._role(image, topic, number)
+        if isinstance(role, Leader) and isinstance(before, Follower) and not self._is_ready_to_lead(partition):
+            return
         if role.epoch >= before.epoch:  # Otherwise a newer image has opened it.
             partition.assume(role)
             if self.replication is not None:
                 self.replication.assumed(topic, partition)
         if partition.role.epoch > before.epoch or type(partition.role) is not type(before):
             self.leadership.changed(partition.identity)
+
+    def _is_ready_to_lead(self, partition: Partition) -> bool:
+        """Other partitions do not wait for one whose files are being changed: the disk may take long."""
+        return self.replication is None or self.replication.is_ready_to_lead(partition)
 
     def _role(self, image: ClusterImage, topic: TopicImage, number: int) -> Role:
         """Return the role by an image. The topic is that of the image, or was deleted."""

@@ -23,15 +23,11 @@ class ChoreRunner:
         self._threads = threads
         self._tasks = tasks
         self._ended = ended
-        self._running: dict[Partition, asyncio.Event] = {}
+        self._running: set[Partition] = set()
         self._waiting: dict[Partition, LogChore] = {}
 
     def is_busy(self, partition: Partition) -> bool:
         return partition in self._running
-
-    @property
-    def busy_partitions(self) -> list[Partition]:
-        return list(self._running)
 
     def start(self, partition: Partition, chore: LogChore) -> None:
         """Run a chore as soon as the one in progress, if any, has ended."""
@@ -39,23 +35,17 @@ class ChoreRunner:
             assert partition not in self._waiting, "a partition is not followed while a chore waits"
             self._waiting[partition] = chore
             return
-        done = self._running[partition] = asyncio.Event()
-        self._tasks.start(self._run(partition, chore, done))
+        self._running.add(partition)
+        self._tasks.start(self._run(partition, chore))
 
-    async def idle(self, partition: Partition) -> None:
-        """Wait until no chore of a partition is in progress."""
-        while partition in self._running:
-            await self._running[partition].wait()
-
-    async def _run(self, partition: Partition, chore: LogChore, done: asyncio.Event) -> None:
+    async def _run(self, partition: Partition, chore: LogChore) -> None:
         try:
             with partition.job():
                 await self._carry_out(partition, chore)
         except StorageFailure as failure:
             partition.go_offline(failure)
         finally:
-            del self._running[partition]
-            done.set()
+            self._running.remove(partition)
             waiting = self._waiting.pop(partition, None)
         if waiting is not None:
             self.start(partition, waiting)

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.partitions.flush_stalls import FlushStalls
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.replicas.chore_runner import ChoreRunner
 from conveyor.broker.replicas.failed_partitions import FailedPartitions
 from conveyor.broker.replicas.follower_link import FollowerLink, LinkServices
@@ -45,8 +47,12 @@ class Replicator:
         tasks: Tasks,
         node_id: NodeId,
         settings: Callable[[], Settings],
+        reconciler: Reconciler,
+        stalls: FlushStalls,
     ) -> None:
         self._metadata = metadata
+        self._partitions = partitions
+        self._reconciler = reconciler
         self._node_id = node_id
         self._keeper = IsrKeeper(
             metadata=metadata,
@@ -62,7 +68,10 @@ class Replicator:
         self._failed = FailedPartitions(
             metadata=metadata,
             partitions=partitions,
+            reconciler=reconciler,
+            stalls=stalls,
             unfollow=self._unfollow,
+            resumed=self._follow_all,
             settings=settings,
             clock=clock,
             tasks=tasks,
@@ -74,7 +83,14 @@ class Replicator:
         )
         self._links: dict[NodeId, FollowerLink] = {}
         self._followed: dict[Partition, FollowerLink] = {}
+        self._preparing: set[Partition] = set()
+        """The partitions that this broker is to lead when a change of their files has ended."""
         metadata.listen(self._observe)
+
+    @property
+    def is_disk_stalled(self) -> bool:
+        """Whether this broker gives up its leaderships because its disk does not answer."""
+        return self._failed.is_stalled
 
     def accept(self, link: PeerLink) -> PeerEnd:
         """Serve a follower that has dialled this broker."""
@@ -99,7 +115,8 @@ class Replicator:
         is_replicated = len(topic.partitions[partition.identity.partition].replicas) > 1
         role = partition.role
         partition.replication = self if is_replicated else None
-        if isinstance(role, Follower) and role.leader not in (None, self._node_id) and is_replicated:
+        has_leader = isinstance(role, Follower) and role.leader not in (None, self._node_id)
+        if isinstance(role, Follower) and has_leader and is_replicated and not self._failed.is_stalled:
             self._follow(partition, topic, role)
         else:
             self._unfollow(partition)
@@ -112,11 +129,13 @@ class Replicator:
         self._leader_links.changed(partition)
         self._unfollow(partition)
 
-    async def prepare_to_lead(self, image: ClusterImage) -> None:
-        """Finish the changes of files of the partitions that this broker leads by an image. They stop following."""
-        while partitions := [busy for busy in self._chores.busy_partitions if self._leads(image, busy)]:
-            self._unfollow(partitions[0])
-            await self._chores.idle(partitions[0])
+    def is_ready_to_lead(self, partition: Partition) -> bool:
+        """See `ReplicationLinks`. The partition stops following."""
+        if not self._chores.is_busy(partition):
+            return True
+        self._unfollow(partition)
+        self._preparing.add(partition)
+        return False
 
     def written(self, partition: Partition) -> None:
         """See `ReplicationObserver`."""
@@ -148,10 +167,6 @@ class Replicator:
         self._keeper.reported(node, partition)
         self._trim_waits.reported(partition)
 
-    def _leads(self, image: ClusterImage, partition: Partition) -> bool:
-        topic, number = image.topics.get(partition.identity.topic), partition.identity.partition
-        return topic is not None and number < len(topic.partitions) and topic.partitions[number].leader == self._node_id
-
     def _follow(self, partition: Partition, topic: TopicImage, role: Follower) -> None:
         assert role.leader is not None
         link = self._links.get(role.leader)
@@ -167,7 +182,17 @@ class Replicator:
         if link is not None:
             link.unfollow(partition)
 
+    def _follow_all(self) -> None:
+        topics = self._metadata.image.topics
+        for partition in self._partitions:
+            topic = topics.get(partition.identity.topic)
+            if partition.offline_reason is None and topic is not None and partition.replication is self:
+                self.assumed(topic, partition)
+
     def _chore_ended(self, partition: Partition) -> None:
+        if partition in self._preparing:
+            self._preparing.remove(partition)
+            self._reconciler.assume_again(partition.identity)
         link = self._followed.get(partition)
         if link is not None:
             link.resume(partition)

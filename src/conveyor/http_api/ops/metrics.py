@@ -70,6 +70,8 @@ class _BrokerCollector(Collector):
         room = self._broker.room
         doc = "Whether producers are refused for want of room: 1, else 0."
         yield GaugeMetricFamily("conveyor_disk_low", doc, value=int(room.is_low))
+        doc = "Whether the disk does not answer, and other replicas are to lead: 1, else 0."
+        yield GaugeMetricFamily("conveyor_disk_stalled", doc, value=int(self._broker.is_disk_stalled))
         if room.usable_bytes is not None:
             doc = "Room on the broker's disk when it was last measured."
             yield GaugeMetricFamily("conveyor_disk_usable_bytes", doc, value=room.usable_bytes)

@@ -15,11 +15,25 @@ _LONG_SHARE = 0.03
 
 
 class SimulatedThreads(Executor):
-    """An executor whose jobs take virtual time and may overtake each other, as in a thread pool."""
+    """An executor whose jobs take virtual time and may overtake each other, as in a thread pool.
+
+    Between `hang` and `go_on` no job begins, as if the disk that all of them use did not answer.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, chance: Random) -> None:
         self._loop = loop
         self._chance = chance
+        self._held: list[Callable[[], None]] | None = None
+
+    def hang(self) -> None:
+        """Begin no job from now on."""
+        self._held = self._held or []
+
+    def go_on(self) -> None:
+        """Begin all jobs that were submitted meanwhile."""
+        held, self._held = self._held or [], None
+        for run in held:
+            self._loop.call_soon(run)
 
     def submit(
         self, work: Callable[Parameters, Result], /, *args: Parameters.args, **kwargs: Parameters.kwargs
@@ -28,6 +42,9 @@ class SimulatedThreads(Executor):
         longest_s = _LONG_DELAY_S if self._chance.random() < _LONG_SHARE else _USUAL_DELAY_S
 
         def run() -> None:
+            if self._held is not None:
+                self._held.append(run)
+                return
             if not future.set_running_or_notify_cancel():
                 return
             try:

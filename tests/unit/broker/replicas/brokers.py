@@ -71,7 +71,7 @@ class ClusterBroker:
         loop = self._cluster.loop
         self.store = MemoryStore(SESSION_MS, self._cluster.tree)
         network = self._cluster.switch.join(self.node_id)
-        threads = SimulatedThreads(loop, self._chance)
+        threads = self.threads = SimulatedThreads(loop, self._chance)
         ports = BrokerPorts(
             disk=self.disk,
             store=self.store,

@@ -1,0 +1,130 @@
+"""Brokers whose disks fail or do not answer: others lead, and the broker follows again when its disk does."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from conveyor.broker.produce.acknowledgement import ACKS_LEADER
+from conveyor.kernel.ids import NodeId
+from conveyor.replication.roles import Follower, Leader
+from tests.unit.broker.replicas.brokers import BrokerCluster
+
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+
+
+class NoChange:
+    """A chore that changes nothing, but waits for the disk."""
+
+    def begin(self, now_ms: int) -> bool:
+        return True
+
+    def run(self) -> None:
+        """There is nothing to change."""
+
+    def complete(self) -> None:
+        """Nothing has changed."""
+
+
+@pytest.fixture
+def cluster() -> Iterator[BrokerCluster]:
+    made = BrokerCluster()
+    yield made
+    made.stop()
+
+
+def test_another_replica_leads_when_the_disk_of_the_leader_hangs(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one, two, three = cluster.brokers
+    assert one.publish() is None
+    one.threads.hang()
+    assert one.publish(acks=ACKS_LEADER) is None
+    cluster.wait(8)
+    assert cluster.image().leader == ONE
+    cluster.until(lambda: isinstance(two.partition().role, Leader), seconds=6)
+    assert cluster.image(broker=two).isr == (TWO, THREE)
+    cluster.until(lambda: isinstance(one.partition().role, Follower), seconds=1)
+    assert two.publish() is None
+    cluster.wait(30)
+    assert cluster.image(broker=two).isr == (TWO, THREE)
+    one.threads.go_on()
+    cluster.until(lambda: set(cluster.image(broker=two).isr) == {ONE, TWO, THREE}, seconds=5)
+    assert one.records() == two.records() == three.records()
+
+
+def test_a_follower_whose_disk_hangs_leaves_the_isr_and_joins_again(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one, two, three = cluster.brokers
+    three.threads.hang()
+    assert one.publish() is None
+    assert cluster.image().isr == (ONE, TWO)
+    assert one.publish() is None
+    three.threads.go_on()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE), seconds=20)
+    assert three.records() == two.records() == one.records()
+
+
+def test_an_idle_follower_whose_disk_hangs_does_not_join_the_isr(cluster: BrokerCluster) -> None:
+    """All records of the second topic are on its disk, and it could not store the next one."""
+    cluster.create("idle")
+    cluster.create("busy")
+    one, _, three = cluster.brokers
+    three.threads.hang()
+    assert one.publish("busy") is None
+    cluster.until(lambda: cluster.image("idle").isr == (ONE, TWO), seconds=40)
+    cluster.wait(30)
+    assert cluster.image("idle").isr == (ONE, TWO)
+    three.threads.go_on()
+    cluster.until(lambda: cluster.image("idle").isr == (ONE, TWO, THREE), seconds=20)
+
+
+def test_the_last_in_sync_replica_leads_although_its_disk_hangs(cluster: BrokerCluster) -> None:
+    cluster.create(replicas=(1, 2))
+    one, two, _ = cluster.brokers
+    two.kill()
+    cluster.until(lambda: cluster.image().isr == (ONE,))
+    one.threads.hang()
+    assert one.publish(acks=ACKS_LEADER) is None
+    cluster.wait(30)
+    assert cluster.image().leader == ONE
+    assert isinstance(one.partition().role, Leader)
+    one.threads.go_on()
+    two.start()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO), seconds=20)
+
+
+def test_a_paused_process_gives_up_nothing(cluster: BrokerCluster) -> None:
+    """Its monotonic clock went on, but its disk had no time to answer."""
+    cluster.create()
+    one = cluster.brokers[0]
+    one.threads.hang()
+    assert one.publish(acks=ACKS_LEADER) is None
+    cluster.wait(2)
+    one.process.pause()
+    cluster.wait(20)
+    one.process.resume()
+    one.threads.go_on()
+    cluster.wait(5)
+    assert cluster.image().leader == ONE
+
+
+def test_a_change_of_files_that_hangs_delays_no_other_role(cluster: BrokerCluster) -> None:
+    """Broker 2 is to lead two partitions; it is still removing records of one of them."""
+    cluster.create("t", replicas=(1, 2, 3))
+    cluster.create("u", replicas=(1, 2, 3))
+    one, two, _ = cluster.brokers
+    assert one.publish("t") is None
+    replicator = two.node._replicator
+    assert replicator is not None
+    two.threads.hang()
+
+    two.run(_called(lambda: replicator._chores.start(two.partition("t"), NoChange())))
+    one.kill()
+    cluster.until(lambda: isinstance(two.partition("u").role, Leader), seconds=5)
+    assert isinstance(two.partition("t").role, Follower)
+    two.threads.go_on()
+    cluster.until(lambda: isinstance(two.partition("t").role, Leader), seconds=5)
+    assert two.publish("t") is None
+
+
+async def _called(work: Callable[[], None]) -> None:
+    work()
