@@ -44,6 +44,7 @@ from conveyor.broker.produce.publish import Publisher
 from conveyor.broker.queues.queue_verbs import QueueVerbs
 from conveyor.broker.remote.answering import CallAnswerer
 from conveyor.broker.remote.calls import CallHandlers
+from conveyor.broker.remote.isolation import Isolation
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.remote.obituaries import Obituaries
 from conveyor.broker.remote.remote import Remote
@@ -125,6 +126,7 @@ class BrokerNode:
         self._links = ClusterLinks(self.metadata, NodeId(settings.broker.node_id), self._peers)
         self._replicator = self._make_replicator(ports)
         self._leader_calls = self._make_leader_calls(ports)
+        self.isolation = Isolation(self.metadata, self._leader_calls, ports.clock, self.tasks)
         self._make_topics(ports)
         self._make_housekeeping(ports)
         self.groups = Groups(
@@ -182,6 +184,7 @@ class BrokerNode:
         await self._membership.prepare()
         await self.topics.start()
         await self._membership.join(broker)
+        self.isolation.start()
         self.queue_partitions.start()
         self.schedules.start()
         self._housekeep()
@@ -201,6 +204,7 @@ class BrokerNode:
 
         Other brokers lead this broker's partitions first, where they can.
         """
+        self.isolation.stop()
         await self._membership.hand_over()
         self._stop_background_work()
         self.fetcher.finish_all()

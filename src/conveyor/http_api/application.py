@@ -53,10 +53,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *health.ENDPOINTS,
     *description.ENDPOINTS,
 )
+_OWN_ENDPOINTS = (*health.ENDPOINTS, *description.ENDPOINTS)
+"""Those that a broker serves by itself, whatever happens to its cluster."""
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 _JSON = {"Content-Type": "application/json"}
-_REFUSAL_HEADERS = {ErrorKind.UNSUPPORTED_COMPRESSION: {"Accept-Encoding": ", ".join(ENCODINGS)}}
+_REFUSAL_HEADERS = {
+    ErrorKind.METADATA_UNAVAILABLE: {"Retry-After": "1"},
+    ErrorKind.UNSUPPORTED_COMPRESSION: {"Accept-Encoding": ", ".join(ENCODINGS)},
+}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -114,6 +119,7 @@ def _bind(
     function, limit = endpoint.function, endpoint.body_limit
 
     async def call(request: web.Request) -> Any:
+        _check_place(door.broker, endpoint)
         if parse is None:
             return await work(request, None)
         limit_bytes = limit(door.broker, request.match_info)
@@ -145,6 +151,13 @@ def _bind(
         return await response_budget.send(request, _response(endpoint.status, answer))
 
     return serve
+
+
+def _check_place(broker: BrokerNode, endpoint: Endpoint) -> None:
+    """Refuse a request that needs the cluster while this broker is cut off from it. Raises RequestError."""
+    reason = broker.isolation.reason
+    if reason is not None and endpoint not in _OWN_ENDPOINTS:
+        raise RequestError(ErrorKind.METADATA_UNAVAILABLE, f"{reason}: use another broker, or retry later")
 
 
 async def run_to_completion(work: Coroutine[Any, Any, Any]) -> Any:

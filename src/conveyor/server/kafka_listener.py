@@ -10,6 +10,7 @@
   requests are only counted. If they exceed the limit, the connection with the most bytes is closed.
 - A connection is closed if it finishes no request for `network.max_idle_ms`, or if a request is incomplete
   `network.max_receive_ms` after it began.
+- A broker that is cut off from its cluster closes all connections, also new ones (`Isolation`).
 - A stopping broker reads no more requests, and closes each connection when its client has read its responses.
 """
 
@@ -53,6 +54,7 @@ class KafkaListener:
         self._all_closed.set()
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
+        broker.isolation.listen(self._send_away)
 
     async def start(self, bound: socket.socket) -> None:
         """Accept connections on a bound socket."""
@@ -105,6 +107,12 @@ class KafkaListener:
                 f" {largest.counted_bytes} on this connection"
             )
 
+    def _send_away(self) -> None:
+        """Close all connections, so that the clients use other brokers."""
+        log.warning("clients sent away connections=%d", len(self.connections))
+        for connection in list(self.connections):
+            connection.send_away()
+
     def _sweep_later(self) -> None:
         network = self.broker.settings.network
         seconds = max(0.05, min(10.0, network.max_idle_ms / 4000, network.max_receive_ms / 4000))
@@ -147,6 +155,8 @@ class _ClientProtocol(asyncio.Protocol):
         limit = self._listener.max_connections
         if len(self._listener.connections) > limit:
             self.close(f"more than {limit} connections (network.max_connections)")
+        elif broker.isolation.reason is not None:
+            self.send_away()
         elif not broker.quotas.admits_connection(peer[0]):
             self.close(f"more connections a second from {peer[0]} than its quota (connection_creation_rate)")
 
@@ -183,6 +193,10 @@ class _ClientProtocol(asyncio.Protocol):
             self._listener.probe.connections_refused += 1
             self._end()
             self._transport.abort()
+
+    def send_away(self) -> None:
+        """Close the connection at once, because this broker is cut off from its cluster."""
+        self.close(self._listener.broker.isolation.reason or "this broker was cut off", level=logging.DEBUG)
 
     def stop_reading(self) -> None:
         self._stopping = True

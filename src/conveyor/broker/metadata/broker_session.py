@@ -150,7 +150,7 @@ class BrokerSession:
         return f"{BROKERS_PATH}/{self._own.node_id}.{self.incarnation}" if self._own and self._is_registered else None
 
     @property
-    def _timeout_ms(self) -> int:
+    def timeout_ms(self) -> int:
         """What the store grants now; it may grant another one to each session."""
         return self._store.session_timeout_ms
 
@@ -179,7 +179,7 @@ class BrokerSession:
         while True:
             if self._is_registered:
                 pauses.reset()
-                await self._changed.wait(max(1, self._timeout_ms // _HEARTBEATS_PER_TIMEOUT))
+                await self._changed.wait(max(1, self.timeout_ms // _HEARTBEATS_PER_TIMEOUT))
                 await self._heartbeat()
                 continue
             try:
@@ -210,7 +210,7 @@ class BrokerSession:
 
     def _be_sure_from(self, sent_ms: int) -> None:
         was_sure = self.is_sure()
-        self._sure_until_ms = sent_ms + self._timeout_ms * 2 // 3
+        self._sure_until_ms = sent_ms + self.timeout_ms * 2 // 3
         if not was_sure:
             for sure in self._sure_listeners:
                 sure()
@@ -219,7 +219,7 @@ class BrokerSession:
         """Raises StartupError, after a wait, if another broker has this id; StorageFailure."""
         began_ms = self._clock.steady_ms()
         while (rival := await self._try_to_register()) is not None:
-            left_ms = began_ms + _PATIENCE * self._timeout_ms - self._clock.steady_ms()
+            left_ms = began_ms + _PATIENCE * self.timeout_ms - self._clock.steady_ms()
             if left_ms <= 0:
                 raise StartupError(
                     f"broker {rival.node_id} at {rival.host}:{rival.port} is running, with another data directory: stop"

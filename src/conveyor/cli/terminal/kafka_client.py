@@ -1,5 +1,6 @@
 """The Kafka client of the commands: the broker's address, metadata, and errors as one line."""
 
+import socket
 from collections.abc import Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import typer
 from conveyor.kernel.errors import ConveyorError
 
 TIMEOUT_S = 10.0
+_PROBE_S = 1.0
 
 Bootstrap = Annotated[
     str,
@@ -66,9 +68,30 @@ def errors_in_one_line() -> Iterator[None]:
 
 
 def unreachable_error(bootstrap: str) -> ClientError:
+    if any(_closes_connections(address.strip()) for address in bootstrap.split(",")):
+        return ClientError(
+            f"{bootstrap} closes the connections of Kafka clients: the broker is cut off from its cluster, is stopping,"
+            " or has too many connections. Its log and GET /readyz say why; name another broker with --bootstrap"
+        )
     return ClientError(
         f"no broker answers at {bootstrap}: start one with 'conveyor serve', or give --bootstrap HOST:PORT"
     )
+
+
+def _closes_connections(address: str) -> bool:
+    """Return whether something listens at HOST:PORT and closes a new connection at once."""
+    host, _, port = address.rpartition(":")
+    try:
+        connection = socket.create_connection((host.strip("[]"), int(port)), _PROBE_S)
+    except (OSError, ValueError, OverflowError):
+        return False
+    with connection:
+        try:
+            return connection.recv(1) == b""
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            return True
 
 
 def cluster_metadata(client: Any, bootstrap: str, topic: str | None = None) -> Any:

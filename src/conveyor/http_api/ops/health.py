@@ -5,10 +5,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from conveyor.broker.broker_node import BrokerNode
 from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery, Raw
 from conveyor.http_api.ops.metrics import render_metrics
-from conveyor.kernel.ids import NodeId
 
 _encode = msgspec.json.Encoder().encode
 
@@ -22,14 +20,14 @@ class Health(Struct):
 class Readiness(Struct, omit_defaults=True):
     """The parts of the broker that are unavailable, with reasons. A stopping broker accepts no more requests.
 
-    unregistered: this broker leads nothing, because the cluster does not count it among its live brokers.
+    cut_off: this broker is not among the live brokers of its cluster, and sends clients away.
     low_disk: producers are refused, because the disk has too little space. unloaded_queues: topics whose queue state is
     not loaded yet; retention deletes nothing there. unserved_subscriptions: subscriptions that deliver no messages.
     """
 
     status: Literal["ready", "degraded", "stopping"]
     offline_partitions: dict[str, str]
-    unregistered: str | None = None
+    cut_off: str | None = None
     low_disk: str | None = None
     unloaded_queues: dict[str, str] = {}
     unserved_subscriptions: dict[str, str] = {}
@@ -46,7 +44,7 @@ async def show_readiness(call: HttpCall[NoQuery, None]) -> Readiness | Raw:
     readiness = Readiness(
         "ready",
         broker.partitions.offline(),
-        unregistered=None if _is_registered(broker) else "this broker waits for its registration in the cluster",
+        cut_off=broker.isolation.reason,
         low_disk=broker.room.explanation if broker.room.is_low else None,
         unloaded_queues=broker.queue_partitions.unloaded(),
         unserved_subscriptions=broker.subscribed_partitions.faults(),
@@ -55,12 +53,6 @@ async def show_readiness(call: HttpCall[NoQuery, None]) -> Readiness | Raw:
         return readiness
     readiness.status = "stopping" if broker.is_stopping else "degraded"
     return Raw(_encode(readiness), "application/json", 503)
-
-
-def _is_registered(broker: BrokerNode) -> bool:
-    image, session = broker.metadata.image, broker.metadata.session
-    own = image.brokers.get(NodeId(broker.settings.broker.node_id))
-    return session.may_lead(image) and own is not None and not own.is_fenced
 
 
 async def show_metrics(call: HttpCall[NoQuery, None]) -> Raw:

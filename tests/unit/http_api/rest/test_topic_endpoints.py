@@ -1,7 +1,6 @@
 """Topics over HTTP, of a broker that is one of three."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +9,11 @@ from multidict import CIMultiDict
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.image import NO_LEADER
-from conveyor.http_api.engine.endpoint import HttpCall, NoQuery, Raw
-from conveyor.http_api.ops.health import Readiness, show_readiness
+from conveyor.http_api.engine.endpoint import HttpCall, NoQuery
 from conveyor.http_api.rest.topic_endpoints import NewTopic, PartitionDocument, create_topic, show_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from tests.unit.broker.other_brokers import join, join_two, other_broker, put_partition
-from tests.unit.broker.parts import THIS_BROKER, publish, running_parts
+from tests.unit.broker.parts import publish, running_parts
 from tests.unit.broker.two_brokers import two_brokers
 from tests.unit.cluster.controller.clusters import partition as assigned
 
@@ -66,11 +64,3 @@ async def test_offsets_come_from_the_leaders() -> None:
         for broker in (brokers.one, brokers.two):
             shown = (await show_topic(call(broker, topic="t"))).partition_states
             assert [(item.leader, item.high_watermark) for item in shown] == [(1, 0), (2, 1)]
-
-
-async def test_a_fenced_broker_is_not_ready(broker: BrokerNode) -> None:
-    assert await show_readiness(call(broker)) == Readiness("ready", {})
-    await join(broker, replace(THIS_BROKER, is_fenced=True))
-    readiness = await show_readiness(call(broker))
-    assert isinstance(readiness, Raw)
-    assert (readiness.status, b"registration" in readiness.body) == (503, True)

@@ -1,0 +1,157 @@
+"""Whether this broker is cut off from its cluster, so that its clients must use other brokers.
+
+    registered, sure of it                                       part of the cluster
+    not registered, or fenced in the newest image                cut off
+    registered, not sure of it:
+      another broker is sure and says that the registration has ended     cut off
+      no other live broker was reachable for a session timeout            cut off: they may have replaced this one
+      otherwise                                                           as before
+
+A broker that loses its metadata store learns that its session has ended only when it is connected again. Until then it
+asks the other brokers. When nobody reaches the store, none of them is sure, and all continue to serve.
+
+Metadata of a broker that is cut off is stale for as long as that lasts. Kafka clients send their next request to any
+broker that they are connected to, so they would ask the same one for ever: the doors close their connections instead.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import Enum, auto
+
+import msgspec
+
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.remote.calls import Call
+from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.broker.remote.remote import AnswerLost
+from conveyor.broker.tasks import Tasks
+from conveyor.kernel.alarm import Alarm
+from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.peers import PeerUnreachable
+from conveyor.kernel.ports import Clock
+
+log = logging.getLogger(__name__)
+
+_CHECKS_PER_TIMEOUT = 3
+
+UNREGISTERED = "this broker has lost its place in the cluster, and waits until it is registered again"
+REPLACED = "this broker cannot reach the metadata store, and the other brokers have ended its registration"
+ALONE = "this broker can reach neither the metadata store nor any other broker"
+
+
+class AskedRegistration(msgspec.Struct, frozen=True, kw_only=True):
+    """The registration of the broker that asks."""
+
+    node_id: int
+    incarnation: str
+
+
+HAS_ENDED: Call[AskedRegistration, bool] = Call("registration-has-ended", AskedRegistration, bool, is_repeatable=True)
+"""Whether the asked broker is sure of its own registration, and its image shows that of the asker no more."""
+
+
+class _Answer(Enum):
+    ENDED = auto()
+    NOT_KNOWN_TO_HAVE_ENDED = auto()
+    UNREACHABLE = auto()
+    LOST = auto()
+    """The other broker may be reachable and unable to answer."""
+
+
+class Isolation:
+    """See the module's docstring. reason: why this broker is cut off; None while it is part of the cluster."""
+
+    def __init__(self, metadata: Metadata, calls: LeaderCalls, clock: Clock, tasks: Tasks) -> None:
+        self.reason: str | None = None
+        self._metadata = metadata
+        self._session = metadata.session
+        self._calls = calls
+        self._clock = clock
+        self._tasks = tasks
+        self._alarm = Alarm(clock, self._check)
+        self._listeners: list[Callable[[], None]] = []
+        self._is_asking = False
+        self._connected_ms = clock.steady_ms()
+        """When this broker was last sure, or reached another broker, by the steady clock."""
+        calls.handlers.register(HAS_ENDED, self._answer)
+
+    def listen(self, cut_off: Callable[[], None]) -> None:
+        """Call back each time this broker is cut off."""
+        self._listeners.append(cut_off)
+
+    def start(self) -> None:
+        """Watch from now on; this broker is registered. With an embedded store there is nothing to watch."""
+        if self._session.is_embedded:
+            return
+        self._session.listen(self._look)
+        self._session.listen_sure(self._look)
+        self._metadata.listen(lambda _old, _new: self._look())
+        self._check()
+
+    def stop(self) -> None:
+        self._alarm.cancel()
+
+    def _check(self) -> None:
+        self._alarm.after(max(1, self._session.timeout_ms // _CHECKS_PER_TIMEOUT))
+        self._look()
+
+    def _look(self) -> None:
+        if not self._session.may_lead(self._metadata.image):
+            self._decide(UNREGISTERED)
+        elif self._session.is_sure():
+            self._connected_ms = self._clock.steady_ms()
+            self._decide(None)
+        elif not self._is_asking:
+            self._is_asking = True
+            self._tasks.start(self._ask_others())
+
+    def _decide(self, reason: str | None) -> None:
+        before, self.reason = self.reason, reason
+        if before == reason:
+            return
+        if reason is None:
+            log.info("broker is part of the cluster again")
+            return
+        log.warning("broker cut off reason=%s", reason)
+        if before is None:
+            for cut_off in self._listeners:
+                cut_off()
+
+    async def _ask_others(self) -> None:
+        try:
+            own = AskedRegistration(node_id=self._calls.node_id, incarnation=self._session.incarnation)
+            others = [node.node_id for node in self._metadata.image.live_brokers if node.node_id != own.node_id]
+            answers = await asyncio.gather(*(self._ask(node_id, own) for node_id in others))
+            is_unsure = self._session.may_lead(self._metadata.image) and not self._session.is_sure()
+            if is_unsure and own.incarnation == self._session.incarnation:
+                self._judge(answers)
+        finally:
+            self._is_asking = False
+
+    def _judge(self, answers: list[_Answer]) -> None:
+        if _Answer.ENDED in answers:
+            self._decide(REPLACED)
+        elif not answers or _Answer.NOT_KNOWN_TO_HAVE_ENDED in answers:
+            self._connected_ms = self._clock.steady_ms()
+            self._decide(None)
+        elif _Answer.LOST not in answers and self._clock.steady_ms() - self._connected_ms >= self._session.timeout_ms:
+            self._decide(ALONE)
+
+    async def _ask(self, node_id: NodeId, own: AskedRegistration) -> _Answer:
+        try:
+            has_ended = await self._calls.ask_node(HAS_ENDED, node_id, own, self._session.timeout_ms)
+        except RequestError:
+            return _Answer.NOT_KNOWN_TO_HAVE_ENDED
+        except AnswerLost:
+            return _Answer.LOST
+        except PeerUnreachable:
+            return _Answer.UNREACHABLE
+        return _Answer.ENDED if has_ended else _Answer.NOT_KNOWN_TO_HAVE_ENDED
+
+    async def _answer(self, asked: AskedRegistration) -> bool:
+        """A call is answered by an image that is not older than the asker's, so another incarnation is a newer one."""
+        broker = self._metadata.image.brokers.get(NodeId(asked.node_id))
+        is_current = broker is not None and not broker.is_fenced and broker.incarnation == asked.incarnation
+        return self._session.is_sure() and not is_current

@@ -1,0 +1,141 @@
+"""When a broker is cut off from its cluster: without its registration, replaced by others, or alone."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from conveyor.broker.remote import isolation
+from conveyor.broker.remote.answering import CallAnswerer
+from conveyor.broker.remote.calls import CallHandlers
+from conveyor.broker.remote.isolation import Isolation
+from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.broker.remote.remote import Remote
+from conveyor.broker.tasks import Tasks
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.peers import PeerAddress, PeerIdentity
+from tests.unit.broker.metadata.members import TIMEOUT_MS, Cluster, Member, quiet, until
+from tests.unit.broker.remote.linked_brokers import Cable
+
+
+class Watched:
+    """A broker of a cluster, its calls to the others, and how often it was cut off."""
+
+    def __init__(self, member: Member, cable: Cable) -> None:
+        self.member = member
+        self.cut_off_count = 0
+        network = cable.plug(PeerIdentity(member.node_id, "start"))
+        handlers, tasks = CallHandlers(), Tasks(member.failures.append)
+        remote = Remote(network, _address, lambda: member.image.seq, member.clock)
+        network.accept(lambda link, _: CallAnswerer(handlers, tasks, self._caught_up).accept(link))
+        calls = LeaderCalls(
+            node_id=member.node_id,
+            metadata=member.metadata,
+            remote=remote,
+            handlers=handlers,
+            caught_up=self._caught_up,
+            clock=member.clock,
+        )
+        self.isolation = Isolation(member.metadata, calls, member.clock, tasks)
+        self.isolation.listen(self._cut_off)
+        self.isolation.start()
+
+    def reason(self) -> str | None:
+        return self.isolation.reason
+
+    async def pass_time(self, timeouts: float = 3) -> None:
+        for _ in range(int(10 * timeouts)):
+            self.member.clock.advance(seconds=TIMEOUT_MS / 10_000)
+            await quiet()
+
+    def _cut_off(self) -> None:
+        self.cut_off_count += 1
+
+    async def _caught_up(self, seq: int) -> None:
+        await until(lambda: self.member.image.seq >= seq)
+
+
+def _address(node_id: NodeId) -> PeerAddress:
+    return PeerAddress(PeerIdentity(node_id, "start"), f"broker-{node_id}.example", 9190)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    cluster = Cluster()
+    yield cluster
+    await cluster.stop()
+
+
+@pytest.fixture
+def cable() -> Cable:
+    return Cable()
+
+
+Add = Callable[[int], Awaitable[Watched]]
+
+
+@pytest.fixture
+def add(cluster: Cluster, cable: Cable) -> Add:
+    async def added(node_id: int) -> Watched:
+        return Watched(await cluster.add(node_id), cable)
+
+    return added
+
+
+async def test_broker_without_its_session_is_cut_off_until_it_is_registered_again(add: Add) -> None:
+    other, broker = await add(1), await add(2)
+    assert broker.reason() is None
+    broker.member.store.cut()
+    assert broker.reason() is None, "the connection may come back in time"
+    broker.member.store.expire()
+    assert (broker.reason(), broker.cut_off_count) == (isolation.UNREGISTERED, 1)
+    broker.member.store.reconnect()
+    await until(lambda: broker.reason() is None)
+    assert broker.member.is_registered
+    assert (other.reason(), broker.cut_off_count) == (None, 1)
+
+
+async def test_broker_that_others_have_replaced_is_cut_off_although_it_does_not_know(
+    add: Add, cluster: Cluster
+) -> None:
+    """The store has ended the session, and the broker cannot reach the store to learn of it."""
+    other, broker = await add(1), await add(2)
+    broker.member.store.cut()
+    await broker.pass_time(timeouts=2)
+    assert broker.reason() is None, "the other broker still shows its registration"
+    cluster.tree.end_session(broker.member.store)
+    await until(lambda: other.member.image.brokers[NodeId(2)].is_fenced)
+    await broker.pass_time(timeouts=1)
+    assert broker.member.is_registered
+    assert (broker.reason(), broker.cut_off_count) == (isolation.REPLACED, 1)
+
+
+async def test_all_brokers_serve_while_none_reaches_the_store(add: Add) -> None:
+    brokers = [await add(node_id) for node_id in (1, 2, 3)]
+    for broker in brokers:
+        broker.member.store.cut()
+    for broker in brokers:
+        await broker.pass_time(timeouts=5)
+    assert [broker.reason() for broker in brokers] == [None, None, None]
+    assert not any(broker.member.session.is_sure() for broker in brokers)
+
+
+async def test_broker_that_reaches_nobody_is_cut_off_after_a_session_timeout(add: Add, cable: Cable) -> None:
+    await add(1)
+    broker = await add(2)
+    cable.unplug(NodeId(1))
+    await broker.pass_time()
+    assert broker.reason() is None, "it is sure of its registration"
+    broker.member.store.cut()
+    await broker.pass_time(timeouts=0.9)
+    assert broker.reason() is None
+    await broker.pass_time(timeouts=1)
+    assert (broker.reason(), broker.cut_off_count) == (isolation.ALONE, 1)
+    broker.member.store.reconnect()
+    await until(lambda: broker.reason() is None)
+
+
+async def test_only_broker_of_a_cluster_serves_without_the_store(add: Add) -> None:
+    broker = await add(1)
+    broker.member.store.cut()
+    await broker.pass_time(timeouts=5)
+    assert broker.reason() is None

@@ -1,0 +1,26 @@
+"""Why a command reaches no broker."""
+
+import socket
+import threading
+
+from conveyor.cli.terminal.kafka_client import unreachable_error
+
+
+def _accept_and_close(listener: socket.socket) -> None:
+    listener.accept()[0].close()
+
+
+def test_a_broker_that_closes_connections_is_told_from_one_that_does_not_run() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        closing = threading.Thread(target=_accept_and_close, args=(listener,))
+        closing.start()
+        error = unreachable_error(f"127.0.0.1:1, {address}")
+        closing.join()
+    assert "the broker is cut off from its cluster" in str(error)
+    assert "no broker answers at" in str(unreachable_error(address))
+
+
+def test_an_address_that_is_none_is_only_reported() -> None:
+    for address in ("nonsense", "127.0.0.1:99999", "127.0.0.1:x", ""):
+        assert "no broker answers at" in str(unreachable_error(address))
