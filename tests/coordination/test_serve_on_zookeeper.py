@@ -202,6 +202,54 @@ async def test_broker_registers_again_when_its_session_has_expired(
         broker.end()
 
 
+async def test_broker_that_only_the_others_can_replace_sends_clients_away(
+    tmp_path: Path, broker: BrokerProcess, proxy: TcpProxy, root: str
+) -> None:
+    """Its session ends while it cannot reach the ZooKeeper, and the other broker tells it so."""
+    cut_off = BrokerProcess(
+        tmp_path / "other", "--node-id", "2", "--metadata", f"zookeeper://127.0.0.1:{proxy.port}{root}"
+    )
+    cut_off.use_log(tmp_path / "other.log")
+    await asyncio.to_thread(cut_off.start)
+    try:
+        proxy.cut()
+        rest = Rest(cut_off)
+        while not (answer := await rest.ask("GET", "/readyz"))[1].get("cut_off"):
+            pass
+        assert (answer[0], "ended its registration" in answer[1]["cut_off"]) == (503, True)
+        assert (await rest.ask("GET", "/topics"))[0] == 503
+        reader, writer = await asyncio.open_connection(*cut_off.kafka.split(":"))
+        assert await reader.read() == b"", "the connection is closed at once"
+        writer.close()
+        assert (await Rest(broker).ask("GET", "/readyz"))[0] == 200
+        proxy.heal()
+        while (await rest.ask("GET", "/readyz"))[0] != 200:
+            pass
+    finally:
+        cut_off.end()
+
+
+async def test_gateway_needs_neither_an_id_nor_a_data_directory(
+    tmp_path: Path, broker: BrokerProcess, store: ZookeeperStore, address: str
+) -> None:
+    directory = tmp_path / "none"
+    gateway = BrokerProcess(directory, "--gateway", "--metadata", address)
+    gateway.use_log(tmp_path / "gateway.log")
+    await asyncio.to_thread(gateway.start)
+    try:
+        rest = Rest(gateway)
+        assert (await rest.create("t"))[0] == 201
+        await rest.publish("through the gateway")
+        assert await rest.texts() == await Rest(broker).texts() == ["through the gateway"]
+        assert len(await store.children(BROKERS_PATH)) == 2
+        assert gateway.stop() == 0
+        assert len(await store.children(BROKERS_PATH)) == 1
+        assert not directory.exists()
+    finally:
+        gateway.end()
+    assert "gateway joined node=" in broker.log()
+
+
 async def test_paused_broker_that_another_has_replaced_stops(broker: BrokerProcess, store: ZookeeperStore) -> None:
     assert (await Rest(broker).create("t"))[0] == 201
     broker.send_signal(signal.SIGSTOP)

@@ -50,6 +50,12 @@ def _parser() -> ArgumentParser:
     add("--http", metavar="HOST:PORT", help="Address for HTTP clients [default: 127.0.0.1:8080].")
     add("--peer", metavar="HOST:PORT", help="Address for other brokers [default: a free port on the host of --kafka].")
     add("--node-id", metavar="NUMBER", type=int, help="Number of this broker [default: 1].")
+    add(
+        "--gateway",
+        action="store_const",
+        const=True,
+        help="Hold no partitions: serve REST by requests to the other brokers. Needs --metadata.",
+    )
     add("--rack", metavar="NAME", help="Rack of this broker.")
     add(
         "--metadata",
@@ -114,7 +120,7 @@ async def _serve(settings: Settings, data_dir: Path) -> BaseException | None:
         loop.add_signal_handler(number, server.stopping.set)
     print(
         f"ready kafka={server.kafka_address} http=http://{server.http_address}"
-        f" node={settings.broker.node_id} startup_ms={_process_age_ms()}",
+        f" node={server.settings.broker.node_id} startup_ms={_process_age_ms()}",
         flush=True,
     )
     await server.use_kernel_syncs()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from conveyor.cluster.image import BrokerImage, ClusterImage, PartitionImage, is_companion
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import LeaderEpoch, NodeId
+from conveyor.kernel.ids import LeaderEpoch, NodeId, is_gateway
 
 Choose = Callable[[NodeId], tuple[int, ...]]
 
@@ -90,6 +90,15 @@ class Placement:
             self._held[node] += by
             if not place:
                 self._preferred[node] += by
+
+
+def check_no_gateway(nodes: Iterable[int]) -> None:
+    """Raise RequestError (INVALID_REPLICA_ASSIGNMENT) if one of these is a gateway."""
+    for node in nodes:
+        if is_gateway(node):
+            raise RequestError(
+                ErrorKind.INVALID_REPLICA_ASSIGNMENT, f"{node} is the id of a gateway, which holds no replicas"
+            )
 
 
 def new_partition(image: ClusterImage, number: int, replicas: Sequence[NodeId]) -> PartitionImage:

@@ -16,7 +16,7 @@ from conveyor.cluster.image import (
     is_internal,
 )
 from conveyor.cluster.internal_topics import own_config
-from conveyor.cluster.placement import Placement, new_partition
+from conveyor.cluster.placement import Placement, check_no_gateway, new_partition
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 from conveyor.settings.topic_settings import normalized
@@ -143,6 +143,7 @@ def check_replicas(image: ClusterImage, number: int, nodes: Sequence[int], facto
             ErrorKind.INVALID_REPLICA_ASSIGNMENT,
             f"partition {number} is assigned to {list(nodes)}: the other partitions have {factor} replicas",
         )
+    check_no_gateway(nodes)
     unknown = [node for node in nodes if node not in image.brokers]
     if not nodes or unknown or len(set(nodes)) != len(nodes):
         raise RequestError(

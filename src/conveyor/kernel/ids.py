@@ -16,7 +16,19 @@ TopicId = NewType("TopicId", UUID)
 
 NO_PRODUCER_ID = ProducerId(-1)
 NO_SEQUENCE = -1
+FIRST_GATEWAY_ID = 1 << 20
+"""From here on, node ids are those of gateways: brokers that hold no partitions, and are in no image."""
+_NODE_IDS = 1 << 31
 NO_TIMESTAMP = -1
+
+
+def gateway_id(random_id: UUID) -> NodeId:
+    """Return the id of a new gateway. Two gateways get the same one as rarely as two random numbers are the same."""
+    return NodeId(FIRST_GATEWAY_ID + random_id.int % (_NODE_IDS - FIRST_GATEWAY_ID))
+
+
+def is_gateway(node_id: int) -> bool:
+    return node_id >= FIRST_GATEWAY_ID
 
 
 class TopicPartition(NamedTuple):

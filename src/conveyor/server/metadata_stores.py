@@ -7,9 +7,12 @@ from conveyor.server.data_directory import DataDirectory
 from conveyor.settings.tree import EMBEDDED, Settings
 
 
-async def open_metadata_store(settings: Settings, directory: DataDirectory) -> MetadataStore:
-    """Raises SettingsError, StartupError; StorageFailure if the embedded store cannot be used."""
-    if settings.broker.metadata == EMBEDDED:
+async def open_metadata_store(settings: Settings, directory: DataDirectory | None) -> MetadataStore:
+    """directory: None for a gateway.
+
+    Raises SettingsError, StartupError; StorageFailure if the embedded store cannot be used.
+    """
+    if directory is not None and settings.broker.metadata == EMBEDDED:
         return SqliteStore(directory.check_embedded_metadata())
     # Loaded on demand, because kazoo takes long to load and most brokers need none.
     from conveyor.adapters.zookeeper.zookeeper_address import parse_zookeeper_address
@@ -18,7 +21,8 @@ async def open_metadata_store(settings: Settings, directory: DataDirectory) -> M
 
     zookeeper = settings.zookeeper
     address = parse_zookeeper_address(settings.broker.metadata)
-    directory.check_shared_metadata()
+    if directory is not None:
+        directory.check_shared_metadata()
     tls = ZookeeperTls(
         ca_file=zookeeper.tls_ca_file, cert_file=zookeeper.tls_cert_file, key_file=zookeeper.tls_key_file
     )

@@ -13,6 +13,7 @@ import resource
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -20,12 +21,14 @@ from uuid import uuid4
 from conveyor.adapters.boot_id import boot_id
 from conveyor.adapters.compactor import ProcessCompactor, ThreadCompactor
 from conveyor.adapters.disk import RealDisk
+from conveyor.adapters.no_disk import NoDisk
 from conveyor.adapters.system_clock import SystemClock
 from conveyor.broker.broker_node import BrokerNode, BrokerPorts
 from conveyor.broker.partitions.compaction import Compactor
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.http_api.requests.tokens import read_tokens
 from conveyor.kernel.errors import ConveyorError, StartupError, StorageFailure
+from conveyor.kernel.ids import gateway_id
 from conveyor.kernel.peers import PeerNetwork
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
 from conveyor.server.addresses import Address, bind, bound_address, check_exposure, parse_address, reachable_host
@@ -65,7 +68,7 @@ class Server:
         storage: Path | tuple[Disk, MetadataStore],
         wrap_peers: Callable[[PeerNetwork], PeerNetwork] = lambda peers: peers,
     ) -> None:
-        self.settings = settings
+        self.settings = settings = _with_gateway_id(settings)
         self.stopping = asyncio.Event()
         self.failure: BaseException | None = None
         self.peers: TcpPeerNetwork | None = None
@@ -174,35 +177,49 @@ class Server:
         if isinstance(self._storage, tuple):
             disk, store = self._storage
             return disk, store, ThreadCompactor(disk)
+        available = _file_limit()
+        others = _OTHER_DESCRIPTORS + (0 if self.settings.broker.metadata == EMBEDDED else _PEER_DESCRIPTORS)
+        if self.settings.broker.gateway:
+            self._share_files(available - others)
+            return NoDisk(), await open_metadata_store(self.settings, None), ThreadCompactor(NoDisk())
         directory = DataDirectory(self._storage)
         if self.settings.broker.metadata != EMBEDDED:
             self._joined = directory.join
         stack.callback(directory.release)
-        available = _file_limit()
-        others = _OTHER_DESCRIPTORS + (0 if self.settings.broker.metadata == EMBEDDED else _PEER_DESCRIPTORS)
         limit = self.settings.broker.open_segment_files or max(others, available // 2 - others)
-        room = available - limit - others
-        self._max_http_connections = max(1, min(self._max_http_connections, room // 8))
-        self._max_connections = max(1, room - self._max_http_connections)
+        self._share_files(available - limit - others)
         disk = RealDisk(self._storage, limit)
         DiskRoom(disk, self.settings.disk).measure()  # On a full disk the store may need the reserved space.
         store = await open_metadata_store(self.settings, directory)
         return disk, store, ProcessCompactor(self._storage)
 
+    def _share_files(self, room: int) -> None:
+        """Divide the files that this process may open among the connections of both doors."""
+        self._max_http_connections = max(1, min(self._max_http_connections, room // 8))
+        self._max_connections = max(1, room - self._max_http_connections)
+
     async def _open_peers(self, stack: contextlib.AsyncExitStack) -> "TcpPeerNetwork":
-        """Listen for other brokers, at any address, because they prove that they know the secret of the cluster."""
+        """Listen for other brokers, at any address, because they prove that they know the secret of the cluster.
+
+        A gateway does not listen.
+        """
         # Brokers with embedded metadata do not load it.
         from conveyor.adapters.peers.tcp_peer_network import TcpPeerNetwork
 
+        bound = None if self.settings.broker.gateway else self._bind_for_peers(stack)
+        host, port = ("", 0) if bound is None else bound_address(bound)
+        max_frame_bytes = _REQUESTS_PER_FRAME * self.settings.network.max_request_bytes
+        peers = TcpPeerNetwork(host and reachable_host(host), port, max_frame_bytes)
+        stack.callback(peers.stop)
+        await peers.start(bound)
+        return peers
+
+    def _bind_for_peers(self, stack: contextlib.AsyncExitStack) -> socket.socket:
         network = self.settings.network
         default = Address(parse_address(network.kafka, "network.kafka").host, 0)
         bound = bind(parse_address(network.peer, "network.peer") if network.peer else default, "peer")
         self._keep(stack, bound)
-        host, port = bound_address(bound)
-        peers = TcpPeerNetwork(reachable_host(host), port, _REQUESTS_PER_FRAME * network.max_request_bytes)
-        stack.callback(peers.stop)
-        await peers.start(bound)
-        return peers
+        return bound
 
     def _bind(self, stack: contextlib.AsyncExitStack, which: str) -> tuple[socket.socket, Address]:
         network = self.settings.network
@@ -244,6 +261,13 @@ class Server:
             log.critical("broker stops: unexpected error", exc_info=error)
         self.failure = error
         self.stopping.set()
+
+
+def _with_gateway_id(settings: Settings) -> Settings:
+    """Return the settings with an id for a gateway, a new one at each start."""
+    if not settings.broker.gateway:
+        return settings
+    return replace(settings, broker=replace(settings.broker, node_id=gateway_id(uuid4())))
 
 
 def _load_kernel_syncs() -> "type[KernelSyncs]":

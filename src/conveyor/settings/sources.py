@@ -18,6 +18,7 @@ FLAGS = (
     "network.insecure",
     "network.token_file",
     "broker.node_id",
+    "broker.gateway",
     "broker.rack",
     "broker.metadata",
     "broker.log_level",

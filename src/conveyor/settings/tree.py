@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from conveyor.kernel.errors import SettingsError
+from conveyor.kernel.ids import FIRST_GATEWAY_ID
 from conveyor.settings.network_settings import NetworkSettings
 from conveyor.settings.setting import parse, setting
 from conveyor.settings.topic_settings import TopicSettings, topic_setting_fields, topic_setting_name, topic_settings
@@ -49,7 +50,18 @@ class BrokerSettings:
         choices=("debug", "info", "warning", "error"),
         live=True,
     )
-    node_id: int = setting(1, "The id of this broker, unique in its cluster.", kafka="node.id", minimum=0)
+    node_id: int = setting(
+        1,
+        "The id of this broker, unique in its cluster. Higher ids are those of gateways.",
+        kafka="node.id",
+        minimum=0,
+        maximum=FIRST_GATEWAY_ID - 1,
+    )
+    gateway: bool = setting(
+        False,
+        "Hold no partitions, and serve REST by requests to the brokers that do. A gateway has no node id and no data"
+        " directory; set `broker.metadata` to the address of the cluster's ZooKeeper.",
+    )
     rack: str = setting("", "The rack of this broker, for replica placement.", kafka="broker.rack")
     metadata: str = setting(
         EMBEDDED,
@@ -419,6 +431,13 @@ def check_relations(settings: Settings) -> None:
             f"topics.max_message_bytes ({topics.max_message_bytes}) is above network.max_request_bytes"
             f" ({network.max_request_bytes}): no request could carry such a batch; raise the second"
         )
+    if settings.broker.gateway and settings.broker.metadata == EMBEDDED:
+        raise SettingsError(
+            "broker.gateway needs the metadata of the cluster that it belongs to: set broker.metadata to the address of"
+            " its ZooKeeper"
+        )
+    if settings.broker.gateway and settings.broker.node_id != BrokerSettings().node_id:
+        raise SettingsError("broker.gateway and broker.node_id exclude each other: a gateway gets its id by itself")
     zookeeper = settings.zookeeper
     if bool(zookeeper.tls_cert_file) != bool(zookeeper.tls_key_file):
         raise SettingsError("zookeeper.tls_cert_file and zookeeper.tls_key_file need each other: set both or none")

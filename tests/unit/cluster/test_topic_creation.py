@@ -87,6 +87,7 @@ def test_settings_are_kept_under_kafkas_names() -> None:
         ({"replication_factor": 0}, ErrorKind.INVALID_REPLICATION_FACTOR, "replication factor 0"),
         ({"assignment": {0: [1], 2: [1]}}, ErrorKind.INVALID_REPLICA_ASSIGNMENT, "0, 1, 2"),
         ({"assignment": {0: [9]}}, ErrorKind.INVALID_REPLICA_ASSIGNMENT, "brokers are"),
+        ({"assignment": {0: [1 << 20]}}, ErrorKind.INVALID_REPLICA_ASSIGNMENT, "the id of a gateway"),
         ({"assignment": {0: []}}, ErrorKind.INVALID_REPLICA_ASSIGNMENT, "assigned to"),
         ({"assignment": {0: [1], 1: [1, 2]}}, ErrorKind.INVALID_REPLICA_ASSIGNMENT, "have 1 replicas"),
         ({"assignment": {0: [1, 1]}}, ErrorKind.INVALID_REPLICA_ASSIGNMENT, "assigned to"),

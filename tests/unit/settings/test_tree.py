@@ -97,6 +97,11 @@ def test_from_sources_refuses(name: str, value: object, says: str) -> None:
             {"network.max_request_bytes": 1 << 30, "network.max_buffered_bytes": 1 << 29},
             ("network.max_request_bytes", "network.max_buffered_bytes"),
         ),
+        ({"broker.gateway": True}, ("broker.gateway", "broker.metadata")),
+        (
+            {"broker.gateway": True, "broker.metadata": "zookeeper://zk", "broker.node_id": 7},
+            ("broker.gateway", "broker.node_id"),
+        ),
         ({"zookeeper.tls_cert_file": "c.pem"}, ("zookeeper.tls_cert_file", "zookeeper.tls_key_file")),
         ({"zookeeper.tls_ca_file": "ca.pem"}, ("zookeeper.tls_ca_file", "zookeeper.tls=true")),
     ],

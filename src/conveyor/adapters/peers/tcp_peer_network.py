@@ -53,9 +53,10 @@ class TcpPeerNetwork:
         self._check: asyncio.TimerHandle | None = None
         self._has_stopped = False
 
-    async def start(self, bound: socket.socket) -> None:
-        """Listen on a bound socket."""
-        self._server = await self._loop.create_server(self._accepted, sock=bound, backlog=_BACKLOG)
+    async def start(self, bound: socket.socket | None) -> None:
+        """Listen on a bound socket; None: dial only."""
+        if bound is not None:
+            self._server = await self._loop.create_server(self._accepted, sock=bound, backlog=_BACKLOG)
         self._check_later()
 
     def stop(self) -> None:

@@ -11,6 +11,9 @@ has seen before. Its commits require that its epoch is current, so a controller 
 nothing. It stops acting when the session of the store ends, its node is gone, or a commit shows a newer epoch, and then
 stands again.
 
+A registration that cannot be read, such as that of a later version, is reported once and ignored: its broker is never
+registered, and all others are.
+
 A candidate deletes the node of a controller that it knows to be dead; see `BrokerSession.dead_incarnations`.
 """
 
@@ -29,7 +32,7 @@ from conveyor.cluster.controller.registrations import Registration, observed_bro
 from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.metadata_log import CONTROLLER_EPOCH_PATH, controller_path, decode_controller_epoch
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import NodeId, is_gateway
 from conveyor.kernel.ports import ABSENT, Clock, DeleteNode, MetadataStore, PutNode, SessionState, StoreOperation
 from conveyor.settings.tree import Settings
 
@@ -68,7 +71,8 @@ class Controller:
         self._has_lost_session = False
         self._attempt = ("", b"")
         """The path and the content of the node of the last attempt to be elected."""
-        self._registrations: dict[str, Registration] = {}
+        self._registrations: dict[str, Registration | None] = {}
+        """By the names of their nodes; None: it cannot be read."""
         self._is_observed = False
         """Set while the registrations are those in the store."""
         self._is_node_watched = False
@@ -156,7 +160,7 @@ class Controller:
             return self._end_term("its node is gone")
         if not self._is_observed:
             await self._observe()
-        registrations = list(self._registrations.values())
+        registrations = [item for item in self._registrations.values() if item is not None]
         await self._decide(lambda image: observed_brokers(image, registrations, self._settings()), term)
         if not self._is_observed or self._has_lost_session:
             return None
@@ -183,17 +187,25 @@ class Controller:
         await self._metadata.catch_up()
         self._is_observed = True
         try:
-            found = {}
+            found: dict[str, Registration | None] = {}
             for name in await self._store.children(BROKERS_PATH, self._names_changed):
                 path = f"{BROKERS_PATH}/{name}"
                 if name in self._registrations:
                     found[name] = self._registrations[name]
                 elif (node := await self._store.get(path)) is not None:
-                    found[name] = decode_registration(path, node.value)
+                    found[name] = _registration(path, node.value)
         except StorageFailure:
             self._is_observed = False
             raise
+        self._log_gateways(found)
         self._registrations = found
+
+    def _log_gateways(self, found: dict[str, Registration | None]) -> None:
+        """Nothing else happens when a gateway comes or goes."""
+        for name, item in (found | self._registrations).items():
+            if item is not None and is_gateway(item.node_id) and (name in found) != (name in self._registrations):
+                state = "joined" if name in found else "gone"
+                log.info("gateway %s node=%d http_url=%s", state, item.node_id, item.http_url)
 
     def _names_changed(self) -> None:
         self._is_observed = False
@@ -215,6 +227,14 @@ class Controller:
 
         while not is_done and not self._has_lost_session:
             await self._metadata.propose(noted, term)
+
+
+def _registration(path: str, content: bytes) -> Registration | None:
+    try:
+        return decode_registration(path, content)
+    except StorageFailure as failure:
+        log.error("broker not registered: %s", failure)
+        return None
 
 
 def _decoded(path: str, content: bytes) -> Candidate:

@@ -5,6 +5,9 @@
     hand_over   let other brokers lead, before the last requests are answered
     leave       remove the registration, after the logs are sealed
 
+A gateway is registered, so that others can see it, and takes part in nothing: no controller puts it into the image, it
+does not stand for controller, and no data is its own.
+
 Two files of the data directory:
 
     data.id      a UUID, created by the first start. A broker with another id has lost its records
@@ -25,7 +28,7 @@ from conveyor.cluster.controller.controlled_shutdown import ShutdownRequest, sto
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.kernel.errors import RequestError, StartupError, StorageFailure
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import NodeId, is_gateway
 from conveyor.kernel.ports import Disk
 from conveyor.settings.tree import Settings
 
@@ -65,9 +68,14 @@ class Membership:
         self._data_id = ""
         self._is_clean = False
 
+    @property
+    def _holds_data(self) -> bool:
+        """Whether the data directory of this broker has an identity in its cluster."""
+        return not (self._session.is_embedded or is_gateway(self._settings().broker.node_id))
+
     async def prepare(self) -> None:
         """Raises StorageFailure; StartupError if the data directory belongs to another broker."""
-        if self._session.is_embedded:
+        if not self._holds_data:
             return
         await asyncio.get_running_loop().run_in_executor(self._threads, self._identify)
         node_id = self._settings().broker.node_id
@@ -79,13 +87,16 @@ class Membership:
                 )
 
     async def join(self, broker: BrokerImage) -> None:
-        """Return once the cluster shows this broker as live, and the broker has its roles.
+        """Return once the cluster shows this broker as live, and the broker has its roles; a gateway, once it is
+        registered.
 
         Raises StorageFailure; StartupError if another broker has this id.
         """
         if self._session.is_embedded:
             return
         await self._session.start(self._registration(broker))
+        if is_gateway(broker.node_id):
+            return
         self._controller.start()
         try:
             async with asyncio.timeout(_JOIN_TIMEOUT_S):
@@ -121,7 +132,7 @@ class Membership:
 
     def note_clean_stop(self) -> None:
         """Note that all logs are sealed. Blocks."""
-        if self._session.is_embedded:
+        if not self._holds_data:
             return
         try:
             self._disk.write_atomic(CLEAN_STOP, _CLEAN)

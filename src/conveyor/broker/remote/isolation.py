@@ -7,6 +7,9 @@
       no other live broker was reachable for a session timeout            cut off: they may have replaced this one
       otherwise                                                           as before
 
+A gateway has no place in the image. It is cut off if, for a session timeout, it is not sure and other brokers are (its
+image is old), or it reaches none of them.
+
 A broker that loses its metadata store learns that its session has ended only when it is connected again. Until then it
 asks the other brokers. When nobody reaches the store, none of them is sure, and all continue to serve.
 
@@ -28,7 +31,7 @@ from conveyor.broker.remote.remote import AnswerLost
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import RequestError
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import NodeId, is_gateway
 from conveyor.kernel.peers import PeerUnreachable
 from conveyor.kernel.ports import Clock
 
@@ -38,6 +41,7 @@ _CHECKS_PER_TIMEOUT = 3
 
 UNREGISTERED = "this broker has lost its place in the cluster, and waits until it is registered again"
 REPLACED = "this broker cannot reach the metadata store, and the other brokers have ended its registration"
+OUTDATED = "this gateway cannot reach the metadata store, and brokers can"
 ALONE = "this broker can reach neither the metadata store nor any other broker"
 
 
@@ -72,9 +76,11 @@ class Isolation:
         self._tasks = tasks
         self._alarm = Alarm(clock, self._check)
         self._listeners: list[Callable[[], None]] = []
+        self._is_gateway = is_gateway(calls.node_id)
         self._is_asking = False
         self._connected_ms = clock.steady_ms()
         """When this broker was last sure, or reached another broker, by the steady clock."""
+        self._sure_ms = self._connected_ms
         calls.handlers.register(HAS_ENDED, self._answer)
 
     def listen(self, cut_off: Callable[[], None]) -> None:
@@ -98,10 +104,10 @@ class Isolation:
         self._look()
 
     def _look(self) -> None:
-        if not self._session.may_lead(self._metadata.image):
+        if not self._has_place():
             self._decide(UNREGISTERED)
         elif self._session.is_sure():
-            self._connected_ms = self._clock.steady_ms()
+            self._sure_ms = self._connected_ms = self._clock.steady_ms()
             self._decide(None)
         elif not self._is_asking:
             self._is_asking = True
@@ -124,20 +130,28 @@ class Isolation:
             own = AskedRegistration(node_id=self._calls.node_id, incarnation=self._session.incarnation)
             others = [node.node_id for node in self._metadata.image.live_brokers if node.node_id != own.node_id]
             answers = await asyncio.gather(*(self._ask(node_id, own) for node_id in others))
-            is_unsure = self._session.may_lead(self._metadata.image) and not self._session.is_sure()
+            is_unsure = self._has_place() and not self._session.is_sure()
             if is_unsure and own.incarnation == self._session.incarnation:
                 self._judge(answers)
         finally:
             self._is_asking = False
 
     def _judge(self, answers: list[_Answer]) -> None:
-        if _Answer.ENDED in answers:
+        if _Answer.ENDED in answers and not self._is_gateway:
             self._decide(REPLACED)
-        elif not answers or _Answer.NOT_KNOWN_TO_HAVE_ENDED in answers:
+        elif _Answer.ENDED in answers and self._has_passed(self._sure_ms):
+            self._decide(OUTDATED)
+        elif not answers or {_Answer.ENDED, _Answer.NOT_KNOWN_TO_HAVE_ENDED} & {*answers}:
             self._connected_ms = self._clock.steady_ms()
             self._decide(None)
-        elif _Answer.LOST not in answers and self._clock.steady_ms() - self._connected_ms >= self._session.timeout_ms:
+        elif _Answer.LOST not in answers and self._has_passed(self._connected_ms):
             self._decide(ALONE)
+
+    def _has_place(self) -> bool:
+        return self._is_gateway or self._session.may_lead(self._metadata.image)
+
+    def _has_passed(self, since_ms: int) -> bool:
+        return self._clock.steady_ms() - since_ms >= self._session.timeout_ms
 
     async def _ask(self, node_id: NodeId, own: AskedRegistration) -> _Answer:
         try:

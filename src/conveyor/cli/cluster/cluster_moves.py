@@ -15,7 +15,7 @@ from conveyor.cluster.controller.reassignments import Reassignment, drain_plan
 from conveyor.cluster.image import ClusterImage, TopicImage
 from conveyor.cluster.placement import Placement
 from conveyor.cluster.replica_balance import balance_plan
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import NodeId, is_gateway
 
 
 def reassign(
@@ -143,6 +143,8 @@ def _to_brokers(
     image: ClusterImage, topic: TopicImage, numbers: Sequence[int], brokers: Sequence[NodeId]
 ) -> list[Reassignment]:
     for node in brokers:
+        if is_gateway(node):
+            raise ClientError(f"--to: {node} is the id of a gateway, which holds no replicas")
         if node not in image.brokers:
             raise ClientError(f"--to: there is no broker {node}: see 'conveyor cluster brokers'")
         if image.brokers[node].is_fenced:

@@ -16,7 +16,7 @@ from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.bundles import existing_bundle, owners
 from conveyor.cluster.controller.image_draft import ImageDraft
 from conveyor.cluster.image import ClusterImage, PartitionImage
-from conveyor.cluster.placement import Placement
+from conveyor.cluster.placement import Placement, check_no_gateway
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.settings.tree import Settings
@@ -108,6 +108,7 @@ def _with_replicas(
 
 def _check_target(image: ClusterImage, partition: PartitionImage, target: tuple[NodeId, ...]) -> None:
     """A replica that is to be added must be live: it could not catch up otherwise."""
+    check_no_gateway(target)
     unusable = [
         node
         for node in target

@@ -19,6 +19,8 @@ The steps of all brokers run in this order: unclean elections are held only afte
 broker is registered only after every bundle has forgotten what it lost. A decision may stop at MOST_BUNDLES; called
 again on its result it continues, and returns nothing once all is done.
 
+Gateways are registered, too, and ignored: see `is_gateway`.
+
 Boot and directory of a broker that a version without clusters has stored are unknown. That version's directory counts
 as the same, its boot as another.
 """
@@ -32,7 +34,7 @@ from conveyor.cluster.changes import BrokerRemoved, Change
 from conveyor.cluster.controller.image_draft import MOST_BUNDLES, ImageDraft
 from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import NodeId, is_gateway
 from conveyor.settings.tree import Settings
 
 
@@ -119,7 +121,8 @@ def _newest(image: ClusterImage, registrations: Iterable[Registration]) -> dict[
     return {
         item.node_id: item
         for item in sorted(registrations, key=lambda item: item.broker_epoch)
-        if item.node_id not in image.brokers or item.broker_epoch >= image.brokers[item.node_id].broker_epoch
+        if not is_gateway(item.node_id)
+        and (item.node_id not in image.brokers or item.broker_epoch >= image.brokers[item.node_id].broker_epoch)
     }
 
 

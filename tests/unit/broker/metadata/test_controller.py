@@ -13,7 +13,7 @@ from conveyor.cluster.controller.registrations import observed_brokers
 from conveyor.cluster.image import NO_LEADER, PartitionImage, TopicImage
 from conveyor.cluster.metadata_log import CONTROLLER_EPOCH_PATH, CONTROLLERS_PATH, controller_path
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
+from conveyor.kernel.ids import FIRST_GATEWAY_ID, LeaderEpoch, NodeId, TopicId
 from conveyor.kernel.peers import PeerIdentity
 from conveyor.kernel.ports import DeleteNode, PutNode, StoreOperation
 from tests.unit.broker.metadata.members import Cluster, Member, quiet, until
@@ -81,6 +81,36 @@ async def test_broker_that_is_back_within_one_observation_gets_new_leader_epochs
     after = first_partition(second)
     assert (after.leader, after.leader_epoch, after.isr) == (1, 2, (1,))
     assert second.image.brokers[NodeId(2)].broker_epoch == second.session.broker_epoch == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"{}", b'{"node_id": "nine"}'])
+async def test_registration_that_cannot_be_read_is_reported_once_and_ignored(
+    cluster: Cluster, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await cluster.add(1)
+    await first.store.commit(PutNode(f"{BROKERS_PATH}/9.damaged", content))
+    second, third = await cluster.add(2), await cluster.add(3)
+    await cluster.kill(second)
+    second.store.expire()
+    await until(is_fenced(third, second))
+    assert sorted(third.image.brokers) == [1, 2, 3]
+    assert caplog.text.count("/brokers/9.damaged is damaged") == 1
+
+
+async def test_gateway_is_registered_and_not_in_the_image(cluster: Cluster) -> None:
+    first, gateway = await cluster.add(1), cluster.make(FIRST_GATEWAY_ID)
+    await gateway.metadata.load(gateway.broker)
+    await gateway.session.start(gateway.registration)
+    await cluster.add(2)
+    assert sorted(first.image.brokers) == sorted(gateway.image.brokers) == [1, 2]
+    assert any(path.startswith(f"{BROKERS_PATH}/{FIRST_GATEWAY_ID}.") for path in cluster.tree.nodes)
+    before = first.image
+    gateway.store.cut()
+    gateway.store.expire()
+    await quiet()
+    assert first.image is before, "its death moves nothing"
+    gateway.store.reconnect()
+    await until(gateway.session.is_sure)
 
 
 async def test_another_broker_takes_over_from_a_dead_controller(cluster: Cluster) -> None:

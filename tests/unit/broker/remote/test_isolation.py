@@ -11,7 +11,7 @@ from conveyor.broker.remote.isolation import Isolation
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.remote.remote import Remote
 from conveyor.broker.tasks import Tasks
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import FIRST_GATEWAY_ID, NodeId, is_gateway
 from conveyor.kernel.peers import PeerAddress, PeerIdentity
 from tests.unit.broker.metadata.members import TIMEOUT_MS, Cluster, Member, quiet, until
 from tests.unit.broker.remote.linked_brokers import Cable
@@ -76,7 +76,12 @@ Add = Callable[[int], Awaitable[Watched]]
 @pytest.fixture
 def add(cluster: Cluster, cable: Cable) -> Add:
     async def added(node_id: int) -> Watched:
-        return Watched(await cluster.add(node_id), cable)
+        if not is_gateway(node_id):
+            return Watched(await cluster.add(node_id), cable)
+        gateway = cluster.make(node_id)
+        await gateway.metadata.load(gateway.broker)
+        await gateway.session.start(gateway.registration)
+        return Watched(gateway, cable)
 
     return added
 
@@ -139,3 +144,31 @@ async def test_only_broker_of_a_cluster_serves_without_the_store(add: Add) -> No
     broker.member.store.cut()
     await broker.pass_time(timeouts=5)
     assert broker.reason() is None
+
+
+async def test_gateway_is_cut_off_when_brokers_reach_the_store_and_it_does_not(add: Add) -> None:
+    await add(1)
+    gateway = await add(FIRST_GATEWAY_ID)
+    await gateway.pass_time()
+    assert gateway.reason() is None
+    gateway.member.store.cut()
+    await gateway.pass_time(timeouts=0.9)
+    assert gateway.reason() is None
+    await gateway.pass_time(timeouts=1)
+    assert gateway.reason() == isolation.OUTDATED
+    gateway.member.store.expire()
+    gateway.member.store.reconnect()
+    await until(lambda: gateway.reason() is None)
+    assert gateway.member.session.is_sure()
+
+
+async def test_gateway_serves_while_nobody_reaches_the_store_until_it_is_alone(add: Add, cable: Cable) -> None:
+    broker, gateway = await add(1), await add(FIRST_GATEWAY_ID)
+    for member in (broker, gateway):
+        member.member.store.cut()
+    await broker.pass_time(timeouts=5)
+    await gateway.pass_time(timeouts=5)
+    assert (broker.reason(), gateway.reason()) == (None, None)
+    cable.unplug(NodeId(1))
+    await gateway.pass_time(timeouts=2)
+    assert gateway.reason() == isolation.ALONE

@@ -178,6 +178,7 @@ def test_the_number_of_replicas_changes(run_on_broker: Run, cluster: Cluster) ->
         (("t", "--to", "2,x"), "expected the ids of different brokers"),
         (("t", "--to", "2,2"), "expected the ids of different brokers"),
         (("t", "--to", "9"), "there is no broker 9"),
+        (("t", "--to", str(1 << 20)), "1048576 is the id of a gateway"),
         (("t", "--to", "3"), "broker 3 is fenced"),
         (("t", "-p", "2", "--to", "2"), "has no partition 2: it has 2 partitions"),
     ],

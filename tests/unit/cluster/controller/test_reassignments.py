@@ -6,7 +6,7 @@ from conveyor.cluster.controller.alter_partition import AlterPartition, IsrMembe
 from conveyor.cluster.controller.reassignments import Reassignment, drain_plan, reassigned
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage
 from conveyor.kernel.errors import ErrorKind
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import FIRST_GATEWAY_ID, NodeId
 from tests.unit.cluster.controller.clusters import (
     SETTINGS,
     TOPIC_ID,
@@ -121,6 +121,7 @@ def test_companion_moves_with_its_owner() -> None:
         (to(1, 1), ErrorKind.INVALID_REPLICA_ASSIGNMENT),
         (to(1, 9), ErrorKind.INVALID_REPLICA_ASSIGNMENT),
         (to(4), ErrorKind.INVALID_REPLICA_ASSIGNMENT),
+        (to(FIRST_GATEWAY_ID), ErrorKind.INVALID_REPLICA_ASSIGNMENT),
         (Reassignment(topic="u", partition=0, target=nodes(1)), ErrorKind.UNKNOWN_TOPIC),
         (Reassignment(topic="t", partition=1, target=nodes(1)), ErrorKind.UNKNOWN_TOPIC),
         (Reassignment(topic="__queue_state.t", partition=0, target=nodes(1)), ErrorKind.INVALID_TOPIC),

@@ -1,0 +1,151 @@
+"""A gateway in front of a cluster: REST through it while brokers fail, and what Kafka clients see of it."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+from conveyor.testing import Cluster
+from conveyor.testing.embedded_cluster import ClusterBroker
+from tests.clients.rest_client import Answer, Rest
+
+TOPIC = {"name": "orders", "partitions": 3, "replicas": 3, "config": {"min.insync.replicas": 2}}
+QUIET = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "retry.backoff.ms": 20}
+EARLIEST = {"auto.offset.reset": "earliest"}
+
+
+class Gateway(ClusterBroker):
+    """A gateway of a cluster, with a session of its own."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(99, cluster, {})
+        del self._settings["broker.node_id"]
+        self._settings |= {"broker.gateway": True, "broker.metadata": "zookeeper://in.this.process"}
+
+
+@pytest.fixture
+def cluster(conveyor_cluster: Cluster) -> Cluster:
+    return conveyor_cluster
+
+
+@pytest.fixture
+def gateway(cluster: Cluster) -> Iterator[Gateway]:
+    gateway = Gateway(cluster)
+    gateway.start()
+    yield gateway
+    if gateway.is_running:
+        gateway.stop()
+
+
+def ask(gateway: Gateway, method: str, path: str, body: object = None, **query: object) -> Answer:
+    with closing(Rest(gateway)) as rest:
+        return rest.ask(method, path, body, query)
+
+
+def publish(gateway: Gateway, count: int) -> list[str]:
+    messages = [{"payload": "m", "partition": number % 3} for number in range(count)]
+    answer = ask(gateway, "POST", "/topics/orders/messages:batch", {"messages": messages})
+    assert answer.status == 200, answer.body
+    return [result["message_id"] for result in answer.json["results"]]
+
+
+def lease_all(gateway: Gateway, count: int) -> list[dict[str, Any]]:
+    leased: list[dict[str, Any]] = []
+    while len(leased) < count:
+        answer = ask(gateway, "GET", "/subscriptions/billing/messages", max_messages=100, wait="10s")
+        assert answer.status == 200, answer.body
+        leased += answer.json["messages"]
+    return leased
+
+
+def ack(gateway: Gateway, leased: list[dict[str, Any]]) -> list[str]:
+    answer = ask(gateway, "POST", "/subscriptions/billing/ack", {"ack_ids": [item["ack_id"] for item in leased]})
+    return [result["status"] for result in answer.json["results"]]
+
+
+def subscribe(gateway: Gateway) -> None:
+    assert ask(gateway, "POST", "/topics", TOPIC).status == 201
+    subscription = {"name": "billing", "start": "earliest"}
+    assert ask(gateway, "POST", "/topics/orders/subscriptions", subscription).status == 201
+
+
+def test_a_gateway_serves_queues_while_brokers_fail(cluster: Cluster, gateway: Gateway) -> None:
+    subscribe(gateway)
+    published = publish(gateway, 9)
+    leased = lease_all(gateway, 9)
+    assert sorted(message["message_id"] for message in leased) == sorted(published)
+    assert ack(gateway, leased) == ["ok"] * 9
+    victim = cluster.leader("orders", 0)
+    assert victim
+    cluster.kill(victim)
+    published = publish(gateway, 9)
+    leased = lease_all(gateway, 9)
+    assert sorted(message["message_id"] for message in leased) == sorted(published)
+    assert ack(gateway, leased) == ["ok"] * 9
+    assert ask(gateway, "GET", "/subscriptions/billing").json["acked"] >= 9
+    assert len(ask(gateway, "GET", "/topics/orders/messages", partition=0).json["messages"]) == 6
+    assert ask(gateway, "GET", "/readyz").status == 200
+
+
+def test_kafka_clients_reach_the_brokers_by_way_of_a_gateway(cluster: Cluster, gateway: Gateway) -> None:
+    subscribe(gateway)
+    admin = AdminClient({"bootstrap.servers": gateway.bootstrap_servers, **QUIET})
+    metadata = admin.list_topics(timeout=30)
+    assert sorted(metadata.brokers) == [1, 2, 3]
+    assert {partition.leader for partition in metadata.topics["orders"].partitions.values()} <= {1, 2, 3}
+    producer = Producer({"bootstrap.servers": gateway.bootstrap_servers, "enable.idempotence": True, **QUIET})
+    errors = []
+    for number in range(3):
+        producer.produce(
+            "orders", b"m", partition=number, on_delivery=lambda error, _: errors.append(error) if error else None
+        )
+    assert producer.flush(30) == 0
+    assert not errors
+    consumer = Consumer({"bootstrap.servers": gateway.bootstrap_servers, "group.id": "readers", **EARLIEST, **QUIET})
+    consumer.subscribe(["orders"])
+    assert len(consumer.consume(3, 30)) == 3
+    consumer.close()
+    assert len(lease_all(gateway, 3)) == 3
+    gateway.kill()
+    assert ask_broker(cluster, "/topics/orders").json["name"] == "orders"
+
+
+def ask_broker(cluster: Cluster, path: str) -> Answer:
+    with closing(Rest(cluster.brokers[1])) as rest:
+        return rest.ask("GET", path)
+
+
+def test_a_gateway_serves_all_of_rest(gateway: Gateway) -> None:
+    subscribe(gateway)
+    with closing(Rest(gateway)) as rest:
+        rest.publish("orders", "a", "b", "c")
+        assert len(rest.get("/subscriptions/billing/peek").json["messages"]) == 3
+        rejected = {"ack_ids": [message["ack_id"] for message in lease_all(gateway, 3)], "reason": "no stock"}
+        assert rest.post("/subscriptions/billing/reject", rejected).status == 200
+        while len(rest.get("/dlq/billing").json["messages"]) < 3:
+            pass
+        assert [item["depth"] for item in rest.get("/dlq").json["topics"]] == [3]
+        assert rest.post("/dlq/billing/redrive").json == {"redriven": 3, "unknown": []}
+        assert ack(gateway, lease_all(gateway, 3)) == ["ok"] * 3
+        assert rest.post("/subscriptions/billing/seek", {"start": "earliest"}).status == 200
+        assert len(lease_all(gateway, 3)) == 3
+        schedule = {"name": "nightly", "topic": "orders", "cron": "0 3 * * *"}
+        assert rest.post("/schedules", schedule).status == 201
+        assert rest.get("/schedules/nightly").json["topic"] == "orders"
+        assert rest.patch("/topics/orders", {"config": {"retention.ms": 60_000}}).status == 200
+        assert rest.get("/metrics").status == 200
+        assert rest.delete("/subscriptions/billing").status == 204
+        assert rest.delete("/topics/orders").status == 204
+
+
+def test_a_gateway_holds_no_replicas(cluster: Cluster, gateway: Gateway) -> None:
+    refused = ask(gateway, "POST", "/topics", {"name": "wide", "replicas": 4})
+    assert (refused.status, refused.json["kind"]) == (400, "invalid_replication_factor")
+    subscribe(gateway)
+    image = cluster.brokers[1].image()
+    assert sorted(image.brokers) == [1, 2, 3]
+    assert all(partition.replicas != () for partition in image.topics["orders"].partitions)
+    assert list(gateway.disk.list("")) == []
