@@ -27,7 +27,7 @@ from conveyor.server.server import Server
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.compaction.test_key_compaction import keyed
-from tests.unit.log.logs import NOW_MS, append, flush, idempotent_batch, open_topic_log
+from tests.unit.log.logs import NOW_MS, all_below, append, flush, idempotent_batch, open_topic_log
 from tests.unit.server.memory_server import server
 
 ENTRIES = 30_000
@@ -135,7 +135,7 @@ def test_swap_reads_no_index_on_the_loop() -> None:
     log = open_topic_log(
         disk, TopicSettings(cleanup_policy="compact", min_cleanable_dirty_ratio=0, index_interval_bytes=0)
     )
-    plan = log.plan_compaction(log.flushed_offset, NOW_MS, 10)
+    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 10)
     assert plan is not None
     result = compact(disk, plan)
     before = disk.operations

@@ -22,7 +22,7 @@ from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import Record, decode_records, encode_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
-from tests.unit.log.logs import DIRECTORY, NOW_MS, open_topic_log
+from tests.unit.log.logs import DIRECTORY, NOW_MS, all_below, open_topic_log
 from tests.unit.log.power_switch import PowerSwitch
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "200"))
@@ -163,7 +163,7 @@ class CompactedLogIsADict(RuleBasedStateMachine):
         return seen_ms is not None and self.now_ms >= seen_ms + TOMBSTONES_STAY_MS
 
     def compact_log(self, max_keys: int) -> None:
-        plan = self.log.plan_compaction(self.log.flushed_offset, self.now_ms, max_keys)
+        plan = self.log.plan_compaction(all_below(self.log.flushed_offset), self.now_ms, max_keys)
         if plan is None:
             return
         result = compact(self.disk, plan)

@@ -27,7 +27,7 @@ from conveyor.records.record import encode_batch, seal_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.forgetful_disk import ForgetfulDisk
-from tests.unit.log.logs import DIRECTORY, NOW_MS, open_topic_log
+from tests.unit.log.logs import DIRECTORY, NOW_MS, all_below, open_topic_log
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "300"))
 SEEDS = st.integers(0, 2**32 - 1)
@@ -109,7 +109,7 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
     @rule(keys_count=st.sampled_from([2, 100]))
     def compact_leader(self, keys_count: int) -> None:
         flush(self.leader)
-        plan = self.leader.plan_compaction(self.leader.flushed_offset, self.now_ms, keys_count)
+        plan = self.leader.plan_compaction(all_below(self.leader.flushed_offset), self.now_ms, keys_count)
         if plan is not None:
             result = compact(self.leader_disk, plan)
             job = self.leader.begin_swap(result)
@@ -173,7 +173,7 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
         if self.swap_job is not None:
             return self.complete_swap()
         if self.compacted is None:
-            plan = self.log.plan_compaction(self.flushed, self.now_ms, keys_count)
+            plan = self.log.plan_compaction(all_below(self.flushed), self.now_ms, keys_count)
             self.compacted = None if plan is None else compact(self.disk, plan)
             return
         self.swap_job = self.log.begin_swap(self.compacted)

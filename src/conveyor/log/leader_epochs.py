@@ -10,6 +10,8 @@ record has no line. Followers and consumers that know an epoch ask where it ende
 diverged. Source: KIP-101, KIP-279, KIP-320.
 """
 
+from collections.abc import Iterable
+
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Directory
 
@@ -17,6 +19,7 @@ NAME = "leader-epoch-checkpoint"
 _VERSION = "0"
 NO_EPOCH = -1
 NO_OFFSET = -1
+MAX_EPOCH = (1 << 31) - 1
 
 
 class LeaderEpochs:
@@ -24,6 +27,7 @@ class LeaderEpochs:
 
     def __init__(self, entries: "list[tuple[int, int]] | None" = None) -> None:
         self._entries = entries or []
+        self._leaders: list[tuple[int, int]] = []
         self.is_dirty = False
         """Whether there are changes since the last `encode`."""
 
@@ -36,16 +40,38 @@ class LeaderEpochs:
     def latest(self) -> int:
         return self._entries[-1][0] if self._entries else NO_EPOCH
 
-    def assign(self, epoch: int, offset: int) -> None:
+    def copy_from(self, entries: Iterable[tuple[int, int]]) -> None:
+        """Take the starts of new epochs from these entries of a leader, as long as this log follows it.
+
+        Compaction may have removed an epoch's first records, or all of them, before this log could copy them.
+        """
+        self._leaders = list(entries)
+
+    def assign(self, epoch: int, offset: int, first_offset: int = NO_OFFSET) -> None:
         """Start an epoch at an offset. An epoch that is not newer than the latest changes nothing.
 
-        Entries at or above the offset are removed, because their epochs have no records.
+        Entries at or above the offset are removed, because their epochs have no records. first_offset: of the first
+        record, on a follower; between both, the leader's entries decide, and without them the epoch starts at `offset`.
         """
         if epoch > self.latest:
-            while self._entries and self._entries[-1][1] >= offset:
-                self._entries.pop()
-            self._entries.append((epoch, offset))
-            self.is_dirty = True
+            if first_offset > offset:
+                self.skip(offset, first_offset + 1, epoch)
+            if epoch > self.latest:
+                self._append(epoch, offset)
+
+    def skip(self, offset: int, next_offset: int, epoch: int = MAX_EPOCH) -> None:
+        """On a follower: start the leader's epochs up to this one that begin before `next_offset`, at `offset` or
+        above.
+        """
+        for skipped, start_offset in self._leaders:
+            if self.latest < skipped <= epoch and start_offset < next_offset:
+                self._append(skipped, max(start_offset, offset))
+
+    def _append(self, epoch: int, offset: int) -> None:
+        while self._entries and self._entries[-1][1] >= offset:
+            self._entries.pop()
+        self._entries.append((epoch, offset))
+        self.is_dirty = True
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return the largest epoch up to this one and its end offset; (-1, -1) for an epoch above the latest.

@@ -19,7 +19,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.log.append_info import AppendInfo
-from conveyor.log.compaction.compaction_plan import CompactionPlan, plan_compaction
+from conveyor.log.compaction.compaction_plan import CompactionLimits, CompactionPlan, plan_compaction
 from conveyor.log.compaction.key_compaction import CompactionResult
 from conveyor.log.compaction.swap import SwapJob, discard
 from conveyor.log.flush import FlushJob
@@ -164,6 +164,7 @@ class Log:
         assert offset <= self.gap_offset, f"offset {offset} is above the gap offset {self.gap_offset}"
         if self._active.sealed:
             self._reopen(self._active)
+        self.leader_epochs.skip(self.log_end_offset, offset)
         self._roll(now_ms, Offset(offset))
         self.log_end_offset = self.written_offset = Offset(offset)
 
@@ -343,8 +344,8 @@ class Log:
             self.producers = result.producers
         self._snapshot = self.log_end_offset, self.producers.entries()
 
-    def plan_compaction(self, limit_offset: int, now_ms: int, max_keys: int) -> CompactionPlan | None:
-        """Return the compaction that is due below `limit_offset`; None if none is."""
+    def plan_compaction(self, limits: CompactionLimits, now_ms: int, max_keys: int) -> CompactionPlan | None:
+        """Return the compaction that is due; None if none is."""
         if "compact" not in self.topic.cleanup_policy or self._is_swapping or self.is_truncating:
             return None
         return plan_compaction(
@@ -353,7 +354,7 @@ class Log:
             self.segments,
             self.topic,
             cleaned_offset=self.cleaned_offset,
-            limit_offset=limit_offset,
+            limits=limits,
             now_ms=now_ms,
             max_keys=max_keys,
             truncations_count=self._truncations_count,
@@ -444,14 +445,13 @@ class Log:
     ) -> Offset:
         """Buffer a batch at an offset, which may be above the log end offset on a follower. Returns its last offset.
 
-        A new epoch begins at the log end offset even then: a missing record may have been its first. A follower of this
-        broker that has records of the older epoch there must truncate them.
+        A missing record may have been the first of its epoch; see `LeaderEpochs.assign`.
         """
         assert not self.is_truncating, "a truncation of this log is not complete"
         size = len(content)
         last_offset = Offset(base_offset + header.last_offset_delta)
         self._roll_if_due(size, base_offset, last_offset, now_ms)
-        self.leader_epochs.assign(leader_epoch, self.log_end_offset)
+        self.leader_epochs.assign(leader_epoch, self.log_end_offset, base_offset)
         self._pending.append(placed_prefix(base_offset, header, leader_epoch))
         self._pending.append(memoryview(content)[MAGIC_END:])
         self._active.note(last_offset, timestamp_ms, self._end_position, size, self.topic.index_interval_bytes)

@@ -33,7 +33,7 @@ from conveyor.log.log import Log
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.queue_view import QueueView
-from conveyor.replication.replica_reports import ReplicaReport
+from conveyor.replication.replica_reports import ReplicaReport, flushed_by_all
 from conveyor.replication.roles import Follower, Leader, Role, check_succession
 from conveyor.replication.waiters import OffsetWaiters, Waiter, Watchers
 from conveyor.settings.tree import TopicSettings
@@ -100,6 +100,8 @@ class Partition:
         """
         self.reports: dict[NodeId, ReplicaReport] = {}
         """The last report of each other replica in this leader epoch."""
+        self.leaders_tombstones_end_offset = 0
+        """What the leader of this follower says of its `tombstones_end_offset`; 0 while they are not connected."""
         self.epoch_start_offset = log.log_end_offset
         """The log end offset when this leader's epoch began."""
         self.acknowledged_offset: int = log.flushed_offset
@@ -123,6 +125,19 @@ class Partition:
     @property
     def leader_epoch(self) -> LeaderEpoch:
         return self.role.epoch
+
+    @property
+    def tombstones_end_offset(self) -> int:
+        """The end of what all assigned replicas have flushed: the leader's reports tell, or the leader does.
+
+        0 while a replica has not reported in this epoch, or while this follower is not connected with the leader.
+        """
+        role = self.role
+        if isinstance(role, Follower):
+            return self.leaders_tombstones_end_offset
+        others = [node for node in (*role.replicas, *role.isr) if node != role.leader]
+        flushed = self.log.flushed_offset
+        return min(flushed, flushed_by_all(self.reports, others)) if others or self.reports else flushed
 
     @property
     def has_committed_epoch(self) -> bool:
@@ -307,7 +322,10 @@ class Partition:
         """Count the progress of another replica, if it was made in the present epoch of this leader."""
         role = self.role
         if isinstance(role, Leader) and role.epoch == epoch and self.offline_reason is None:
+            before = self.reports.get(node, report)
             self.reports[node] = report
+            if report.flushed_offset < before.flushed_offset and self.replication is not None:
+                self.replication.committed(self)  # Other followers must keep tombstones that this replica has lost.
             self._report(node, self._durable(report.written_offset, report.flushed_offset))
 
     def durable_offset_of(self, node: NodeId) -> int:
@@ -404,6 +422,7 @@ class Partition:
         error.
         """
         role, log = self.role, self.log
+        self.leaders_tombstones_end_offset = 0
         if isinstance(role, Follower):
             self.joining.clear()
             self.reports.clear()

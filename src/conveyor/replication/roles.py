@@ -24,6 +24,7 @@ class Leader:
     """This broker leads the partition.
 
     leader: this broker. isr: the replicas whose progress the high watermark waits for, including this broker.
+    replicas: all that are assigned, also out of sync.
     is_read_only: the epoch began before a crash, and the metadata store had no space for the next epoch. Appends are
     refused: the crash may have lost records of this epoch that a consumer has read, and other records must not replace
     them in the same epoch.
@@ -38,6 +39,7 @@ class Leader:
     is_read_only: bool = False
     partition_epoch: int = 0
     min_isr: int = 1
+    replicas: tuple[NodeId, ...] = ()
     is_sure: Callable[[], bool] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:

@@ -18,8 +18,8 @@ from conveyor.log.compaction.compaction_plan import CompactionPlan, SegmentBound
 from conveyor.log.partition_directory import PartitionDirectory
 
 PLAN = CompactionPlan(
-    directory="logs/c-0", topic_id=uuid4().hex, segments=(), first_dirty_offset=0, now_ms=0, delete_retention_ms=0,
-    segment_bytes=1024, index_interval_bytes=0, max_keys=1,
+    directory="logs/c-0", topic_id=uuid4().hex, segments=(), first_dirty_offset=0, tombstones_end_offset=0, now_ms=0,
+    delete_retention_ms=0,    segment_bytes=1024, index_interval_bytes=0, max_keys=1,
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from uuid import UUID
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Disk
 from conveyor.log.append_info import AppendInfo
+from conveyor.log.compaction.compaction_plan import CompactionLimits
 from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.recovery.recovery import open_log
@@ -20,6 +21,11 @@ DIRECTORY = "logs/t-0"
 NOW_MS = DEFAULT_START_MS
 PRODUCER = 7
 TOPIC_ID = TopicId(UUID(int=1))
+
+
+def all_below(offset: int) -> CompactionLimits:
+    """The limits of a compaction whose records and tombstones are all replicated."""
+    return CompactionLimits(offset, offset)
 
 
 def batch(*values: bytes, at_ms: int = NOW_MS, codec: int = compression.NONE) -> bytes:

@@ -31,6 +31,28 @@ def test_end_of_is_not_known_to_an_empty_log() -> None:
     assert LeaderEpochs().end_of(0, 0) == (-1, -1)
 
 
+def test_epochs_whose_first_records_were_removed_begin_where_the_leader_says() -> None:
+    epochs = known()
+    epochs.copy_from([(5, 32), (7, 35), (9, 44)])
+    epochs.assign(7, 30, 40)
+    assert epochs.entries == (*known().entries, (5, 32), (7, 35))
+    epochs.skip(41, 44)
+    assert epochs.latest == 7
+    epochs.skip(41, 45)
+    assert epochs.entries[-1] == (9, 44)
+
+
+def test_epochs_of_a_leader_do_not_begin_inside_of_what_is_copied_nor_above_it() -> None:
+    epochs = known()
+    epochs.copy_from([(5, 2), (7, 60), (8, 61)])
+    epochs.assign(7, 30, 40)
+    assert epochs.entries == (*known().entries, (7, 30))
+    epochs = known()
+    epochs.copy_from([(8, 31)])
+    epochs.assign(7, 30, 40)
+    assert epochs.latest == 7
+
+
 def test_assign_takes_only_newer_epochs() -> None:
     epochs = known()
     epochs.assign(4, 30)

@@ -21,7 +21,7 @@ from conveyor.log.recovery.recovery import open_log
 from conveyor.settings.tree import ProducerSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.compaction.test_key_compaction import FILLING, TOPIC, everything, filled, keyed
-from tests.unit.log.logs import DIRECTORY, NOW_MS, TOPIC_ID, append, flush, open_topic_log
+from tests.unit.log.logs import DIRECTORY, NOW_MS, TOPIC_ID, all_below, append, flush, open_topic_log
 
 OTHER_ID = TopicId(UUID("78eccf1f-c0cc-4b13-b1b4-3db4b0b80d3b"))
 MARK = f"{DIRECTORY}/{MARKER}"
@@ -128,14 +128,14 @@ def swap_of(log: Log, _: Disk) -> Work:
 
 
 def discard_of(log: Log, disk: Disk) -> Work:
-    plan = log.plan_compaction(log.flushed_offset, NOW_MS, 1000)
+    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1000)
     assert plan is not None
     result = compact(disk, plan)
     return lambda: log.discard([each.base_offset for each in result.cleaned])
 
 
 def compaction_of(log: Log, disk: Disk) -> Work:
-    plan = log.plan_compaction(log.flushed_offset, NOW_MS, 1000)
+    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1000)
     assert plan is not None
     return lambda: compact(disk, plan)
 

@@ -21,6 +21,7 @@ from tests.unit.log.forgetful_disk import ForgetfulDisk
 from tests.unit.log.logs import (
     DIRECTORY,
     NOW_MS,
+    all_below,
     append,
     batch,
     contents,
@@ -239,7 +240,7 @@ def test_compaction_that_ends_later_brings_no_record_back() -> None:
     disk = MemoryDisk()
     log = open_topic_log(disk, COMPACTED)
     keyed(log, b"a", b"a", b"a", b"a", b"a")
-    plan = log.plan_compaction(log.flushed_offset, NOW_MS, 100)
+    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 100)
     assert plan is not None
     result = compact(disk, plan)
     truncate(log, 1)
@@ -255,7 +256,7 @@ def test_compaction_of_segments_below_the_truncation_is_used() -> None:
     disk = MemoryDisk()
     log = open_topic_log(disk, COMPACTED)
     keyed(log, b"a", b"a", b"a", b"a", b"a", b"a")
-    plan = log.plan_compaction(log.flushed_offset, NOW_MS, 100)
+    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 100)
     assert plan is not None
     result = compact(disk, plan)
     truncate(log, plan.segments[-1].next_offset)
@@ -266,7 +267,7 @@ def test_truncation_waits_for_a_swap_and_cuts_what_it_has_made() -> None:
     disk = MemoryDisk()
     log = open_topic_log(disk, COMPACTED)
     keyed(log, b"a", b"b", b"a", b"c", b"d")
-    plan = log.plan_compaction(log.flushed_offset, NOW_MS, 100)
+    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 100)
     assert plan is not None
     result = compact(disk, plan)
     swap = log.begin_swap(result)

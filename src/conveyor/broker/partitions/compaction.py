@@ -18,7 +18,7 @@ from conveyor.broker.tasks import Tasks
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import OutOfFiles, StorageFailure
 from conveyor.kernel.ports import Clock
-from conveyor.log.compaction.compaction_plan import CompactionPlan
+from conveyor.log.compaction.compaction_plan import CompactionLimits, CompactionPlan
 from conveyor.log.compaction.key_compaction import CompactionResult
 from conveyor.replication.partition import Partition
 from conveyor.settings.tree import BrokerSettings
@@ -110,8 +110,7 @@ class Compaction:
         ]
         online = [partition for partition in rested if partition.offline_reason is None]
         plans = [
-            (partition, partition.log.plan_compaction(partition.high_watermark, now_ms, max_keys))
-            for partition in online
+            (partition, partition.log.plan_compaction(_limits(partition), now_ms, max_keys)) for partition in online
         ]
         due = [(partition, plan) for partition, plan in plans if plan is not None and self._fits(plan)]
         for partition, plan in sorted(due, key=lambda candidate: -_dirty_bytes(candidate[1])):
@@ -165,8 +164,10 @@ class Compaction:
             )  # fmt: skip
 
     async def _swap(self, partition: Partition, result: CompactionResult) -> None:
+        """Discard a result that lacks tombstones which a replica, perhaps a new one, does not have yet."""
+        may_swap = result.removed_tombstones_end_offset <= partition.tombstones_end_offset
         try:
-            job = partition.log.begin_swap(result)
+            job = partition.log.begin_swap(result) if may_swap else None
         except OutOfFiles as failure:
             self._pause(partition, failure)
             job = None
@@ -191,6 +192,10 @@ class Compaction:
         """Return whether the disk has space for a copy. If space is low, it is kept for acknowledgements."""
         usable = self._room.usable_bytes
         return not self._room.is_low or usable is None or sum(segment.size for segment in plan.segments) <= usable
+
+
+def _limits(partition: Partition) -> CompactionLimits:
+    return CompactionLimits(partition.high_watermark, partition.tombstones_end_offset)
 
 
 def _dirty_bytes(plan: CompactionPlan) -> int:

@@ -425,6 +425,7 @@ class Reconciler:
             is_read_only=is_read_only,
             partition_epoch=partition.partition_epoch,
             min_isr=self._min_isr(topic, partition),
+            replicas=partition.replicas,
             is_sure=self._metadata.session.is_sure if len(partition.isr) < min(2, len(partition.replicas)) else None,
         )
 

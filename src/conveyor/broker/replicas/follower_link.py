@@ -130,6 +130,8 @@ class FollowerLink:
 
     def ended(self, reason: str) -> None:
         log.info("replication link ended leader=%d reason=%s", self.leader, reason)
+        if self._stream is not None:
+            self._stream.close()
         self._link = self._stream = None
         self._has_ended.set()
 

@@ -64,7 +64,7 @@ class LeaderLinks:
                 end.push_soon()
 
     def committed(self, partition: Partition) -> None:
-        """A led partition's high watermark or log start has risen."""
+        """What followers learn of a led partition may have changed: its high watermark, log start, or replicas."""
         has_news = [end.stream.has_news(partition) for end in self._links.values()]
         if any(has_news) and not self._news.is_set:
             self._news.after(_NEWS_DELAY_MS)
@@ -134,7 +134,7 @@ class _PushingEnd:
 
     def _push(self) -> None:
         self._is_pushing = False
-        while (parts := self.stream.data_frame()) is not None:
-            self.link.send(*parts)
         for answer in self.stream.answers():
             self.link.send(answer)
+        while (parts := self.stream.data_frame()) is not None:
+            self.link.send(*parts)

@@ -112,6 +112,7 @@ class Replicator:
     def assumed(self, topic: TopicImage, partition: Partition) -> None:
         """A partition was opened, or its role or its replicas may have changed."""
         self._leader_links.changed(partition)
+        self._leader_links.committed(partition)
         is_replicated = len(topic.partitions[partition.identity.partition].replicas) > 1
         role = partition.role
         partition.replication = self if is_replicated else None

@@ -1,11 +1,13 @@
 """Decides whether a log needs compaction, and of which segments. Pure.
 
 Only sealed segments are compacted, from the start of the log up to the high watermark, and no records younger than
-`min.compaction.lag.ms`. Compaction is due when the part that it has not processed yet is large enough
-(`min.cleanable.dirty.ratio`) or old enough (`max.compaction.lag.ms`). Source: KIP-58, KIP-354.
+`min.compaction.lag.ms`. Tombstones stay until all replicas have them. Compaction is due when the part that it has not
+processed yet is large enough (`min.cleanable.dirty.ratio`) or old enough (`max.compaction.lag.ms`). Source: KIP-58,
+KIP-354.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,6 +25,16 @@ class SegmentBounds(msgspec.Struct, frozen=True, kw_only=True):
     last_append_ms: int
 
 
+class CompactionLimits(NamedTuple):
+    """Where compaction ends. end_offset: the high watermark; it and higher offsets are not touched.
+    tombstones_end_offset: all replicas have flushed everything below, so that tombstones may be removed there. A
+    replica without a tombstone would keep the older record of its key for ever.
+    """
+
+    end_offset: int
+    tombstones_end_offset: int
+
+
 class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One compaction of a log, as plain values that another process can execute.
 
@@ -30,6 +42,7 @@ class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
     truncations_count: how often this log's sealed segments had been truncated. If it has risen when the result arrives,
     the result is discarded.
     first_dirty_offset: earlier compactions have processed everything below.
+    tombstones_end_offset: see `CompactionLimits`.
     max_keys: the most distinct keys in memory.
     """
 
@@ -37,6 +50,7 @@ class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: str
     segments: tuple[SegmentBounds, ...]
     first_dirty_offset: int
+    tombstones_end_offset: int
     now_ms: int
     delete_retention_ms: int
     segment_bytes: int
@@ -52,15 +66,13 @@ def plan_compaction(
     topic: TopicSettings,
     *,
     cleaned_offset: int,
-    limit_offset: int,
+    limits: CompactionLimits,
     now_ms: int,
     max_keys: int,
     truncations_count: int = 0,
 ) -> CompactionPlan | None:
-    """Return the compaction that is due, or None. limit_offset: the high watermark; it and higher offsets are not
-    touched.
-    """
-    cleanable = _cleanable(segments, topic, limit_offset, now_ms)
+    """Return the compaction that is due, or None."""
+    cleanable = _cleanable(segments, topic, limits.end_offset, now_ms)
     dirty = [segment for segment in cleanable if segment.next_offset > cleaned_offset]
     if not dirty or not _is_due(cleanable, dirty, topic, now_ms):
         return None
@@ -77,6 +89,7 @@ def plan_compaction(
             for segment in cleanable
         ),
         first_dirty_offset=cleaned_offset,
+        tombstones_end_offset=limits.tombstones_end_offset,
         now_ms=now_ms,
         delete_retention_ms=topic.delete_retention_ms,
         segment_bytes=topic.segment_bytes,

@@ -6,12 +6,12 @@
 
 A batch keeps its offsets, its producer fields and its compression; compaction only removes records from it. A tombstone
 stays for `delete.retention.ms` after the first compaction that saw it as the last record of its key; attribute bit 6 of
-the batch is then set, and the base timestamp is the time at which its tombstones expire. Records without a key are
-removed. A batch with a correct CRC whose records cannot be read is kept unchanged and counted. Source: KIP-280,
-KIP-534.
+the batch is then set, and the base timestamp is the time at which its tombstones expire. It also stays until all
+replicas have it; see `CompactionLimits`. Records without a key are removed. A batch with a correct CRC whose records
+cannot be read is kept unchanged and counted. Source: KIP-280, KIP-534.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from uuid import UUID
 
@@ -45,6 +45,7 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
 
     unreadable_batches, first_unreadable_offset: the number of batches below cleaned_offset that were kept because their
     records cannot be read, and the base offset of the first, or -1. truncations_count: the plan's.
+    removed_tombstones_end_offset: the offset after the last removed tombstone, or 0.
     """
 
     replaced: tuple[int, ...]
@@ -55,6 +56,7 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
     unreadable_batches: int
     first_unreadable_offset: int
     truncations_count: int = 0
+    removed_tombstones_end_offset: int = 0
 
 
 def compact(disk: Disk, plan: CompactionPlan) -> CompactionResult:
@@ -91,10 +93,11 @@ def _compact(disk: Directory, plan: CompactionPlan) -> CompactionResult:
         unreadable_batches=len(passage.unreadable),
         first_unreadable_offset=min(passage.unreadable, default=-1),
         truncations_count=plan.truncations_count,
+        removed_tombstones_end_offset=passage.removed_tombstones_end_offset,
     )
 
 
-class _Passage(msgspec.Struct, frozen=True, kw_only=True):
+class _Passage(msgspec.Struct, kw_only=True):
     """The state of one rewrite. latest: the last offset of each key below `cleaned_offset`. unreadable: the base
     offsets of batches that cannot be read.
     """
@@ -102,6 +105,7 @@ class _Passage(msgspec.Struct, frozen=True, kw_only=True):
     latest: dict[bytes, int]
     cleaned_offset: int
     unreadable: list[int] = msgspec.field(default_factory=list)
+    removed_tombstones_end_offset: int = 0
 
 
 def _latest_offsets(disk: Directory, plan: CompactionPlan) -> tuple[dict[bytes, int], int]:
@@ -184,9 +188,9 @@ def _cleaned(header: BatchHeader, batch: bytes, passage: _Passage, plan: Compact
         return batch
     has_horizon = bool(header.attributes & DELETE_HORIZON)
     horizon_ms = header.base_timestamp if has_horizon else plan.now_ms + plan.delete_retention_ms
-    kept = [
-        record for record in records if _stays(record, passage.latest, plan, has_horizon and horizon_ms <= plan.now_ms)
-    ]
+    kept = [record for record in records if _is_last(record, passage.latest)]
+    if has_horizon and horizon_ms <= plan.now_ms:
+        kept = _without_tombstones(kept, passage, plan)
     if not kept:
         return None
     has_tombstone = any(record.value is None for record in kept)
@@ -199,12 +203,18 @@ def _cleaned(header: BatchHeader, batch: bytes, passage: _Passage, plan: Compact
     return rebuild_batch(header, kept, base_timestamp, attributes)
 
 
-def _stays(record: Record, latest: dict[bytes, int], plan: CompactionPlan, tombstones_are_due: bool) -> bool:
-    if record.key is None:
-        return False
-    if latest.get(_short(record.key), -1) > record.offset:
-        return False
-    return record.value is not None or not tombstones_are_due
+def _is_last(record: Record, latest: dict[bytes, int]) -> bool:
+    return record.key is not None and latest.get(_short(record.key), -1) <= record.offset
+
+
+def _without_tombstones(records: Sequence[Record], passage: _Passage, plan: CompactionPlan) -> list[Record]:
+    kept = []
+    for record in records:
+        if record.value is not None or record.offset >= plan.tombstones_end_offset:
+            kept.append(record)
+        else:
+            passage.removed_tombstones_end_offset = max(passage.removed_tombstones_end_offset, record.offset + 1)
+    return kept
 
 
 def _batches(segment: Segment) -> Iterable[tuple[BatchHeader, bytes]]:

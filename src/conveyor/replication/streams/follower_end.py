@@ -27,6 +27,7 @@ from conveyor.replication.streams.frames import (
     FollowRefusal,
     Portion,
     Rejected,
+    SentEpochs,
     decode_from_leader,
     encode_follows,
     encode_progress,
@@ -100,6 +101,7 @@ class FollowerEnd:
             partition.write()
         if partition.offline_reason is not None:
             return
+        partition.log.leader_epochs.copy_from(())
         slot, epoch, written = self._next_slot, partition.role.epoch, partition.log
         self._next_slot += 1
         copied = _Copied(
@@ -119,6 +121,11 @@ class FollowerEnd:
             self._drop(copied)
             if self._follows.pop(copied.slot, None) is None:
                 self._unfollows.append(copied.slot)
+
+    def close(self) -> None:
+        """The link has ended: the leader may give other replicas records that this one would not hear of."""
+        for copied in list(self._by_slot.values()):
+            self._drop(copied)
 
     def progressed(self, partition: Partition) -> bool:
         """The partition's log was written or flushed. Returns whether there is something to report."""
@@ -147,6 +154,10 @@ class FollowerEnd:
             self._diverged(content)
         elif isinstance(content, Rejected):
             self._rejected(content)
+        elif isinstance(content, SentEpochs):
+            copied = self._by_slot.get(content.slot)
+            if copied is not None and _follows_in(copied.partition, copied.epoch):
+                copied.partition.log.leader_epochs.copy_from(content.entries)
         else:
             for portion in content:
                 self._queue(portion)
@@ -236,6 +247,7 @@ class FollowerEnd:
         copied.portions.popleft()
         self._returned_bytes += len(portion.content)
         partition.follow_high_watermark(portion.high_watermark)
+        partition.leaders_tombstones_end_offset = portion.tombstones_end_offset
         copied.leader_start_offset = portion.log_start_offset
         self._trim(copied)
 
@@ -282,6 +294,7 @@ class FollowerEnd:
         self.interruptions.append(Interruption(partition=copied.partition, chore=chore))
 
     def _drop(self, copied: _Copied) -> None:
+        copied.partition.leaders_tombstones_end_offset = 0
         del self._by_slot[copied.slot]
         del self._by_partition[copied.partition]
         self._progressed.pop(copied, None)

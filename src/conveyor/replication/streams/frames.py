@@ -11,9 +11,11 @@
 
     from the leader
     16 PORTIONS     u16 count, then each: u32 slot, i32 leader epoch, i64 log start offset, i64 high watermark,
-                    i64 gap offset, i64 from offset, i64 next offset, u32 length; then the batches of all, in order
+                    i64 gap offset, i64 tombstones' end offset, i64 from offset, i64 next offset, u32 length; then the
+                    batches of all, in order
     17 DIVERGING    u32 slot, i32 epoch, i64 end offset
     18 REJECTED     u32 slot, u8 reason
+    19 EPOCHS       u32 slot, u16 count, then each: i32 epoch, i64 start offset
 
 A slot is the number under which the follower follows a partition: a new one each time, so that nothing of an earlier
 time is taken for the present. A frame that does not have exactly this form raises ProtocolViolation.
@@ -22,6 +24,7 @@ time is taken for the present. A frame that does not have exactly this form rais
 import struct
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from operator import lt
 from typing import NamedTuple
 from uuid import UUID
 
@@ -42,6 +45,7 @@ class StreamFrame(IntEnum):
     PORTIONS = 16
     DIVERGING = 17
     REJECTED = 18
+    EPOCHS = 19
 
 
 class FollowRefusal(IntEnum):
@@ -101,8 +105,9 @@ class ProgressReport(NamedTuple):
 class Portion(NamedTuple):
     """Records of one partition, and what the leader knows of its log.
 
-    gap_offset: below it, offsets may be missing, because the leader has compacted its log. from_offset, next_offset:
-    the content is everything that the leader has between them, perhaps nothing. content: whole batches as stored.
+    gap_offset: below it, offsets may be missing, because the leader has compacted its log. tombstones_end_offset: all
+    replicas have flushed everything below. from_offset, next_offset: the content is everything that the leader has
+    between them, perhaps nothing. content: whole batches as stored.
     """
 
     slot: int
@@ -110,6 +115,7 @@ class Portion(NamedTuple):
     log_start_offset: int
     high_watermark: int
     gap_offset: int
+    tombstones_end_offset: int
     from_offset: int
     next_offset: int
     content: memoryview
@@ -132,15 +138,26 @@ class Rejected(NamedTuple):
     refusal: FollowRefusal
 
 
+class SentEpochs(NamedTuple):
+    """The leader epochs that a follower lacks, with their start offsets, all rising. Sent before the portions of a
+    compacted log, which may lack whole epochs.
+    """
+
+    slot: int
+    entries: tuple[tuple[int, int], ...]
+
+
 _KIND = struct.Struct(">B")
 _COUNTED = struct.Struct(">BH")
 _FOLLOW = struct.Struct(">I16siiqiqq")
 _SLOT = struct.Struct(">I")
 _PROGRESS_START = struct.Struct(">BIH")
 _PROGRESS = struct.Struct(">Iiqqq")
-_PORTION = struct.Struct(">IiqqqqqI")
+_PORTION = struct.Struct(">IiqqqqqqI")
 _DIVERGING = struct.Struct(">BIiq")
 _REJECTED = struct.Struct(">BIB")
+_EPOCHS_START = struct.Struct(">BIH")
+_EPOCH = struct.Struct(">iq")
 
 
 def encode_follows(follows: Sequence[Follow]) -> bytes:
@@ -171,6 +188,11 @@ def encode_rejected(rejected: Rejected) -> bytes:
     return _REJECTED.pack(StreamFrame.REJECTED, *rejected)
 
 
+def encode_epochs(epochs: SentEpochs) -> bytes:
+    start = _EPOCHS_START.pack(StreamFrame.EPOCHS, epochs.slot, len(epochs.entries))
+    return start + b"".join(_EPOCH.pack(*entry) for entry in epochs.entries)
+
+
 def decode_from_follower(frame: Bytes) -> tuple[Follow, ...] | Unfollow | ProgressReport:
     """Raises ProtocolViolation."""
     view, kind = memoryview(frame), _kind(frame)
@@ -187,7 +209,7 @@ def decode_from_follower(frame: Bytes) -> tuple[Follow, ...] | Unfollow | Progre
     raise ProtocolViolation(f"frame {kind} of a follower")
 
 
-def decode_from_leader(frame: Bytes) -> tuple[Portion, ...] | Diverging | Rejected:
+def decode_from_leader(frame: Bytes) -> tuple[Portion, ...] | Diverging | Rejected | SentEpochs:
     """Raises ProtocolViolation."""
     view, kind = memoryview(frame), _kind(frame)
     if kind == StreamFrame.PORTIONS:
@@ -201,6 +223,8 @@ def decode_from_leader(frame: Bytes) -> tuple[Portion, ...] | Diverging | Reject
         _, slot, refusal = _whole(view, _REJECTED)
         _check(refusal in FollowRefusal.__members__.values(), "refusal", refusal)
         return Rejected(slot, FollowRefusal(refusal))
+    if kind == StreamFrame.EPOCHS:
+        return _epochs(view)
     raise ProtocolViolation(f"frame {kind} of a leader")
 
 
@@ -232,6 +256,14 @@ def _portions(view: memoryview) -> Iterator[Portion]:
         position += length
         yield portion
     _check(position == len(view), "length", len(view))
+
+
+def _epochs(view: memoryview) -> SentEpochs:
+    entries = tuple((epoch, offset) for epoch, offset in _entries(view, _EPOCHS_START, _EPOCH))
+    epochs, offsets = [epoch for epoch, _ in entries], [offset for _, offset in entries]
+    _check(all(map(lt, [-1, *epochs], epochs)), "order of epochs", epochs)
+    _check(all(map(lt, [-1, *offsets], offsets)), "order of offsets", offsets)
+    return SentEpochs(_EPOCHS_START.unpack_from(view)[1], entries)
 
 
 def _kind(frame: Bytes) -> int:

@@ -28,9 +28,11 @@ from conveyor.replication.streams.frames import (
     FollowRefusal,
     ProgressReport,
     Rejected,
+    SentEpochs,
     Unfollow,
     decode_from_follower,
     encode_diverging,
+    encode_epochs,
     encode_portions,
     encode_rejected,
 )
@@ -62,12 +64,15 @@ class _Followed(msgspec.Struct, kw_only=True, eq=False):
     next_offset: int
     sent_high_watermark: int = -1
     sent_log_start: int = -1
+    sent_tombstones_end: int = -1
 
     @property
     def has_news(self) -> bool:
         partition = self.partition
         return (
-            partition.high_watermark > self.sent_high_watermark or partition.log.log_start_offset > self.sent_log_start
+            partition.high_watermark > self.sent_high_watermark
+            or partition.log.log_start_offset > self.sent_log_start
+            or partition.tombstones_end_offset != self.sent_tombstones_end
         )
 
     def continue_at_start(self) -> None:
@@ -93,12 +98,13 @@ class _Frame:
         followed.next_offset = portion.next_offset
         followed.sent_high_watermark = partition.high_watermark
         followed.sent_log_start = log.log_start_offset
+        followed.sent_tombstones_end = partition.tombstones_end_offset
         length = 0 if portion.place is None else portion.place.length
         gap_offset = max(log.cleaned_offset, log.gap_offset)
         self._fields.append(
             (
                 followed.slot, followed.epoch, log.log_start_offset, partition.high_watermark, gap_offset,
-                start, portion.next_offset, length,
+                followed.sent_tombstones_end, start, portion.next_offset, length,
             )
         )  # fmt: skip
         if portion.place is not None:
@@ -155,7 +161,7 @@ class LeaderEnd:
         return True
 
     def has_news(self, partition: Partition) -> bool:
-        """The partition's high watermark or log start may have risen. Returns whether the follower is yet to know."""
+        """What the follower learns of the partition beside records may have changed. Returns whether it has."""
         followed = self._by_partition.get(partition)
         if followed is None or not followed.has_news:
             return False
@@ -241,8 +247,15 @@ class LeaderEnd:
         )
         self._by_slot[follow.slot] = self._by_partition[partition] = followed
         self._with_data[followed] = None
+        self._send_epochs(follow, partition)
         report = ReplicaReport(follow.end_offset, follow.flushed_offset, follow.log_start_offset)
         self._count(partition, follow.leader_epoch, report)
+
+    def _send_epochs(self, follow: Follow, partition: Partition) -> None:
+        """Send the newest epochs of a compacted log that the follower lacks. They do not change while it follows."""
+        if "compact" in partition.log.topic.cleanup_policy:
+            entries = [entry for entry in partition.log.leader_epochs.entries if entry[0] > follow.last_epoch]
+            self._answers.append(encode_epochs(SentEpochs(follow.slot, tuple(entries[-MAX_ENTRIES:]))))
 
     def _progressed(self, progress: FollowerProgress) -> None:
         followed = self._by_slot.get(progress.slot)

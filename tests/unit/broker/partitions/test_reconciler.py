@@ -65,7 +65,7 @@ async def test_partition_that_another_broker_leads_is_followed(broker: BrokerNod
         partition.check_online()
     await assign(broker, "t", 0, held_by(ME, OTHER, epoch=2))
     assert broker.partitions.find("t", 0) is partition
-    assert roles(partition) == [Leader(leader=ME, epoch=LeaderEpoch(2), isr=(ME, OTHER))]
+    assert roles(partition) == [Leader(leader=ME, epoch=LeaderEpoch(2), isr=(ME, OTHER), replicas=(ME, OTHER))]
     assert listener.news() == ["gained t-0"]
 
 
@@ -90,7 +90,8 @@ async def test_change_of_the_isr_is_no_change_of_leadership(broker: BrokerNode) 
     listener = Listener(broker)
     shrunk = replace(held_by(ME, OTHER, epoch=0), isr=(ME,))
     await assign(broker, "t", 0, shrunk)
-    assert broker.partitions.find("t", 0).role == Leader(leader=ME, epoch=LeaderEpoch(0), isr=(ME,))
+    leads = Leader(leader=ME, epoch=LeaderEpoch(0), isr=(ME,), replicas=(ME, OTHER))
+    assert broker.partitions.find("t", 0).role == leads
     assert listener.news() == []
 
 
@@ -163,7 +164,9 @@ async def test_read_only_leader_gains_its_partition_when_its_epoch_is_stored(sto
     storage.disk, storage.store.is_full = crashed, True
     async with running_parts(storage=storage) as broker:
         partition = broker.partitions.find("t", 0)
-        assert roles(partition) == [Leader(leader=ME, epoch=LeaderEpoch(0), isr=(ME,), is_read_only=True)]
+        assert roles(partition) == [
+            Leader(leader=ME, epoch=LeaderEpoch(0), isr=(ME,), replicas=(ME,), is_read_only=True)
+        ]
         with pytest.raises(RequestError) as refused:
             partition.append(own_batch(BATCH), 0)
         assert refused.value.kind is ErrorKind.DISK_FULL
@@ -171,7 +174,7 @@ async def test_read_only_leader_gains_its_partition_when_its_epoch_is_stored(sto
         listener = Listener(broker)
         await broker.reconciler.raise_epochs()
         await broker.reconciler.settled(broker.metadata.image.seq)
-        assert partition.role == Leader(leader=ME, epoch=LeaderEpoch(1), isr=(ME,), partition_epoch=1)
+        assert partition.role == Leader(leader=ME, epoch=LeaderEpoch(1), isr=(ME,), replicas=(ME,), partition_epoch=1)
         assert listener.changes == [("lost", partition), ("gained", partition)]
 
 

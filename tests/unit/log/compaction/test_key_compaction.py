@@ -23,7 +23,7 @@ from conveyor.records.batch import (
 from conveyor.records.record import Record, decode_records, encode_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
-from tests.unit.log.logs import NOW_MS, append, flush, open_topic_log, read_bytes
+from tests.unit.log.logs import NOW_MS, all_below, append, flush, open_topic_log, read_bytes
 
 TOPIC = TopicSettings(segment_bytes=1024, cleanup_policy="compact", min_cleanable_dirty_ratio=0)
 FILLING = bytes(400)
@@ -39,7 +39,7 @@ def keyed(*pairs: tuple[bytes, bytes | None], codec: int = compression.NONE, seq
 
 
 def compacted(disk: MemoryDisk, log: Log, now_ms: int = NOW_MS) -> None:
-    plan = log.plan_compaction(log.flushed_offset, now_ms, 1000)
+    plan = log.plan_compaction(all_below(log.flushed_offset), now_ms, 1000)
     assert plan is not None
     result = compact(disk, plan)
     job = log.begin_swap(result)
@@ -172,7 +172,7 @@ def test_a_segment_that_was_emptied_is_passed_over() -> None:
 def test_a_swap_is_refused_when_the_log_has_let_go_of_what_it_replaces() -> None:
     disk = MemoryDisk()
     log = filled(disk, keyed((b"a", FILLING)), keyed((b"a", FILLING)), keyed((b"a", FILLING)), keyed((b"b", FILLING)))
-    plan = log.plan_compaction(log.flushed_offset, NOW_MS, 1000)
+    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1000)
     assert plan is not None
     result = compact(disk, plan)
     log.trim(log.flushed_offset)
@@ -184,7 +184,7 @@ def test_batches_beyond_the_keys_that_were_remembered_stay_as_they_are() -> None
     disk = MemoryDisk()
     log = filled(disk, keyed((b"a", b"1")), keyed((b"b", None)))
     before = read_bytes(log, 1)
-    plan = log.plan_compaction(log.flushed_offset, NOW_MS, 1)
+    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1)
     assert plan is not None
     result = compact(disk, plan)
     assert (result.cleaned_offset, result.replaced) == (1, ())
@@ -196,7 +196,7 @@ def test_a_batch_that_cannot_be_read_stays_as_it_is_and_is_counted(codec: int) -
     disk = MemoryDisk()
     poison = poisoned(codec)
     log = filled(disk, keyed((b"a", b"1")), poison, keyed((b"a", b"2"), (b"b", FILLING)), keyed((b"c", FILLING)))
-    plan = log.plan_compaction(log.flushed_offset, NOW_MS, 1000)
+    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1000)
     assert plan is not None
     result = compact(disk, plan)
     assert (result.unreadable_batches, result.first_unreadable_offset, result.cleaned_offset) == (1, 1, 5)
@@ -213,7 +213,7 @@ def test_unreadable_batches_do_not_end_compaction_whatever_they_claim() -> None:
     disk = MemoryDisk()
     log = filled(disk, keyed((b"a", b"1")), poisoned(compression.GZIP, count=2**20), keyed((b"a", b"2")))
     cleaned = [log.cleaned_offset]
-    while (plan := log.plan_compaction(log.flushed_offset, NOW_MS, 1000)) is not None:
+    while (plan := log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1000)) is not None:
         result = compact(disk, plan)
         job = log.begin_swap(result)
         assert job is not None

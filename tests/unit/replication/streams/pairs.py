@@ -48,10 +48,10 @@ class Replica:
 
 
 class Pair:
-    """The link between a leader and a follower of the same partitions. sent_bytes: of all frames with records."""
+    """The link between a leader and a follower, broker `node`, of the same partitions."""
 
-    def __init__(self, leaders: Sequence[Replica], followers: Sequence[Replica]) -> None:
-        self.leaders, self.followers = leaders, followers
+    def __init__(self, leaders: Sequence[Replica], followers: Sequence[Replica], node: NodeId = TWO) -> None:
+        self.leaders, self.followers, self.node = leaders, followers, node
         self.refusal: FollowRefusal | None = None
         self.frames: list[list[int]] = []
         self.reported: list[NodeId] = []
@@ -59,7 +59,7 @@ class Pair:
 
     def connect(self) -> None:
         """Begin a new link; nothing of an earlier one remains."""
-        self.leader = LeaderEnd(TWO, self.find, lambda node, _: self.reported.append(node))
+        self.leader = LeaderEnd(self.node, self.find, lambda node, _: self.reported.append(node))
         self.follower = FollowerEnd()
         for replica in self.followers:
             self.follower.follow(replica.partition, TOPIC_ID)

@@ -17,10 +17,12 @@ from conveyor.replication.streams.frames import (
     Portion,
     ProgressReport,
     Rejected,
+    SentEpochs,
     Unfollow,
     decode_from_follower,
     decode_from_leader,
     encode_diverging,
+    encode_epochs,
     encode_follows,
     encode_portions,
     encode_progress,
@@ -36,13 +38,15 @@ FOLLOW_BYTES = bytes.fromhex(
 )
 UNFOLLOW_BYTES = bytes.fromhex("02 0002 00000005 00000006")
 PROGRESS_BYTES = bytes.fromhex("03 00000400 0001 00000005 00000007 000000000000012d 00000000000000c8 000000000000000a")
-PORTION_FIELDS = (5, 7, 10, 290, 100, 300, 303, 4)
+PORTION_FIELDS = (5, 7, 10, 290, 100, 90, 300, 303, 4)
 PORTIONS_BYTES = bytes.fromhex(
-    "10 0001 00000005 00000007 000000000000000a 0000000000000122 0000000000000064 000000000000012c 000000000000012f"
-    " 00000004"
+    "10 0001 00000005 00000007 000000000000000a 0000000000000122 0000000000000064 000000000000005a 000000000000012c"
+    " 000000000000012f 00000004"
 )
 DIVERGING_BYTES = bytes.fromhex("11 00000005 00000003 0000000000000064")
 REJECTED_BYTES = bytes.fromhex("12 00000005 03")
+EPOCHS = SentEpochs(5, ((3, 0), (7, 100)))
+EPOCHS_BYTES = bytes.fromhex("13 00000005 0002 00000003 0000000000000000 00000007 0000000000000064")
 
 
 def test_frames_of_a_follower() -> None:
@@ -57,15 +61,19 @@ def test_frames_of_a_follower() -> None:
 
 def test_frames_of_a_leader() -> None:
     assert encode_portions([PORTION_FIELDS]) == PORTIONS_BYTES
-    assert decode_from_leader(PORTIONS_BYTES + b"data") == (Portion(5, 7, 10, 290, 100, 300, 303, memoryview(b"data")),)
+    assert decode_from_leader(PORTIONS_BYTES + b"data") == (
+        Portion(5, 7, 10, 290, 100, 90, 300, 303, memoryview(b"data")),
+    )
     assert encode_diverging(Diverging(5, 3, 100)) == DIVERGING_BYTES
     assert decode_from_leader(DIVERGING_BYTES) == Diverging(5, 3, 100)
     assert encode_rejected(Rejected(5, FollowRefusal.FENCED_EPOCH)) == REJECTED_BYTES
     assert decode_from_leader(REJECTED_BYTES) == Rejected(5, FollowRefusal.FENCED_EPOCH)
+    assert encode_epochs(EPOCHS) == EPOCHS_BYTES
+    assert decode_from_leader(EPOCHS_BYTES) == EPOCHS
 
 
 def test_portions_of_several_partitions_are_divided_by_their_lengths() -> None:
-    fields = [(1, 0, 0, 0, 0, 0, 2, 3), (2, 0, 0, 0, 0, 4, 4, 0), (3, 0, 0, 0, 0, 0, 1, 2)]
+    fields = [(1, 0, 0, 0, 0, 0, 0, 2, 3), (2, 0, 0, 0, 0, 0, 4, 4, 0), (3, 0, 0, 0, 0, 0, 0, 1, 2)]
     portions = decode_from_leader(encode_portions(fields) + b"abcde")
     assert isinstance(portions, tuple)
     assert [bytes(each.content) for each in portions if isinstance(each, Portion)] == [b"abc", b"", b"de"]
@@ -78,7 +86,7 @@ def test_a_follower_sends_whole_frames_only(whole: bytes) -> None:
             decode_from_follower(frame)
 
 
-@pytest.mark.parametrize("whole", [PORTIONS_BYTES + b"data", DIVERGING_BYTES, REJECTED_BYTES])
+@pytest.mark.parametrize("whole", [PORTIONS_BYTES + b"data", DIVERGING_BYTES, REJECTED_BYTES, EPOCHS_BYTES])
 def test_a_leader_sends_whole_frames_only(whole: bytes) -> None:
     for frame in [*(whole[:end] for end in range(len(whole))), whole + b"\0"]:
         with pytest.raises(ProtocolViolation):
@@ -113,14 +121,19 @@ def test_lies_of_a_follower_are_refused(frame: bytes) -> None:
     "frame",
     [
         b"\x01\0\0",
-        encode_portions([(5, -1, 10, 290, 100, 300, 303, 0)]),
-        encode_portions([(5, 7, -1, 290, 100, 300, 303, 0)]),
-        encode_portions([(5, 7, 10, 290, 100, 300, 299, 0)]),
-        encode_portions([(5, 7, 10, 290, 100, 300, 300, 1)]) + b"a",
-        encode_portions([(5, 7, 10, 290, 100, 300, 301, (1 << 32) - 1)]) + b"a",
+        encode_portions([(5, -1, 10, 290, 100, 90, 300, 303, 0)]),
+        encode_portions([(5, 7, 10, 290, 100, -1, 300, 303, 0)]),
+        encode_portions([(5, 7, -1, 290, 100, 90, 300, 303, 0)]),
+        encode_portions([(5, 7, 10, 290, 100, 90, 300, 299, 0)]),
+        encode_portions([(5, 7, 10, 290, 100, 90, 300, 300, 1)]) + b"a",
+        encode_portions([(5, 7, 10, 290, 100, 90, 300, 301, (1 << 32) - 1)]) + b"a",
         encode_diverging(Diverging(5, -2, 3)),
         encode_diverging(Diverging(5, 0, -1)),
         REJECTED_BYTES[:-1] + b"\x63",
+        encode_epochs(SentEpochs(5, ((-1, 0),))),
+        encode_epochs(SentEpochs(5, ((3, 0), (3, 1)))),
+        encode_epochs(SentEpochs(5, ((3, -1), (4, 1)))),
+        encode_epochs(SentEpochs(5, ((3, 1), (4, 1)))),
     ],
 )
 def test_lies_of_a_leader_are_refused(frame: bytes) -> None:
@@ -128,7 +141,7 @@ def test_lies_of_a_leader_are_refused(frame: bytes) -> None:
         decode_from_leader(frame)
 
 
-@given(kind=st.sampled_from([1, 2, 3, 16, 17, 18]), rest=st.binary(max_size=200))
+@given(kind=st.sampled_from([1, 2, 3, 16, 17, 18, 19]), rest=st.binary(max_size=200))
 def test_any_bytes_are_a_frame_or_a_violation(kind: int, rest: bytes) -> None:
     for decode in (decode_from_follower, decode_from_leader):
         try:

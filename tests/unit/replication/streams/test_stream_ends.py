@@ -18,7 +18,7 @@ from conveyor.replication.streams.frames import (
 )
 from conveyor.replication.streams.leader_end import FRAME_BYTES, PORTION_BYTES, WINDOW_BYTES, Parts
 from conveyor.settings.tree import TopicSettings
-from tests.unit.log.logs import NOW_MS, TOPIC_ID, contents, values
+from tests.unit.log.logs import NOW_MS, TOPIC_ID, all_below, contents, values
 from tests.unit.replication.parts import batch
 from tests.unit.replication.streams.pairs import EPOCH, FOLLOWS, LEADS, ONE, TWO, Pair, Replica, carry_out
 
@@ -301,7 +301,7 @@ def test_gaps_of_a_compacted_log_are_copied(copied_first: int) -> None:
         leader.settle()
         if number < copied_first:
             connected.exchange()
-    plan = leader.log.plan_compaction(leader.log.flushed_offset, NOW_MS, 100)
+    plan = leader.log.plan_compaction(all_below(leader.log.flushed_offset), NOW_MS, 100)
     assert plan is not None
     result = compact(leader.disk, plan)
     swap = leader.log.begin_swap(result)
@@ -385,13 +385,13 @@ def test_a_leader_cannot_leave_out_records() -> None:
     connected = pair()
     connected.to_leader()
     with pytest.raises(ProtocolViolation):
-        connected.follower.received(encode_portions([(0, EPOCH, 0, 0, 0, 1, 2, 0)]))
+        connected.follower.received(encode_portions([(0, EPOCH, 0, 0, 0, 0, 1, 2, 0)]))
 
 
 def test_a_damaged_batch_is_refused_and_changes_nothing() -> None:
     connected = pair()
     connected.to_leader()
-    connected.follower.received(encode_portions([(0, EPOCH, 0, 0, 0, 0, 1, 70)]) + b"\0" * 70)
+    connected.follower.received(encode_portions([(0, EPOCH, 0, 0, 0, 0, 0, 1, 70)]) + b"\0" * 70)
     connected.follower.step(NOW_MS)
     assert [each.needs_pause for each in connected.follower.interruptions] == [True]
     assert connected.followers[0].log.log_end_offset == 0
@@ -401,7 +401,7 @@ def test_a_damaged_batch_is_refused_and_changes_nothing() -> None:
 def test_a_skip_that_no_compaction_explains_takes_the_follower_offline() -> None:
     connected = pair()
     connected.to_leader()
-    connected.follower.received(encode_portions([(0, EPOCH, 0, 0, 0, 0, 5, 0)]))
+    connected.follower.received(encode_portions([(0, EPOCH, 0, 0, 0, 0, 0, 5, 0)]))
     connected.follower.step(NOW_MS)
     assert connected.followers[0].partition.offline_reason is not None
 
