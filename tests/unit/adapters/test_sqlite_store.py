@@ -59,12 +59,12 @@ async def test_values_of_other_types_are_read_as_bytes_and_numbers(path: Path) -
 async def test_full_disk_refuses_changes_and_lets_them_be_read(path: Path) -> None:
     store = SqliteStore(path)
     await store.commit(PutNode("/a", b"one"))
-    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
-    store._connection.execute(f"PRAGMA max_page_count={pages}")
+    pages = store.shared._connection.execute("PRAGMA page_count").fetchone()[0]
+    store.shared._connection.execute(f"PRAGMA max_page_count={pages}")
     with pytest.raises(DiskFull):
         await store.commit(PutNode("/a", b"two"), PutNode("/large", bytes(1 << 20)))
     assert await store.tree("/") == {"/a": Versioned(b"one", 1)}
-    store._connection.execute(f"PRAGMA max_page_count={pages + 1000}")
+    store.shared._connection.execute(f"PRAGMA max_page_count={pages + 1000}")
     assert await store.commit(PutNode("/large", bytes(1 << 20))) == (1,)
     await store.close()
 

@@ -1,0 +1,259 @@
+"""The tree of `MetadataStore` in one SQLite file, and the sessions of its clients in this process.
+
+Every change is durable when its call returns. One thread does all the work, so changes keep their order and the event
+loop never waits for the disk. The thread also hands watches to the loop in that order. A watch that a read has set
+fires for each later change, and for no earlier one, and it fires before any reader sees the change.
+
+An ephemeral node has the number of its session; every other node has 0. No session outlives the process that has opened
+the file, so opening it deletes the ephemeral nodes of all earlier sessions.
+
+Earlier versions did not create the parents of a node: a path in the file may lack its parents' rows.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from conveyor.kernel.errors import DiskFull, StorageFailure
+from conveyor.kernel.ports import ANY_VERSION, CheckNode, PutNode, StoreOperation, Versioned
+from conveyor.kernel.store_paths import below_an_ephemeral, parents
+from conveyor.kernel.store_watches import StoreWatches, Watch
+
+Result = TypeVar("Result")
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS nodes (
+    path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, ephemeral INTEGER NOT NULL
+) WITHOUT ROWID
+"""
+_NODE = "SELECT CAST(value AS BLOB), CAST(version AS INTEGER) FROM nodes WHERE path = ?"
+_NODES = "SELECT path, CAST(value AS BLOB), CAST(version AS INTEGER) FROM nodes WHERE path >= ? AND path < ?"
+_PATHS = "SELECT path FROM nodes WHERE path >= ? AND path < ?"
+_IS_EPHEMERAL = "SELECT CAST(ephemeral AS INTEGER) FROM nodes WHERE path = ?"
+_EPHEMERAL_PATHS = "SELECT path FROM nodes WHERE ephemeral = ?"
+_CURRENT_VERSION = "SELECT CAST(version AS INTEGER) FROM nodes WHERE path = ?"
+"""SQLite checks no column types; the casts convert any stored value to bytes or a number."""
+
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+_LASTING = (
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+)
+"""Failures of the file itself. Other failures concern one call, such as a lock that another program holds."""
+_PRIMARY_CODE = 0xFF
+
+
+class SqliteTree:
+    """See the module's docstring. Its sessions are `SqliteSession`.
+
+    failed: called on the event loop when the file itself fails; the call that met the failure raises it, too.
+    Raises StorageFailure if the file cannot be used.
+    """
+
+    def __init__(self, path: Path, failed: Callable[[StorageFailure], None] = lambda _: None) -> None:
+        self._thread = ThreadPoolExecutor(1, "metadata")
+        self._failed = failed
+        self._sessions = count(1)
+        self._watches: dict[int, StoreWatches] = {}
+        try:
+            self._connection = _connect(path, "NORMAL")
+        except DiskFull:
+            self._connection = _connect(path, "EXCLUSIVE")
+
+    def begin_session(self) -> int:
+        """Return the number of a new session."""
+        session = next(self._sessions)
+        self._watches[session] = StoreWatches()
+        return session
+
+    async def get(self, session: int, path: str, changed: Watch | None) -> Versioned | None:
+        loop = asyncio.get_running_loop()
+
+        def work() -> Versioned | None:
+            row = self._connection.execute(_NODE, (path,)).fetchone()
+            loop.call_soon_threadsafe(self._watch_node, session, path, changed)
+            return Versioned(*row) if row else None
+
+        return await self._run(work)
+
+    async def children(self, session: int, path: str, changed: Watch | None) -> list[str]:
+        loop = asyncio.get_running_loop()
+
+        def work() -> list[str]:
+            start, last = _range_below(path)
+            rows = self._connection.execute(_PATHS, (start, last))
+            names = sorted({child_path[len(start) :].partition("/")[0] for (child_path,) in rows})
+            loop.call_soon_threadsafe(self._watch_children, session, path, changed)
+            return names
+
+        return await self._run(work)
+
+    async def tree(self, path: str) -> dict[str, Versioned]:
+        def work() -> dict[str, Versioned]:
+            rows = self._connection.execute(_NODES, _range_below(path))
+            return {name: Versioned(value, version) for name, value, version in rows}
+
+        return await self._run(work)
+
+    async def commit(self, session: int, operations: Sequence[StoreOperation]) -> tuple[int, ...] | None:
+        return await self._transact(lambda: self._carry_out_all(session, operations))
+
+    async def end_session(self, session: int) -> None:
+        """Delete the ephemeral nodes of a session, and its watches."""
+        self._watches.pop(session, None)
+
+        def delete() -> _Committed:
+            committed = _Committed()
+            for (path,) in self._connection.execute(_EPHEMERAL_PATHS, (session,)).fetchall():
+                self._delete(path, committed)
+            return committed
+
+        await self._transact(delete)
+
+    async def close(self) -> None:
+        await self._run(self._connection.close)
+        self._thread.shutdown()
+        self._watches.clear()
+
+    async def _run(self, work: Callable[[], Result]) -> Result:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except sqlite3.Error as error:
+            failure = _failure("metadata store", error)
+            if _is_lasting(error):
+                self._failed(failure)
+            raise failure from error
+
+    async def _transact(self, change: "Callable[[], _Committed | None]") -> tuple[int, ...] | None:
+        loop = asyncio.get_running_loop()
+
+        def work() -> tuple[int, ...] | None:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                committed = change()
+                self._connection.execute("ROLLBACK" if committed is None else "COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):  # SQLite has rolled back by itself after some failures.
+                    self._connection.execute("ROLLBACK")
+                raise
+            if committed is None:
+                return None
+            loop.call_soon_threadsafe(self._fire, committed)
+            return tuple(committed.versions)
+
+        return await self._run(work)
+
+    def _watch_node(self, session: int, path: str, changed: Watch | None) -> None:
+        if session in self._watches:
+            self._watches[session].add_to_node(path, changed)
+
+    def _watch_children(self, session: int, path: str, changed: Watch | None) -> None:
+        if session in self._watches:
+            self._watches[session].add_to_children(path, changed)
+
+    def _fire(self, committed: "_Committed") -> None:
+        for watches in list(self._watches.values()):
+            watches.fire(committed.changed, committed.created_or_deleted)
+
+    def _carry_out_all(self, session: int, operations: Sequence[StoreOperation]) -> "_Committed | None":
+        committed = _Committed()
+        for operation in operations:
+            found = self._connection.execute(_CURRENT_VERSION, (operation.path,)).fetchone()
+            current = found[0] if found else 0
+            if operation.version not in (ANY_VERSION, current):
+                return None
+            if isinstance(operation, PutNode):
+                self._put(session, operation, current, committed)
+            else:
+                committed.versions.append(0)
+                if not isinstance(operation, CheckNode):
+                    self._delete(operation.path, committed)
+        return committed
+
+    def _put(self, session: int, operation: PutNode, current: int, committed: "_Committed") -> None:
+        path, value = operation.path, operation.value
+        if current:
+            self._connection.execute(
+                "UPDATE nodes SET value = ?, version = ? WHERE path = ?", (value, current + 1, path)
+            )
+        else:
+            self._create_parents(path, committed)
+            row = (path, value, 1, session if operation.ephemeral else 0)
+            self._connection.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?)", row)
+            committed.created_or_deleted.append(path)
+        committed.versions.append(current + 1)
+        committed.changed.append(path)
+
+    def _create_parents(self, path: str, committed: "_Committed") -> None:
+        for parent in parents(path):
+            found = self._connection.execute(_IS_EPHEMERAL, (parent,)).fetchone()
+            if found is None:
+                self._connection.execute("INSERT INTO nodes VALUES (?, x'', 1, 0)", (parent,))
+                committed.changed.append(parent)
+                committed.created_or_deleted.append(parent)
+            elif found[0]:
+                raise below_an_ephemeral(path, parent)
+
+    def _delete(self, path: str, committed: "_Committed") -> None:
+        rows = self._connection.execute(
+            "DELETE FROM nodes WHERE path = ? OR (path >= ? AND path < ?) RETURNING path",
+            (path, path + "/", path + "0"),
+        )
+        deleted = [name for (name,) in rows]
+        committed.changed.extend(deleted)
+        committed.created_or_deleted.extend(deleted)
+
+
+class _Committed(msgspec.Struct, frozen=True):
+    """The result of a commit: the new version for each operation, and the changed paths."""
+
+    versions: list[int] = msgspec.field(default_factory=list)
+    changed: list[str] = msgspec.field(default_factory=list)
+    created_or_deleted: list[str] = msgspec.field(default_factory=list)
+
+
+def _connect(path: Path, locking_mode: str) -> sqlite3.Connection:
+    """Open the store. Raises StorageFailure; DiskFull if there is no space for the index of the write-ahead log.
+
+    locking_mode: EXCLUSIVE keeps this index in memory and locks other connections out, so that the store can be read on
+    a full disk.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            stack.callback(connection.close)
+            connection.execute(f"PRAGMA locking_mode={locking_mode}")
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute(_SCHEMA)
+            connection.execute("DELETE FROM nodes WHERE ephemeral != 0")
+        except sqlite3.Error as error:
+            raise _failure(str(path), error) from error
+        stack.pop_all()
+        return connection
+
+
+def _range_below(path: str) -> tuple[str, str]:
+    """Return the range of paths below a path: [first, second)."""
+    parent = path.rstrip("/")
+    return parent + "/", parent + "0"
+
+
+def _failure(where: str, error: sqlite3.Error) -> StorageFailure:
+    kind = DiskFull if getattr(error, "sqlite_errorcode", None) in _NO_ROOM else StorageFailure
+    return kind(f"{where}: {error}")
+
+
+def _is_lasting(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code not in _NO_ROOM and code & _PRIMARY_CODE in _LASTING

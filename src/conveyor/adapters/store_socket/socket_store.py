@@ -1,0 +1,284 @@
+"""A `conveyor.kernel.ports.MetadataStore` that another process of this machine owns and serves; see `StoreServer`.
+
+    open -> CONNECTED
+    the connection ends -> SUSPENDED; all watches fire, all requests fail
+    connected again -> LOST, then CONNECTED with a new session: the end of a connection is the end of its session
+    nobody listens at the socket, or another owner does -> gone; nothing succeeds any more
+
+The owner ends the session of a client from which it hears nothing. Keep-alives come from the event loop, so a process
+whose loop hangs is silent. At most 64 requests are unanswered at a time. A request fails after 10 seconds; a commit
+that has failed this way still precedes every later request of the same session.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from conveyor.adapters.store_socket import store_frames as frames
+from conveyor.adapters.store_socket.store_channel import StoreChannel
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ports import SessionState, StoreOperation, Versioned
+from conveyor.kernel.store_watches import Watch
+
+log = logging.getLogger(__name__)
+
+_UNANSWERED_REQUESTS = 64
+_LONGEST_REQUEST_S = 10.0
+_GREETING_LIMIT_S = 10.0
+_GOODBYE_LIMIT_S = 2.0
+_PAUSE_S = 0.1
+_KEEP_ALIVES_PER_TIMEOUT = 6
+
+Expected = TypeVar("Expected", bound=frames.Reply)
+
+
+class OwnerGone(StorageFailure):
+    """The process that owns the store has ended."""
+
+
+class _Pending(NamedTuple):
+    """A request without a reply."""
+
+    answered: "asyncio.Future[frames.Reply]"
+    changed: Watch | None
+
+
+class SocketStore:
+    """See the module's docstring. Call `open` first. key: what the owner has given to this process.
+
+    gone: called with the failure when the owner has ended.
+    """
+
+    def __init__(self, path: Path, key: str, gone: Callable[[StorageFailure], None]) -> None:
+        self.session_state = SessionState.LOST
+        self.session_timeout_ms = 0
+        self._path = path
+        self._key = key
+        self._gone = gone
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[Callable[[SessionState], None]] = []
+        self._channel: StoreChannel[frames.OwnerMessage] | None = None
+        self._greeted: asyncio.Future[None] | None = None
+        self._session = 0
+        self._numbers = count(1)
+        self._pending: dict[int, _Pending] = {}
+        self._watches: dict[int, Watch] = {}
+        self._unanswered = asyncio.Semaphore(_UNANSWERED_REQUESTS)
+        self._is_decided = asyncio.Event()
+        """Set while the session is connected, and when the owner has ended: a request need not wait."""
+        self._patient_until = 0.0
+        self._keep_alive: asyncio.TimerHandle | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._is_gone = False
+        self._is_closing = False
+
+    async def open(self) -> None:
+        """Connect. Raises StorageFailure."""
+        await self._connect()
+
+    def listen(self, changed: Callable[[SessionState], None]) -> None:
+        self._listeners.append(changed)
+
+    async def get(self, path: str, changed: Callable[[], None] | None = None) -> Versioned | None:
+        request = frames.GetNode(next(self._numbers), path, changed is not None)
+        node = await self._request(request, frames.NodeReply, changed)
+        return None if node.value is None else Versioned(node.value, node.version)
+
+    async def children(self, path: str, changed: Callable[[], None] | None = None) -> list[str]:
+        request = frames.GetChildren(next(self._numbers), path, changed is not None)
+        return (await self._request(request, frames.ChildrenReply, changed)).names
+
+    async def tree(self, path: str) -> dict[str, Versioned]:
+        reply = await self._request(frames.GetTree(next(self._numbers), path), frames.TreeReply)
+        return {name: Versioned(value, version) for name, value, version in reply.nodes}
+
+    async def commit(self, *operations: StoreOperation) -> tuple[int, ...] | None:
+        request = frames.CommitNodes(next(self._numbers), frames.to_wire(operations))
+        return (await self._request(request, frames.CommitReply)).versions
+
+    async def sync(self) -> None:
+        await self._request(frames.SyncStore(next(self._numbers)), frames.DoneReply)
+
+    async def close(self) -> None:
+        """End the session, if the owner can be reached; otherwise it has ended with the connection."""
+        with contextlib.suppress(StorageFailure, TimeoutError):
+            async with asyncio.timeout(_GOODBYE_LIMIT_S):
+                await self._request(frames.Goodbye(next(self._numbers)), frames.DoneReply)
+        self._is_closing = True
+        self._listeners.clear()
+        self._watches.clear()
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+            await asyncio.gather(self._reconnecting, return_exceptions=True)
+        if (channel := self._channel) is not None:
+            channel.abort()
+            self._disconnect(self._failed("this process has closed it"))
+            await channel.has_ended.wait()
+
+    async def _request(
+        self, request: frames.Request, expected: type[Expected], changed: Watch | None = None
+    ) -> Expected:
+        content = frames.encode(request)
+        if len(content) > frames.MAX_REQUEST_BYTES:
+            raise self._failed(
+                f"a request of {len(content)} bytes is above the limit of {frames.MAX_REQUEST_BYTES}: divide it"
+            )
+        try:
+            async with asyncio.timeout(_LONGEST_REQUEST_S), self._unanswered:
+                channel = await self._connected()
+                answered: asyncio.Future[frames.Reply] = _outcome(self._loop)
+                self._pending[request.number] = _Pending(answered, changed)
+                channel.send(content)
+                reply = await answered
+        except TimeoutError as error:
+            raise self._failed(f"its owner has not answered for {_LONGEST_REQUEST_S:.0f} s") from error
+        finally:
+            self._pending.pop(request.number, None)
+        assert isinstance(reply, expected), f"the owner of the metadata store has replied {reply!r} to {request!r}"
+        return reply
+
+    async def _connected(self) -> StoreChannel[frames.OwnerMessage]:
+        """Return the connection; while there is none, wait for a session timeout, but no longer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(max(self._patient_until, self._loop.time())):
+                await self._is_decided.wait()
+        if self._channel is None:
+            raise self._failed("its owner has ended" if self._is_gone else "no connection to its owner")
+        return self._channel
+
+    async def _connect(self) -> None:
+        """Begin a session. Raises StorageFailure; OwnerGone."""
+        channel: StoreChannel[frames.OwnerMessage] = StoreChannel(
+            frames.owner_messages,
+            max_received_bytes=frames.MAX_REPLY_BYTES,
+            max_unsent_bytes=2 * _UNANSWERED_REQUESTS * frames.MAX_REQUEST_BYTES,
+            received=lambda message: self._receive(channel, message),
+            lost=lambda: self._lose(channel),
+        )
+        self._greeted = _outcome(self._loop)
+        try:
+            async with asyncio.timeout(_GREETING_LIMIT_S):
+                await self._loop.create_unix_connection(lambda: channel, str(self._path))
+                channel.send(frames.encode(frames.Hello(self._key, self._session)))
+                await self._greeted
+        except (ConnectionRefusedError, FileNotFoundError) as error:
+            raise OwnerGone(f"metadata store: nobody listens at {self._path}") from error
+        except (OSError, TimeoutError) as error:
+            channel.abort()
+            raise self._failed(str(error) or "its owner does not answer") from error
+        except BaseException:
+            channel.abort()
+            raise
+
+    def _receive(self, channel: StoreChannel[frames.OwnerMessage], message: frames.OwnerMessage) -> None:
+        match message:
+            case frames.Welcome():
+                self._begin_session(channel, message)
+            case frames.Unwelcome():
+                if self._greeted is not None and not self._greeted.done():
+                    self._greeted.set_exception(OwnerGone(f"metadata store: {self._path} has another owner by now"))
+            case frames.WatchFired():
+                if (changed := self._watches.pop(message.number, None)) is not None:
+                    changed()
+            case _:
+                self._resolve(message)
+
+    def _begin_session(self, channel: StoreChannel[frames.OwnerMessage], welcome: frames.Welcome) -> None:
+        self._session, self.session_timeout_ms = welcome.session, welcome.session_timeout_ms
+        self._channel = channel
+        self._is_decided.set()
+        self._send_keep_alives(channel)
+        if self._greeted is not None and not self._greeted.done():
+            self._greeted.set_result(None)
+        if self.session_state is SessionState.SUSPENDED:
+            self._enter(SessionState.LOST)
+        self._enter(SessionState.CONNECTED)
+
+    def _resolve(self, reply: frames.Reply) -> None:
+        pending = self._pending.get(reply.number)
+        if pending is None or pending.answered.done():
+            return
+        if isinstance(reply, frames.FailedReply):
+            pending.answered.set_exception(frames.failure_of(reply))
+            return
+        if pending.changed is not None:
+            self._watches[reply.number] = pending.changed
+        pending.answered.set_result(reply)
+
+    def _lose(self, channel: StoreChannel[frames.OwnerMessage]) -> None:
+        failure = self._failed("the connection to its owner was lost")
+        if channel is not self._channel:
+            if self._greeted is not None and not self._greeted.done():
+                self._greeted.set_exception(failure)
+        elif not self._is_closing:
+            self._disconnect(failure)
+            self._reconnecting = self._loop.create_task(self._reconnect())
+            self._reconnecting.add_done_callback(self._stopped_reconnecting)
+
+    def _disconnect(self, failure: StorageFailure) -> None:
+        """Suspend the session. Every request fails, and every watch fires."""
+        self._channel = None
+        self._is_decided.clear()
+        self._patient_until = self._loop.time() + self.session_timeout_ms / 1000
+        if self._keep_alive is not None:
+            self._keep_alive.cancel()
+        for pending in self._pending.values():
+            if not pending.answered.done():
+                pending.answered.set_exception(failure)
+        self._enter(SessionState.SUSPENDED)
+        watches, self._watches = self._watches, {}
+        for changed in watches.values():
+            changed()
+
+    async def _reconnect(self) -> None:
+        """Connect again, until the owner is gone."""
+        while True:
+            try:
+                await self._connect()
+            except OwnerGone as failure:
+                self._is_gone = True
+                self._is_decided.set()
+                self._gone(failure)
+                return
+            except StorageFailure as failure:
+                log.warning("not connected to the metadata store reason=%s", failure)
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                return
+
+    def _stopped_reconnecting(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._loop.call_exception_handler({"message": "metadata store", "exception": error})
+
+    def _send_keep_alives(self, channel: StoreChannel[frames.OwnerMessage]) -> None:
+        if channel is self._channel:
+            channel.send_keep_alive()
+            interval_s = self.session_timeout_ms / 1000 / _KEEP_ALIVES_PER_TIMEOUT
+            self._keep_alive = self._loop.call_later(interval_s, self._send_keep_alives, channel)
+
+    def _enter(self, state: SessionState) -> None:
+        if state is self.session_state:
+            return
+        self.session_state = state
+        log.log(
+            logging.INFO if state is SessionState.CONNECTED else logging.WARNING,
+            "session of the metadata store state=%s session=%d",
+            state.name.lower(),
+            self._session,
+        )
+        for changed in list(self._listeners):
+            changed(state)
+
+    def _failed(self, reason: str) -> StorageFailure:
+        return StorageFailure(f"metadata store: {reason}")
+
+
+def _outcome(loop: asyncio.AbstractEventLoop) -> "asyncio.Future[Any]":
+    """Return a future whose exception may remain unseen: its caller may be cancelled at the same time."""
+    future: asyncio.Future[Any] = loop.create_future()
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future
