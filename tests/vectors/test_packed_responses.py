@@ -15,7 +15,7 @@ from conveyor.cluster.image import BrokerImage
 from conveyor.kafka_api.apis.records import k00_produce, k01_fetch
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.codec import encode_response
-from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
+from conveyor.kernel.errors import ErrorKind, FencedLeaderEpoch, NotLeader, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.kernel.ports import FileSlice
 from conveyor.records.record_checks import RecordError, RefusedRecords
@@ -25,6 +25,7 @@ TOPIC_ID = UUID("f81d4fae-7dec-11d0-a765-00a0c91e6bf6")
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=200)
 INT64 = st.integers(-1, 2**63 - 1)
 TIMES = st.sampled_from([-1, 0, 1_700_000_000_123])
+LEADER_ERRORS = (ErrorKind.NOT_LEADER, ErrorKind.FENCED_LEADER_EPOCH)
 ERRORS = st.sampled_from(
     [
         None,
@@ -32,7 +33,7 @@ ERRORS = st.sampled_from(
         ErrorKind.MESSAGE_TOO_LARGE,
         ErrorKind.PARTITION_OFFLINE,
         ErrorKind.INVALID_RECORD,
-        ErrorKind.NOT_LEADER,
+        *LEADER_ERRORS,
     ]
 )
 LEADERS = st.tuples(st.sampled_from([None, 1, 2, 3, 4]), st.integers(0, 2**31 - 1))
@@ -130,8 +131,9 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
             if refused:
                 error = RefusedRecords(ErrorKind.INVALID_RECORD, name, tuple(RecordError(*each) for each in refused))
             leader, epoch = data.draw(LEADERS)
-            if kind is ErrorKind.NOT_LEADER:
-                error = not_leader(name, leader, epoch)
+            if kind in LEADER_ERRORS:
+                moved = NotLeader if kind is ErrorKind.NOT_LEADER else FencedLeaderEpoch
+                error = moved(name, None if leader is None else NodeId(leader), LeaderEpoch(epoch))
                 leaders.add(leader)
             results.append(Fetched(error, high, start, records))
             fields: dict[str, Any] = {"partition_index": index, "error_code": code(kind, version >= 13)}
@@ -141,7 +143,7 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
                 "log_start_offset": start,
                 "records": content,
             }
-            if kind is ErrorKind.NOT_LEADER and version >= 12:
+            if kind in LEADER_ERRORS and version >= 16:
                 fields["current_leader"] = {"leader_id": -1 if leader is None else leader, "leader_epoch": epoch}
             partitions.append(fields | {"aborted_transactions": () if isolation else None})
         parts = [SimpleNamespace(partition=each) for each in indexes]

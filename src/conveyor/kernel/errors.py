@@ -221,13 +221,27 @@ class RequestError(ConveyorError):
         return ERRORS[self.kind].kafka_code
 
 
-class NotLeader(RequestError):  # noqa: N818 - named for what it is
-    """This broker does not lead the partition. Carries the leader and its epoch, if known. Source: KIP-951."""
+class LeaderMoved(RequestError):  # noqa: N818 - named for what it is
+    """The client asks by old metadata. Carries the leader of the partition and its epoch, if known. Source: KIP-951."""
 
-    def __init__(self, message: str, leader: NodeId | None, leader_epoch: LeaderEpoch) -> None:
-        super().__init__(ErrorKind.NOT_LEADER, message)
+    def __init__(self, kind: ErrorKind, message: str, leader: NodeId | None, leader_epoch: LeaderEpoch) -> None:
+        super().__init__(kind, message)
         self.leader = leader
         self.leader_epoch = leader_epoch
+
+
+class NotLeader(LeaderMoved):
+    """This broker does not lead the partition."""
+
+    def __init__(self, message: str, leader: NodeId | None, leader_epoch: LeaderEpoch) -> None:
+        super().__init__(ErrorKind.NOT_LEADER, message, leader, leader_epoch)
+
+
+class FencedLeaderEpoch(LeaderMoved):
+    """The client knows an older leader epoch of the partition than this broker."""
+
+    def __init__(self, message: str, leader: NodeId | None, leader_epoch: LeaderEpoch) -> None:
+        super().__init__(ErrorKind.FENCED_LEADER_EPOCH, message, leader, leader_epoch)
 
 
 class ProtocolViolation(ConveyorError):  # noqa: N818 - named for what it is

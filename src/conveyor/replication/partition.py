@@ -34,7 +34,7 @@ from conveyor.records.checked_batch import CheckedBatch
 from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.queue_view import QueueView
 from conveyor.replication.replica_reports import ReplicaReport, flushed_by_all
-from conveyor.replication.roles import Follower, Leader, Role, check_succession
+from conveyor.replication.roles import Follower, Leader, Role, check_succession, fenced_epoch
 from conveyor.replication.waiters import OffsetWaiters, Waiter, Watchers
 from conveyor.settings.tree import TopicSettings
 
@@ -291,7 +291,7 @@ class Partition:
     def check_leader_epoch(self, epoch: int) -> None:
         """Check the role and the client's epoch (-1: unknown). Raises RequestError. Source: KIP-320."""
         if 0 <= epoch < self.leader_epoch:
-            raise RequestError(ErrorKind.FENCED_LEADER_EPOCH, f"{self.identity}: epoch is {self.leader_epoch}")
+            raise fenced_epoch(self.role, f"{self.identity}: epoch is {self.leader_epoch}")
         if epoch > self.leader_epoch:
             raise RequestError(ErrorKind.UNKNOWN_LEADER_EPOCH, f"{self.identity}: epoch is {self.leader_epoch}")
         if isinstance(self.role, Follower):

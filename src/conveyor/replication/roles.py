@@ -14,6 +14,7 @@ epoch. Sources: KIP-101, KIP-320.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from conveyor.kernel.errors import FencedLeaderEpoch
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 
 NO_UNCLEAN_EPOCH = LeaderEpoch(-1)
@@ -58,6 +59,11 @@ class Follower:
 
 
 Role = Leader | Follower
+
+
+def fenced_epoch(role: Role, message: str) -> FencedLeaderEpoch:
+    """Return the error of a client that knows an older epoch than this role's. Source: KIP-320, KIP-951."""
+    return FencedLeaderEpoch(message, role.leader, role.epoch)
 
 
 def check_succession(before: Role, after: Role) -> None:

@@ -12,7 +12,7 @@ from tests.unit.broker.parts import BATCH, NOW_MS, propose, publish
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import FETCH, LIST_OFFSETS, PRODUCE, request, response
 
-NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION = 6, 3
+NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, FENCED_LEADER_EPOCH = 6, 3, 74
 LEADER_NOT_AVAILABLE, OFFSET_NOT_AVAILABLE = 5, 78
 LATEST, EARLIEST, NEWEST = -1, -2, -3
 ME, OTHER = NodeId(1), NodeId(2)
@@ -80,8 +80,9 @@ async def test_a_fetch_with_an_older_epoch_is_fenced(client: MemoryClient) -> No
     await publish(client.broker, ("t", 0))
     await hand_over(client)
     client.send(fetch(client, 0, epoch=0))
-    [topic] = (await fetched(client)).responses
-    assert int(topic.partitions[0].error_code) == 74
+    answer = await fetched(client)
+    assert refusal(answer) == (FENCED_LEADER_EPOCH, 2, 5)
+    assert leaders(answer) == [(2, "other.example", 9093)]
 
 
 async def test_only_the_leader_returns_offsets(client: MemoryClient) -> None:

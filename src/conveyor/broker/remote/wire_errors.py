@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 
-from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
+from conveyor.kernel.errors import ErrorKind, FencedLeaderEpoch, LeaderMoved, NotLeader, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.records.record_checks import RecordError, RefusedRecords
 
 
 class WireError(msgspec.Struct, frozen=True, array_like=True):
-    """A RequestError in a frame. leads: the leader (None if unknown) and its epoch, of a NotLeader only.
+    """A RequestError in a frame. leads: the leader (None if unknown) and its epoch, of a LeaderMoved only.
 
     record_errors: (index in the batch, message) of a RefusedRecords only.
     """
@@ -24,7 +24,7 @@ class WireError(msgspec.Struct, frozen=True, array_like=True):
 
 def to_wire(error: RequestError) -> WireError:
     leads, record_errors = None, None
-    if isinstance(error, NotLeader):
+    if isinstance(error, LeaderMoved):
         leads = error.leader, error.leader_epoch
     if isinstance(error, RefusedRecords):
         record_errors = tuple((record.batch_index, record.message) for record in error.record_errors)
@@ -39,7 +39,8 @@ def from_wire(error: WireError) -> RequestError:
     kind = ErrorKind[error.kind]
     if error.leads is not None:
         leader, epoch = error.leads
-        return NotLeader(error.message, None if leader is None else NodeId(leader), LeaderEpoch(epoch))
+        moved = FencedLeaderEpoch if kind is ErrorKind.FENCED_LEADER_EPOCH else NotLeader
+        return moved(error.message, None if leader is None else NodeId(leader), LeaderEpoch(epoch))
     if error.record_errors is not None:
         record_errors = tuple(RecordError(*record) for record in error.record_errors)
         return RefusedRecords(kind, error.message, record_errors)

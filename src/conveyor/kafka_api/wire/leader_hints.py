@@ -1,6 +1,7 @@
 """Tagged fields in Produce and Fetch responses that name the leader of a partition. Source: KIP-951.
 
-A client that receives NOT_LEADER can retry at the leader without requesting metadata first.
+A client that receives NOT_LEADER, or FENCED_LEADER_EPOCH from Fetch, can retry at the leader without requesting
+metadata first. Kafka's brokers add the fields to Produce from version 10 on, to Fetch from version 16 on.
 
     in a partition   CurrentLeader   leader id int32, leader epoch int32
     in the response  NodeEndpoints   for each leader: node id int32, host, port int32, rack
@@ -11,7 +12,7 @@ from struct import Struct
 
 from conveyor.cluster.image import BrokerImage
 from conveyor.kafka_api.wire.packing import array_length, nullable_string, string, unsigned_varint
-from conveyor.kernel.errors import NotLeader, RequestError
+from conveyor.kernel.errors import LeaderMoved, RequestError
 from conveyor.kernel.ids import NodeId
 
 NO_TAGS = b"\0"
@@ -23,8 +24,8 @@ _PORT = Struct(">i")
 
 
 def partition_tags(error: RequestError | None, tag: int) -> bytes:
-    """Return the tagged fields of one partition: the leader, if the error is NotLeader."""
-    if not isinstance(error, NotLeader):
+    """Return the tagged fields of one partition: the leader, if the error carries it."""
+    if not isinstance(error, LeaderMoved):
         return NO_TAGS
     leader = _NO_LEADER if error.leader is None else error.leader
     return _one_field(tag, _CURRENT_LEADER.pack(leader, error.leader_epoch, 0))
@@ -34,7 +35,7 @@ def response_tags(errors: Sequence[RequestError | None], brokers: Mapping[NodeId
     """Return the tagged fields of a response: the endpoints of the leaders that its partitions name."""
     if not any(errors):
         return NO_TAGS
-    leaders = {error.leader for error in errors if isinstance(error, NotLeader) and error.leader is not None}
+    leaders = {error.leader for error in errors if isinstance(error, LeaderMoved) and error.leader is not None}
     endpoints = [brokers[leader] for leader in sorted(leaders) if leader in brokers]
     if not endpoints:
         return NO_TAGS

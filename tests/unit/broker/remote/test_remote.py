@@ -12,7 +12,7 @@ from conveyor.broker.remote.calls import MAX_PAYLOAD_BYTES, Call, CallHandlers
 from conveyor.broker.remote.remote import MAX_CALL_BYTES, AnswerLost, Remote
 from conveyor.broker.remote.wire_errors import WireError, from_wire
 from conveyor.broker.tasks import Tasks
-from conveyor.kernel.errors import ErrorKind, NotLeader, ProtocolViolation, RequestError
+from conveyor.kernel.errors import ErrorKind, FencedLeaderEpoch, NotLeader, ProtocolViolation, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.kernel.peers import PeerAddress, PeerIdentity, PeerUnreachable
 from conveyor.records.record_checks import RecordError, RefusedRecords
@@ -118,6 +118,7 @@ async def test_answers_may_come_in_another_order() -> None:
         RequestError(ErrorKind.LEASE_LOST, "too late"),
         NotLeader("broker 3 leads", NodeId(3), LeaderEpoch(9)),
         NotLeader("no broker leads", None, LeaderEpoch(9)),
+        FencedLeaderEpoch("the epoch is 9", NodeId(3), LeaderEpoch(9)),
         RefusedRecords(ErrorKind.INVALID_RECORD, "no key", (RecordError(2, "it has no key"),)),
     ],
 )

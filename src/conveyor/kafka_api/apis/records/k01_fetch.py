@@ -1,7 +1,8 @@
 """Fetch (key 1).
 
-v4 isolation level · v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v11 rack · v12 flexible, current
-leader (KIP-951) · v13 topic ids (KIP-516) · v15 replica state · v16 leader endpoints · v18 high watermark in requests.
+v4 isolation level · v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v11 rack · v12 flexible ·
+v13 topic ids (KIP-516) · v15 replica state · v16 current leader and its endpoint (KIP-951) ·
+v18 high watermark in requests.
 
 The response is packed by hand around file slices, which the socket layer sends unchanged from disk.
 """
@@ -33,7 +34,7 @@ from conveyor.kafka_api.wire.packing import array_length, null_array, records_le
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 
-_ENDPOINTS = 16
+_LEADER_HINTS = 16
 _TOPIC_IDS = 13
 _FLEXIBLE = 12
 _PREFERRED_REPLICA = 11
@@ -225,7 +226,7 @@ def encode(
             _add_partition(out, version, partition.partition, next(following), call.request.isolation_level)
         if flexible:
             out.add(b"\0")
-    if version >= _ENDPOINTS:
+    if version >= _LEADER_HINTS:
         out.add(response_tags([result.error for result in results], brokers or {}))
     elif flexible:
         out.add(NO_TAGS)
@@ -248,8 +249,10 @@ def _add_partition(out: "_Parts", version: int, index: int, fetched: Fetched, is
     else:
         out.add(records_length(fetched.records.length, flexible))
         out.add_slice(fetched.records)
-    if flexible:
+    if version >= _LEADER_HINTS:
         out.add(partition_tags(fetched.error, _CURRENT_LEADER_TAG))
+    elif flexible:
+        out.add(NO_TAGS)
 
 
 class _Parts:
