@@ -65,6 +65,7 @@ class ErrorKind(Enum):
     NOT_CONTROLLER = auto()
     NOT_COORDINATOR = auto()
     NOT_ENOUGH_REPLICAS = auto()
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = auto()
     NOT_LEADER = auto()
     NO_REASSIGNMENT_IN_PROGRESS = auto()
     OFFSET_METADATA_TOO_LARGE = auto()
@@ -168,6 +169,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.NOT_CONTROLLER: ErrorCodes(41, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.NOT_COORDINATOR: ErrorCodes(16, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.NOT_ENOUGH_REPLICAS: ErrorCodes(19, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCodes(20, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.NOT_LEADER: ErrorCodes(6, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.NO_REASSIGNMENT_IN_PROGRESS: ErrorCodes(85, 409, _INVALID),
     ErrorKind.OFFSET_METADATA_TOO_LARGE: ErrorCodes(12, 400, _INVALID),

@@ -22,7 +22,6 @@ roles calls `assume`, `resign` and `end`.
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from conveyor.kernel.errors import ErrorKind, NotLeader, ReadLater, RequestError, StorageFailure, TransientFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId, Offset, TopicPartition
@@ -32,6 +31,7 @@ from conveyor.log.flush import FlushJob
 from conveyor.log.log import Log
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.replication.high_watermark import HighWatermark
+from conveyor.replication.observer import ReplicationObserver
 from conveyor.replication.queue_view import QueueView
 from conveyor.replication.replica_reports import ReplicaReport, flushed_by_all
 from conveyor.replication.roles import Follower, Leader, Role, check_succession, fenced_epoch
@@ -39,33 +39,6 @@ from conveyor.replication.waiters import OffsetWaiters, Waiter, Watchers
 from conveyor.settings.tree import TopicSettings
 
 log = logging.getLogger(__name__)
-
-
-class ReplicationObserver(Protocol):
-    """Receives the progress of a partition that has other replicas. Partitions with one replica have no observer."""
-
-    def written(self, partition: "Partition") -> None:
-        """Records were written."""
-        ...
-
-    def flushed(self, partition: "Partition") -> None:
-        """Records were flushed."""
-        ...
-
-    def committed(self, partition: "Partition") -> None:
-        """The high watermark of a leader has risen."""
-        ...
-
-    def trimmed(self, partition: "Partition") -> None:
-        """The log start offset of a leader has risen."""
-        ...
-
-    async def trimmed_by_all(self, partition: "Partition", offset: int, timeout_ms: int) -> int:
-        """Wait until the log of each live replica starts at an offset or above. Returns the lowest of these starts.
-
-        Raises RequestError: REQUEST_TIMED_OUT, NOT_LEADER, PARTITION_OFFLINE.
-        """
-        ...
 
 
 class Partition:
@@ -93,7 +66,7 @@ class Partition:
         """The log end offset when the log was opened, or when this broker last became the leader after following; None
         once the queue has discarded its state of lost messages.
         """
-        self.replication: ReplicationObserver | None = None
+        self.replication: ReplicationObserver[Partition] | None = None
         self.joining: dict[NodeId, int] = {}
         """The replicas that this leader has asked to add to the ISR, with the partition epoch of the request. The high
         watermark waits for them, too, until the image shows a later partition epoch.
@@ -120,6 +93,7 @@ class Partition:
         """If set, producers append to the inbox until a record is due, and only the forwarder appends here."""
         self._watchers = Watchers()
         self._flushing = False
+        self._has_enough_replicas = True
         self._begin_role(is_new_epoch=True)
 
     @property
@@ -247,8 +221,14 @@ class Partition:
         self._wait(self._written_waiters, offset, self.log.written_offset, waiter)
 
     def when_committed(self, offset: int, waiter: Waiter) -> None:
-        """Call back when the high watermark has reached an offset (acks=all)."""
+        """Call back when the high watermark has reached an offset."""
         self._wait(self._committed_waiters, offset, self.high_watermark, waiter)
+
+    def when_acknowledged(self, offset: int, waiter: Waiter) -> None:
+        """As `when_committed`, for a producer (acks=all), which does not wait while too few replicas are in sync."""
+        self._wait(self._committed_waiters, offset, self.high_watermark, waiter, True)
+        if not self._has_enough_replicas:
+            self._committed_waiters.fail_producers(self._too_few_replicas)
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call back once: when the high watermark rises, the role changes, or the partition goes offline."""
@@ -436,6 +416,9 @@ class Partition:
         self.joining = {node: epoch for node, epoch in self.joining.items() if epoch >= role.partition_epoch}
         self._progress.is_frozen = _is_frozen(role)
         self._wait_for_replicas()
+        self._has_enough_replicas = role.has_enough_replicas
+        if not role.has_enough_replicas:
+            self._committed_waiters.fail_producers(self._too_few_replicas)
 
     def commit_again(self) -> None:
         """This broker is sure again that it leads: what was durable meanwhile is committed."""
@@ -466,7 +449,9 @@ class Partition:
             if self.replication is not None:
                 self.replication.committed(self)
 
-    def _wait(self, waiters: OffsetWaiters, offset: int, reached: int, waiter: Waiter) -> None:
+    def _wait(
+        self, waiters: OffsetWaiters, offset: int, reached: int, waiter: Waiter, is_producer: bool = False
+    ) -> None:
         if isinstance(self.role, Follower):
             waiter(self._unserved())
         elif offset <= reached:
@@ -474,7 +459,7 @@ class Partition:
         elif self.offline_reason is not None:
             waiter(self.offline_error())
         else:
-            waiters.add(offset, waiter)
+            waiters.add(offset, waiter, is_producer)
 
     def _fail_waiters(self, error: Callable[[], RequestError]) -> None:
         self._written_waiters.fail(error)
@@ -491,10 +476,16 @@ class Partition:
             return self.offline_error()
         return self._not_leader(self.role) if isinstance(self.role, Follower) else None
 
+    def _too_few_replicas(self) -> RequestError:
+        return RequestError(
+            ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            f"{self.identity}: records were stored, and too few replicas are in sync to commit them",
+        )
+
     def _not_leader(self, role: Follower) -> NotLeader:
         leads = "no broker" if role.leader is None else f"broker {role.leader}"
         return NotLeader(f"{self.identity} is led by {leads} in epoch {role.epoch}", role.leader, role.epoch)
 
 
 def _is_frozen(role: Leader) -> bool:
-    return len(role.isr) < role.min_isr or (role.is_sure is not None and not role.is_sure())
+    return not role.has_enough_replicas or (role.is_sure is not None and not role.is_sure())

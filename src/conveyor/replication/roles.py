@@ -46,6 +46,11 @@ class Leader:
     def __post_init__(self) -> None:
         assert self.leader in self.isr, f"broker {self.leader} leads, and is not in the ISR {self.isr}"
 
+    @property
+    def has_enough_replicas(self) -> bool:
+        """Whether the ISR is large enough for the high watermark to rise."""
+        return len(self.isr) >= self.min_isr
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Follower:

@@ -20,14 +20,14 @@ class OffsetWaiters:
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, Waiter]] = deque()
+        self._waiting: deque[tuple[int, Waiter, bool]] = deque()
 
-    def add(self, offset: int, waiter: Waiter) -> None:
+    def add(self, offset: int, waiter: Waiter, is_producer: bool = False) -> None:
         waiting = self._waiting
         if waiting and offset < waiting[-1][0]:  # A repeated batch waits for the offset of the original batch.
-            insort(waiting, (offset, waiter), key=itemgetter(0))
+            insort(waiting, (offset, waiter, is_producer), key=itemgetter(0))
         else:
-            waiting.append((offset, waiter))
+            waiting.append((offset, waiter, is_producer))
 
     def release(self, reached: int) -> None:
         """Call the waiters of all offsets up to `reached`."""
@@ -40,6 +40,13 @@ class OffsetWaiters:
         waiting, self._waiting = self._waiting, deque()
         while waiting:
             waiting.popleft()[1](error())
+
+    def fail_producers(self, error: Callable[[], RequestError]) -> None:
+        """Fail the waiters of producers; the others go on waiting."""
+        failed = [waiter for _, waiter, is_producer in self._waiting if is_producer]
+        self._waiting = deque(entry for entry in self._waiting if not entry[2])
+        for waiter in failed:
+            waiter(error())
 
 
 class Watchers:

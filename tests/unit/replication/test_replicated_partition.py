@@ -2,7 +2,7 @@
 
 import pytest
 
-from conveyor.kernel.errors import NotLeader
+from conveyor.kernel.errors import ErrorKind, NotLeader
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_reports import ReplicaReport
@@ -172,6 +172,26 @@ def test_an_observer_learns_of_each_rise_of_a_leader() -> None:
     owner.partition.replication = seen = Seen()
     owner.partition.replica_reported(TWO, NEXT, ReplicaReport(1, 1))
     assert seen.events == [("committed", 1)]
+
+
+def test_producers_are_answered_when_too_few_replicas_stay_in_sync() -> None:
+    owner, calls = owner_of(leading(ONE, TWO, min_isr=2), records=0), Calls()
+    partition = owner.partition
+    partition.append(batch(b"a"), NOW_MS)
+    partition.when_acknowledged(1, calls.named("producer"))
+    partition.when_committed(1, calls.named("reader"))
+    owner.settle()
+    partition.assume(leading(ONE, partition_epoch=1, min_isr=2))
+    assert calls.seen == [("producer", ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND)]
+    partition.append(batch(b"b"), NOW_MS)
+    partition.when_acknowledged(2, calls.named("late"))
+    assert calls.seen[1:] == [("late", ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND)]
+    owner.settle()
+    partition.replica_reported(TWO, NEXT, ReplicaReport(2, 2))
+    partition.assume(leading(ONE, TWO, partition_epoch=2, min_isr=2))
+    assert partition.high_watermark == 2
+    partition.when_acknowledged(1, calls.named("duplicate"))
+    assert calls.seen[2:] == [("reader", None), ("duplicate", None)]
 
 
 def test_a_leader_alone_in_its_isr_commits_only_while_it_surely_leads() -> None:

@@ -58,3 +58,13 @@ def test_a_watcher_that_was_removed_is_not_told() -> None:
     watchers.remove(changed)
     watchers.notify()
     assert told == []
+
+
+def test_producers_fail_and_other_waiters_go_on() -> None:
+    waiters, calls = OffsetWaiters(), Calls()
+    waiters.add(1, calls.named("reader"))
+    waiters.add(2, calls.named("producer"), True)
+    waiters.fail_producers(refusal)
+    assert calls.seen == [("producer", ErrorKind.NOT_LEADER)]
+    waiters.release(2)
+    assert calls.seen[1:] == [("reader", None)]

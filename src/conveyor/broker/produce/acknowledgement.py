@@ -1,6 +1,7 @@
 """The last stage: answers a publisher when its batches are as durable as it requested.
 
-acks 0: no answer. 1: written (page cache). -1, all: the high watermark has passed the batches.
+acks 0: no answer. 1: written (page cache). -1, all: the high watermark has passed the batches, or cannot pass them
+until more replicas are in sync.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +61,7 @@ class PendingRequest:
             if stamps_records(partition.log.topic):
                 result.append_timestamp_ms = info.append_timestamp_ms
         if self.acks == ACKS_ALL:
-            into.when_committed(info.last_offset + 1, partial(self.settle, result))
+            into.when_acknowledged(info.last_offset + 1, partial(self.settle, result))
         elif self.acks == ACKS_LEADER:
             into.when_written(info.last_offset + 1, partial(self.settle, result))
         else:

@@ -286,6 +286,23 @@ def test_a_deletion_times_out_while_a_live_replica_cannot_be_reached(cluster: Br
     assert three.partition().log.log_start_offset == 1
 
 
+def test_a_producer_is_answered_when_its_records_lose_the_replicas_that_they_need() -> None:
+    cluster = BrokerCluster(2)
+    cluster.create(replicas=(1, 2))
+    one, two = cluster.brokers
+    cluster.switch.cut(TWO, ONE)
+    error = one.publish()
+    assert error is not None
+    assert error.kind is ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    refused = one.publish()
+    assert refused is not None
+    assert refused.kind is ErrorKind.NOT_ENOUGH_REPLICAS
+    cluster.switch.heal()
+    cluster.until(lambda: one.partition().high_watermark == 1)
+    assert two.records() == one.records()
+    cluster.stop()
+
+
 def test_a_follower_that_connects_again_learns_the_high_watermark_of_an_idle_leader(cluster: BrokerCluster) -> None:
     cluster.create()
     one, two, three = cluster.brokers
