@@ -207,9 +207,9 @@ class Server:
         from conveyor.adapters.peers.tcp_peer_network import TcpPeerNetwork
 
         bound = None if self.settings.broker.gateway else self._bind_for_peers(stack)
-        host, port = ("", 0) if bound is None else bound_address(bound)
+        address = Address("", 0) if bound is None else self._advertised_to_peers(bound)
         max_frame_bytes = _REQUESTS_PER_FRAME * self.settings.network.max_request_bytes
-        peers = TcpPeerNetwork(host and reachable_host(host), port, max_frame_bytes)
+        peers = TcpPeerNetwork(address.host, address.port, max_frame_bytes)
         stack.callback(peers.stop)
         await peers.start(bound)
         return peers
@@ -220,6 +220,13 @@ class Server:
         bound = bind(parse_address(network.peer, "network.peer") if network.peer else default, "peer")
         self._keep(stack, bound)
         return bound
+
+    def _advertised_to_peers(self, bound: socket.socket) -> Address:
+        advertised = self.settings.network.peer_advertised
+        if advertised:
+            return parse_address(advertised, "network.peer_advertised")
+        host, port = bound_address(bound)
+        return Address(reachable_host(host), port)
 
     def _bind(self, stack: contextlib.AsyncExitStack, which: str) -> tuple[socket.socket, Address]:
         network = self.settings.network

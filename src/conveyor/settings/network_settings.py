@@ -17,6 +17,11 @@ class NetworkSettings:
         " a free port on the host of `network.kafka`. Brokers with embedded metadata have no such listener.",
         unit="host:port",
     )
+    peer_advertised: str = setting(
+        "",
+        "The address that the broker announces to the other brokers; by default the address of its listener for them.",
+        unit="host:port",
+    )
     advertised: str = setting(
         "",
         "The address that the broker announces to Kafka clients; by default the address of its Kafka listener.",
