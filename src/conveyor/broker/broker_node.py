@@ -122,6 +122,9 @@ class BrokerNode:
         self.producer_ids = ProducerIds(self.metadata)
         self.request_budget = RequestBudget(settings.network.max_buffered_bytes)
         self.quotas = Quotas(self.metadata, ports.clock, settings.clients)
+        self._directories = LogDirectories(
+            disk=ports.disk, clock=ports.clock, producers=settings.producers, probe=self.log_probe
+        )
         self.reconciler = self._make_reconciler(ports)
         self._links = ClusterLinks(self.metadata, NodeId(settings.broker.node_id), self._peers)
         self._replicator = self._make_replicator(ports)
@@ -247,9 +250,7 @@ class BrokerNode:
         return Reconciler(
             metadata=self.metadata,
             partitions=self.partitions,
-            directories=LogDirectories(
-                disk=ports.disk, clock=ports.clock, producers=self.settings.producers, probe=self.log_probe
-            ),
+            directories=self._directories,
             new_partition=new_partition,
             node_id=NodeId(self.settings.broker.node_id),
             defaults=self.settings.topics,
@@ -328,6 +329,7 @@ class BrokerNode:
             node_id=NodeId(self.settings.broker.node_id),
             settings=lambda: self.settings,
             reconciler=self.reconciler,
+            directories=self._directories,
             stalls=FlushStalls(self.flusher, ports.clock),
         )
         return replicator

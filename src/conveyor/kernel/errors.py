@@ -3,7 +3,7 @@
 - `RequestError`: expected; the client receives it. `ERRORS` maps its kind to Kafka, HTTP and SQS.
 - `ProtocolViolation`: the peer does not follow the protocol; its connection is closed.
 - `StorageFailure`: the partition's files cannot be trusted; the partition goes offline and reports the reason. After a
-  `TransientFailure` the partition comes back online by itself; a `ReadLater` leaves it online.
+  `TransientFailure` the partition comes back online by itself; a `ReadLater` leaves it online. See `Remedy`.
 - `AssertionError`: a bug; the broker stops rather than guess.
 """
 
@@ -254,6 +254,10 @@ class StorageFailure(ConveyorError):  # noqa: N818 - named for what it is
     """A file could not be written, flushed or trusted; its partition goes offline."""
 
 
+class LogDiverged(StorageFailure):
+    """A log has committed records that its leader lacks. No other copy may replace it."""
+
+
 class TransientFailure(StorageFailure):
     """A failure that leaves stored data intact; a later attempt may succeed."""
 
@@ -268,6 +272,21 @@ class OutOfFiles(ReadLater):
 
 class DiskFull(TransientFailure):
     """The disk has no space for a write. A failed sync is never a DiskFull, because the data to sync is lost."""
+
+
+class Remedy(Enum):
+    """What may bring a log back after a failure: to open it again, to copy another replica's log, or a restart."""
+
+    REOPEN = auto()
+    COPY = auto()
+    RESTART = auto()
+
+
+def remedy_of(failure: StorageFailure) -> Remedy:
+    """Return what may bring a log back after this failure."""
+    if isinstance(failure, TransientFailure):
+        return Remedy.REOPEN
+    return Remedy.RESTART if isinstance(failure, LogDiverged) else Remedy.COPY
 
 
 class SettingsError(ConveyorError):

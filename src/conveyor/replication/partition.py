@@ -13,17 +13,19 @@ States:
     role Follower    another broker leads, or none: every call and every waiter gets NOT_LEADER
     offline          in either role, after a StorageFailure: every call and every waiter gets the reason
 
-An offline partition stays offline. After a TransientFailure the owner reopens its log as another `Partition`; any other
-failure requires a restart. Invariants: each waiter is called exactly once; after a StorageFailure, and on a broker that
-does not lead, no record is appended or acknowledged. Callers: the broker, from the loop's thread; only the owner of the
-roles calls `assume`, `resign` and `end`.
+An offline partition stays offline. The owner replaces it by another `Partition`: with the same log after a
+TransientFailure; with a copy of the leader's log, or by a restart, after any other failure; see `remedy`.
+
+Invariants: each waiter is called exactly once; after a StorageFailure, and on a broker that does not lead, no record is
+appended or acknowledged. Callers: the broker, from the loop's thread; only the owner of the roles calls `assume`,
+`resign` and `end`.
 """
 
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from conveyor.kernel.errors import ErrorKind, NotLeader, ReadLater, RequestError, StorageFailure, TransientFailure
+from conveyor.kernel.errors import ErrorKind, NotLeader, ReadLater, Remedy, RequestError, StorageFailure, remedy_of
 from conveyor.kernel.ids import LeaderEpoch, NodeId, Offset, TopicPartition
 from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.log.append_info import AppendInfo
@@ -81,7 +83,7 @@ class Partition:
         """The end of the records acknowledged under acks=1. It is ahead of the high watermark until they are flushed.
         """
         self.offline_reason: str | None = None
-        self._has_passing_failure = False
+        self._remedy = Remedy.RESTART
         self._went_offline = went_offline
         self._jobs_count = 0
         self._wants_write = wants_write
@@ -203,8 +205,8 @@ class Partition:
         """Process the result of a flush."""
         self._flushing = False
         if self.offline_reason is not None:
-            if failure is not None and not isinstance(failure, TransientFailure):
-                self._has_passing_failure = False  # Both failures are passing ones: neither has lost data.
+            if failure is not None and self._remedy is Remedy.REOPEN:
+                self._remedy = remedy_of(failure)  # Both failures are passing ones: neither has lost data.
             return self.log.abandon()
         if failure is not None:
             return self.go_offline(failure)
@@ -365,9 +367,9 @@ class Partition:
             self._jobs_count -= 1
 
     @property
-    def may_return(self) -> bool:
-        """Return whether the log can be reopened: its failure may have passed, and no job uses its files."""
-        return self._has_passing_failure and not self._flushing and not self._jobs_count
+    def remedy(self) -> Remedy | None:
+        """What may bring an offline log back; None while a job uses its files, or if the partition is online."""
+        return None if self._flushing or self._jobs_count or self.offline_reason is None else self._remedy
 
     def go_offline(self, failure: StorageFailure) -> None:
         """Stop serving: the disk is the truth, memory may differ from it.
@@ -377,14 +379,14 @@ class Partition:
         if self.offline_reason is None:
             reason = str(failure)
             log.error("partition offline partition=%s reason=%s", self.identity, reason)
-            self._has_passing_failure = isinstance(failure, TransientFailure)
+            self._remedy = remedy_of(failure)
             self.end(reason)
             if self._went_offline is not None:
                 self._went_offline(failure)
 
     def stay_offline(self, failure: StorageFailure) -> None:
         """Record that the log could not be reopened."""
-        self._has_passing_failure = isinstance(failure, TransientFailure)
+        self._remedy = remedy_of(failure)
         self.offline_reason = str(failure)
 
     def end(self, reason: str) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.cluster.image import INBOX, companion
 from conveyor.cluster.internal_topics import owner_of
+from conveyor.kernel.errors import TransientFailure
 from conveyor.settings.tree import TopicSettings
 
 
@@ -20,7 +21,7 @@ def link_inbox(partitions: PartitionTable, topic: str, number: int) -> None:
     if partition is None:
         return
     if failure is not None:
-        partition.go_offline(type(failure)(f"its inbox is offline: {failure}"))
+        partition.go_offline(TransientFailure(f"its inbox is offline: {failure}"))
     elif inbox is not None:
         inbox.log.topic = _inbox_settings(partition.log.topic, inbox.log.topic)
         partition.inbox = inbox

@@ -3,6 +3,7 @@
 <data-dir>/logs/<topic>-<partition>/                      a partition
 <data-dir>/logs/<topic>-<partition>.<topic id>.deleted    being removed; the next start continues the removal
 <data-dir>/logs/<topic>-<partition>.stray                 not assigned to this broker; kept for manual inspection
+<data-dir>/logs/<topic>-<partition>.damaged               a damaged log that was copied again; kept likewise
 """
 
 import logging
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 LOGS = "logs"
 _DELETED_SUFFIX = ".deleted"
 _STRAY_SUFFIX = ".stray"
+_DAMAGED_SUFFIX = ".damaged"
 
 
 class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,27 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
             )
         except StorageFailure as failure:
             return failure
+
+    def check_room_aside(self, topic: TopicImage, number: int) -> None:
+        """Check that `set_aside` can keep a damaged log. Raises StorageFailure if an earlier one is still there, so
+        that a failing disk does not fill up with copies.
+        """
+        kept = f"{_path(topic, number)}{_DAMAGED_SUFFIX}"
+        if self.disk.exists(kept):
+            raise StorageFailure(f"{kept} is still there: remove it, and the log is copied again from another replica")
+
+    def set_aside(self, topic: TopicImage, number: int) -> StorageFailure | None:
+        """Rename the directory of a damaged log, so that the log can begin again. Returns the failure, if any."""
+        name = _path(topic, number)
+        kept = f"{name}{_DAMAGED_SUFFIX}"
+        try:
+            self.check_room_aside(topic, number)
+            if self.disk.exists(name):
+                self.disk.rename(name, kept)
+                log.warning("damaged log set aside path=%s: it is copied again from another replica", kept)
+        except StorageFailure as failure:
+            return failure
+        return None
 
     def retire(self, partitions: Iterable[tuple[TopicImage, int]]) -> list[str]:
         """Rename the directories of closed partitions, so that their names become free.
@@ -82,7 +105,7 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
             owner = owners.get(name)
             if name.endswith(_DELETED_SUFFIX):
                 self.remove(f"{LOGS}/{name}")
-            elif name.endswith(_STRAY_SUFFIX):
+            elif name.endswith((_STRAY_SUFFIX, _DAMAGED_SUFFIX)):
                 continue
             elif owner is None or self._belongs_to_other_topic(f"{LOGS}/{name}", owner):
                 kept = _free_name(name, names)

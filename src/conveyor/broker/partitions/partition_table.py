@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.cluster.image import INBOX, ClusterImage, TopicImage, companion, is_companion
-from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError, StorageFailure, TransientFailure
+from conveyor.kernel.errors import ErrorKind, NotLeader, Remedy, RequestError, StorageFailure, remedy_of
 from conveyor.kernel.ids import TopicPartition
 from conveyor.replication.partition import Partition
 
@@ -20,7 +20,7 @@ class _Unopened(NamedTuple):
     """Why a log could not be opened. The exception is not kept: its traceback would keep files open."""
 
     reason: str
-    is_transient: bool
+    remedy: Remedy
 
 
 class PartitionTable:
@@ -72,12 +72,10 @@ class PartitionTable:
         unopened = self._unopened.get((topic, number))
         return None if unopened is None else unopened.reason
 
-    def unopened(self, topic: str, number: int) -> StorageFailure | None:
+    def unopened(self, topic: str, number: int) -> str | None:
         """Return why a partition could not be opened since the broker's start; None if it was opened."""
         unopened = self._unopened.get((topic, number))
-        if unopened is None:
-            return None
-        return TransientFailure(unopened.reason) if unopened.is_transient else StorageFailure(unopened.reason)
+        return None if unopened is None else unopened.reason
 
     def is_empty(self, topic: TopicImage) -> bool:
         """Return whether all partitions of a topic are here and online, and never had a record."""
@@ -100,16 +98,24 @@ class PartitionTable:
 
     def returning(self) -> list[TopicPartition]:
         """Return the partitions that can be reopened because their failure may have passed. Companions come first."""
-        failed = [partition.identity for partition in self if partition.may_return]
-        failed += [TopicPartition(*key) for key, entry in self._unopened.items() if entry.is_transient]
+        failed = [partition.identity for partition in self if partition.remedy is Remedy.REOPEN]
+        failed += [TopicPartition(*key) for key, entry in self._unopened.items() if entry.remedy is Remedy.REOPEN]
         return sorted(failed, key=lambda identity: not is_companion(identity.topic))
+
+    def damaged(self) -> list[TopicPartition]:
+        """Return the partitions whose logs cannot be used again, and could be copied from other replicas."""
+        damaged = [partition.identity for partition in self if partition.remedy is Remedy.COPY]
+        return damaged + [TopicPartition(*key) for key, entry in self._unopened.items() if entry.remedy is Remedy.COPY]
 
     def may_return(self, topic: str, number: int) -> bool:
         """Return whether an offline partition may be reopened."""
-        partition, unopened = self._partitions.get((topic, number)), self._unopened.get((topic, number))
         if (companion(INBOX, topic), number) in self._unopened:
             return False  # The partition would go offline at once.
-        return partition.may_return if partition is not None else unopened is not None and unopened.is_transient
+        return self._remedy(topic, number) is Remedy.REOPEN
+
+    def may_begin_again(self, topic: str, number: int) -> bool:
+        """Return whether a partition's log is damaged, and no job uses its files."""
+        return self._remedy(topic, number) is Remedy.COPY
 
     def put(self, partition: Partition) -> None:
         """Add a partition that was opened or reopened."""
@@ -124,7 +130,7 @@ class PartitionTable:
         else:
             log.warning("partition stays offline partition=%s reason=%s", identity, failure)
         if partition is None:
-            self._unopened[identity] = _Unopened(str(failure), isinstance(failure, TransientFailure))
+            self._unopened[identity] = _Unopened(str(failure), remedy_of(failure))
         else:
             partition.stay_offline(failure)
 
@@ -132,6 +138,12 @@ class PartitionTable:
         """Remove a partition. Returns it if it was opened."""
         self._unopened.pop(identity, None)
         return self._partitions.pop(identity, None)
+
+    def _remedy(self, topic: str, number: int) -> Remedy | None:
+        partition, unopened = self._partitions.get((topic, number)), self._unopened.get((topic, number))
+        if partition is not None:
+            return partition.remedy
+        return None if unopened is None else unopened.remedy
 
     def _missing(self, topic: str, number: int) -> RequestError:
         unopened = self._unopened.get((topic, number))

@@ -29,6 +29,7 @@ from conveyor.broker.partitions.log_directories import LogDirectories
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.assignment_diff import Assume, Close, Configure, Open, assignment_steps
+from conveyor.cluster.controller.damaged_replicas import is_withdrawn
 from conveyor.cluster.controller.partition_transition import effective_min_insync
 from conveyor.cluster.image import COMPANIONS, NO_LEADER, ClusterImage, PartitionImage, TopicImage, companion
 from conveyor.cluster.internal_topics import owner_of
@@ -107,6 +108,8 @@ class Reconciler:
         self._is_stopped = False
         self._waiters: list[_Waiter] = []
         self._reopening: dict[TopicPartition, asyncio.Future[None]] = {}
+        self._anew: set[TopicPartition] = set()
+        """The partitions to reopen whose damaged logs begin again."""
         self._removing: set[asyncio.Event] = set()
         self._late: set[TopicPartition] = set()
         """The partitions whose roles are to be assumed, because their files are not being changed any more."""
@@ -152,6 +155,13 @@ class Reconciler:
         reopened = self._reopening[identity]
         self._wake()
         await asyncio.shield(reopened)  # Other callers may wait for it as well.
+
+    async def begin_again(self, identity: TopicPartition) -> None:
+        """Set a damaged log aside and begin a new one, to be copied from the leader. Only for a replica that is not
+        expected to have any record; see `damaged_replicas`. Returns once that has succeeded or failed.
+        """
+        self._anew.add(identity)
+        await self.reopen(identity)
 
     async def raise_epochs(self) -> None:
         """Store the leader epochs that are due, if the store has space now."""
@@ -278,6 +288,7 @@ class Reconciler:
         reopening = list(self._reopening)
         await self._close([step for step in steps if isinstance(step, Close)])
         to_open = [(step.topic, step.number) for step in steps if isinstance(step, Open)]
+        to_open += await self._set_aside(image, reopening)
         await self._open(to_open + self._to_reopen(image, reopening), defaults)
         for step in steps:
             if isinstance(step, Configure):
@@ -339,6 +350,25 @@ class Reconciler:
             for (name, number), topic in topics.items()
             if topic is not None and self.partitions.may_return(name, number)
         ]
+
+    async def _set_aside(
+        self, image: ClusterImage, identities: Sequence[TopicPartition]
+    ) -> list[tuple[TopicImage, int]]:
+        """Rename the directories of the damaged logs that begin again. Returns those to open."""
+        chosen, self._anew = self._anew.intersection(identities), self._anew.difference(identities)
+        to_open = []
+        for name, number in chosen:
+            topic = image.topics.get(name)
+            if topic is None or not self.partitions.may_begin_again(name, number):
+                continue
+            if not is_withdrawn(topic.partitions[number], self._node_id):
+                continue
+            failure = await self._off_loop(self._directories.set_aside, topic, number)
+            if failure is None:
+                to_open.append((topic, number))
+            else:
+                self.partitions.put_unopened(TopicPartition(name, number), failure)
+        return to_open
 
     async def _open(self, opening: Sequence[tuple[TopicImage, int]], defaults: TopicSettings) -> None:
         """Open logs off the loop, raise the leader epochs where required, then serve the partitions."""

@@ -2,7 +2,7 @@
 
     every second: partitions that are offline, or all while the disk stalls
         led by this broker -> another replica is to lead (`replaced_leader`)
-        followed           -> the leader is to see that this replica does not follow
+        followed           -> the leader is to see that this replica does not follow; see `damaged_logs`
 
 The broker stays registered, as it serves its other partitions, and while the disk stalls, reads. Without this, a
 partition whose leader has a bad disk would wait for that disk, although other replicas have all its records. Failed
@@ -17,6 +17,7 @@ from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.flush_stalls import CHECK_MS, FlushStalls
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.reconciler import Reconciler
+from conveyor.broker.replicas.damaged_logs import DamagedLogs
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.alter_partition import IsrMember
@@ -44,6 +45,7 @@ class FailedPartitions:
         partitions: PartitionTable,
         reconciler: Reconciler,
         stalls: FlushStalls,
+        damaged: DamagedLogs,
         unfollow: Callable[[Partition], None],
         resumed: Callable[[], None],
         settings: Callable[[], Settings],
@@ -55,6 +57,7 @@ class FailedPartitions:
         self._partitions = partitions
         self._reconciler = reconciler
         self._stalls = stalls
+        self._damaged = damaged
         self._unfollow = unfollow
         self._resumed = resumed
         self._settings = settings
@@ -77,6 +80,8 @@ class FailedPartitions:
         if self.is_stalled:
             failed = [partition.identity for partition in self._partitions]
             self._reconciler.resign_lost()
+        else:
+            self._damaged.look()
         for identity in failed:
             partition = self._partitions.get(*identity)
             if partition is not None:

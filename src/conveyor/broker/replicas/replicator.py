@@ -12,10 +12,12 @@ from concurrent.futures import Executor
 
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.flush_stalls import FlushStalls
+from conveyor.broker.partitions.log_directories import LogDirectories
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.replicas.chore_runner import ChoreRunner
+from conveyor.broker.replicas.damaged_logs import DamagedLogs
 from conveyor.broker.replicas.failed_partitions import FailedPartitions
 from conveyor.broker.replicas.follower_link import FollowerLink, LinkServices
 from conveyor.broker.replicas.isr_keeper import IsrKeeper
@@ -48,6 +50,7 @@ class Replicator:
         node_id: NodeId,
         settings: Callable[[], Settings],
         reconciler: Reconciler,
+        directories: LogDirectories,
         stalls: FlushStalls,
     ) -> None:
         self._metadata = metadata
@@ -65,11 +68,23 @@ class Replicator:
         )
         self._trim_waits = TrimWaits(metadata, clock, node_id)
         self._leader_links = LeaderLinks(metadata, partitions, tick, clock, self._reported)
+        damaged = DamagedLogs(
+            metadata=metadata,
+            partitions=partitions,
+            reconciler=reconciler,
+            directories=directories,
+            settings=settings,
+            clock=clock,
+            threads=threads,
+            tasks=tasks,
+            node_id=node_id,
+        )
         self._failed = FailedPartitions(
             metadata=metadata,
             partitions=partitions,
             reconciler=reconciler,
             stalls=stalls,
+            damaged=damaged,
             unfollow=self._unfollow,
             resumed=self._follow_all,
             settings=settings,

@@ -66,8 +66,11 @@ class ImageDraft:
         election: Election = Election.CLEAN,
         lost: frozenset[NodeId] = frozenset(),
         wiped: frozenset[NodeId] = frozenset(),
+        begins_epoch: bool = False,
     ) -> PartitionImage:
-        """Settle a bundle and return its partition. wanted: see `settled`; by default the partition as it is."""
+        """Settle a bundle and return its partition. wanted: see `settled`; by default the partition as it is. Others:
+        see `Rules`.
+        """
         before = self.partition(topic, number)
         rules = Rules(
             liveness=self.liveness,
@@ -75,6 +78,7 @@ class ImageDraft:
             election=election,
             lost=lost,
             wiped=wiped,
+            begins_epoch=begins_epoch,
         )
         after = settled(before, before if wanted is None else wanted, rules)
         if after != before:

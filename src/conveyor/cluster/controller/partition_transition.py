@@ -19,7 +19,8 @@ this order:
 A broker is ready if it is live and not stopping. The order is that of the replicas.
 
     leader epoch      rises with a new leader, with the loss of the leader, with an unclean election, and when a
-                      reassignment that adds replicas drops one; not with a change of the ISR alone (KAFKA-15021)
+                      reassignment that adds replicas drops one; before a replica's log begins again; not with a
+                      change of the ISR alone (KAFKA-15021)
     partition epoch   rises with every stored change, see `ImageDraft`
 
 Invariants: the leader is in the ISR. The ISR and the ELR are disjoint parts of the replicas. A partition with as many
@@ -51,7 +52,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules of one transition.
 
     min_insync: `min.insync.replicas` of the topic. lost: brokers that may lack committed records: they leave the ISR
-    and the ELR. wiped: those of them whose directory is new.
+    and the ELR. wiped: those of them whose directory is new. begins_epoch: the leader epoch rises even if the leader
+    stays, so that what replicas have reported in the present epoch no longer counts.
     """
 
     liveness: Liveness
@@ -59,6 +61,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     election: Election = Election.CLEAN
     lost: frozenset[NodeId] = _NOBODY
     wiped: frozenset[NodeId] = _NOBODY
+    begins_epoch: bool = False
 
 
 class _Elected(msgspec.Struct, frozen=True):
@@ -82,6 +85,7 @@ def settled(before: PartitionImage, wanted: PartitionImage, rules: Rules) -> Par
     is_enough = len(elected.isr) >= effective_min_insync(completed, rules.min_insync)
     elr = () if is_enough or elected.is_unclean else _ordered(replicas, eligible - set(elected.isr))
     is_new_term = elected.leader != before.leader or elected.is_unclean or _drops_replicas(before, completed)
+    is_new_term |= rules.begins_epoch
     epoch = LeaderEpoch(before.leader_epoch + is_new_term)
     return replace(
         completed,

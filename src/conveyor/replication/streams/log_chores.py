@@ -5,7 +5,7 @@ begin (may have to wait for a flush or a compaction) -> run, off the loop -> com
 
 from typing import Protocol
 
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import LogDiverged
 from conveyor.log.leader_epochs import truncation_point
 from conveyor.log.segments.offset_file import GapsJob
 from conveyor.log.segments.trim import TrimJob
@@ -104,7 +104,7 @@ def restart(partition: Partition, offset: int) -> CutFiles:
 
 
 def truncate(partition: Partition, diverging: Diverging) -> CutFiles:
-    """Remove what the leader does not have. Raises StorageFailure if that includes committed records.
+    """Remove what the leader does not have. Raises LogDiverged if that includes committed records.
 
     Only after an unclean election may it include them, and only if the last record is older than that (KIP-704).
     """
@@ -113,7 +113,7 @@ def truncate(partition: Partition, diverging: Diverging) -> CutFiles:
     last_epoch = log.leader_epochs.latest
     point = truncation_point(log.leader_epochs, log.log_end_offset, (diverging.epoch, diverging.end_offset))
     if point < partition.high_watermark and last_epoch >= role.unclean_epoch:
-        raise StorageFailure(
+        raise LogDiverged(
             f"{partition.identity}: broker {role.leader}, the leader in epoch {role.epoch}, lacks committed records"
             f" from offset {point} on; the high watermark is {partition.high_watermark}"
         )

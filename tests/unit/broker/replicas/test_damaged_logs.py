@@ -1,0 +1,124 @@
+"""Damaged logs: a follower's is set aside and copied again, the last in-sync replica's never."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from conveyor.broker.produce.acknowledgement import ACKS_LEADER
+from conveyor.kernel.errors import LogDiverged, StorageFailure
+from conveyor.kernel.ids import NodeId
+from conveyor.replication.roles import Leader
+from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
+
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+ASIDE = "logs/t-0.damaged"
+
+
+@pytest.fixture
+def cluster() -> Iterator[BrokerCluster]:
+    made = BrokerCluster()
+    yield made
+    made.stop()
+
+
+def filled(cluster: BrokerCluster) -> list[ClusterBroker]:
+    """Create the topic with a record that all replicas have."""
+    cluster.create()
+    assert cluster.brokers[0].publish() is None
+    cluster.until(lambda: all(broker.partition().high_watermark == 1 for broker in cluster.brokers))
+    return cluster.brokers
+
+
+def has_all_in_sync(cluster: BrokerCluster) -> bool:
+    return set(cluster.image().isr) == {ONE, TWO, THREE}
+
+
+def test_a_damaged_log_of_a_follower_is_set_aside_and_copied_again(cluster: BrokerCluster) -> None:
+    one, _, three = filled(cluster)
+    three.partition().go_offline(StorageFailure("a bad sector"))
+    cluster.until(lambda: three.disk.exists(ASIDE), seconds=5)
+    assert cluster.image().isr == (ONE, TWO)
+    assert cluster.image().leader == ONE
+    cluster.until(lambda: has_all_in_sync(cluster), seconds=5)
+    assert one.publish() is None
+    assert three.records() == one.records()
+    assert three.disk.read(f"{ASIDE}/{0:020}.log")
+
+
+def test_a_leader_with_a_damaged_log_follows_a_new_copy(cluster: BrokerCluster) -> None:
+    one, two, _ = filled(cluster)
+    one.partition().go_offline(StorageFailure("a bad sector"))
+    cluster.until(lambda: isinstance(two.partition().role, Leader), seconds=5)
+    cluster.until(lambda: has_all_in_sync(cluster), seconds=10)
+    assert one.disk.exists(ASIDE)
+    assert one.records() == two.records()
+
+
+def test_the_last_in_sync_replica_keeps_its_log(cluster: BrokerCluster) -> None:
+    one, two, three = filled(cluster)
+    two.kill()
+    three.kill()
+    cluster.until(lambda: cluster.image().isr == (ONE,))
+    one.partition().go_offline(StorageFailure("a bad sector"))
+    cluster.wait(10)
+    assert not one.disk.exists(ASIDE)
+    assert cluster.image().isr == (ONE,)
+
+
+def test_a_log_that_fails_again_waits_until_the_earlier_one_is_removed(cluster: BrokerCluster) -> None:
+    one, _, three = filled(cluster)
+    three.partition().go_offline(StorageFailure("a bad sector"))
+    cluster.until(lambda: three.disk.exists(ASIDE) and has_all_in_sync(cluster), seconds=10)
+    three.partition().go_offline(StorageFailure("another bad sector"))
+    cluster.wait(30)
+    epoch = cluster.image().leader_epoch
+    assert three.partition().offline_reason == "another bad sector"
+    cluster.wait(30)
+    assert cluster.image().leader_epoch == epoch
+    three.disk.remove_tree(ASIDE)
+    cluster.until(lambda: has_all_in_sync(cluster), seconds=70)
+    assert three.records() == one.records()
+
+
+def test_a_log_with_committed_records_that_its_leader_lacks_is_kept(cluster: BrokerCluster) -> None:
+    _, _, three = filled(cluster)
+    three.partition().go_offline(LogDiverged("the leader lacks committed records"))
+    cluster.wait(30)
+    assert not three.disk.exists(ASIDE)
+    assert three.partition().offline_reason is not None
+
+
+def test_a_log_with_a_hole_at_the_start_of_its_broker_is_copied_again() -> None:
+    cluster = BrokerCluster(**{"topics.segment_bytes": 1024})
+    one, _, three = filled(cluster)
+    for _ in range(40):
+        assert one.publish() is None
+    three.kill()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO))
+    first = next(name for name in three.disk.list("logs/t-0") if name.endswith(".seal"))
+    three.disk.remove(f"logs/t-0/{first.replace('.seal', '.log')}")
+    three.start()
+    cluster.until(lambda: three.disk.exists(ASIDE), seconds=10)
+    cluster.until(lambda: has_all_in_sync(cluster), seconds=20)
+    assert three.records() == one.records()
+    cluster.stop()
+
+
+def test_a_leader_that_has_not_heard_of_the_damage_admits_no_empty_log(cluster: BrokerCluster) -> None:
+    """What the follower reported before still counts for its join, as far as its leader knows."""
+    one, _, three = filled(cluster)
+    cluster.switch.cut(THREE, ONE)
+    cluster.until(lambda: has_all_in_sync(cluster) is False, seconds=60)
+    cluster.switch.heal()
+    cluster.until(lambda: has_all_in_sync(cluster), seconds=60)
+    cluster.switch.cut(THREE, ONE)
+    three.partition().go_offline(StorageFailure("a bad sector"))
+    cluster.until(lambda: three.disk.exists(ASIDE), seconds=5)
+    for _ in range(200):
+        is_in_sync = THREE in cluster.image(broker=three).isr
+        assert not is_in_sync or three.partition().log.log_end_offset >= one.partition().high_watermark
+        cluster.wait(0.1)
+    cluster.switch.heal()
+    assert one.publish(acks=ACKS_LEADER) is None
+    cluster.until(lambda: has_all_in_sync(cluster), seconds=60)
+    assert three.records() == one.records()
