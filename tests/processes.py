@@ -2,14 +2,20 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+_SERVE = ("-m", "conveyor.cli.main", "serve")
 
 
 class BrokerProcess:
-    """`conveyor serve` on a data directory; the same ports after each start."""
+    """`conveyor serve` on a data directory; the same ports after each start.
 
-    def __init__(self, data_dir: Path, *options: str) -> None:
-        self._command = [sys.executable, "-m", "conveyor.cli.main", "serve", "--data-dir", str(data_dir), *options]
+    command: what runs it, as arguments of the interpreter.
+    """
+
+    def __init__(self, data_dir: Path, *options: str, command: Sequence[str] = _SERVE) -> None:
+        self._command = [sys.executable, *command, "--data-dir", str(data_dir), *options]
         self._log = data_dir.parent / "broker.log"
         self.kafka = self.http = "127.0.0.1:0"
         self.ready: dict[str, str] = {}
@@ -21,7 +27,9 @@ class BrokerProcess:
     def start(self) -> "BrokerProcess":
         with self._log.open("a") as log:
             command = [*self._command, "--kafka", self.kafka, "--http", self.http]
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line.startswith("ready "), self.log()
@@ -37,6 +45,12 @@ class BrokerProcess:
         """SIGKILL: no chance to flush or to say goodbye. A broker that has ended stays as it is."""
         self._process.kill()
         self._process.communicate()
+
+    def tell(self, line: str) -> None:
+        """Write a line to its standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
 
     def send_signal(self, number: int) -> None:
         self._process.send_signal(number)

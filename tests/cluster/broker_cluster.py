@@ -1,13 +1,16 @@
-"""Brokers as processes on one machine, their ZooKeeper, and a proxy between each broker and it."""
+"""Brokers as processes on one machine, their ZooKeeper, and proxies between all of them."""
 
 import asyncio
+import os
+import shutil
 import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.cluster.peer_proxy import PeerLinks, PeerProxy
 from tests.coordination.tcp_proxy import TcpProxy
 from tests.coordination.zookeeper_process import ZookeeperProcess
 from tests.processes import BrokerProcess
@@ -15,14 +18,45 @@ from tests.processes import BrokerProcess
 Result = TypeVar("Result")
 
 _START_S = 60
+_PEER_PORT = 9190
+_FAULTY = ("-m", "tests.cluster.faulty_broker")
+
+
+class ProxyLoop:
+    """The event loop of all proxies, on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Return the result of work on the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_START_S)
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function on the loop, and return when it has been called."""
+
+        async def called() -> None:
+            function(*arguments)
+
+        self.run(called())
+
+    def stop(self) -> None:
+        self.run(_end_tasks())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
 
 class ClusterNode:
-    """One broker, and its connection to the ZooKeeper."""
+    """One broker, its connection to the ZooKeeper, and the proxy that other brokers dial."""
 
-    def __init__(self, process: BrokerProcess, proxy: TcpProxy, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, directory: Path, process: BrokerProcess, proxy: TcpProxy, peers: PeerProxy, loop: ProxyLoop):
         self.process = process
         self.proxy = proxy
+        self._directory = directory
+        self._peers = peers
         self._loop = loop
 
     @property
@@ -34,15 +68,24 @@ class ClusterNode:
         return self.process.http
 
     def start(self) -> None:
+        self._loop.run(self._peers.open())
         self.process.start()
 
     def kill(self) -> None:
         """SIGKILL."""
         self.process.kill()
+        self._loop.run(self._peers.close())
 
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""
-        return self.process.stop()
+        code = self.process.stop()
+        self._loop.run(self._peers.close())
+        return code
+
+    def end(self) -> None:
+        """Kill it if it still runs. Nothing of it is left."""
+        self.process.end()
+        self._loop.run(self._peers.close())
 
     def pause(self) -> None:
         """SIGSTOP: its sockets accept connections, and nothing answers."""
@@ -53,14 +96,25 @@ class ClusterNode:
 
     def cut_zookeeper(self) -> None:
         """Close its connections to the ZooKeeper, and refuse new ones."""
-        self._loop.call_soon_threadsafe(self.proxy.cut)
+        self._loop.call(self.proxy.cut)
 
     def stall_zookeeper(self) -> None:
         """Pass on nothing between it and the ZooKeeper."""
-        self._loop.call_soon_threadsafe(self.proxy.stall)
+        self._loop.call(self.proxy.stall)
 
     def heal_zookeeper(self) -> None:
-        self._loop.call_soon_threadsafe(self.proxy.heal)
+        self._loop.call(self.proxy.heal)
+
+    def break_disk(self, fault: str) -> None:
+        """Begin or end a fault of its disk; see `faulty_broker`."""
+        self.process.tell(fault)
+
+    def remove_set_aside(self) -> int:
+        """Remove the logs that the broker has set aside. Returns how many there were."""
+        directories = list(self._directory.glob("data/logs/*.damaged"))
+        for directory in directories:
+            shutil.rmtree(directory)
+        return len(directories)
 
 
 class BrokerCluster:
@@ -70,8 +124,8 @@ class BrokerCluster:
         self._directory = directory
         self._size = size
         self._options = options
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
+        self._loop = ProxyLoop()
+        self._links = PeerLinks()
         self.zookeeper = ZookeeperProcess(directory / "zookeeper")
         self.nodes: list[ClusterNode] = []
 
@@ -80,7 +134,6 @@ class BrokerCluster:
         return ",".join(node.kafka for node in self.nodes)
 
     def start(self) -> "BrokerCluster":
-        self._thread.start()
         self.zookeeper.start()
         self.nodes = [self._node(number) for number in range(1, self._size + 1)]
         with ThreadPoolExecutor(self._size) as threads:
@@ -89,25 +142,56 @@ class BrokerCluster:
 
     def end(self) -> None:
         for node in self.nodes:
-            node.process.end()
+            node.end()
         self.zookeeper.kill()
         for node in self.nodes:
-            self._run(node.proxy.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+            self._loop.run(node.proxy.stop())
+        self._loop.stop()
 
     def log(self, number: int) -> str:
         """Return what the broker at this index has logged."""
         return self.nodes[number].process.log()
 
+    def cut_link(self, one: int, other: int) -> None:
+        """Let two brokers not connect, by their ids."""
+        self._loop.call(self._links.cut, one, other)
+
+    def mute_link(self, sender: int, receiver: int) -> None:
+        """Pass on nothing from one broker to another."""
+        self._loop.call(self._links.mute, sender, receiver)
+
+    def delay_link(self, one: int, other: int, seconds: float) -> None:
+        """Hold back what two brokers send each other."""
+        self._loop.call(self._links.delay, one, other, seconds)
+
+    def reset_link(self, one: int, other: int) -> None:
+        """Abort the connections between two brokers once."""
+        self._loop.call(self._links.reset, one, other)
+
+    def heal_links(self) -> None:
+        self._loop.call(self._links.heal)
+
     def _node(self, number: int) -> ClusterNode:
-        proxy = self._run(TcpProxy(self.zookeeper.port).start())
+        proxy = self._loop.run(TcpProxy(self.zookeeper.port).start())
         directory = self._directory / f"broker-{number}"
         directory.mkdir(exist_ok=True)
         metadata = f"zookeeper://127.0.0.1:{proxy.port}/conveyor"
-        options = ("--node-id", str(number), "--metadata", metadata, *self._options)
-        return ClusterNode(BrokerProcess(directory / "data", *options), proxy, self._loop)
+        listener, announced = _peer_addresses(number)
+        options = ("--node-id", str(number), "--metadata", metadata, "--peer", "{}:{}".format(*listener))
+        announcement = ("--set", "network.peer_advertised={}:{}".format(*announced))
+        process = BrokerProcess(directory / "data", *options, *announcement, *self._options, command=_FAULTY)
+        peers = PeerProxy(number, target=listener, own=announced, links=self._links)
+        return ClusterNode(directory, process, proxy, peers, self._loop)
 
-    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_START_S)
+
+async def _end_tasks() -> None:
+    """Let all connections of the proxies come to their end."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    if tasks:
+        await asyncio.wait(tasks, timeout=_START_S / 2)
+
+
+def _peer_addresses(number: int) -> tuple[tuple[str, int], tuple[str, int]]:
+    """Return the addresses of a broker's listener and of its proxy. No other run of the tests uses these."""
+    high, low = divmod(os.getpid() % (1 << 14), 1 << 8)
+    return (f"127.{64 + high}.{low}.{number}", _PEER_PORT), (f"127.{128 + high}.{low}.{number}", _PEER_PORT)

@@ -1,0 +1,149 @@
+"""Proxies for the links between brokers: one in front of each broker, which tells by the handshake who dials it."""
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from itertools import permutations
+
+import msgspec
+
+_HEADER_BYTES = 7
+"""Of a message of the handshake; the last two are its length. See `conveyor.adapters.peers.handshake`."""
+_DIALER = 4
+"""The position of the dialer's identity in the first message."""
+_READ_BYTES = 1 << 18
+
+Pair = frozenset[int]
+
+
+class PeerLinks:
+    """All links of a cluster, by the ids of the brokers, and their faults. Call its methods on the proxies' loop."""
+
+    def __init__(self) -> None:
+        self._cut: set[Pair] = set()
+        self._delay_s: dict[Pair, float] = {}
+        self._flows: dict[tuple[int, int], asyncio.Event] = defaultdict(_set_event)
+        self._writers: dict[Pair, set[asyncio.StreamWriter]] = defaultdict(set)
+
+    def reset(self, one: int, other: int) -> None:
+        """Abort all connections between two brokers."""
+        for writer in self._writers[frozenset((one, other))]:
+            writer.transport.abort()
+
+    def cut(self, one: int, other: int) -> None:
+        """Abort all connections between two brokers, and each new one."""
+        self._cut.add(frozenset((one, other)))
+        self.reset(one, other)
+
+    def mute(self, sender: int, receiver: int) -> None:
+        """Pass on nothing from one broker to another. What the other one sends still arrives."""
+        self._flows[sender, receiver].clear()
+
+    def delay(self, one: int, other: int, seconds: float) -> None:
+        """Hold back each portion of bytes between two brokers for a while."""
+        self._delay_s[frozenset((one, other))] = seconds
+
+    def heal(self) -> None:
+        self._cut.clear()
+        self._delay_s.clear()
+        for flows in self._flows.values():
+            flows.set()
+
+    def add(self, pair: Pair, writer: asyncio.StreamWriter) -> bool:
+        """Add the writer of a connection. Returns whether the brokers may connect."""
+        self._writers[pair].add(writer)
+        return pair not in self._cut
+
+    def remove(self, pair: Pair, writer: asyncio.StreamWriter) -> None:
+        self._writers[pair].discard(writer)
+
+    async def pump(
+        self, sender: int, receiver: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Pass on what one broker sends to another, until either closes the connection."""
+        flows, pair = self._flows[sender, receiver], frozenset((sender, receiver))
+        with contextlib.suppress(OSError):
+            while content := await reader.read(_READ_BYTES):
+                if seconds := self._delay_s.get(pair):
+                    await asyncio.sleep(seconds)
+                await flows.wait()
+                writer.write(content)
+                await writer.drain()
+
+
+class PeerProxy:
+    """In front of one broker, at the same port of another address of this machine."""
+
+    def __init__(self, node_id: int, target: tuple[str, int], own: tuple[str, int], links: PeerLinks) -> None:
+        self._node_id = node_id
+        self._target = target
+        self._own = own
+        self._links = links
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Accept connections, before the broker starts."""
+        if self._server is None:
+            self._server = await asyncio.start_server(self._accepted, *self._own)
+
+    async def close(self) -> None:
+        """Refuse connections, and end those that are open, as the system does for a process that has died."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(lambda _: self._ended(task, writer))
+
+    def _ended(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+        """Also called for a task that was cancelled before it had begun."""
+        self._serving.discard(task)
+        writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await self._connect(reader, writer)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        header = await reader.readexactly(_HEADER_BYTES)
+        hello = await reader.readexactly(int.from_bytes(header[-2:]))
+        dialer = int(msgspec.msgpack.decode(hello)[_DIALER]["node_id"])
+        pair = frozenset((dialer, self._node_id))
+        try:
+            if self._links.add(pair, writer):
+                await self._forward(dialer, header + hello, reader, writer)
+        finally:
+            self._links.remove(pair, writer)
+
+    async def _forward(
+        self, dialer: int, hello: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        from_broker, to_broker = await asyncio.open_connection(*self._target)
+        to_broker.write(hello)
+        pumps = [
+            asyncio.create_task(self._links.pump(dialer, self._node_id, reader, to_broker)),
+            asyncio.create_task(self._links.pump(self._node_id, dialer, from_broker, writer)),
+        ]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            to_broker.transport.abort()
+
+
+def pairs(count: int) -> list[tuple[int, int]]:
+    """Return all ordered pairs of the ids of so many brokers."""
+    return list(permutations(range(1, count + 1), 2))
+
+
+def _set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
