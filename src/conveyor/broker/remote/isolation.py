@@ -77,7 +77,7 @@ class Isolation:
         self._alarm = Alarm(clock, self._check)
         self._listeners: list[Callable[[], None]] = []
         self._is_gateway = is_gateway(calls.node_id)
-        self._is_asking = False
+        self._is_asking = self._is_stopped = False
         self._connected_ms = clock.steady_ms()
         """When this broker was last sure, or reached another broker, by the steady clock."""
         self._sure_ms = self._connected_ms
@@ -97,6 +97,8 @@ class Isolation:
         self._check()
 
     def stop(self) -> None:
+        """Watch no more: the registration ends with the broker."""
+        self._is_stopped = True
         self._alarm.cancel()
 
     def _check(self) -> None:
@@ -104,6 +106,8 @@ class Isolation:
         self._look()
 
     def _look(self) -> None:
+        if self._is_stopped:
+            return
         if not self._has_place():
             self._decide(UNREGISTERED)
         elif self._session.is_sure():

@@ -139,6 +139,17 @@ async def test_broker_that_reaches_nobody_is_cut_off_after_a_session_timeout(add
     await until(lambda: broker.reason() is None)
 
 
+async def test_broker_that_stops_is_not_cut_off(add: Add) -> None:
+    await add(1)
+    broker, gateway = await add(2), await add(FIRST_GATEWAY_ID)
+    for stopping in (broker, gateway):
+        stopping.isolation.stop()
+        stopping.member.store.cut()
+        stopping.member.store.expire()
+        await stopping.pass_time()
+    assert [(stopping.reason(), stopping.cut_off_count) for stopping in (broker, gateway)] == [(None, 0), (None, 0)]
+
+
 async def test_only_broker_of_a_cluster_serves_without_the_store(add: Add) -> None:
     broker = await add(1)
     broker.member.store.cut()
