@@ -1,5 +1,6 @@
 """`Cluster`: several brokers in the test's process, which it kills, restarts and separates."""
 
+import json
 import threading
 
 import pytest
@@ -132,3 +133,39 @@ def test_mistakes_are_explained() -> None:
         cluster.kill(1)
         with pytest.raises(ValueError, match="is not running"):
             cluster.kill(1)
+
+
+def wait_until_read_from(consumer: Consumer, statistics: list[str], broker: int) -> None:
+    """Poll until the consumer fetches the partition from a broker."""
+    for _ in range(600):
+        consumer.poll(0.05)
+        topics = json.loads(statistics[-1])["topics"] if statistics else {}
+        if TOPIC in topics and topics[TOPIC]["partitions"]["0"]["broker"] == broker:
+            return
+    raise AssertionError(f"the consumer never fetches from broker {broker}")
+
+
+def test_a_consumer_reads_from_the_replica_in_its_rack_and_returns_when_that_broker_fails() -> None:
+    with Cluster(racks=("a", "b", "c"), settings={"broker.replica_selector": "rack"}) as cluster:
+        create(cluster)
+        cluster.wait_until_in_sync()
+        leader = cluster.leader(TOPIC, 0)
+        assert leader
+        near = next(node_id for node_id in cluster.brokers if node_id != leader)
+        statistics: list[str] = []
+        consumer = Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap_servers, "group.id": "readers", "client.rack": "abc"[near - 1],
+                "statistics.interval.ms": 50, "stats_cb": statistics.append, **QUIET,
+            }
+        )  # fmt: skip
+        consumer.assign([Place(TOPIC, 0, 0)])
+        produce(cluster, "one")
+        assert [message.value() for message in consumer.consume(1, 30)] == [b"one"]
+        wait_until_read_from(consumer, statistics, near)
+        produce(cluster, "two")
+        assert [message.value() for message in consumer.consume(1, 30)] == [b"two"]
+        cluster.kill(near)
+        produce(cluster, "three")
+        assert [message.value() for message in consumer.consume(1, 60)] == [b"three"]
+        consumer.close()

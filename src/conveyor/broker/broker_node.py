@@ -13,6 +13,7 @@ from conveyor.broker.cluster_links import ClusterLinks
 from conveyor.broker.fetch.fetch_sessions import FetchSessions
 from conveyor.broker.fetch.fetcher import Fetcher
 from conveyor.broker.fetch.message_browser import MessageBrowser
+from conveyor.broker.fetch.replica_reads import ReplicaReads
 from conveyor.broker.hosts.group_coordinators import Groups
 from conveyor.broker.hosts.inboxes import Inboxes
 from conveyor.broker.hosts.queue_partition import QueuePartition, QueueServices
@@ -118,6 +119,7 @@ class BrokerNode:
         inspected_appends = InspectedAppends(ports.clock, ports.threads, Lanes(self.tasks), dedup_indexes)
         self.publisher = Publisher(self.partitions, ports.clock, inspected_appends)
         self.fetcher = Fetcher(self.partitions, ports.clock, self.loop_tick, settings.network.max_fetch_bytes)
+        self.replica_reads = ReplicaReads(self.metadata, lambda: self.settings, NodeId(settings.broker.node_id))
         self.fetch_sessions = FetchSessions(ports.new_id, max_fetch_sessions=settings.network.max_fetch_sessions)
         self.producer_ids = ProducerIds(self.metadata)
         self.request_budget = RequestBudget(settings.network.max_buffered_bytes)

@@ -271,7 +271,7 @@ class Partition:
             raise self._not_leader(self.role)
 
     def check_leader_epoch(self, epoch: int) -> None:
-        """Check the role and the client's epoch (-1: unknown). Raises RequestError. Source: KIP-320."""
+        """Check the client's epoch (-1: unknown), then the role. Raises RequestError. Source: KIP-320."""
         if 0 <= epoch < self.leader_epoch:
             raise fenced_epoch(self.role, f"{self.identity}: epoch is {self.leader_epoch}")
         if epoch > self.leader_epoch:
@@ -350,6 +350,7 @@ class Partition:
         """Take over the leader's high watermark, up to the end of this follower's log."""
         if self._progress.follow(min(offset, self.log.log_end_offset)):
             self.high_watermark = self._progress.offset
+            self._watchers.notify()
 
     def cut_high_watermark(self) -> None:
         """Lower the high watermark to the end of a truncated log, or raise it to the start of a restarted one."""

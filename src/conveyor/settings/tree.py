@@ -62,7 +62,16 @@ class BrokerSettings:
         "Hold no partitions, and serve REST by requests to the brokers that do. A gateway has no node id and no data"
         " directory; set `broker.metadata` to the address of the cluster's ZooKeeper.",
     )
-    rack: str = setting("", "The rack of this broker, for replica placement.", kafka="broker.rack")
+    rack: str = setting(
+        "", "The rack of this broker, for replica placement and `broker.replica_selector`.", kafka="broker.rack"
+    )
+    replica_selector: str = setting(
+        "leader",
+        "Where consumers read that name their rack (`client.rack`): from the `leader`, or from an in-sync replica in"
+        " the same `rack`, as with Kafka's RackAwareReplicaSelector in `replica.selector.class`.",
+        choices=("leader", "rack"),
+        live=True,
+    )
     metadata: str = setting(
         EMBEDDED,
         "Where the metadata is: `embedded` for the data directory, or the address of a ZooKeeper,"

@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from itertools import chain, repeat
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -112,7 +113,8 @@ class ClusterBroker:
 class Cluster:
     """Start with `with Cluster(brokers=3) as cluster:`, then connect any client to `cluster.bootstrap_servers`.
 
-    settings: of every broker, by name: {"topics.segment_bytes": 1 << 20}. session_timeout_ms: how long the cluster
+    settings: of every broker, by name: {"topics.segment_bytes": 1 << 20}. racks: of the brokers, in order of their
+    ids. session_timeout_ms: how long the cluster
     waits for a broker that it cannot reach; a killed one is noticed at once.
 
         cluster.kill(1), cluster.restart(1)     a crash of one broker, whose disk keeps what it has written
@@ -124,14 +126,22 @@ class Cluster:
     """
 
     def __init__(
-        self, brokers: int = 3, *, settings: Mapping[str, object] | None = None, session_timeout_ms: int = 2_000
+        self,
+        brokers: int = 3,
+        *,
+        settings: Mapping[str, object] | None = None,
+        racks: Sequence[str] = (),
+        session_timeout_ms: int = 2_000,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster of {brokers} brokers: it needs at least one")
         self.groups = NetworkGroups()
         self.coordination = _Coordination(session_timeout_ms)
         own = dict(settings or {})
-        self.brokers = {node_id: ClusterBroker(node_id, self, own) for node_id in range(1, brokers + 1)}
+        self.brokers = {
+            node_id: ClusterBroker(node_id, self, {**own, "broker.rack": rack} if rack else own)
+            for node_id, rack in zip(range(1, brokers + 1), chain(racks, repeat("")), strict=False)
+        }
 
     @property
     def bootstrap_servers(self) -> str:

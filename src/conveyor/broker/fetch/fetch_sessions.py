@@ -19,6 +19,7 @@ from uuid import UUID
 import msgspec
 
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition
+from conveyor.broker.fetch.replica_reads import NO_REPLICA
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 FIRST_EPOCH, LAST_EPOCH = 0, -1
@@ -54,6 +55,7 @@ class SessionPartition:
         news = (
             error
             or fetched.records is not None
+            or fetched.preferred_replica != NO_REPLICA
             or fetched.high_watermark != self.high_watermark
             or fetched.log_start_offset != self.log_start_offset
         )

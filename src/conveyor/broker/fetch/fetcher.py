@@ -6,11 +6,14 @@ from functools import partial
 
 import msgspec
 
+from conveyor.broker.fetch.replica_reads import NO_REPLICA, RackReads
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Clock, FileSlice
 from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Follower
 
 
 class FetchPosition(msgspec.Struct, frozen=True):
@@ -25,21 +28,25 @@ class FetchPosition(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Fetched:
-    """The result for one partition: stored bytes, nothing, or an error."""
+    """The result for one partition: stored bytes, nothing, an error, or the replica to read from instead."""
 
     error: RequestError | None = None
     high_watermark: int = -1
     log_start_offset: int = -1
     records: FileSlice | None = None
+    preferred_replica: NodeId = NO_REPLICA
 
 
 @dataclass(slots=True)
 class FetchWait:
-    """The limits of a fetch: the longest wait, the bytes that end it early, and the most bytes to return."""
+    """The limits of a fetch: the longest wait, the bytes that end it early, and the most bytes to return. rack: for a
+    consumer that says where it runs.
+    """
 
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
+    rack: RackReads | None = None
 
 
 Finished = Callable[[Sequence[Fetched]], None]
@@ -83,27 +90,45 @@ class Fetcher:
         total = 0
         failed = False
         for position in positions:
-            fetched = self._read_one(position, left, at_least_one=total == 0)
+            fetched = self._read_one(position, left, wait.rack, at_least_one=total == 0)
             results.append(fetched)
-            failed = failed or fetched.error is not None
+            failed = failed or fetched.error is not None or fetched.preferred_replica != NO_REPLICA
             if fetched.records is not None:
                 total += fetched.records.length
                 left = max(0, left - fetched.records.length)
         return results, failed or total >= wait.min_bytes
 
-    def _read_one(self, position: FetchPosition, left: int, *, at_least_one: bool) -> Fetched:
+    def _read_one(self, position: FetchPosition, left: int, rack: RackReads | None, *, at_least_one: bool) -> Fetched:
         fetched = Fetched()
         try:
             partition = self._partitions.find(position.topic, position.partition)
+            if rack is not None and isinstance(partition.role, Follower):
+                return _read_follower(partition, position, left, rack, at_least_one=at_least_one)
             partition.check_leader_epoch(position.leader_epoch)
             fetched.high_watermark = partition.high_watermark
             fetched.log_start_offset = partition.log.log_start_offset
+            if rack is not None:
+                fetched.preferred_replica = rack.preferred_replica(partition, position.offset)
+                if fetched.preferred_replica != NO_REPLICA:
+                    return fetched
             if left > 0 or at_least_one:
                 limit = min(position.max_bytes, left)
                 fetched.records = partition.read(position.offset, limit, at_least_one=at_least_one)
         except RequestError as error:
             fetched.error = error
         return fetched
+
+
+def _read_follower(
+    partition: Partition, position: FetchPosition, left: int, rack: RackReads, *, at_least_one: bool
+) -> Fetched:
+    """Raises RequestError."""
+    fetched = Fetched(high_watermark=partition.high_watermark, log_start_offset=partition.log.log_start_offset)
+    limit = min(position.max_bytes, left)
+    records = rack.read(partition, position.offset, position.leader_epoch, limit, at_least_one=at_least_one)
+    if left > 0 or at_least_one:
+        fetched.records = records
+    return fetched
 
 
 class _Waiting:

@@ -83,12 +83,13 @@ class ClusterBroker:
             peers=network,
             boot_id=f"boot of {self.node_id}",
         )
-        settings = {**self._cluster.settings, "broker.node_id": self.node_id}
+        rack = f"rack {self.node_id}"
+        settings = {**self._cluster.settings, "broker.node_id": self.node_id, "broker.rack": rack}
         return BrokerNode(from_sources(settings), ports)
 
 
 class BrokerCluster:
-    """Some brokers, all started. `stop` fails if one of them had a bug."""
+    """Some brokers, all started, each in its own rack. `stop` fails if one of them had a bug."""
 
     def __init__(self, count: int = 3, **settings: object) -> None:
         self.loop = VirtualLoop()

@@ -1,7 +1,7 @@
 """Fetch (key 1).
 
-v4 isolation level · v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v11 rack · v12 flexible ·
-v13 topic ids (KIP-516) · v15 replica state · v16 current leader and its endpoint (KIP-951) ·
+v4 isolation level · v5 log start offset · v7 sessions (KIP-227) · v9 leader epoch · v11 rack and preferred replica
+(KIP-392) · v12 flexible · v13 topic ids (KIP-516) · v15 replica state · v16 current leader and its endpoint (KIP-951) ·
 v18 high watermark in requests.
 
 The response is packed by hand around file slices, which the socket layer sends unchanged from disk.
@@ -47,6 +47,7 @@ _SESSION = Struct(">hi")
 _PARTITION_V4 = Struct(">ihqq")
 _PARTITION = Struct(">ihqqq")
 _THROTTLE = Struct(">i")
+_REPLICA = Struct(">i")
 _CURRENT_LEADER_TAG = 1
 _NO_REPLICA = b"\xff\xff\xff\xff"
 _NO_UUID = bytes(16)
@@ -136,6 +137,8 @@ def _continue_session(call: KafkaCall, positions: Sequence[FetchPosition]) -> Fe
 def _fetch(call: KafkaCall, positions: Sequence[FetchPosition], finished: Callable[[Sequence[Fetched]], None]) -> None:
     request = call.request
     wait = FetchWait(request.max_wait // _MILLISECOND, request.min_bytes, request.max_bytes)
+    if call.api_version >= _PREFERRED_REPLICA and request.rack_id:
+        wait.rack = call.broker.replica_reads.from_rack(request.rack_id)
     if call.meter is not None:
         wait.max_bytes = call.meter.max_fetch_bytes(request.max_bytes)
         wait.min_bytes = min(request.min_bytes, wait.max_bytes)
@@ -243,7 +246,7 @@ def _add_partition(out: "_Parts", version: int, index: int, fetched: Fetched, is
         out.add(_PARTITION_V4.pack(index, code, high_watermark, high_watermark))
     out.add(array_length(0, flexible) if isolation_level == _READ_COMMITTED else null_array(flexible))
     if version >= _PREFERRED_REPLICA:
-        out.add(_NO_REPLICA)
+        out.add(_REPLICA.pack(fetched.preferred_replica) if fetched.preferred_replica >= 0 else _NO_REPLICA)
     if fetched.records is None:
         out.add(records_length(0, flexible))
     else:

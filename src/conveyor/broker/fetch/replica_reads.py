@@ -1,0 +1,99 @@
+"""Which replica a consumer reads from, if it says in which rack it runs. Source: KIP-392.
+
+    leader      proposes an in-sync replica in the consumer's rack that has the offset, the one with most records
+    follower    serves records up to its own high watermark, while the image shows it as in sync
+
+`broker.replica_selector=leader` turns the proposals off. A follower that has left the ISR sends its readers back to the
+leader.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.cluster.image import PartitionImage
+from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError, StorageFailure
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ports import FileSlice
+from conveyor.replication.partition import Partition
+from conveyor.settings.tree import Settings
+
+NO_REPLICA = NodeId(-1)
+
+
+class ReplicaReads:
+    """See the module's docstring."""
+
+    def __init__(self, metadata: Metadata, settings: Callable[[], Settings], node_id: NodeId) -> None:
+        self._metadata = metadata
+        self._settings = settings
+        self._node_id = node_id
+
+    def from_rack(self, rack: str) -> "RackReads":
+        """Return the choice for a consumer in a rack."""
+        return RackReads(rack=rack, reads=self, selects=self._settings().broker.replica_selector == "rack")
+
+    def preferred_replica(self, partition: Partition, offset: int, rack: str) -> NodeId:
+        """Return the replica that a consumer in a rack should read an offset from; NO_REPLICA for this broker."""
+        image = self._metadata.image
+        own, state = image.brokers.get(self._node_id), self._state(partition)
+        if state is None or own is None or own.rack == rack:
+            return NO_REPLICA
+        candidates = []
+        for node in state.isr:
+            broker, report = image.brokers.get(node), partition.reports.get(node)
+            is_live = broker is not None and not broker.is_fenced and not broker.is_stopping and broker.rack == rack
+            if is_live and report is not None and report.log_start_offset <= offset <= report.written_offset:
+                candidates.append((report.written_offset, -node))
+        return NodeId(-max(candidates)[1]) if candidates else NO_REPLICA
+
+    def check_in_sync(self, partition: Partition) -> None:
+        """Check that this follower is in sync. Raises RequestError: NOT_LEADER."""
+        state, role = self._state(partition), partition.role
+        if state is None or self._node_id not in state.isr or role.leader is None:
+            raise NotLeader(f"{partition.identity}: this replica is not in sync", role.leader, role.epoch)
+
+    def _state(self, partition: Partition) -> PartitionImage | None:
+        identity = partition.identity
+        topic = self._metadata.image.topics.get(identity.topic)
+        is_known = topic is not None and identity.partition < len(topic.partitions)
+        return topic.partitions[identity.partition] if topic is not None and is_known else None
+
+
+class RackReads(msgspec.Struct, frozen=True, kw_only=True):
+    """The choice for one consumer. selects: whether a leader proposes replicas."""
+
+    rack: str
+    reads: ReplicaReads
+    selects: bool
+
+    def preferred_replica(self, partition: Partition, offset: int) -> NodeId:
+        return self.reads.preferred_replica(partition, offset, self.rack) if self.selects else NO_REPLICA
+
+    def read(
+        self, partition: Partition, offset: int, leader_epoch: int, max_bytes: int, *, at_least_one: bool
+    ) -> FileSlice | None:
+        """Read from this follower, up to its own high watermark.
+
+        Raises RequestError: OFFSET_NOT_AVAILABLE if this replica does not have the offset yet, OFFSET_OUT_OF_RANGE if
+        its log starts above, NOT_LEADER if it is not in sync, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
+        """
+        with suppress(NotLeader):
+            partition.check_leader_epoch(leader_epoch)
+        self.reads.check_in_sync(partition)
+        if partition.offline_reason is not None:
+            raise partition.offline_error()
+        log = partition.log
+        if offset > log.log_end_offset:
+            message = f"{partition.identity}: this replica ends at offset {log.log_end_offset} yet"
+            raise RequestError(ErrorKind.OFFSET_NOT_AVAILABLE, message)
+        if offset > partition.high_watermark:
+            return None
+        try:
+            return log.read(
+                offset, max_bytes, partition.high_watermark, at_least_one=at_least_one, failed=partition.failed_read
+            )
+        except StorageFailure as failure:
+            raise partition.failed_read(failure) from failure
