@@ -79,6 +79,8 @@ _HOUSEKEEPING_MS = 60_000
 class BrokerPorts:
     """The broker's external dependencies: disk, metadata, time, threads that may block, new ids.
 
+    metadata_threads: threads that never wait for the disk; None for `threads`. With these, a controller goes on whose
+    disk does not answer.
     failed: called with an exception that is a bug; it must stop the broker. joined: called with the cluster's id,
     before any data of the disk is touched; it raises StartupError if the disk belongs to another cluster. boot_id: of
     the machine's boot; see `BrokerImage`. peers: the network to the other brokers; None for a broker that is alone.
@@ -94,6 +96,7 @@ class BrokerPorts:
     joined: Callable[[str], None] = lambda _: None
     boot_id: str = ""
     peers: PeerNetwork | None = None
+    metadata_threads: Executor | None = None
 
 
 class BrokerNode:
@@ -103,7 +106,9 @@ class BrokerNode:
         loop = asyncio.get_running_loop()
         self.settings = settings
         """The effective settings; they change at run time."""
-        self.metadata = Metadata(ports.store, ports.threads, ports.new_id, ports.clock, ports.failed)
+        self.metadata = Metadata(
+            ports.store, ports.metadata_threads or ports.threads, ports.new_id, ports.clock, ports.failed
+        )
         self.dynamic_settings = DynamicSettings(settings, self.metadata, self._apply, self._settled, ports.new_id)
         self.log_levels = LogLevels()
         self.clock = ports.clock

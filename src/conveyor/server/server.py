@@ -82,6 +82,7 @@ class Server:
         self._wrap_peers = wrap_peers
         self._sockets: list[socket.socket] = []
         self._threads = ThreadPoolExecutor(settings.broker.flush_threads, "disk")
+        self._metadata_threads = ThreadPoolExecutor(1, "metadata")
         self._stack = contextlib.AsyncExitStack()
 
     async def start(self, clock: Clock | None = None) -> None:
@@ -102,6 +103,7 @@ class Server:
     def abandon(self) -> None:
         """Release sockets and threads after the event loop was stopped in the middle of the server's work."""
         self._threads.shutdown(cancel_futures=True)
+        self._metadata_threads.shutdown(cancel_futures=True)
         for bound in self._sockets:
             bound.close()
 
@@ -158,6 +160,7 @@ class Server:
         if store.session_timeout_ms:
             self.peers = await self._open_peers(stack)
         stack.callback(self._threads.shutdown)
+        stack.callback(self._metadata_threads.shutdown)
         stack.callback(self._close_syncs)
         ports = BrokerPorts(
             disk=disk,
@@ -170,6 +173,7 @@ class Server:
             joined=self._joined,
             boot_id=boot_id(),
             peers=None if self.peers is None else self._wrap_peers(self.peers),
+            metadata_threads=self._metadata_threads,
         )
         return BrokerNode(self.settings, ports)
 

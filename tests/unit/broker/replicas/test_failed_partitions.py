@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from conveyor.broker.produce.acknowledgement import ACKS_LEADER
+from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import NodeId
 from conveyor.replication.roles import Follower, Leader
-from tests.unit.broker.replicas.brokers import BrokerCluster
+from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 
@@ -128,3 +129,41 @@ def test_a_change_of_files_that_hangs_delays_no_other_role(cluster: BrokerCluste
 
 async def _called(work: Callable[[], None]) -> None:
     work()
+
+
+def test_a_follower_with_a_full_disk_leaves_the_isr_until_it_has_room(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one, two, three = cluster.brokers
+    assert one.publish() is None
+    three.disk.free_bytes = 0
+    assert one.publish() is None
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO), seconds=40)
+    for _ in range(5):
+        assert one.publish() is None
+        cluster.wait(10)
+    assert cluster.image().isr == (ONE, TWO)
+    three.disk.free_bytes = None
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE), seconds=40)
+    assert three.records() == two.records() == one.records()
+
+
+def test_a_leader_with_a_full_disk_refuses_only_producers_until_it_has_room(cluster: BrokerCluster) -> None:
+    cluster.create()
+    one, two, three = cluster.brokers
+    assert one.publish() is None
+    one.disk.free_bytes = 0
+    assert one.publish() is not None
+    cluster.until(lambda: is_refused_for_want_of_room(one), seconds=5)
+    cluster.wait(40)
+    assert is_refused_for_want_of_room(one)
+    assert one.partition().read(0, 1 << 20, at_least_one=True) is not None
+    one.disk.free_bytes = None
+    cluster.until(lambda: one.publish() is None, seconds=40)
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE), seconds=40)
+    assert one.records() == two.records() == three.records()
+    assert not one.disk.exists("logs/t-0.damaged")
+
+
+def is_refused_for_want_of_room(broker: ClusterBroker) -> bool:
+    error = broker.publish()
+    return error is not None and error.kind is ErrorKind.DISK_FULL
