@@ -1,7 +1,9 @@
 """Assigns replicas to brokers: spread over racks (KIP-36), then to the brokers that hold the fewest.
 
-Only brokers that are neither fenced nor stopping get replicas. A broker without a rack counts as a rack of its own. The
-first replica, the preferred leader, is the one whose broker is first in the fewest other partitions. A tie goes to the
+Brokers that are neither fenced nor stopping are live. A new partition gets replicas on other brokers only if there are
+too few live ones, so that topics can be created while a broker restarts; such a replica joins the ISR when its broker
+is back. The same holds in Kafka (StripedReplicaPlacer). A broker without a rack counts as a rack of its own. The first
+replica, the preferred leader, is the live one whose broker is first in the fewest other partitions. A tie goes to the
 lowest id, so the same image gives the same assignment. Companions are not counted: they are where their owners are.
 """
 
@@ -21,8 +23,9 @@ class Placement:
     def __init__(self, image: ClusterImage) -> None:
         self._held: Counter[NodeId] = Counter()
         self._preferred: Counter[NodeId] = Counter()
-        ready = [broker for broker in image.brokers.values() if not (broker.is_fenced or broker.is_stopping)]
-        self._nodes = sorted(broker.node_id for broker in ready)
+        live = {broker.node_id for broker in image.brokers.values() if not (broker.is_fenced or broker.is_stopping)}
+        self._nodes = sorted(live)
+        self._away = sorted(image.brokers.keys() - live)
         self._racks = {broker.node_id: _rack(broker) for broker in image.brokers.values()}
         for topic in image.topics.values():
             if not is_companion(topic.name):
@@ -31,15 +34,18 @@ class Placement:
 
     def assign(self, factor: int) -> tuple[NodeId, ...]:
         """Return the replicas of one more partition. Raises RequestError (INVALID_REPLICATION_FACTOR)."""
-        if not 1 <= factor <= len(self._nodes):
+        known_count = len(self._nodes) + len(self._away)
+        if not 1 <= factor <= known_count:
             raise RequestError(
-                ErrorKind.INVALID_REPLICATION_FACTOR,
-                f"replication factor {factor}: there are {len(self._nodes)} brokers",
+                ErrorKind.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: there are {known_count} brokers"
             )
+        if not self._nodes:
+            raise RequestError(ErrorKind.INVALID_REPLICATION_FACTOR, "no broker is live")
         chosen: list[NodeId] = []
-        for _ in range(factor):
-            chosen.append(self._next(chosen))
-        first = min(chosen, key=lambda node: (self._preferred[node], node))
+        while len(chosen) < factor:
+            chosen.append(self._next(chosen, self._nodes if len(chosen) < len(self._nodes) else self._away))
+        live = chosen[: len(self._nodes)]
+        first = min(live, key=lambda node: (self._preferred[node], node))
         replicas = (first, *(node for node in chosen if node != first))
         self._count(replicas)
         return replicas
@@ -54,7 +60,7 @@ class Placement:
             raise RequestError(
                 ErrorKind.INVALID_REPLICATION_FACTOR, f"no live broker can take the place of broker {leaving}"
             )
-        substitute = self._next(kept, barred=leaving)
+        substitute = self._next(kept, [node for node in self._nodes if node != leaving])
         after = tuple(substitute if node == leaving else node for node in replicas)
         self._count(replicas, -1)
         self._count(after)
@@ -72,16 +78,15 @@ class Placement:
                 f"replication factor {factor}: there are {len(self._nodes)} brokers",
             )
         while len(after) < factor:
-            after.append(self._next(after))
+            after.append(self._next(after, self._nodes))
         self._count(replicas, -1)
         self._count(after)
         return tuple(after)
 
-    def _next(self, chosen: Sequence[NodeId], barred: NodeId | None = None) -> NodeId:
+    def _next(self, chosen: Sequence[NodeId], candidates: Iterable[NodeId]) -> NodeId:
         used = Counter(self._racks.get(node) for node in chosen)
-        candidates = (node for node in self._nodes if node not in chosen and node != barred)
         return min(
-            candidates,
+            (node for node in candidates if node not in chosen),
             key=lambda node: (used[self._racks[node]], self._held[node], self._preferred[node], node),
         )
 

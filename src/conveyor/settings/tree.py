@@ -197,8 +197,8 @@ class GroupsSettings:
     )
     offsets_replication_factor: int = setting(
         3,
-        "Replicas of `__consumer_offsets`. While fewer brokers are live, consumer groups cannot start, because the"
-        " topic is not created. With embedded metadata, no more than there are brokers.",
+        "Replicas of `__consumer_offsets`. Consumer groups cannot start before that many brokers have registered,"
+        " because the topic is not created. With embedded metadata, no more than there are brokers.",
         unit="replicas",
         kafka="offsets.topic.replication.factor",
         minimum=1,

@@ -48,11 +48,29 @@ def test_companions_are_not_counted() -> None:
     assert Placement(cluster(partition([2]), brokers=[1, 2, 3], with_companion=True)).assign(3) == nodes(1, 3, 2)
 
 
-def test_only_live_brokers_get_replicas() -> None:
+def test_live_brokers_get_replicas_first() -> None:
     placement = Placement(racks({1: None, 2: None, 3: None, 4: None}, fenced=1, stopping=3))
     assert placement.assign(2) == nodes(2, 4)
-    with pytest.raises(RequestError, match="replication factor 3: there are 2 brokers") as refusal:
-        placement.assign(3)
+    assert placement.assign(3) == nodes(4, 2, 1)
+    assert placement.assign(4) == nodes(2, 4, 3, 1)
+
+
+def test_preferred_leaders_are_live() -> None:
+    placement = Placement(racks({1: None, 2: None, 3: None}, fenced=1))
+    assert [placement.assign(3)[0] for _ in range(4)] == [*nodes(2, 3, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("image", "factor", "message"),
+    [
+        (racks({1: None, 2: None, 3: None}, fenced=1), 4, "replication factor 4: there are 3 brokers"),
+        (racks({1: None}, fenced=1), 1, "no broker is live"),
+        (EMPTY, 1, "replication factor 1: there are 0 brokers"),
+    ],
+)
+def test_factors_beyond_the_registered_brokers_are_refused(image: ClusterImage, factor: int, message: str) -> None:
+    with pytest.raises(RequestError, match=message) as refusal:
+        Placement(image).assign(factor)
     assert refusal.value.kind is ErrorKind.INVALID_REPLICATION_FACTOR
 
 
