@@ -2,6 +2,10 @@
 
 A coordinator is loaded on the first request; requests wait until it is loaded. A changed set of topics is passed to a
 coordinator before its next command.
+
+A broker that has lost its session may not know yet that another one coordinates its groups. Replies to commands that
+write records wait for replicas, which no longer follow such a broker; committed offsets are given only by a broker that
+is sure, because an older offset would make a consumer read again what its group has committed.
 """
 
 import asyncio
@@ -20,7 +24,14 @@ from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage, TopicImage
 from conveyor.groups.coordinator_partition import partition_for_group
-from conveyor.groups.group_commands import GroupCommand, ListGroups, OneGroupCommand, UpdateSettings, UpdateTopics
+from conveyor.groups.group_commands import (
+    FetchOffsets,
+    GroupCommand,
+    ListGroups,
+    OneGroupCommand,
+    UpdateSettings,
+    UpdateTopics,
+)
 from conveyor.groups.group_machine import GroupMachine
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
 from conveyor.groups.replies import ListedGroup
@@ -28,8 +39,9 @@ from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock
 from conveyor.kernel.state_machine import Token
-from conveyor.replication.machine_runner import MachineRunner, replay
+from conveyor.replication.machine_runner import MachineRunner, replay, unsure_of_leading
 from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Leader
 from conveyor.settings.tree import GroupsSettings
 
 GroupRunner = MachineRunner[GroupCommand[object]]
@@ -40,17 +52,24 @@ _MEMBER_NAME_LENGTH = 255
 
 
 class Coordinator:
-    """The machine of one partition, with its current settings and topics."""
+    """The machine of one partition, with its current settings and topics.
 
-    def __init__(self, partition: Partition, runner: GroupRunner, settings: SettingsOfGroups) -> None:
+    is_sure: whether this broker certainly still leads what the newest image says.
+    """
+
+    def __init__(
+        self, partition: Partition, runner: GroupRunner, settings: SettingsOfGroups, is_sure: Callable[[], bool]
+    ) -> None:
         self.partition = partition
         self.runner = runner
         self._settings = settings
+        self._is_sure = is_sure
         self._topics: KnownTopics | None = None
 
     def submit(self, command: GroupCommand[Answer], respond: Callable[[Answer | RequestError], None]) -> Token:
         """See `MachineRunner.submit`."""
-        return self.runner.submit(command, partial(_respond, respond))
+        needs_sureness = isinstance(command, FetchOffsets)
+        return self.runner.submit(command, partial(self._respond_if_sure if needs_sureness else _respond, respond))
 
     async def ask(self, command: GroupCommand[Answer]) -> Answer:
         """Return the machine's reply, once it is durable. Raises RequestError."""
@@ -76,14 +95,22 @@ class Coordinator:
     def stop(self) -> None:
         self.runner.stop()
 
+    def _respond_if_sure(self, respond: Callable[[Any], None], reply: object) -> None:
+        role = self.partition.role
+        has_successors = isinstance(role, Leader) and len(role.isr) > 1
+        _respond(respond, unsure_of_leading(self.partition) if has_successors and not self._is_sure() else reply)
+
 
 class CoordinatorKind:
     """How coordinators are loaded."""
 
     name = "group coordinator"
 
-    def __init__(self, settings: SettingsOfGroups, clock: Clock, threads: Executor) -> None:
+    def __init__(
+        self, settings: SettingsOfGroups, clock: Clock, threads: Executor, is_sure: Callable[[], bool]
+    ) -> None:
         self.settings = settings
+        self._is_sure = is_sure
         self._clock = clock
         self._threads = threads
 
@@ -98,7 +125,7 @@ class CoordinatorKind:
             await asyncio.get_running_loop().run_in_executor(self._threads, _replay, partition, machine)
             partition.check_online()  # Another broker may lead it by now.
         machine.loaded(self._clock.now_ms())
-        coordinator = Coordinator(partition, MachineRunner(partition, machine, self._clock), settings)
+        coordinator = Coordinator(partition, MachineRunner(partition, machine, self._clock), settings, self._is_sure)
         coordinator.use(self.settings)
         return coordinator
 
@@ -119,7 +146,7 @@ class Groups:
         self._partitions = partitions
         self._tasks = tasks
         self._new_id = new_id
-        self._kind = CoordinatorKind((settings, own_settings), clock, threads)
+        self._kind = CoordinatorKind((settings, own_settings), clock, threads, metadata.session.is_sure)
         self._host: Host[Coordinator] = Host(self._kind, clock, tasks, retry_ms=None)
         self._known = (metadata.image.topics, _known_topics(metadata.image))
 
