@@ -56,6 +56,13 @@ class Site:
             self.counts["records acknowledged"] += 1
 
 
+class Brokers(Protocol):
+    """Addresses of brokers, as clients take them."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+
 class Client(Protocol):
     """One client on a thread of its own."""
 
@@ -324,7 +331,7 @@ class RestClient:
         return answer
 
 
-def read_all(cluster: BrokerCluster, topic: str, partitions: int) -> dict[tuple[int, int], bytes]:
+def read_all(cluster: Brokers, topic: str, partitions: int) -> dict[tuple[int, int], bytes]:
     """Return every record of a topic by (partition, offset), from a reader that begins now."""
     consumer = _reader(cluster, "final")
     places = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)]
@@ -346,7 +353,7 @@ def read_all(cluster: BrokerCluster, topic: str, partitions: int) -> dict[tuple[
     return records
 
 
-def _reader(cluster: BrokerCluster, group: str, more: dict[str, object] | None = None) -> Consumer:
+def _reader(cluster: Brokers, group: str, more: dict[str, object] | None = None) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,

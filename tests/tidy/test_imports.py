@@ -32,7 +32,8 @@ COMPUTED = re.compile(r"\bimport_module\b|\b__import__\b")
 
 IMPORT_LATE = {
     "conveyor.server.http_listener": "the HTTP door, with its web framework, when somebody first connects",
-    "conveyor.server.metadata_stores": "the store on ZooKeeper, with kazoo, when the settings name one",
+    "conveyor.server.metadata_stores": "the store on ZooKeeper, with kazoo, when the settings name one; the store of a"
+    " supervisor, when this process is a worker",
     "conveyor.server.server": "the kernel's own queue of syncs, which needs Linux, when the broker is ready; the links"
     " to other brokers, when the metadata is shared with them",
 }

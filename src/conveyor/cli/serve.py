@@ -4,15 +4,21 @@ import gc
 import logging
 import os
 import sys
-import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from conveyor.cli.terminal.process_age import process_age_ms
 from conveyor.kernel.errors import ConveyorError, SettingsError
 from conveyor.settings.sources import FILE_VARIABLE, FLAGS, environment_settings, file_settings
 from conveyor.settings.tree import Settings, from_sources
+
+if TYPE_CHECKING:  # Loaded late; see `_serve`.
+    from conveyor.server.server import Server
+
+Announce = Callable[["Server", int], None]
+"""Takes the broker and how many milliseconds its start has taken."""
 
 _DEFAULT_FILE = Path("conveyor.toml")
 _MADE_BETWEEN_COLLECTIONS = 10_000
@@ -36,8 +42,12 @@ def serve(arguments: Sequence[str]) -> None:
     config = options.config or os.environ.get(FILE_VARIABLE)
     file = file_settings(Path(config or _DEFAULT_FILE), required=config is not None)
     settings = from_sources(flags, environment_settings(os.environ), file)
-    _log_to_stderr(settings.broker.log_level)
-    run(settings, Path(settings.broker.data_dir))
+    log_to_stderr(settings.broker.log_level)
+    if settings.broker.workers > 1:
+        from conveyor.cli.supervise import supervise
+
+        return supervise(settings)
+    run(settings, Path(settings.broker.data_dir), _announce)
 
 
 def _parser() -> ArgumentParser:
@@ -61,6 +71,13 @@ def _parser() -> ArgumentParser:
         "--metadata",
         metavar="ADDRESS",
         help="Where the metadata is: embedded, or zookeeper://host:2181/path [default: embedded].",
+    )
+    add(
+        "--workers",
+        metavar="NUMBER",
+        type=int,
+        help="Brokers on this machine, to use that many of its cores; their ports follow those of --kafka and --http"
+        " [default: 1].",
     )
     add("--config", metavar="PATH", help="Settings file [default: conveyor.toml, if it exists].")
     add(
@@ -89,8 +106,8 @@ class _Formatter(RawDescriptionHelpFormatter):
         super().add_usage(usage, actions, groups, "Usage: ")
 
 
-def run(settings: Settings, data_dir: Path) -> None:
-    """Serve until SIGTERM or SIGINT.
+def run(settings: Settings, data_dir: Path, announce: Announce) -> None:
+    """Serve until SIGTERM or SIGINT. announce: called when the broker accepts requests.
 
     Raises SettingsError, StartupError; StorageFailure if another broker has taken the place of this one.
     """
@@ -98,14 +115,14 @@ def run(settings: Settings, data_dir: Path) -> None:
     try:
         import uvloop
 
-        failure = uvloop.run(_serve(settings, data_dir))
+        failure = uvloop.run(_serve(settings, data_dir, announce))
     finally:
         gc.enable()
     if failure is not None:
         raise SystemExit(f"conveyor: stopped by a bug: {failure!r}")
 
 
-async def _serve(settings: Settings, data_dir: Path) -> BaseException | None:
+async def _serve(settings: Settings, data_dir: Path, announce: Announce) -> BaseException | None:
     # Imported here, with garbage collection disabled: these imports take most of the time until the broker is ready.
     import asyncio
     import signal
@@ -118,11 +135,7 @@ async def _serve(settings: Settings, data_dir: Path) -> BaseException | None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stopping.set)
-    print(
-        f"ready kafka={server.kafka_address} http=http://{server.http_address}"
-        f" node={server.settings.broker.node_id} startup_ms={_process_age_ms()}",
-        flush=True,
-    )
+    announce(server, process_age_ms())
     await server.use_kernel_syncs()
     gc.freeze()
     gc.set_threshold(_MADE_BETWEEN_COLLECTIONS)
@@ -134,14 +147,12 @@ async def _serve(settings: Settings, data_dir: Path) -> BaseException | None:
     return server.failure
 
 
-def _process_age_ms() -> int:
-    """Return the age of this process, including the interpreter's start; on systems other than Linux, its CPU time."""
-    try:
-        started_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return int(time.process_time() * 1000)
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK")
-    return max(0, int(age * 1000))
+def _announce(server: "Server", startup_ms: int) -> None:
+    print(
+        f"ready kafka={server.kafka_address} http=http://{server.http_address}"
+        f" node={server.settings.broker.node_id} startup_ms={startup_ms}",
+        flush=True,
+    )
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -151,5 +162,7 @@ def _split(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _log_to_stderr(level: str) -> None:
-    logging.basicConfig(level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+def log_to_stderr(level: str, origin: str = "") -> None:
+    """Write the log to standard error. origin: what each line says before its module."""
+    text = f"%(asctime)s %(levelname)s {origin}%(name)s %(message)s"
+    logging.basicConfig(level=level.upper(), stream=sys.stderr, format=text)

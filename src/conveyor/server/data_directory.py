@@ -11,6 +11,8 @@ from conveyor.kernel.errors import StartupError
 
 LOCK_NAME = ".lock"
 METADATA_NAME = "metadata.sqlite"
+SHARED_METADATA_NAME = "workers.sqlite"
+"""The metadata of the workers of one machine. Another name, so that no single broker takes it for its own."""
 CLUSTER_NAME = "cluster.id"
 """A directory whose metadata is not embedded has this file: the id of its cluster."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -35,6 +37,12 @@ class DataDirectory:
 
     def check_embedded_metadata(self) -> Path:
         """Return the file of the embedded metadata store. Raises StartupError if the metadata is elsewhere."""
+        self._check_no_workers("start with --workers")
+        if (self.path.parent / SHARED_METADATA_NAME).exists() and (self.path / CLUSTER_NAME).exists():
+            raise StartupError(
+                f"data directory {self.path} belongs to one of the workers of {self.path.parent}: start them all with"
+                f" --workers and --data-dir {self.path.parent}, or choose another directory with --data-dir"
+            )
         if (self.path / CLUSTER_NAME).exists():
             raise StartupError(
                 f"data directory {self.path} belongs to a cluster whose metadata is in a ZooKeeper: start with its"
@@ -44,10 +52,28 @@ class DataDirectory:
 
     def check_shared_metadata(self) -> None:
         """Refuse a directory with embedded metadata, whose topics another store does not know. Raises StartupError."""
+        self._check_no_workers("start with --workers and without --metadata")
         if (self.path / METADATA_NAME).exists():
             raise StartupError(
                 f"data directory {self.path} has embedded metadata ({METADATA_NAME}), which cannot be moved to a"
                 " ZooKeeper: start without --metadata, or choose another directory with --data-dir"
+            )
+
+    def check_workers_metadata(self) -> Path:
+        """Return the file of the metadata that workers share. Raises StartupError for a directory of one broker."""
+        for name, owner in ((METADATA_NAME, "a single broker"), (CLUSTER_NAME, "a broker of a cluster")):
+            if (self.path / name).exists():
+                raise StartupError(
+                    f"data directory {self.path} belongs to {owner}, whose partitions cannot be divided among workers:"
+                    " start without --workers, or choose another directory with --data-dir"
+                )
+        return self.path / SHARED_METADATA_NAME
+
+    def _check_no_workers(self, change: str) -> None:
+        if (self.path / SHARED_METADATA_NAME).exists():
+            raise StartupError(
+                f"data directory {self.path} belongs to several workers, which share its metadata"
+                f" ({SHARED_METADATA_NAME}): {change}, or choose another directory with --data-dir"
             )
 
     def join(self, cluster_id: str) -> None:
@@ -67,6 +93,20 @@ class DataDirectory:
 
     def release(self) -> None:
         self._lock.close()
+
+
+def holder_of(path: Path) -> str:
+    """Return the process id of the broker that uses a directory; empty if there is none."""
+    try:
+        with (path / LOCK_NAME).open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                lock.seek(0)
+                return lock.read().strip() or "unknown"
+    except FileNotFoundError:
+        pass
+    return ""
 
 
 def _take(lock: IO[str], path: Path) -> None:

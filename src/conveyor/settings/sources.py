@@ -21,6 +21,7 @@ FLAGS = (
     "broker.gateway",
     "broker.rack",
     "broker.metadata",
+    "broker.workers",
     "broker.log_level",
 )
 """Settings whose flag and environment variable omit the section: `--data-dir`, CONVEYOR_DATA_DIR."""

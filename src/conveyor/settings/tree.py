@@ -35,6 +35,8 @@ __all__ = [
 
 
 EMBEDDED = "embedded"
+SUPERVISED = "supervised:"
+"""How the metadata setting of a worker begins: the supervisor's key and socket follow. Nobody else sets it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,22 @@ class BrokerSettings:
         "Where the metadata is: `embedded` for the data directory, or the address of a ZooKeeper,"
         " `zookeeper://user:password@host:2181,host:2181/path`; user, password and path may be left out.",
         is_secret=True,
+    )
+    workers: int = setting(
+        1,
+        "Processes that serve this data directory. More than one are a cluster on this machine: brokers 1, 2, and so on"
+        " with consecutive ports, and metadata that they share without a ZooKeeper.",
+        unit="processes",
+        minimum=1,
+        maximum=64,
+    )
+    worker_session_timeout_ms: int = setting(
+        4_000,
+        "The other workers replace a worker that has not responded for this long. They notice at once when its process"
+        " ends.",
+        unit="ms",
+        minimum=500,
+        maximum=600_000,
     )
     auto_create_topics: bool = setting(
         True,
@@ -198,7 +216,7 @@ class GroupsSettings:
     offsets_replication_factor: int = setting(
         3,
         "Replicas of `__consumer_offsets`. Consumer groups cannot start before that many brokers have registered,"
-        " because the topic is not created. With embedded metadata, no more than there are brokers.",
+        " because the topic is not created. With embedded metadata, no more than there are workers.",
         unit="replicas",
         kafka="offsets.topic.replication.factor",
         minimum=1,

@@ -24,6 +24,11 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["--http", "0.0.0.0:0", "--kafka", "127.0.0.1:0"], "--http 0.0.0.0:0 can be reached from other machines"),
         (["--node-id", "-1"], "setting 'broker.node_id' is -1: it must be at least 0"),
         (["--config", "nothing.toml"], "settings file nothing.toml does not exist"),
+        (["--workers", "0"], "setting 'broker.workers' is 0: it must be at least 1 processes"),
+        (["--workers", "2", "--node-id", "2"], "--workers and --node-id 2 exclude each other: "),
+        (["--workers", "2", "--metadata", "zookeeper://zk"], "--workers and --metadata exclude each other: "),
+        (["--workers", "2", "--peer", "127.0.0.1:1"], "--workers and --peer exclude each other: "),
+        (["--workers", "2", "--kafka", "nowhere"], "setting 'network.kafka' is 'nowhere': it takes host:port"),
         (["--log-level", "loud"], "setting 'broker.log_level' is 'loud': it is one of debug, info, warning, error"),
     ],
 )
@@ -80,3 +85,12 @@ def test_the_data_directory_may_be_in_the_file_and_the_flag_takes_precedence(
     monkeypatch.setenv("CONVEYOR_DATA_DIR", "of-environment")
     assert "data directory of-environment is a file" in run("serve", *FREE).error
     assert "data directory of-flag is a file" in run("serve", *FREE, "--data-dir", "of-flag").error
+
+
+def test_workers_refuse_the_data_directory_of_one_broker(run: Run) -> None:
+    Path("conveyor-data").mkdir()
+    Path("conveyor-data/metadata.sqlite").touch()
+    assert run("serve", "--workers", "2").error.startswith(
+        "conveyor: data directory conveyor-data belongs to a single broker, whose partitions cannot be divided among"
+        " workers: start without --workers"
+    )

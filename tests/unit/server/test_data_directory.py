@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from conveyor.kernel.errors import StartupError
-from conveyor.server.data_directory import CLUSTER_NAME, LOCK_NAME, DataDirectory
+from conveyor.server.data_directory import (
+    CLUSTER_NAME,
+    LOCK_NAME,
+    METADATA_NAME,
+    SHARED_METADATA_NAME,
+    DataDirectory,
+    holder_of,
+)
 
 
 def test_it_is_created_with_its_parents(tmp_path: Path) -> None:
@@ -68,3 +75,42 @@ def test_directory_with_embedded_metadata_is_not_used_with_another_store(tmp_pat
     with pytest.raises(StartupError, match=r"has embedded metadata \(metadata.sqlite\)"):
         directory.check_shared_metadata()
     directory.release()
+
+
+def test_directory_of_workers_is_not_used_by_one_broker(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    assert directory.check_workers_metadata() == tmp_path / SHARED_METADATA_NAME
+    (tmp_path / SHARED_METADATA_NAME).touch()
+    with pytest.raises(StartupError, match=r"belongs to several workers.*: start with --workers, or choose another"):
+        directory.check_embedded_metadata()
+    with pytest.raises(StartupError, match="start with --workers and without --metadata, or choose another"):
+        directory.check_shared_metadata()
+    directory.release()
+
+
+def test_directory_of_one_worker_is_not_used_by_one_broker(tmp_path: Path) -> None:
+    (tmp_path / SHARED_METADATA_NAME).touch()
+    worker = DataDirectory(tmp_path / "worker-1")
+    worker.join("the-cluster")
+    with pytest.raises(StartupError, match=rf"start them all with --workers and --data-dir {tmp_path}, or choose"):
+        worker.check_embedded_metadata()
+    worker.release()
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"), [(METADATA_NAME, "a single broker"), (CLUSTER_NAME, "a broker of a cluster")]
+)
+def test_directory_of_one_broker_is_not_used_by_workers(tmp_path: Path, name: str, owner: str) -> None:
+    (tmp_path / name).touch()
+    directory = DataDirectory(tmp_path)
+    with pytest.raises(StartupError, match=f"belongs to {owner}.*: start without --workers, or choose another"):
+        directory.check_workers_metadata()
+    directory.release()
+
+
+def test_the_holder_of_a_directory_is_known_while_it_holds_it(tmp_path: Path) -> None:
+    assert holder_of(tmp_path / "nothing") == ""
+    directory = DataDirectory(tmp_path)
+    assert holder_of(tmp_path) == str(os.getpid())
+    directory.release()
+    assert holder_of(tmp_path) == ""

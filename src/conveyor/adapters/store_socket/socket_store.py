@@ -166,7 +166,7 @@ class SocketStore:
                 channel.send(frames.encode(frames.Hello(self._key, self._session)))
                 await self._greeted
         except (ConnectionRefusedError, FileNotFoundError) as error:
-            raise OwnerGone(f"metadata store: nobody listens at {self._path}") from error
+            raise OwnerGone(f"metadata store: its owner has ended, nobody listens at {self._path}") from error
         except (OSError, TimeoutError) as error:
             channel.abort()
             raise self._failed(str(error) or "its owner does not answer") from error
@@ -179,8 +179,8 @@ class SocketStore:
             case frames.Welcome():
                 self._begin_session(channel, message)
             case frames.Unwelcome():
-                if self._greeted is not None and not self._greeted.done():
-                    self._greeted.set_exception(OwnerGone(f"metadata store: {self._path} has another owner by now"))
+                failure = OwnerGone(f"metadata store: its owner has ended, another one listens at {self._path}")
+                self._fail_greeting(failure)
             case frames.WatchFired():
                 if (changed := self._watches.pop(message.number, None)) is not None:
                     changed()
@@ -198,6 +198,10 @@ class SocketStore:
             self._enter(SessionState.LOST)
         self._enter(SessionState.CONNECTED)
 
+    def _fail_greeting(self, failure: StorageFailure) -> None:
+        if self._greeted is not None and not self._greeted.done():
+            self._greeted.set_exception(failure)
+
     def _resolve(self, reply: frames.Reply) -> None:
         pending = self._pending.get(reply.number)
         if pending is None or pending.answered.done():
@@ -212,8 +216,7 @@ class SocketStore:
     def _lose(self, channel: StoreChannel[frames.OwnerMessage]) -> None:
         failure = self._failed("the connection to its owner was lost")
         if channel is not self._channel:
-            if self._greeted is not None and not self._greeted.done():
-                self._greeted.set_exception(failure)
+            self._fail_greeting(failure)
         elif not self._is_closing:
             self._disconnect(failure)
             self._reconnecting = self._loop.create_task(self._reconnect())

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -62,10 +62,9 @@ class StoreChannel(asyncio.Protocol, Generic[Message]):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's transports are of no such class.
         if self._is_aborted:
-            transport.abort()
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self.heard_s = asyncio.get_running_loop().time()

@@ -93,7 +93,7 @@ async def test_another_owner_at_the_same_place_is_not_ours(tmp_path: Path) -> No
     second = StoreOwner(tmp_path, key="another")
     await second.start()
     cut(first)
-    assert "another owner" in str(await until_gone(first, store))
+    assert "another one listens" in str(await until_gone(first, store))
     await store.close()
     await first.stop()
     await second.stop()

@@ -1,0 +1,76 @@
+"""One worker: a broker in a process of its own, which its supervisor starts, and starts again when it has died."""
+
+import asyncio
+import contextlib
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from conveyor.kernel.errors import StartupError
+from conveyor.server.workers.worker_layout import flat_settings
+from conveyor.server.workers.worker_reports import WorkerReady, decode_report, encode_settings
+from conveyor.settings.tree import Settings
+
+
+class WorkerProcess:
+    """command: starts a worker that takes its settings from its standard input; see `worker_reports`.
+
+    The worker keeps the addresses of its first start, also those that the system chose. It has a session of its own, so
+    that a Ctrl-C in the terminal reaches only the supervisor.
+    """
+
+    def __init__(self, command: Sequence[str], settings: Settings) -> None:
+        self.settings = settings
+        self.number = settings.broker.node_id
+        self._command = (*command, str(self.number))
+        self._process: Process | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "start it first"
+        return self._process.pid
+
+    async def start(self) -> WorkerReady:
+        """Return when the worker accepts requests. Raises StartupError; then the process has ended."""
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=PIPE, stdout=PIPE, start_new_session=True
+            )
+        except OSError as error:
+            raise StartupError(f"worker {self.number} cannot be started: {error}") from error
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(ConnectionError):  # Its end shows below.
+            process.stdin.write(encode_settings(flat_settings(self.settings)))
+            await process.stdin.drain()
+        process.stdin.close()
+        try:
+            report = decode_report(await process.stdout.readline())
+        except (msgspec.MsgspecError, ValueError) as error:
+            self.send_signal(signal.SIGKILL)
+            ending = ending_of(await process.wait())
+            raise StartupError(f"worker {self.number} has {ending} before it was ready") from error
+        if not isinstance(report, WorkerReady):
+            await process.wait()
+            raise StartupError(f"worker {self.number}: {report.reason}")
+        network = replace(self.settings.network, kafka=report.kafka, http=report.http)
+        self.settings = replace(self.settings, network=network)
+        return report
+
+    async def wait(self) -> int:
+        """Return the exit code, when the process has ended; 0 if none was started."""
+        return 0 if self._process is None else await self._process.wait()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, if it runs."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+
+def ending_of(exit_code: int) -> str:
+    """Say how a process has ended."""
+    return f"ended with exit code {exit_code}" if exit_code >= 0 else f"been ended by signal {-exit_code}"
