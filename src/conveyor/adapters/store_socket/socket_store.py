@@ -109,6 +109,7 @@ class SocketStore:
             async with asyncio.timeout(_GOODBYE_LIMIT_S):
                 await self._request(frames.Goodbye(next(self._numbers)), frames.DoneReply)
         self._is_closing = True
+        self.session_state = SessionState.LOST
         self._listeners.clear()
         self._watches.clear()
         if self._reconnecting is not None:
@@ -219,19 +220,22 @@ class SocketStore:
             self._fail_greeting(failure)
         elif not self._is_closing:
             self._disconnect(failure)
+            self._suspend()
             self._reconnecting = self._loop.create_task(self._reconnect())
             self._reconnecting.add_done_callback(self._stopped_reconnecting)
 
     def _disconnect(self, failure: StorageFailure) -> None:
-        """Suspend the session. Every request fails, and every watch fires."""
+        """Fail all requests; later ones wait for the next connection."""
         self._channel = None
         self._is_decided.clear()
-        self._patient_until = self._loop.time() + self.session_timeout_ms / 1000
         if self._keep_alive is not None:
             self._keep_alive.cancel()
         for pending in self._pending.values():
             if not pending.answered.done():
                 pending.answered.set_exception(failure)
+
+    def _suspend(self) -> None:
+        self._patient_until = self._loop.time() + self.session_timeout_ms / 1000
         self._enter(SessionState.SUSPENDED)
         watches, self._watches = self._watches, {}
         for changed in watches.values():

@@ -58,6 +58,7 @@ class Supervisor:
         self.stopping = asyncio.Event()
         self.failure: BaseException | None = None
         self.workers: list[WorkerProcess] = []
+        self.tree: SqliteTree | None = None
         self._settings = settings
         self._command = command
         self._data_dir = Path(settings.broker.data_dir)
@@ -92,7 +93,7 @@ class Supervisor:
         self._stack.callback(directory.release)
         path = directory.check_workers_metadata()
         check_all_are_started(self._data_dir, self._settings.broker.workers)
-        tree = SqliteTree(path, self._failed)
+        self.tree = tree = SqliteTree(path, self._failed)
         self._stack.push_async_callback(tree.close)
         key, socket = secrets.token_hex(_KEY_BYTES), socket_path(self._data_dir)
         if socket.parent != self._data_dir.absolute():
