@@ -174,7 +174,7 @@ class GroupMember:
             return
         with self._lock:
             for place in confirmed:
-                if place.error is None:
+                if place.error is None and place.offset >= 0:  # Otherwise there was nothing to commit.
                     self._committed[place.partition] = max(self._committed.get(place.partition, 0), place.offset)
         self._site.count("commits confirmed")
 

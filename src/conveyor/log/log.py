@@ -58,7 +58,7 @@ class Log:
         self.log_start_offset = Offset(parts.log_start_offset)
         self.cleaned_offset = parts.cleaned_offset
         self.gap_offset = parts.gap_offset
-        self.was_stopped_cleanly = parts.was_stopped_cleanly
+        self.was_stopped_cleanly, self.lacks_batches = parts.was_stopped_cleanly, parts.lacks_batches
         self.log_end_offset = Offset(self._active.next_offset)
         self.written_offset = self.log_end_offset
         self.flushed_offset = self.log_end_offset

@@ -10,7 +10,8 @@ from conveyor.log.segments.segment import Segment
 class LogParts(msgspec.Struct, frozen=True, kw_only=True):
     """The result of recovery, from which a `Log` starts. fresh: directory entries are not durable yet.
 
-    was_stopped_cleanly: the last stop was clean, so no record has been lost.
+    was_stopped_cleanly: the last stop was clean, so no record has been lost. lacks_batches: recovery has removed
+    batches that were complete when the broker ended.
     """
 
     segments: list[Segment]
@@ -21,3 +22,4 @@ class LogParts(msgspec.Struct, frozen=True, kw_only=True):
     gap_offset: int
     fresh: bool
     was_stopped_cleanly: bool
+    lacks_batches: bool = False

@@ -16,8 +16,9 @@ Two files of the data directory:
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from uuid import UUID
 
 from conveyor.broker.metadata.controller import Controller
@@ -25,10 +26,12 @@ from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.controlled_shutdown import ShutdownRequest, stopping_broker
+from conveyor.cluster.controller.damaged_replicas import without_returning
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import BrokerImage, ClusterImage
+from conveyor.cluster.internal_topics import owner_of
 from conveyor.kernel.errors import RequestError, StartupError, StorageFailure
-from conveyor.kernel.ids import NodeId, is_gateway
+from conveyor.kernel.ids import NodeId, TopicId, is_gateway
 from conveyor.kernel.ports import Disk
 from conveyor.settings.tree import Settings
 
@@ -39,6 +42,7 @@ CLEAN_STOP = "clean.stop"
 _CLEAN = b"clean"
 _JOIN_TIMEOUT_S = 60.0
 _HAND_OVER_TIMEOUT_S = 5.0
+_BUNDLES_AT_ONCE = 100
 
 
 class Membership:
@@ -94,6 +98,7 @@ class Membership:
         """
         if self._session.is_embedded:
             return
+        await self._withdraw_incomplete()
         await self._session.start(self._registration(broker))
         if is_gateway(broker.node_id):
             return
@@ -156,6 +161,25 @@ class Membership:
             image = await self._metadata.propose(decide)
             if is_done:
                 return image
+
+    async def _withdraw_incomplete(self) -> None:
+        """Leave the in-sync replicas with the logs that recovery has found damaged, while other brokers have them.
+
+        Raises StorageFailure.
+        """
+        incomplete = self._reconciler.partitions.incomplete()
+        image, node_id = self._metadata.image, NodeId(self._settings().broker.node_id)
+        owners = dict.fromkeys((owner_of(identity.topic), identity.partition) for identity in incomplete)
+        bundles = [(image.topics[name].topic_id, number) for name, number in owners if name in image.topics]
+        for start in range(0, len(bundles), _BUNDLES_AT_ONCE):
+            part = bundles[start : start + _BUNDLES_AT_ONCE]
+            try:
+                await self._metadata.propose(partial(self._without, node_id, part))
+            except RequestError as error:
+                raise StorageFailure(error.message) from error
+
+    def _without(self, node_id: NodeId, bundles: Sequence[tuple[TopicId, int]], image: ClusterImage) -> list[Change]:
+        return without_returning(image, node_id, bundles, self._settings())
 
     def _identify(self) -> None:
         """The mark of a clean stop is gone from the disk before any log is opened."""

@@ -107,6 +107,10 @@ class PartitionTable:
         damaged = [partition.identity for partition in self if partition.remedy is Remedy.COPY]
         return damaged + [TopicPartition(*key) for key, entry in self._unopened.items() if entry.remedy is Remedy.COPY]
 
+    def incomplete(self) -> list[TopicPartition]:
+        """Return the damaged partitions, and those whose recovery has removed batches that other replicas may have."""
+        return self.damaged() + [partition.identity for partition in self if partition.log.lacks_batches]
+
     def may_return(self, topic: str, number: int) -> bool:
         """Return whether an offline partition may be reopened."""
         if (companion(INBOX, topic), number) in self._unopened:

@@ -9,6 +9,7 @@ leader could still ask for its join, which would be granted to an empty log.
     else                                                yes: the leader is in the ISR, so the follower is not the last
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import msgspec
@@ -52,3 +53,23 @@ def withdrawn_replica(image: ClusterImage, request: DamagedReplica, settings: Se
 def is_withdrawn(partition: PartitionImage, node: NodeId) -> bool:
     """Return whether another broker leads, and this one is not expected to have any record."""
     return partition.leader >= 0 and partition.leader != node and node not in (*partition.isr, *partition.elr)
+
+
+def without_returning(
+    image: ClusterImage, node: NodeId, bundles: Iterable[tuple[TopicId, int]], settings: Settings
+) -> list[Change]:
+    """Let a broker leave the ISR and the ELR of bundles whose logs it has found damaged, before it registers again.
+
+    Afterwards it might be elected. Bundles stay as they are if it is their last member.
+    """
+    draft = ImageDraft(image, settings)
+    for topic_id, number in bundles:
+        topic = image.topic_by_id(topic_id)
+        if topic is None or not 0 <= number < len(topic.partitions):
+            continue
+        partition = topic.partitions[number]
+        members = {*partition.isr, *partition.elr}
+        if node in members and len(members) > 1:
+            isr = tuple(member for member in partition.isr if member != node)
+            draft.settle(topic, number, replace(partition, isr=isr), lost=frozenset({node}), begins_epoch=True)
+    return draft.changes()

@@ -8,9 +8,10 @@ readers and producer retries rely on its content.
 - Offsets may be missing where this broker or its leader has compacted them. Between two segments they may be missing
 only if the first one was flushed: otherwise its end may have been lost, and the log ends there.
 - A damaged end of the log is an interrupted write. The log ends before it, and later segments, which were not flushed
-either, are removed; `cut` keeps copies. A damaged batch in a flushed segment that has successors is a hole: a
-StorageFailure, and the partition stays offline. For the same reason an intact segment that is not the last is sealed at
-once: from then on it counts as flushed.
+either, are removed; `cut` keeps copies. If an intact batch follows in the same segment, the damaged one was probably
+complete: other replicas may have it, so this one is not to lead before it has copied it again (`lacks_batches`).
+- A damaged batch in a flushed segment that has successors is a hole: a StorageFailure, and the partition stays offline.
+For the same reason an intact segment that is not the last is sealed at once: from then on it counts as flushed.
 """
 
 import logging
@@ -92,7 +93,7 @@ def open_log(
     segments = [Segment(disk, directory, base) for base in bases]
     if segments and bases[0] > start_offset:
         segments = _without_start(opening, segments, sealed, start_offset)
-    segments = _check_segments(opening, segments, sealed) if segments else []
+    segments, lacks_batches = _check_segments(opening, segments, sealed) if segments else ([], False)
     was_stopped_cleanly = not bases or (bool(segments) and segments[-1].ends_log)
     if segments and segments[-1].next_offset < start_offset:
         segments.pop().remove()
@@ -106,6 +107,7 @@ def open_log(
     parts = LogParts(
         segments=segments, producers=state, leader_epochs=epochs, log_start_offset=start_offset,
         cleaned_offset=cleaned_offset, gap_offset=gap_offset, fresh=fresh, was_stopped_cleanly=was_stopped_cleanly,
+        lacks_batches=lacks_batches,
     )  # fmt: skip
     return Log(disk, directory, topic, parts, probe)
 
@@ -163,8 +165,11 @@ def _without_start(opening: _Opening, segments: list[Segment], sealed: set[int],
     return []
 
 
-def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]) -> list[Segment]:
-    """Load sealed segments and check the others. Returns the segments that the log continues with."""
+def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]) -> tuple[list[Segment], bool]:
+    """Load sealed segments and check the others. Returns the segments that the log continues with, and whether it lacks
+    batches; see `LogParts`.
+    """
+    lacks_batches = False
     for segment in segments:
         if segment.base_offset in sealed:
             segment.load_seal()
@@ -178,7 +183,7 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
         is_last = number == len(segments)
         flushed = segment.base_offset in sealed
         if not (segment.sealed and (was_stopped_cleanly or _end_is_sound(opening, segment))):
-            _recover(opening, segment, may_cut=is_last or not flushed)
+            lacks_batches |= _recover(opening, segment, may_cut=is_last or not flushed)
         if is_last:
             break
         following = segments[number].base_offset
@@ -190,20 +195,22 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
                     f" but the next segment begins at {following}"
                 )
             _cut_off(opening, segments[number:])
-            return segments[:number]
+            return segments[:number], lacks_batches
         if not segment.sealed:
             segment.finish()
             encoded = segment.encoded_indexes()
             segment.write_indexes(encoded)
             segment.seal(encoded.seal)
-    return segments
+    return segments, lacks_batches
 
 
-def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> None:
+def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> bool:
     """Check a segment batch by batch, truncate it at the first damaged one, and make the file and its name durable.
 
-    may_cut: no later segment was flushed, so a damaged end is an interrupted write. Raises StorageFailure.
+    may_cut: no later segment was flushed, so a damaged end is an interrupted write. Returns whether an intact batch
+    followed the damage all the same: the damaged batch was complete then. Raises StorageFailure.
     """
+    lacks_batches = False
     segment.forget_indexes()
     segment.last_append_ms = opening.cut.now_ms
     end = _scan(segment, opening.topic.index_interval_bytes, has_gaps=opening.has_gaps(segment))
@@ -212,6 +219,7 @@ def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> None:
     opening.probe.recovered_segments += 1
     segment.remove_index_files()
     if end != segment.size:
+        lacks_batches = _intact_batch(segment, end + _size_at(segment, end)) is not None
         log.warning(
             "log cut partition=%s offset=%d bytes=%d: the end of the log was damaged or incomplete, and is kept as %s;"
             " each partition keeps its newest %d cuts",
@@ -221,6 +229,7 @@ def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> None:
         segment.file.truncate(end)
     segment.file.sync()
     opening.disk.sync_directory(opening.directory)
+    return lacks_batches
 
 
 def _cut_off(opening: _Opening, segments: list[Segment]) -> None:

@@ -122,3 +122,26 @@ def test_a_leader_that_has_not_heard_of_the_damage_admits_no_empty_log(cluster: 
     assert one.publish(acks=ACKS_LEADER) is None
     cluster.until(lambda: has_all_in_sync(cluster), seconds=60)
     assert three.records() == one.records()
+
+
+def test_a_replica_whose_recovery_has_removed_batches_does_not_lead(cluster: BrokerCluster) -> None:
+    """All brokers are killed at once. The first one that returns has a flipped bit, and would be elected otherwise."""
+    one, two, three = filled(cluster)
+    for _ in range(3):
+        assert one.publish() is None
+    expected = one.records()
+    for broker in cluster.brokers:
+        broker.process.kill()
+        broker.disk = broker.disk.process_crash()
+        broker.store.abandon()
+    for broker in cluster.brokers:
+        broker.store.expire()
+    one.disk.open(f"logs/t-0/{0:020}.log").written[80] ^= 1
+    one.start()
+    cluster.wait(1)
+    assert ONE not in cluster.image().isr
+    two.start()
+    cluster.until(lambda: isinstance(two.partition().role, Leader))
+    three.start()
+    cluster.until(lambda: has_all_in_sync(cluster), seconds=60)
+    assert one.records() == two.records() == three.records() == expected

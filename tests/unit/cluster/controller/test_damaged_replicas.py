@@ -3,7 +3,12 @@
 import pytest
 
 from conveyor.cluster.controller.alter_partition import IsrMember
-from conveyor.cluster.controller.damaged_replicas import DamagedReplica, is_withdrawn, withdrawn_replica
+from conveyor.cluster.controller.damaged_replicas import (
+    DamagedReplica,
+    is_withdrawn,
+    withdrawn_replica,
+    without_returning,
+)
 from conveyor.cluster.image import QUEUE_STATE, PartitionImage, companion
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import NodeId
@@ -68,3 +73,27 @@ def test_a_request_of_an_earlier_registration_is_refused() -> None:
 @pytest.mark.parametrize("state", [partition([1, 2]), partition([1, 2], [1], elr=[2]), partition([2, 1], [2])])
 def test_a_replica_with_expected_records_is_not_withdrawn(state: PartitionImage) -> None:
     assert not is_withdrawn(state, TWO)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (partition([1, 2, 3]), (1, 6, (1, 3), ())),
+        (partition([2, 1]), (1, 6, (1,), ())),
+        (partition([2, 1], [2], elr=[1]), (1, 6, (1,), ())),
+        (partition([1, 2], [1], elr=[2]), (1, 6, (1,), ())),
+        (partition([2, 1], [2]), (2, 5, (2,), ())),
+        (partition([1, 3]), (1, 5, (1, 3), ())),
+    ],
+)
+def test_a_broker_returns_without_its_damaged_logs(
+    before: PartitionImage, after: tuple[int, int, tuple[int, ...], tuple[int, ...]]
+) -> None:
+    image = cluster(before)
+    assert leadership(first(changed(image, *without_returning(image, TWO, [(TOPIC_ID, 0)], SETTINGS)))) == after
+
+
+def test_the_last_dead_members_stay_in_sync_when_one_returns_with_damaged_logs() -> None:
+    image = observed(cluster(partition([1, 2])), [])
+    after = first(changed(image, *without_returning(image, TWO, [(TOPIC_ID, 0)], SETTINGS)))
+    assert (after.leader, after.isr, after.elr) == (-1, (NodeId(1),), ())
