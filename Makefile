@@ -44,7 +44,7 @@ sim: setup ## Play simulated crashes, power cuts and disk failures: SEED=7 for o
 fuzz: setup ## Try FUZZ_EXAMPLES (20,000) lying record batches on topics of every kind; some minutes.
 	@FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),20000) $(BIN)/python -m pytest -q tests/faults/test_produce_fuzz.py
 
-faults: setup ## Run three brokers under load and real faults for SECONDS (1800): kills, pauses, cuts, ZooKeeper restarted.
+faults: setup ## Run three brokers under load and real faults for SECONDS (1800): kills, pauses, cuts, bad disks.
 	@$(BIN)/python -m tests.cluster.fault_run --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1) $(if $(REPORT),--report $(REPORT))
 
 bench: setup ## Measure this machine, with Apache Kafka beside it: throughput, latency, start-up, memory.

@@ -39,15 +39,17 @@ _PAUSE_S = (0.5, 4.0)
 """Between two faults."""
 
 _SETTLE_S = 120
+_REPORTS = ("damaged log set aside", "disk stalled", "disk low", "log cut", "partition offline", "role=Leader")
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run has done. faults, counts: numbers by name."""
+    """What a run has done. faults, counts, reports (of the brokers, in their logs): numbers by name."""
 
     seconds: float
     seed: int
     faults: dict[str, int]
     counts: dict[str, int]
+    reports: dict[str, int]
     longest_gap_s: float
 
     def report(self) -> str:
@@ -56,6 +58,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         lines += [f"| {name} | {count} |" for name, count in sorted(self.faults.items())]
         lines += ["", "| told to clients | number |", "|---|---|"]
         lines += [f"| {name} | {count:,} |" for name, count in sorted(self.counts.items())]
+        lines += [f"| broker: {name} | {count:,} |" for name, count in sorted(self.reports.items())]
         lines.append(f"| longest time without an acknowledged record | {self.longest_gap_s:.1f} s |")
         return "\n".join(lines) + "\n"
 
@@ -130,6 +133,12 @@ class _Load:
             self.site.errors.append(f"{type(client).__name__}: {trace}")
 
 
+def _reports(cluster: BrokerCluster) -> dict[str, int]:
+    """Return how often the brokers have logged what they do about bad disks and about leaders that have failed."""
+    logs = [cluster.log(number) for number in range(len(cluster.nodes))]
+    return {name: sum(log.count(name) for log in logs) for name in _REPORTS}
+
+
 def run(directory: Path, seconds: float, seed: int, told: Callable[[str], None]) -> Outcome:
     """Raises Violation."""
     chance, faults = Random(seed), Counter[str]()
@@ -149,6 +158,7 @@ def run(directory: Path, seconds: float, seed: int, told: Callable[[str], None])
         load.end()
         told("checking")
         load.check()
+        reports = _reports(cluster)
     finally:
         cluster.end()
     return Outcome(
@@ -156,6 +166,7 @@ def run(directory: Path, seconds: float, seed: int, told: Callable[[str], None])
         seed=seed,
         faults=dict(faults),
         counts=dict(site.counts),
+        reports=reports,
         longest_gap_s=site.longest_gap_s,
     )
 

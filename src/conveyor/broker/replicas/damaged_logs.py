@@ -41,7 +41,7 @@ _AT_ONCE = 100
 
 
 class DamagedLogs:
-    """See the module's docstring. Call `look` about every second while the disk answers."""
+    """See the module's docstring. Call `look` about every second while a partition is offline."""
 
     def __init__(
         self,
@@ -71,14 +71,13 @@ class DamagedLogs:
 
     def look(self) -> None:
         """Replace the damaged logs that another broker leads, after the pause."""
-        damaged = self._partitions.damaged()
-        if not damaged:
-            self._pause_ms = _FIRST_PAUSE_MS
-        elif not self._is_working and self._clock.steady_ms() >= self._not_before_ms:
-            chosen = [entry for entry in map(self._topic_of, damaged) if entry is not None][:_AT_ONCE]
-            if chosen:
-                self._is_working = True
-                self._tasks.start(self._replace(chosen))
+        if self._is_working or self._clock.steady_ms() < self._not_before_ms:
+            return
+        damaged = map(self._topic_of, self._partitions.damaged())
+        chosen = [entry for entry in damaged if entry is not None][:_AT_ONCE]
+        if chosen:
+            self._is_working = True
+            self._tasks.start(self._replace(chosen))
 
     def _topic_of(self, identity: TopicPartition) -> tuple[TopicImage, int] | None:
         """Return the topic and number of a partition with a leader elsewhere."""
@@ -93,6 +92,7 @@ class DamagedLogs:
             if replaceable:
                 for identity in await self._withdrawn(replaceable):
                     await self._reconciler.begin_again(identity)
+                    self._pause_ms = _FIRST_PAUSE_MS
         except RequestError as error:
             log.warning("damaged logs not copied again partitions=%d reason=%s", len(chosen), error)
         finally:

@@ -80,7 +80,7 @@ class FailedPartitions:
         if self.is_stalled:
             failed = [partition.identity for partition in self._partitions]
             self._reconciler.resign_lost()
-        else:
+        elif failed:
             self._damaged.look()
         for identity in failed:
             partition = self._partitions.get(*identity)
