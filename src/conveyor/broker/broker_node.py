@@ -49,11 +49,13 @@ from conveyor.broker.remote.isolation import Isolation
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.remote.obituaries import Obituaries
 from conveyor.broker.remote.remote import Remote
+from conveyor.broker.replicas.lost_leaders import LostLeaders
 from conveyor.broker.replicas.replicator import Replicator
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.cluster_operations import ClusterOperations
 from conveyor.broker.topics.new_leaders import NewLeaders
 from conveyor.broker.topics.partition_leader import PartitionLeaders
+from conveyor.broker.topics.shown_brokers import ShownBrokers
 from conveyor.broker.topics.topic_offsets import TopicOffsets
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.dynamic_config import LayeredSettings
@@ -134,6 +136,7 @@ class BrokerNode:
         )
         self.reconciler = self._make_reconciler(ports)
         self._links = ClusterLinks(self.metadata, NodeId(settings.broker.node_id), self._peers)
+        self.lost_leaders = LostLeaders(self.metadata, ports.clock)
         self._replicator = self._make_replicator(ports)
         self._leader_calls = self._make_leader_calls(ports)
         self.isolation = Isolation(self.metadata, self._leader_calls, ports.clock, self.tasks)
@@ -319,6 +322,7 @@ class BrokerNode:
         )
         self.topic_offsets = TopicOffsets(self._leader_calls, self.partitions, ports.clock)
         self.partition_leaders = PartitionLeaders(self.metadata, self.partitions, node_id)
+        self.shown_brokers = ShownBrokers(self.metadata, ports.clock)
         self.cluster_operations = ClusterOperations(self.metadata, self.partitions, lambda: self.settings, node_id)
 
     def _make_replicator(self, ports: BrokerPorts) -> Replicator | None:
@@ -338,6 +342,7 @@ class BrokerNode:
             reconciler=self.reconciler,
             directories=self._directories,
             stalls=FlushStalls(self.flusher, ports.clock),
+            lost_leaders=self.lost_leaders,
         )
         return replicator
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from conveyor.broker.topics.shown_brokers import SHOWN_AFTER_DEATH_MS
 from conveyor.cluster.image import NO_LEADER
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.ids import LeaderEpoch, NodeId
@@ -59,13 +60,39 @@ async def test_metadata_lists_all_brokers(client: MemoryClient) -> None:
     assert (partition.replica_nodes, partition.isr_nodes, partition.offline_replicas) == ((2, 1, 3), (2, 1, 3), ())
 
 
-async def test_metadata_lists_no_fenced_brokers_but_their_replicas_as_offline(client: MemoryClient) -> None:
+async def test_metadata_lists_no_fenced_brokers_but_their_replicas_as_offline(
+    client: MemoryClient, storage: Storage
+) -> None:
     await join(client.broker, other_broker(3, is_fenced=True))
+    storage.clock.advance(ms=SHOWN_AFTER_DEATH_MS)
     answer = await metadata(client)
     assert [node.node_id for node in answer.brokers] == [1, 2]
     [partition] = answer.topics[0].partitions
     assert (partition.replica_nodes, partition.offline_replicas) == ((2, 1, 3), (3,))
     assert (await described(client)).offline_replicas == (3,)
+
+
+async def test_metadata_lists_a_broker_for_some_time_after_its_death(client: MemoryClient, storage: Storage) -> None:
+    await join(client.broker, other_broker(3, is_fenced=True))
+    storage.clock.advance(ms=SHOWN_AFTER_DEATH_MS - 1)
+    answer = await metadata(client)
+    assert [node.node_id for node in answer.brokers] == [1, 2, 3]
+    assert answer.topics[0].partitions[0].offline_replicas == (3,)
+    storage.clock.advance(ms=1)
+    assert [node.node_id for node in (await metadata(client)).brokers] == [1, 2]
+
+
+async def test_metadata_lists_no_broker_that_was_stopped(client: MemoryClient) -> None:
+    await join(client.broker, other_broker(3, is_stopping=True))
+    await join(client.broker, other_broker(3, is_fenced=True))
+    assert [node.node_id for node in (await metadata(client)).brokers] == [1, 2]
+
+
+async def test_metadata_lists_a_broker_that_has_come_back(client: MemoryClient, storage: Storage) -> None:
+    await join(client.broker, other_broker(3, is_fenced=True))
+    await join(client.broker, other_broker(3))
+    storage.clock.advance(ms=SHOWN_AFTER_DEATH_MS)
+    assert [node.node_id for node in (await metadata(client)).brokers] == [1, 2, 3]
 
 
 async def test_the_controller_is_a_live_broker(client: MemoryClient) -> None:

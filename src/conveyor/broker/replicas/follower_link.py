@@ -15,6 +15,7 @@ import msgspec
 from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.replicas.chore_runner import ChoreRunner
+from conveyor.broker.replicas.lost_leaders import LostLeaders
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.ids import NodeId, TopicId
@@ -24,6 +25,9 @@ from conveyor.replication.partition import Partition
 from conveyor.replication.streams.follower_end import FollowerEnd, Interruption
 
 log = logging.getLogger(__name__)
+
+_FIRST_DIAL_PAUSE_MS = 5
+"""Two dials that are refused prove that a leader was killed, so both follow soon after the link has ended."""
 
 _FIRST_PAUSE_MS = 50
 _LONGEST_PAUSE_MS = 5_000
@@ -37,6 +41,7 @@ class LinkServices(msgspec.Struct, frozen=True, kw_only=True):
     address: Callable[[NodeId], PeerAddress | None]
     tick: LoopTick
     chores: ChoreRunner
+    lost_leaders: LostLeaders
     clock: Clock
     tasks: Tasks
 
@@ -63,7 +68,7 @@ class FollowerLink:
         self._has_ended = asyncio.Event()
         self._has_ended.set()
         self._dialing: asyncio.Task[None] | None = None
-        self._pauses = Pauses(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS)
+        self._pauses = Pauses(_FIRST_DIAL_PAUSE_MS, _LONGEST_PAUSE_MS)
         self._is_stepping = self._is_pushing = False
 
     @property
@@ -134,6 +139,8 @@ class FollowerLink:
             self._stream.close()
         self._link = self._stream = None
         self._has_ended.set()
+        if self._wanted:
+            self._services.lost_leaders.lost(self.leader)
 
     async def _keep_connected(self) -> None:
         while True:
@@ -153,6 +160,7 @@ class FollowerLink:
     def _opened(self, link: PeerLink) -> "FollowerLink":
         self._link, self._stream = link, FollowerEnd()
         self._has_ended.clear()
+        self._services.lost_leaders.linked(self.leader)
         self._retries.clear()
         for partition in list(self._wanted):
             self._begin(partition)

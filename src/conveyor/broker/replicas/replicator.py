@@ -22,6 +22,7 @@ from conveyor.broker.replicas.failed_partitions import FailedPartitions
 from conveyor.broker.replicas.follower_link import FollowerLink, LinkServices
 from conveyor.broker.replicas.isr_keeper import IsrKeeper
 from conveyor.broker.replicas.leader_links import LeaderLinks
+from conveyor.broker.replicas.lost_leaders import LostLeaders
 from conveyor.broker.replicas.trim_waits import TrimWaits
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.image import ClusterImage, TopicImage
@@ -52,6 +53,7 @@ class Replicator:
         reconciler: Reconciler,
         directories: LogDirectories,
         stalls: FlushStalls,
+        lost_leaders: LostLeaders,
     ) -> None:
         self._metadata = metadata
         self._partitions = partitions
@@ -94,7 +96,13 @@ class Replicator:
         )
         self._chores = ChoreRunner(clock, threads, tasks, self._chore_ended)
         self._services = LinkServices(
-            network=network, address=address, tick=tick, chores=self._chores, clock=clock, tasks=tasks
+            network=network,
+            address=address,
+            tick=tick,
+            chores=self._chores,
+            lost_leaders=lost_leaders,
+            clock=clock,
+            tasks=tasks,
         )
         self._links: dict[NodeId, FollowerLink] = {}
         self._followed: dict[Partition, FollowerLink] = {}

@@ -1,10 +1,12 @@
-"""Metadata (key 3): live brokers, topics and partition leaders; may create a missing topic.
+"""Metadata (key 3): brokers, topics and partition leaders; may create a missing topic.
 
 v1 controller, null for all topics · v4 whether to create topics · v5 offline replicas · v7 leader epoch ·
 v8 authorised operations · v9 flexible · v10 topic ids · v12 topics by id · v13 a top-level error.
 """
 
+import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from conveyor.broker.broker_node import BrokerNode
@@ -20,6 +22,10 @@ CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 TOPIC_OPERATIONS = 0b1101_1111_1000
 """All operations, one bit for each (KIP-430): there is no authorisation, so every client may do them."""
 
+_HEAD_START_S = 0.01
+"""In which this broker notices the death of a leader that a client has noticed."""
+
+_PATIENCE_S = 1.0
 _LEADER_NOT_AVAILABLE = 5
 _NULL_MEANS_ALL = 1
 _TOPIC_IDS = 12
@@ -27,7 +33,28 @@ _TOPIC_IDS = 12
 
 
 def handle(call: KafkaCall) -> None:
-    """Answer at once unless a topic must be created."""
+    """Answer at once, unless a topic must be created or, in a cluster, a leader may have just died."""
+    if call.request.topics == () or call.broker.metadata.session.is_embedded:
+        _answer_or_create(call)
+    else:
+        call.broker.tasks.start(_answer_when_settled(call))
+
+
+async def _answer_when_settled(call: KafkaCall) -> None:
+    """Answer with the next leaders if a leader has just died; see `LostLeaders`.
+
+    The connections of a killed broker end within some milliseconds, in any order, and a client asks at once.
+    """
+    await asyncio.sleep(_HEAD_START_S)
+    if call.broker.lost_leaders:
+        with suppress(RequestError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await call.broker.lost_leaders.settled()
+                await call.broker.reconciler.settled(call.broker.metadata.image.seq)
+    _answer_or_create(call)
+
+
+def _answer_or_create(call: KafkaCall) -> None:
     topics = call.request.topics
     if topics is None or (not topics and call.api_version < _NULL_MEANS_ALL):
         return _answer(call, [_described(call.broker, topic) for topic in call.broker.metadata.image.topics.values()])
@@ -110,7 +137,7 @@ def _answer(call: KafkaCall, topics: Iterable[dict[str, Any]]) -> None:
     image = call.broker.metadata.image
     brokers = [
         {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
-        for node in image.live_brokers
+        for node in call.broker.shown_brokers.listed()
     ]
     if getattr(call.request, "include_topic_authorized_operations", False):
         topics = [topic | {"topic_authorized_operations": _operations(topic)} for topic in topics]

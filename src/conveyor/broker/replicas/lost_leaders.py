@@ -1,0 +1,69 @@
+"""The leaders whose link has just ended, while it is open whether they are dead.
+
+    link ended -> lost -> linked again, or the image shows that the registration has ended, or PATIENCE_MS have passed
+
+A leader that was killed is replaced within a fraction of a second. Its clients notice the kill as soon as this broker
+does and ask for the new leader at once. An answer that still shows the old one costs librdkafka a second, because it
+asks again only then. Such questions wait until they can be answered.
+"""
+
+import asyncio
+
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.cluster.image import ClusterImage
+from conveyor.kernel.alarm import Alarm
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ports import Clock
+
+PATIENCE_MS = 500
+
+
+class LostLeaders:
+    """See the module's docstring."""
+
+    def __init__(self, metadata: Metadata, clock: Clock) -> None:
+        self._metadata = metadata
+        self._lost: dict[NodeId, str] = {}
+        """The incarnations, by broker."""
+        self._none_is_lost = asyncio.Event()
+        self._none_is_lost.set()
+        self._alarm = Alarm(clock, self._give_up)
+        metadata.listen(self._observe)
+
+    def __bool__(self) -> bool:
+        return bool(self._lost)
+
+    def lost(self, leader: NodeId) -> None:
+        """The link to a leader of followed partitions has ended."""
+        broker = self._metadata.image.brokers.get(leader)
+        if broker is not None and not broker.is_fenced:
+            self._lost[leader] = broker.incarnation
+            self._none_is_lost.clear()
+            self._alarm.after(PATIENCE_MS)
+
+    def linked(self, leader: NodeId) -> None:
+        """A link to a leader has opened."""
+        if self._lost.pop(leader, None) is not None:
+            self._release()
+
+    async def settled(self) -> None:
+        """Return when no leader is lost."""
+        await self._none_is_lost.wait()
+
+    def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
+        if not self._lost or old.brokers is new.brokers:
+            return
+        for leader, incarnation in list(self._lost.items()):
+            broker = new.brokers.get(leader)
+            if broker is None or broker.is_fenced or broker.incarnation != incarnation:
+                del self._lost[leader]
+        self._release()
+
+    def _give_up(self) -> None:
+        self._lost.clear()
+        self._release()
+
+    def _release(self) -> None:
+        if not self._lost:
+            self._alarm.cancel()
+            self._none_is_lost.set()
