@@ -13,14 +13,14 @@ Play = Callable[[int], StoryOutcome]
 """Plays the story of a seed."""
 
 
-def check_found(play: Play, seeds: int, invariants: Collection[str]) -> None:
-    """One of so many seeds fails, and the first one that does breaks one of these invariants."""
-    for seed in range(seeds):
+def check_found(play: Play, seeds: range, invariants: Collection[str]) -> None:
+    """One of the seeds fails, and the first one that does breaks one of these invariants."""
+    for seed in seeds:
         failure = play(seed).failure
         if failure is not None:
-            assert getattr(failure, "invariant", repr(failure)) in invariants
+            assert getattr(failure, "invariant", type(failure).__name__) in invariants, f"seed {seed}: {failure!r}"
             return
-    pytest.fail(f"{seeds} seeds have not found it")
+    pytest.fail(f"no seed of {seeds} has found it")
 
 
 def check_hash_seed_is_irrelevant(program: str) -> None:

@@ -3,15 +3,18 @@
 import argparse
 import logging
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from rich.progress import track
+from rich.console import Console
+from rich.progress import Progress
 
 from conveyor.testing.simulation.shrink import shrink
 from conveyor.testing.simulation.stories import STORIES, play_any
 from conveyor.testing.simulation.story import StoryOutcome
 from conveyor.testing.simulation.story_schedule import StorySchedule, decode_schedule
+from conveyor.testing.simulation.sweep import sweep
 
 
 def main() -> None:
@@ -45,18 +48,19 @@ def _first(failing: Iterable[StorySchedule | None]) -> StorySchedule | None:
 
 
 def _play_all(name: str, seeds: range) -> StorySchedule | None:
-    story = STORIES[name]
-    happened: dict[str, int] = {}
-    for seed in track(seeds, description=name, disable=not sys.stderr.isatty()):
-        schedule = story.make(seed)
-        outcome = story.play(schedule)
-        happened = {
-            name: happened.get(name, 0) + outcome.happened.get(name, 0) for name in {*happened, *outcome.happened}
-        }
-        if outcome.failure is not None:
-            print(f"{name}, seed {seed}: {outcome.failure!r}", file=sys.stderr)
-            return schedule
-    print(f"{name}: {len(seeds)} seeds, every invariant held; faults and housekeeping: {_counts(happened)}")
+    began_s = time.monotonic()
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task(name, total=len(seeds))
+        result = sweep(name, seeds, lambda count: progress.advance(task, count))
+    for played in result.failed:
+        print(f"{name}, seed {played.seed}: {played.failure}", file=sys.stderr)
+    if result.failed:
+        return STORIES[name].make(result.failed[0].seed)
+    took_s = time.monotonic() - began_s
+    print(f"{name}: {len(seeds)} seeds, every invariant held; faults and events: {_counts(result.happened)}")
+    print(f"{took_s:.0f} s, {len(seeds) / took_s:.1f} stories/s; {result.cpu_s / len(seeds):.2f} s of CPU for each")
+    if result.missing:
+        sys.exit(f"{name}: these faults and events have not happened: {', '.join(result.missing)}")
     return None
 
 
@@ -87,7 +91,7 @@ def _kind(outcome: StoryOutcome) -> str:
     return "" if outcome.failure is None else str(getattr(outcome.failure, "invariant", type(outcome.failure).__name__))
 
 
-def _counts(happened: dict[str, int]) -> str:
+def _counts(happened: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(happened.items())) or "none"
 
 

@@ -59,7 +59,7 @@ class Producer:
     """Sends batches of `<name>:<number>` values to both partitions of a topic in turn.
 
     acks: ACKS_ALL or ACKS_LEADER.
-    keyed: each record has one of a few keys.
+    keyed: each record has one of a few keys. pauses_s: before a retry; the step chooses one.
     An idempotent producer resends a batch until it is acknowledged; `latest` is then the last acknowledged number of
     each key.
     """
@@ -73,6 +73,7 @@ class Producer:
         acks: int = ACKS_ALL,
         idempotent: bool = True,
         keyed: bool = False,
+        pauses_s: Sequence[float] = (_PAUSE_S,),
     ) -> None:
         self.latest: dict[bytes, int] = {}
         self._name = name
@@ -81,6 +82,7 @@ class Producer:
         self._acks = acks
         self._is_idempotent = idempotent
         self._is_keyed = keyed
+        self._pauses_s = pauses_s
         self._producer_id = -1
         self._sequences: dict[int, int] = {}
         self._count = 0
@@ -98,16 +100,20 @@ class Producer:
                 return self._acknowledged(partition, numbers, published.base_offset)
             if not self._retries(published):
                 return
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(self._pauses_s[step.number // (PARTITIONS * 40) % len(self._pauses_s)])
 
     def _retries(self, published: Published | None) -> bool:
         """Return whether to send the batch again."""
         kind = None if published is None or published.error is None else published.error.kind
         if kind in (ErrorKind.OUT_OF_ORDER_SEQUENCE, ErrorKind.INVALID_PRODUCER_EPOCH):
-            if self._acks == ACKS_ALL:
+            if self._acks == ACKS_ALL and not self._is_excused:
                 raise InvariantBroken("NoAcknowledgedLoss", f"{self._topic} does not know the sequence of {self._name}")
             self._producer_id = -1  # A power cut lost records, which acks=1 permits: use a new producer id.
         return self._is_idempotent
+
+    @property
+    def _is_excused(self) -> bool:
+        return any(self._ledger.of((self._topic, number)).is_excused for number in range(PARTITIONS))
 
     def _acknowledged(self, partition: int, numbers: Sequence[int], base_offset: int) -> None:
         if self._is_idempotent:
@@ -243,14 +249,15 @@ class DelayPublisher:
         self._ledger = ledger
         self._count = 0
 
-    async def execute(self, step: Step, broker: SimulatedBroker) -> None:
-        size, delay_ms, now_ms = 1 + step.number % 5, step.number % 20_000, broker.clock.now_ms()
+    async def execute(self, step: Step, door: SimulatedDoor) -> None:
+        size, delay_ms, now_ms = 1 + step.number % 5, step.number % 20_000, door.clock.now_ms()
         values = [b"%d" % (self._count + index) for index in range(size)]
         self._count += size
         self._ledger.due_ms |= dict.fromkeys(values, now_ms + delay_ms)
         headers = ((DELAY_MS, b"%d" % delay_ms),)
         batch = encode_batch([(now_ms, None, value, headers) for value in values])
         try:
+            broker = await door.leader((DELAY_TOPIC, 0))
             published = (await publish(broker, DELAY_TOPIC, [(0, batch)], ACKS_ALL))[0]
         except Disconnected:
             return
@@ -355,11 +362,16 @@ async def append(
     return results
 
 
-async def read(broker: SimulatedBroker, place: Place, start: int, *, wait_ms: int) -> tuple[list[Record], Fetched]:
-    """Read the records of a partition from an offset on, as many as one fetch returns. Raises Disconnected."""
+async def read(
+    broker: SimulatedBroker, place: Place, start: int, *, wait_ms: int, epoch: int = -1
+) -> tuple[list[Record], Fetched]:
+    """Read the records of a partition from an offset on, as many as one fetch returns. Raises Disconnected.
+
+    epoch: the leader epoch that the client knows; -1 for none.
+    """
 
     async def request(inside: BrokerNode) -> tuple[list[Record], Fetched]:
-        position, wait = FetchPosition(*place, start, _READ_BYTES), FetchWait(wait_ms, 1, _READ_BYTES)
+        position, wait = FetchPosition(*place, start, _READ_BYTES, epoch), FetchWait(wait_ms, 1, _READ_BYTES)
 
         def fetch(finished: Finished) -> object:
             return inside.fetcher.fetch([position], wait, finished)

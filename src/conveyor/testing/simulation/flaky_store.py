@@ -22,6 +22,7 @@ class StoreFault(Enum):
 
 class FlakyStore(MemoryStore):
     """See the module's docstring. chance: the source of the latency of each call, and of the calls that fail.
+    lost_replies: the number of commits that have failed after they had taken effect.
 
     The process may die before a commit takes effect, or before the reply arrives.
     """
@@ -30,6 +31,7 @@ class FlakyStore(MemoryStore):
         super().__init__(session_timeout_ms, tree)
         self._chance = chance
         self._faults: set[StoreFault] = set()
+        self.lost_replies = 0
 
     def fail(self, *faults: StoreFault) -> None:
         """Make three calls of four fail from now on."""
@@ -59,8 +61,12 @@ class FlakyStore(MemoryStore):
         await self._hop()
         self._fail_by_chance(StoreFault.COMMIT_FAILS)
         committed = await super().commit(*operations)
-        await self._hop()
-        self._fail_by_chance(StoreFault.REPLY_LOST)
+        try:
+            await self._hop()
+            self._fail_by_chance(StoreFault.REPLY_LOST)
+        except StorageFailure:
+            self.lost_replies += 1
+            raise
         return committed
 
     async def _hop(self) -> None:

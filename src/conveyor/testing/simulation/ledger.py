@@ -36,12 +36,15 @@ class InvariantBroken(AssertionError):  # noqa: N818 - named for what it is
 
 @dataclass(slots=True)
 class _Partition:
-    """acknowledged: with acks=all. readable_from: earlier records were deleted on request."""
+    """acknowledged: with acks=all. readable_from: earlier records were deleted on request. is_excused: its records may
+    be lost.
+    """
 
     acknowledged: dict[int, bytes] = field(default_factory=dict)
     seen: dict[int, bytes] = field(default_factory=dict)
     high_watermark: int = 0
     readable_from: int = 0
+    is_excused: bool = False
 
 
 class LogLedger:
@@ -62,11 +65,17 @@ class LogLedger:
 
     def acknowledge(self, place: Place, base_offset: int, values: Sequence[bytes]) -> None:
         """Check and note that a batch was acknowledged at an offset."""
+        if self.of(place).is_excused:
+            return
         for offset, value in enumerate(values, base_offset):
             self._compare(
                 "NoAcknowledgedLoss", place, offset, self.of(place).acknowledged.setdefault(offset, value), value
             )
             self._compare("NothingTakenBack", place, offset, self.of(place).seen.get(offset, value), value)
+
+    def excuse(self, place: Place) -> None:
+        """Note that all replicas with the records of a partition have lost them: nothing is promised any more."""
+        self._partitions[place] = _Partition(is_excused=True)
 
     def delete_before(self, place: Place, offset: int) -> None:
         """Note a DeleteRecords request: records below the offset may be deleted from now on."""
@@ -76,6 +85,8 @@ class LogLedger:
     def read(self, place: Place, start: int, records: Sequence[tuple[int, bytes]], high_watermark: int) -> None:
         """Check the records that a consumer read from `start` on."""
         partition = self.of(place)
+        if partition.is_excused:
+            return
         if high_watermark < partition.high_watermark and not self._has_failovers:
             raise InvariantBroken(
                 "MonotonicHighWatermark", f"{place}: {high_watermark} after {partition.high_watermark}"

@@ -90,6 +90,7 @@ class LoneMachine:
 
 class SimulatedBroker:
     """One broker; see the module's docstring. `bugs`: unexpected exceptions, each of which would stop a real broker.
+    `boots`: how often its machine was switched on.
 
     seed: of everything that is random about this broker. surroundings: by default, no other broker.
     """
@@ -101,6 +102,7 @@ class SimulatedBroker:
         self.disk = MemoryDisk()
         self.bugs: list[BaseException] = []
         self.starts = 0
+        self.boots = 1
         self._loop = loop
         self._settings = from_sources(settings)
         self._ids, self._threads, self._hops, self._power = (
@@ -112,6 +114,7 @@ class SimulatedBroker:
         """Called with each image that the broker observes, and whether it is the first since a start."""
         self._images = ImageLedger(self.surroundings.store.nodes)
         self._process: Process | None = None
+        self._jobs: SimulatedThreads | None = None
         self._broker: BrokerNode | None = None
         self._ready = asyncio.Event()
         self._context = copy_context()
@@ -160,6 +163,11 @@ class SimulatedBroker:
         self.epochs.note_crash(self.starts)
         self._die(self.disk.power_cut(self._power), has_power=False)
 
+    def wipe(self) -> None:
+        """Take the machine away. The next start is on a new one, with an empty disk."""
+        self.epochs.note_crash(self.starts)
+        self._die(MemoryDisk(), has_power=False)
+
     def pause(self) -> None:
         """Stop the process for a while, as SIGSTOP does. Does nothing if there is none."""
         if self._process is not None:
@@ -171,6 +179,12 @@ class SimulatedBroker:
         if self._process is not None and self._process.is_paused:
             self._process.resume()
             self.surroundings.resume()
+
+    def hang_threads(self, duration_s: float) -> None:
+        """Let no job of the process's threads begin for a while, as if the disk hung."""
+        if self._jobs is not None:
+            self._jobs.hang()
+            self._loop.call_later(duration_s, self._jobs.go_on)
 
     def cut_power_after(self, operations: int, died: Callable[[], None]) -> None:
         """Cut the power in the middle of the broker's disk operations, after a number of them."""
@@ -201,7 +215,7 @@ class SimulatedBroker:
             raise Disconnected("the connection is refused")
         reply: asyncio.Future[Reply] = self._loop.create_future()
         forget = process.at_death(lambda: _fail(reply))
-        task = self._loop.create_task(_awaited(request(broker)), context=process.context.copy())
+        task = self._loop.create_task(_executed(request, broker), context=process.context.copy())
         task.add_done_callback(lambda done: _deliver(done, reply), context=copy_context())
         try:
             async with asyncio.timeout(_REQUEST_TIMEOUT_S):
@@ -221,6 +235,7 @@ class SimulatedBroker:
         if process is not None:
             self.surroundings.leave(has_power=has_power)
             process.kill()
+        self.boots += not has_power
 
     async def _hop(self) -> None:
         await asyncio.sleep(self._hops.uniform(0, _LONGEST_HOP_S))
@@ -240,7 +255,7 @@ class SimulatedBroker:
         return False
 
     async def _started(self) -> bool:
-        threads = SimulatedThreads(self._loop, self._threads)
+        threads = self._jobs = SimulatedThreads(self._loop, self._threads)
         peers = self.surroundings.enter()
         ports = BrokerPorts(
             disk=self.disk,
@@ -250,6 +265,7 @@ class SimulatedBroker:
             new_id=lambda: UUID(int=self._ids.getrandbits(128), version=4),
             failed=self.bugs.append,
             compactor=_ExecutorCompactor(self.disk, threads),
+            boot_id=f"boot {self.boots}",
             peers=peers,
         )
         self._broker = BrokerNode(self._settings, ports)
@@ -273,7 +289,7 @@ class SimulatedBroker:
         assert self._process is not None
         done: asyncio.Future[None] = self._loop.create_future()
         self._process.at_death(lambda: _settle(done, None))
-        task = self._loop.create_task(_awaited(work(broker)), context=self._process.context.copy())
+        task = self._loop.create_task(_executed(work, broker), context=self._process.context.copy())
         task.add_done_callback(lambda ended: _deliver(ended, done), context=copy_context())
         await done
 
@@ -290,8 +306,9 @@ class _ExecutorCompactor:
         return await asyncio.get_running_loop().run_in_executor(self._threads, compact, self._disk, plan)
 
 
-async def _awaited(work: Awaitable[Reply]) -> Reply:
-    return await work
+async def _executed(work: Callable[[BrokerNode], Awaitable[Reply]], broker: BrokerNode) -> Reply:
+    """Begin the work within the task: a task that never begins then leaves nothing behind."""
+    return await work(broker)
 
 
 async def _stopped(broker: BrokerNode) -> None:

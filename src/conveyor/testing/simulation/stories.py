@@ -3,21 +3,26 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from conveyor.testing.simulation.cluster.cluster_schedule import CLUSTER, make_cluster_schedule
+from conveyor.testing.simulation.cluster.cluster_schedule import CLUSTER, CLUSTER_FAULTS, make_cluster_schedule
 from conveyor.testing.simulation.cluster.cluster_story import play_cluster
+from conveyor.testing.simulation.cluster.fault_counts import CLUSTER_EVENTS
 from conveyor.testing.simulation.story import StoryOutcome, play
-from conveyor.testing.simulation.story_schedule import ONE_BROKER, StorySchedule, make_schedule
+from conveyor.testing.simulation.story_schedule import FAULTS, HOUSEKEEPING, ONE_BROKER, StorySchedule, make_schedule
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """make: returns the schedule of a seed. play: plays a schedule."""
+    """make: returns the schedule of a seed. play: plays a schedule. must_happen: what a long sweep must have met."""
 
     make: Callable[[int], StorySchedule]
     play: Callable[[StorySchedule], StoryOutcome]
+    must_happen: frozenset[str]
 
 
-STORIES = {ONE_BROKER: Story(make_schedule, play), CLUSTER: Story(make_cluster_schedule, play_cluster)}
+STORIES = {
+    ONE_BROKER: Story(make_schedule, play, frozenset(HOUSEKEEPING + FAULTS)),
+    CLUSTER: Story(make_cluster_schedule, play_cluster, CLUSTER_FAULTS | CLUSTER_EVENTS),
+}
 
 
 def play_any(schedule: StorySchedule) -> StoryOutcome:

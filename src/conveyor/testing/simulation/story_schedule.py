@@ -12,6 +12,22 @@ from random import Random
 STORY_MS = 60_000
 ONE_BROKER = "broker"
 
+HOUSEKEEPING = ("retain", "compact", "delete_records", "restart")
+FAULTS = (
+    "crash",
+    "cut_power",
+    "cut_power_within",
+    "fail_syncs",
+    "fail_appends",
+    "fail_renames",
+    "fill_disk",
+    "step_clock",
+    "fail_store_reads",
+    "fail_store_commits",
+    "lose_store_replies",
+    "fill_store",
+)
+
 _STEPS = 120
 _TOPIC_STEPS = 40
 _FAULTS = 8
@@ -51,26 +67,8 @@ _ACTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ("topic-user", "read"),
         ("topic-user", "work"),
     ),
-    "operator": (
-        ("operator", "retain"),
-        ("operator", "compact"),
-        ("operator", "delete_records"),
-        ("operator", "restart"),
-    ),
-    "fault": (
-        ("operator", "crash"),
-        ("operator", "cut_power"),
-        ("operator", "cut_power_within"),
-        ("operator", "fail_syncs"),
-        ("operator", "fail_appends"),
-        ("operator", "fail_renames"),
-        ("operator", "fill_disk"),
-        ("operator", "step_clock"),
-        ("operator", "fail_store_reads"),
-        ("operator", "fail_store_commits"),
-        ("operator", "lose_store_replies"),
-        ("operator", "fill_store"),
-    ),
+    "operator": tuple(("operator", action) for action in HOUSEKEEPING),
+    "fault": tuple(("operator", action) for action in FAULTS),
 }
 
 

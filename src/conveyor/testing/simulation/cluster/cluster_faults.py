@@ -1,6 +1,6 @@
 """The faults of a simulated cluster: of one broker, of the network, of all machines at once.
 
-Each fault ends after a time that the number of its step determines, and its broker starts again.
+Each fault ends after a time that the number of its step determines, and its broker starts again. Most faults are short.
 """
 
 import asyncio
@@ -9,24 +9,18 @@ from collections.abc import Awaitable, Callable
 from itertools import permutations
 
 from conveyor.kernel.ids import NodeId
+from conveyor.testing.simulation.cluster.fault_counts import FaultCounts
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
-from conveyor.testing.simulation.flaky_store import StoreFault
 from conveyor.testing.simulation.simulated_broker import SimulatedBroker
 from conveyor.testing.simulation.story_schedule import Step
 
-_LONGEST_DOWN_MS = 8_000
-_LONGEST_PAUSE_MS = 9_000
-_LONGEST_CUT_MS = 9_000
+_LONGEST_S = 9.0
+_NUMBERS = 1 << 16
 
 
-class FaultCounts:
-    """The number of executions of each fault."""
-
-    def __init__(self) -> None:
-        self.happened: dict[str, int] = {}
-
-    def note(self, action: str) -> None:
-        self.happened[action] = self.happened.get(action, 0) + 1
+def duration_s(number: int) -> float:
+    """Return how long the fault of a step lasts: every other one less than a quarter of the longest."""
+    return _LONGEST_S * (number / _NUMBERS) ** 2
 
 
 class BrokerFaults:
@@ -42,9 +36,8 @@ class BrokerFaults:
             "cut_power_within": self._cut_power_within,
             "restart": self._restart,
             "pause": self._pause,
-            "cut_store": self._cut_store,
-            "expire_session": self._expire_session,
-            "lose_store_replies": self._lose_store_replies,
+            "wipe": self._wipe,
+            "hang_disk": self._hang_disk,
             "fail_syncs": self._fail_syncs,
             "fail_appends": self._fail_appends,
             "fill_disk": self._fill_disk,
@@ -59,12 +52,12 @@ class BrokerFaults:
     async def _crash(self, broker: SimulatedBroker, number: int) -> None:
         """Kill the process; every other time it is back before anybody can have noticed."""
         broker.crash()
-        await asyncio.sleep(0 if number % 2 else number % _LONGEST_DOWN_MS / 1000)
+        await asyncio.sleep(0 if number % 2 else duration_s(number))
         await broker.start()
 
     async def _cut_power(self, broker: SimulatedBroker, number: int) -> None:
         broker.cut_power()
-        await asyncio.sleep(number % _LONGEST_DOWN_MS / 1000)
+        await asyncio.sleep(duration_s(number))
         await broker.start()
 
     async def _cut_power_within(self, broker: SimulatedBroker, number: int) -> None:
@@ -76,38 +69,30 @@ class BrokerFaults:
                 await died.wait()
         if not died.is_set():
             broker.cut_power()
-        await asyncio.sleep(number % _LONGEST_DOWN_MS / 1000)
+        await asyncio.sleep(duration_s(number))
         await broker.start()
 
     async def _restart(self, broker: SimulatedBroker, number: int) -> None:
         await broker.stop()
-        await asyncio.sleep(number % _LONGEST_DOWN_MS / 1000)
+        await asyncio.sleep(duration_s(number))
         await broker.start()
+
+    async def _wipe(self, broker: SimulatedBroker, number: int) -> None:
+        """Replace the machine by a new one, if the records of all partitions survive that."""
+        if not self._cluster.replicas.may_be_wiped(self._node_id):
+            return
+        self._counts.note("disk lost")
+        self._cluster.wipe(self._node_id)
+        await asyncio.sleep(0 if number % 2 else duration_s(number))
+        await broker.start()
+
+    async def _hang_disk(self, broker: SimulatedBroker, number: int) -> None:
+        broker.hang_threads(duration_s(number))
 
     async def _pause(self, broker: SimulatedBroker, number: int) -> None:
         broker.pause()
-        await asyncio.sleep(number % _LONGEST_PAUSE_MS / 1000)
+        await asyncio.sleep(duration_s(number))
         broker.resume()
-
-    async def _cut_store(self, broker: SimulatedBroker, number: int) -> None:
-        store = self._cluster.machines[self._node_id].store
-        store.lose_contact("cut", is_noticed=True)
-        await asyncio.sleep(number % _LONGEST_CUT_MS / 1000)
-        store.regain_contact("cut")
-
-    async def _expire_session(self, broker: SimulatedBroker, number: int) -> None:
-        """End the session at the server; the client learns of it a little later."""
-        store = self._cluster.machines[self._node_id].store
-        store.lose_contact("cut", is_noticed=number % 2 == 0)
-        store.end_now()
-        await asyncio.sleep(number % 500 / 1000)
-        store.regain_contact("cut")
-
-    async def _lose_store_replies(self, broker: SimulatedBroker, number: int) -> None:
-        store = self._cluster.machines[self._node_id].store
-        store.fail(StoreFault.REPLY_LOST)
-        await asyncio.sleep(number % _LONGEST_CUT_MS / 1000)
-        store.heal()
 
     async def _fail_syncs(self, broker: SimulatedBroker, number: int) -> None:
         await self._fail(broker, "sync", number)
@@ -118,12 +103,12 @@ class BrokerFaults:
     async def _fail(self, broker: SimulatedBroker, operation: str, number: int) -> None:
         """Take partitions offline by a disk fault, then heal the disk and restart the broker."""
         broker.disk.fail(operation)
-        await asyncio.sleep(number % 3_000 / 1000)
+        await asyncio.sleep(duration_s(number) / 3)
         await self._replace(broker)
 
     async def _fill_disk(self, broker: SimulatedBroker, number: int) -> None:
         broker.disk.free_bytes = number % 2_000
-        await asyncio.sleep(number % 3_000 / 1000)
+        await asyncio.sleep(duration_s(number) / 3)
         await self._replace(broker)
 
     async def _replace(self, broker: SimulatedBroker) -> None:
@@ -138,10 +123,17 @@ class NetworkFaults:
     def __init__(self, cluster: SimulatedCluster, counts: FaultCounts) -> None:
         self._cluster = cluster
         self._counts = counts
+        self._pairs = list(permutations(cluster.brokers, 2))
+
+    async def isolate(self, node_id: NodeId, number: int) -> None:
+        """Cut all connections between a broker and the other brokers for a while."""
+        place = next(place for place, pair in enumerate(self._pairs) if pair[0] == node_id)
+        number = min(number, _NUMBERS - len(self._pairs))
+        await self.execute(Step(0, "network", "isolate", number - number % len(self._pairs) + place))
 
     async def execute(self, step: Step) -> None:
         self._counts.note(step.action)
-        pairs = list(permutations(self._cluster.brokers, 2))
+        pairs = self._pairs
         first, second = pairs[step.number % len(pairs)]
         if step.action == "reset":
             return self._cluster.switch.reset(first, second)
@@ -152,7 +144,7 @@ class NetworkFaults:
         }[step.action]
         for pair in cuts:
             self._cluster.switch.cut(*pair)
-        await asyncio.sleep(step.number % _LONGEST_CUT_MS / 1000)
+        await asyncio.sleep(duration_s(step.number))
         self._cluster.switch.heal(*cuts)
 
 

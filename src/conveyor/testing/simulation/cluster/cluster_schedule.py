@@ -1,67 +1,109 @@
-"""The schedule of a cluster's story: what clients do, and the faults of three brokers and of the network."""
+"""The schedule of a cluster's story: its terms, what clients do, and the faults of three brokers and of the network.
 
+Each seed chooses which faults its story has, and how often (swarm testing): a story with a few kinds of faults goes
+deeper than one with a little of all. Source: Groce, Zhang, Eide, Chen, Regehr, "Swarm Testing" (ISSTA 2012).
+"""
+
+from collections.abc import Mapping, Sequence
 from random import Random
 
-from conveyor.testing.simulation.story_schedule import STORY_MS, Step, StorySchedule
+from conveyor.testing.simulation.actors import DELAY_TOPIC, QUEUE_TOPIC
+from conveyor.testing.simulation.cluster.store_faults import STORE_FAULTS
+from conveyor.testing.simulation.cluster.terms import LONE_TOPIC, PAIR_TOPIC, SOFT_TOPIC, make_terms
+from conveyor.testing.simulation.story_schedule import Step, StorySchedule
 
 CLUSTER = "cluster"
 NODE_IDS = (1, 2, 3)
 
-_CLIENT_STEPS = 150
-_FAULTS = 10
-_CLIENTS = (
+_STORIES_MS = (8_000, 16_000, 30_000)
+_CLIENT_STEPS = 120
+_FAULTS = (0, 4, 8, 16, 32)
+_OPERATOR_STEPS = (0, 0, 0, 10)
+_WEIGHTS = (0, 0, 1, 3)
+
+Action = tuple[str, str]
+"""An actor and what it does."""
+
+_CLIENTS: Sequence[Action] = (
     ("producer-all", "produce"),
     ("producer-all", "produce"),
     ("producer-all", "produce"),
+    ("producer-one", "produce"),
     ("producer-one", "produce"),
     ("producer-plain", "produce"),
     ("reader", "read"),
     ("reader", "read"),
     ("reader", "read"),
-    ("publisher", "produce"),
-    ("publisher", "produce_delayed"),
-    ("worker-1", "lease"),
-    ("worker-1", "settle"),
-    ("worker-2", "lease"),
-    ("worker-2", "settle"),
+    ("watcher", "watch"),
+    ("watcher", "watch"),
     ("committer", "commit"),
     ("committer", "fetch_offset"),
 )
+_OF_TOPICS: Mapping[str, Sequence[Action]] = {
+    QUEUE_TOPIC: (
+        ("publisher", "produce"),
+        ("publisher", "produce_delayed"),
+        ("worker-1", "lease"),
+        ("worker-1", "settle"),
+        ("worker-2", "lease"),
+        ("worker-2", "settle"),
+    ),
+    DELAY_TOPIC: (("delayer", "produce_delayed"),),
+    LONE_TOPIC: (("producer-lone", "produce"),),
+    PAIR_TOPIC: (("producer-pair", "produce"), ("producer-pair", "produce")),
+    SOFT_TOPIC: (("producer-soft", "produce"), ("producer-soft", "produce")),
+}
 _BROKER_FAULTS = (
-    "crash",
     "crash",
     "cut_power",
     "cut_power_within",
     "restart",
     "pause",
-    "pause",
-    "cut_store",
-    "expire_session",
-    "lose_store_replies",
+    "wipe",
+    "hang_disk",
     "fail_syncs",
     "fail_appends",
     "fill_disk",
 )
 _NETWORK_FAULTS = ("cut_one_way", "cut_both_ways", "isolate", "reset")
-_CLUSTER_FAULTS = ("cut_all_power",)
+_AMBUSHES = ("at_join", "at_leave", "at_election", "at_return")
+_OPERATIONS = ("reassign", "reassign", "reassign", "cancel_reassignment", "elect_preferred", "set_min_insync")
+_ALL_POWER = "cut_all_power"
+CLUSTER_FAULTS = frozenset({*_BROKER_FAULTS, *STORE_FAULTS, *_NETWORK_FAULTS, *_AMBUSHES, *_OPERATIONS, _ALL_POWER})
+"""All faults, ambushes and operations."""
 
 
 def make_cluster_schedule(seed: int) -> StorySchedule:
     """Return the schedule of a seed; the same on every machine."""
     chance = Random(f"{seed} cluster schedule")
-    steps = [_step(chance, *chance.choice(_CLIENTS)) for _ in range(_CLIENT_STEPS)]
-    steps += [_fault(chance) for _ in range(chance.randint(0, _FAULTS))]
-    return StorySchedule(seed, tuple(sorted(steps)), CLUSTER)
+    terms, story_ms = make_terms(chance), chance.choice(_STORIES_MS)
+    clients = [*_CLIENTS]
+    for topic, actions in _OF_TOPICS.items():
+        clients += actions if any(term.action == topic for term in terms) else ()
+    faults = _chosen_faults(chance)
+    steps = [_step(chance, story_ms, *chance.choice(clients)) for _ in range(_CLIENT_STEPS)]
+    steps += [_step(chance, story_ms, *chance.choice(faults)) for _ in range(chance.choice(_FAULTS))]
+    steps += [
+        _step(chance, story_ms, "operator", chance.choice(_OPERATIONS)) for _ in range(chance.choice(_OPERATOR_STEPS))
+    ]
+    return StorySchedule(seed, (*terms, *sorted(steps)), CLUSTER)
 
 
-def _fault(chance: Random) -> Step:
-    kind = chance.random()
-    if kind < 0.65:
-        return _step(chance, f"broker-{chance.choice(NODE_IDS)}", chance.choice(_BROKER_FAULTS))
-    if kind < 0.95:
-        return _step(chance, "network", chance.choice(_NETWORK_FAULTS))
-    return _step(chance, "machines", chance.choice(_CLUSTER_FAULTS))
+def _chosen_faults(chance: Random) -> Sequence[Action]:
+    """Return the faults of one story, each as often as it weighs."""
+    everywhere = [("network", action) for action in _NETWORK_FAULTS] + [("machines", _ALL_POWER)]
+    everywhere += [("ambushes", action) for action in _AMBUSHES] + [
+        ("operator", action) for action in sorted({*_OPERATIONS})
+    ]
+    of_brokers = [("broker", action) for action in _BROKER_FAULTS] + [("store", action) for action in STORE_FAULTS]
+    faults: list[Action] = []
+    for actor, action in everywhere:
+        faults += [(actor, action)] * chance.choice(_WEIGHTS) * (1 if action == _ALL_POWER else len(NODE_IDS))
+    for actor, action in of_brokers:
+        weight = chance.choice(_WEIGHTS)
+        faults += [(f"{actor}-{number}", action) for number in NODE_IDS] * weight
+    return faults or [("broker-1", "crash")]
 
 
-def _step(chance: Random, actor: str, action: str) -> Step:
-    return Step(chance.randrange(STORY_MS), actor, action, chance.getrandbits(16))
+def _step(chance: Random, story_ms: int, actor: str, action: str) -> Step:
+    return Step(chance.randrange(story_ms), actor, action, chance.getrandbits(16))

@@ -19,17 +19,35 @@ from conveyor.kernel.store_watches import Watch
 from conveyor.testing.memory_store import MemoryTree
 from conveyor.testing.simulation.flaky_store import FlakyStore
 
+_APART_S = 1e-5
+"""Timers that are closer to each other may be called in any order."""
+
 
 class ClusterStore(FlakyStore):
-    """See the module's docstring. Watches and listeners are called a moment later, in the process that has set them."""
+    """See the module's docstring. Watches and listeners are called a moment later, in the process that has set them.
+
+    longest_hop_s: of a request or a reply. longest_watch_s: until a watch is called. As in ZooKeeper, no reply
+    overtakes a watch that was due before it.
+    """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, chance: Random, tree: MemoryTree, session_timeout_ms: int
+        self,
+        loop: asyncio.AbstractEventLoop,
+        chance: Random,
+        tree: MemoryTree,
+        session_timeout_ms: int,
+        *,
+        longest_hop_s: float = 0.003,
+        longest_watch_s: float = 0.0,
     ) -> None:
         super().__init__(chance, session_timeout_ms, tree)
+        self.longest_hop_s = longest_hop_s
+        self._longest_watch_s = longest_watch_s
+        self._watched_s = 0.0
+        """When the last watch is called."""
         self._loop = loop
         self._server = copy_context()
-        """The context of the server's timers: they run whether or not the process does."""
+        """The context of the server's timers: not that of the process, which they outlive."""
         self._obstacles: set[str] = set()
         self._end_timer: asyncio.TimerHandle | None = None
         self._notice_timer: asyncio.TimerHandle | None = None
@@ -74,11 +92,6 @@ class ClusterStore(FlakyStore):
         if self.session_state is not SessionState.CONNECTED:
             self.reconnect()
 
-    def end_now(self) -> None:
-        """End the session at the server, although its timeout has not passed, while there is no contact."""
-        assert self._obstacles, "the client is in contact"
-        self._end_at_server()
-
     def abandon(self) -> None:
         """Note that the process has died. The server ends the session later."""
         super().abandon()
@@ -99,7 +112,8 @@ class ClusterStore(FlakyStore):
         self.abandon()
 
     async def _hop(self) -> None:
-        await super()._hop()
+        await asyncio.sleep(self._chance.uniform(0, self.longest_hop_s))
+        await asyncio.sleep(max(0.0, self._watched_s - self._loop.time()))
         if self._obstacles:
             await self._is_clear.wait()
             raise StorageFailure("metadata store: the connection is lost")
@@ -117,7 +131,13 @@ class ClusterStore(FlakyStore):
         if changed is None:
             return None
         context = copy_context()
-        return lambda: self._later(changed, context)
+        return lambda: self._notify(changed, context)
+
+    def _notify(self, changed: Watch, context: Context) -> None:
+        """Call a watch after those that were due before it."""
+        earliest_s = max(self._watched_s + _APART_S, self._loop.time())
+        self._watched_s = earliest_s + self._chance.uniform(0, self._longest_watch_s)
+        self._loop.call_at(self._watched_s, changed, context=context.copy())
 
     def _later(self, callback: Callable[[], None], context: Context) -> None:
         self._loop.call_soon(callback, context=context.copy())

@@ -1,7 +1,8 @@
 """Plays a schedule with three brokers: one story of a cluster and its clients, with its final checks.
 
 After the last step all faults end and all brokers run. Within 30 seconds every partition is led and has all replicas in
-sync; then everything is read to its end, and the logs of all replicas are compared.
+sync; then everything is read to its end, and the logs of all replicas are compared. Steps of actors whose topic the
+story does not have are left out.
 """
 
 import asyncio
@@ -11,28 +12,41 @@ from typing import Protocol, TypeVar
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.publish import ACKS_LEADER
-from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.testing.simulation.actors import (
+    DELAY_TOPIC,
     LOG_TOPIC,
     PARTITIONS,
     QUEUE_TOPIC,
     SUBSCRIPTION,
     Committer,
+    DelayPublisher,
     Producer,
     QueuePublisher,
     Reader,
     SimulatedDoor,
     read,
 )
+from conveyor.testing.simulation.cluster.ambushes import Ambushes
 from conveyor.testing.simulation.cluster.cluster_checks import check_images, check_logs, unsettled
-from conveyor.testing.simulation.cluster.cluster_faults import BrokerFaults, FaultCounts, MachineFaults, NetworkFaults
+from conveyor.testing.simulation.cluster.cluster_clients import ClusterOperator, EndWatcher
+from conveyor.testing.simulation.cluster.cluster_faults import BrokerFaults, MachineFaults, NetworkFaults
 from conveyor.testing.simulation.cluster.cluster_queue import ClusterQueueLedger, ClusterWorker
 from conveyor.testing.simulation.cluster.cluster_schedule import NODE_IDS
+from conveyor.testing.simulation.cluster.fault_counts import FaultCounts
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
-from conveyor.testing.simulation.ledger import InvariantBroken, LogLedger, OffsetLedger, Place, check_ordered_once
+from conveyor.testing.simulation.cluster.store_faults import STORE_FAULTS, StoreFaults
+from conveyor.testing.simulation.cluster.terms import terms_of
+from conveyor.testing.simulation.ledger import (
+    DelayLedger,
+    InvariantBroken,
+    LogLedger,
+    OffsetLedger,
+    Place,
+    check_ordered_once,
+)
 from conveyor.testing.simulation.simulated_broker import Disconnected
 from conveyor.testing.simulation.story import StoryOutcome, play_story, steps_by_actor
 from conveyor.testing.simulation.story_schedule import Step, StorySchedule
@@ -40,10 +54,10 @@ from conveyor.testing.simulation.virtual_loop import VirtualLoop
 
 Reply = TypeVar("Reply")
 
-_REPLICAS = len(NODE_IDS)
+_LONGEST_DELAY_S = 21.0
 _SETTINGS: dict[str, object] = {
     "groups.offsets_partitions": 1,
-    "groups.offsets_replication_factor": _REPLICAS,
+    "groups.offsets_replication_factor": len(NODE_IDS),
     "topics.segment_bytes": 16_384,
     "topics.min_insync_replicas": 2,
     "topics.index_interval_bytes": 512,
@@ -51,7 +65,10 @@ _SETTINGS: dict[str, object] = {
 _SETTLES_WITHIN_S = 30.0
 _LONGEST_STORY_S = 3_600.0
 _RETRY_S = 0.5
-_LEADERS_EACH_S = 0.05
+_RETRIES_S = (0.05, 0.2, 0.2, 1.0, 3.0)
+"""Some producers repeat a batch only when the leaders have changed twice."""
+_LOOKS_EACH_S = 0.1
+_UNCLEAN_EACH_S = 2.0
 
 
 def play_cluster(schedule: StorySchedule) -> StoryOutcome:
@@ -79,24 +96,46 @@ class _ClusterStory:
         self._queue = ClusterQueueLedger()
         self._schedule = schedule
         self.bugs: list[BaseException] = []
-        self._cluster = cluster = SimulatedCluster(loop, schedule.seed, _SETTINGS, NODE_IDS)
+        self._terms = terms = terms_of(schedule)
+        settings = _SETTINGS | {"broker.replica_lag_time_max_ms": terms.lag_ms}
+        self._cluster = cluster = SimulatedCluster(
+            loop, schedule.seed, terms, settings, NODE_IDS, self._log, self.counts.note
+        )
+        self._delays = DelayLedger()
         self._worker = ClusterWorker(self._queue, cluster)
+        self._watcher = EndWatcher(cluster, self._log)
+        self._background: list[asyncio.Task[None]] = []
+        factors = {request.name: request.replication_factor for request in terms.requests()}
+        self._operator = ClusterOperator(cluster, factors, self.counts)
         self._clients: dict[str, _Client] = {
-            "producer-all": Producer("all", LOG_TOPIC, self._log),
-            "producer-one": Producer("one", LOG_TOPIC, self._log, acks=ACKS_LEADER),
+            "producer-all": Producer("all", LOG_TOPIC, self._log, pauses_s=_RETRIES_S),
+            "producer-one": Producer("one", LOG_TOPIC, self._log, acks=ACKS_LEADER, pauses_s=_RETRIES_S),
             "producer-plain": Producer("plain", LOG_TOPIC, self._log, idempotent=False),
             "reader": Reader(self._log, has_failovers=True),
+            "watcher": self._watcher,
             "committer": Committer(self._offsets),
-            "publisher": QueuePublisher(self._queue),
-            "worker-1": self._worker,
-            "worker-2": ClusterWorker(self._queue, cluster),
+            "operator": self._operator,
         }
+        for name in terms.topics:
+            self._clients |= self._clients_of(name)
+        self._network = NetworkFaults(cluster, self.counts)
         self._faults: dict[str, _Fault] = {
-            "network": NetworkFaults(cluster, self.counts),
+            "network": self._network,
             "machines": MachineFaults(cluster, self.counts),
+            "ambushes": Ambushes(cluster, self._strike, self.counts),
         }
         for number in NODE_IDS:
             self._faults[f"broker-{number}"] = BrokerFaults(cluster, NodeId(number), self.counts)
+            self._faults[f"store-{number}"] = StoreFaults(cluster, NodeId(number), self.counts)
+
+    def _clients_of(self, topic: str) -> "dict[str, _Client]":
+        """Return the clients of one of the topics that only some stories have."""
+        if topic == QUEUE_TOPIC:
+            other = ClusterWorker(self._queue, self._cluster)
+            return {"publisher": QueuePublisher(self._queue), "worker-1": self._worker, "worker-2": other}
+        if topic == DELAY_TOPIC:
+            return {"delayer": DelayPublisher(self._delays)}
+        return {f"producer-{topic}": Producer(topic, topic, self._log, pauses_s=_RETRIES_S)}
 
     @property
     def happened(self) -> Mapping[str, int]:
@@ -108,8 +147,9 @@ class _ClusterStory:
 
     async def run(self) -> None:
         await self._cluster.start()
-        await self._repeat_until_success(_prepare)
-        watch = asyncio.ensure_future(self._watch_leaders())
+        await self._repeat_until_success(self._prepare)
+        background = (self._look(), self._elect_uncleanly(), self._watcher.poll_after_elections())
+        self._background = [asyncio.ensure_future(work) for work in background]
         parts = [
             asyncio.ensure_future(self._perform(name, steps)) for name, steps in steps_by_actor(self._schedule).items()
         ]
@@ -119,7 +159,7 @@ class _ClusterStory:
             await self._check_the_end()
             self._raise_bugs()
         finally:
-            for part in (watch, *parts):
+            for part in (*self._background, *parts):
                 part.cancel()
 
     async def _perform(self, name: str, steps: Sequence[Step]) -> None:
@@ -128,27 +168,56 @@ class _ClusterStory:
             await asyncio.sleep(max(0.0, step.at_ms / 1000 - loop.time()))
             if name in self._faults:
                 await self._faults[name].execute(step)
-            else:
+            elif name in self._clients:
                 await self._clients[name].execute(step, self._cluster)
             self._raise_bugs()
 
-    async def _watch_leaders(self) -> None:
+    async def _strike(self, node_id: NodeId, action: str, number: int) -> None:
+        if action == "isolate":
+            return await self._network.isolate(node_id, number)
+        kind = "store" if action in STORE_FAULTS else "broker"
+        await self._faults[f"{kind}-{node_id}"].execute(Step(0, kind, action, number))
+
+    async def _look(self) -> None:
         while True:
-            self._cluster.note_leaders()
-            await asyncio.sleep(_LEADERS_EACH_S)
+            self._cluster.look()
+            await asyncio.sleep(_LOOKS_EACH_S)
+
+    async def _elect_uncleanly(self) -> None:
+        """Do what an operator does once all in-sync replicas of a partition have lost their records."""
+        while True:
+            await self._operator.elect_uncleanly()
+            await asyncio.sleep(_UNCLEAN_EACH_S)
 
     async def _check_the_end(self) -> None:
         self._cluster.heal()
         await self._cluster.start()
         await self._check_settled()
-        for number in range(PARTITIONS):
-            place = (LOG_TOPIC, number)
-            check_ordered_once(place, await self._read_all(place))
+        for place in self._places():
+            values = await self._read_all(place)
+            if not self._log.of(place).is_excused:
+                check_ordered_once(place, values)
         await self._clients["committer"].execute(Step(0, "committer", "fetch_offset", 0), self._cluster)
-        await self._drain_queue()
-        check_images(self._nodes())
-        for number in range(PARTITIONS):
-            check_logs(self._nodes(), LOG_TOPIC, number)
+        if DELAY_TOPIC in self._terms.topics:
+            await self._check_delays()
+        if QUEUE_TOPIC in self._terms.topics:
+            await self._drain_queue()
+        await self._check_settled()
+        self._cluster.look()
+        check_images(self._cluster.nodes)
+        for place in self._places():
+            check_logs(self._cluster.nodes, *place)
+
+    def _places(self) -> list[Place]:
+        """Return the partitions of all topics without companions."""
+        topics = {LOG_TOPIC, *self._terms.topics} - {QUEUE_TOPIC, DELAY_TOPIC}
+        return [(topic, number) for topic in sorted(topics) for number in range(PARTITIONS)]
+
+    async def _check_delays(self) -> None:
+        await asyncio.sleep(_LONGEST_DELAY_S)
+        values = [value for _, value in await self._read_all((DELAY_TOPIC, 0))]
+        self._delays.check(values, self._cluster.clock.latest_ms())
+        self._delays.check_all(values)
 
     async def _drain_queue(self) -> None:
         while await self._repeat_until_success(_count_unsettled):
@@ -160,14 +229,11 @@ class _ClusterStory:
     async def _check_settled(self) -> None:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _SETTLES_WITHIN_S
-        while differences := unsettled(self._nodes()):
+        while differences := unsettled(self._cluster.nodes):
             self._raise_bugs()
             if loop.time() > deadline_s:
                 raise InvariantBroken("ClusterSettles", f"after {_SETTLES_WITHIN_S} s: {', '.join(differences)}")
             await asyncio.sleep(_RETRY_S)
-
-    def _nodes(self) -> list[BrokerNode]:
-        return [broker.node for broker in self._cluster.brokers.values() if broker.node is not None]
 
     async def _read_all(self, place: Place) -> list[tuple[int, bytes]]:
         """Return every record of a partition: offset and value."""
@@ -202,18 +268,21 @@ class _ClusterStory:
                 self._raise_bugs()
                 await asyncio.sleep(_RETRY_S)
 
+    async def _prepare(self, broker: BrokerNode) -> None:
+        for request in self._terms.requests():
+            await broker.topics.ensure(request)
+        subscriptions = {subscription.name for subscription in broker.subscriptions.all()}
+        if QUEUE_TOPIC in self._terms.topics and SUBSCRIPTION not in subscriptions:
+            start = StartPosition(kind="earliest")
+            await broker.subscription_lifecycle.create(QUEUE_TOPIC, SUBSCRIPTION, start, {"max_deliveries": 0})
+
     def _raise_bugs(self) -> None:
         bugs = self.bugs + self._cluster.bugs
         if bugs:
             raise bugs[0]
-
-
-async def _prepare(broker: BrokerNode) -> None:
-    for name in (LOG_TOPIC, QUEUE_TOPIC):
-        await broker.topics.ensure(TopicRequest(name=name, partitions=PARTITIONS, replication_factor=_REPLICAS))
-    if SUBSCRIPTION not in {subscription.name for subscription in broker.subscriptions.all()}:
-        start = StartPosition(kind="earliest")
-        await broker.subscription_lifecycle.create(QUEUE_TOPIC, SUBSCRIPTION, start, {"max_deliveries": 0})
+        for part in self._background:
+            if part.done():
+                part.result()
 
 
 async def _count_unsettled(broker: BrokerNode) -> int:

@@ -1,20 +1,25 @@
 """Several brokers on one loop: one tree of metadata with a session for each, one network, one machine for each."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from contextvars import copy_context
+from functools import partial
 from random import Random
 from uuid import UUID
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.cluster.image import NO_EPOCH, NO_LEADER
+from conveyor.cluster.image import NO_EPOCH, NO_LEADER, ClusterImage
 from conveyor.kernel.errors import RequestError
-from conveyor.kernel.ids import LeaderEpoch, NodeId
+from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 from conveyor.kernel.peers import PeerNetwork
 from conveyor.replication.roles import Leader
-from conveyor.testing.memory_store import MemoryTree
+from conveyor.settings.tree import from_sources
 from conveyor.testing.simulation.cluster.cluster_store import ClusterStore
-from conveyor.testing.simulation.ledger import InvariantBroken, Place
+from conveyor.testing.simulation.cluster.observed_tree import ObservedTree
+from conveyor.testing.simulation.cluster.replica_ledger import ReplicaLedger
+from conveyor.testing.simulation.cluster.terms import Terms
+from conveyor.testing.simulation.ledger import InvariantBroken, LogLedger, Place
 from conveyor.testing.simulation.peer_network import PeerSwitch
 from conveyor.testing.simulation.simulated_broker import Disconnected, SimulatedBroker
 from conveyor.testing.simulation.simulated_clock import SimulatedClock
@@ -25,9 +30,21 @@ _PAUSE_S = 0.2
 
 
 class ClusterMachine:
-    """The connections of one machine. See `Surroundings` in `simulated_broker`."""
+    """The connections of one machine. See `Surroundings` in `simulated_broker`.
 
-    def __init__(self, node_id: NodeId, loop: VirtualLoop, seed: int, switch: PeerSwitch, tree: MemoryTree) -> None:
+    lost_power: called when the machine loses its power.
+    """
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        loop: VirtualLoop,
+        seed: int,
+        switch: PeerSwitch,
+        tree: ObservedTree,
+        terms: Terms,
+        lost_power: Callable[[], None],
+    ) -> None:
         self.host = f"broker-{node_id}.example"
         self.http_url = f"http://{self.host}:8080"
         self._node_id = node_id
@@ -35,6 +52,9 @@ class ClusterMachine:
         self._chance = Random(f"{seed} store {node_id}")
         self._switch = switch
         self._tree = tree
+        self._terms = terms
+        self._lost_power = lost_power
+        self._context = copy_context()
         self.store = self._new_session()
 
     def enter(self) -> PeerNetwork:
@@ -44,6 +64,7 @@ class ClusterMachine:
     def leave(self, *, has_power: bool) -> None:
         if not has_power:
             self._switch.lose_power(self._node_id)
+            self._lost_power()
         self.store.abandon()
 
     def pause(self) -> None:
@@ -53,7 +74,15 @@ class ClusterMachine:
         self.store.regain_contact("paused")
 
     def _new_session(self) -> ClusterStore:
-        return ClusterStore(self._loop, self._chance, self._tree, SESSION_TIMEOUT_MS)
+        return self._context.copy().run(
+            ClusterStore,
+            self._loop,
+            self._chance,
+            self._tree,
+            SESSION_TIMEOUT_MS,
+            longest_hop_s=self._terms.store_delay_ms / 1000,
+            longest_watch_s=self._terms.watch_delay_ms / 1000,
+        )
 
 
 class LeaderLedger:
@@ -74,27 +103,46 @@ class LeaderLedger:
 
 
 class BrokerEpochs:
-    """Reports one broker's acknowledgements to the ledger of all brokers. See `AcknowledgedEpochs`."""
+    """Reports one broker's acknowledgements to the ledgers of all brokers. See `AcknowledgedEpochs`."""
 
-    def __init__(self, ledger: LeaderLedger, node_id: int) -> None:
-        self._ledger = ledger
+    def __init__(self, cluster: "SimulatedCluster", node_id: NodeId) -> None:
+        self._cluster = cluster
         self._node_id = node_id
 
     def note_crash(self, incarnation: int) -> None:
         """Nothing to note: every start has its own epochs."""
 
     def acknowledge(self, topic_id: UUID, partition: int, epoch: int, incarnation: int) -> None:
-        self._ledger.note(topic_id, partition, epoch, (self._node_id, incarnation))
+        self._cluster.leaders.note(topic_id, partition, epoch, (self._node_id, incarnation))
+        broker = self._cluster.brokers[self._node_id].node
+        topic = self._cluster.tree.image.topic_by_id(TopicId(topic_id))
+        leader = None if broker is None or topic is None else broker.partitions.get(topic.name, partition)
+        if leader is not None:
+            self._cluster.replicas.acknowledged(self._node_id, leader)
 
 
 class SimulatedCluster:
-    """See the module's docstring. It is also the door of its clients; see `actors`."""
+    """See the module's docstring. It is also the door of its clients; see `actors`.
 
-    def __init__(self, loop: VirtualLoop, seed: int, settings: dict[str, object], node_ids: Iterable[int]) -> None:
+    logs: what the clients know about the partitions. note: counts an event by its name.
+    """
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        seed: int,
+        terms: Terms,
+        settings: dict[str, object],
+        node_ids: Iterable[int],
+        logs: LogLedger,
+        note: Callable[[str], None],
+    ) -> None:
         self.clock = SimulatedClock(loop)
         """The clock of the clients."""
         self.switch = PeerSwitch(loop, Random(f"{seed} peers"))
-        self.tree = MemoryTree()
+        self.tree = ObservedTree()
+        self.replicas = ReplicaLedger(logs, from_sources(settings), note)
+        self.tree.observe(self._stored)
         self.leaders = LeaderLedger()
         self.machines: dict[NodeId, ClusterMachine] = {}
         self.brokers: dict[NodeId, SimulatedBroker] = {}
@@ -103,15 +151,21 @@ class SimulatedCluster:
         self._locks: dict[NodeId, asyncio.Lock] = {}
         for number in node_ids:
             node_id = NodeId(number)
-            machine = self.machines[node_id] = ClusterMachine(node_id, loop, seed, self.switch, self.tree)
+            lost = partial(self._lose, node_id, is_wiped=False)
+            machine = self.machines[node_id] = ClusterMachine(node_id, loop, seed, self.switch, self.tree, terms, lost)
             own = settings | {"broker.node_id": number, "broker.metadata": "zookeeper://store.example:2181"}
             broker = self.brokers[node_id] = SimulatedBroker(loop, f"{seed} broker {number}", own, machine)
-            broker.epochs = BrokerEpochs(self.leaders, number)
+            broker.epochs = BrokerEpochs(self, node_id)
             self._locks[node_id] = asyncio.Lock()
 
     @property
     def bugs(self) -> list[BaseException]:
-        return [bug for broker in self.brokers.values() for bug in broker.bugs]
+        return self.replicas.broken + [bug for broker in self.brokers.values() for bug in broker.bugs]
+
+    @property
+    def nodes(self) -> list[BrokerNode]:
+        """The brokers inside of all processes, for checks that take no time."""
+        return [broker.node for broker in self.brokers.values() if broker.node is not None]
 
     async def start(self) -> None:
         """Start all brokers that do not run. Returns once they serve."""
@@ -147,18 +201,37 @@ class SimulatedCluster:
         _, node_id = self._newest.get(place, (NO_EPOCH, NO_LEADER))
         return self.brokers.get(node_id, asked)
 
-    def note_leaders(self) -> None:
-        """Note which process leads which partition at this moment."""
+    def newest_epoch(self, place: Place) -> LeaderEpoch:
+        """Return the newest leader epoch of a partition that clients have seen."""
+        return self._newest.get(place, (NO_EPOCH, NO_LEADER))[0]
+
+    def wipe(self, node_id: NodeId) -> None:
+        """Replace a broker's machine by one with an empty disk."""
+        self._lose(node_id, is_wiped=True)
+        self.brokers[node_id].wipe()
+
+    def look(self) -> None:
+        """Note which process leads which partition at this moment, and what all replicas hold."""
+        self.replicas.check(self.nodes)
         for node_id, broker in self.brokers.items():
             if broker.node is not None:
                 for topic_id, number, epoch in _led_partitions(broker.node):
                     self.leaders.note(topic_id, number, epoch, (node_id, broker.starts))
+
+    def _stored(self, old: ClusterImage, new: ClusterImage) -> None:
+        self.replicas.stored(old, new)
+        self.replicas.check(self.nodes)
+
+    def _lose(self, node_id: NodeId, *, is_wiped: bool) -> None:
+        boots = self.brokers[node_id].boots
+        self.replicas.lose(node_id, f"boot {boots + 1}", is_wiped=is_wiped)
 
     def heal(self) -> None:
         """End all faults of disks, of the network and of the store, and let paused processes continue."""
         self.switch.heal()
         for node_id, broker in self.brokers.items():
             broker.disk.heal()
+            broker.hang_threads(0.0)
             broker.resume()
             self.machines[node_id].store.heal()
             self.machines[node_id].store.regain_contact("cut")

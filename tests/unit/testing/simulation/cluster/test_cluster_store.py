@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import PutNode, SessionState
 from conveyor.testing.memory_store import MemoryTree
 from conveyor.testing.simulation.cluster.cluster_store import ClusterStore
+from conveyor.testing.simulation.cluster.observed_tree import ObservedTree
+from conveyor.testing.simulation.cluster.simulated_cluster import ClusterMachine
+from conveyor.testing.simulation.cluster.terms import Terms
+from conveyor.testing.simulation.peer_network import PeerSwitch
 from conveyor.testing.simulation.virtual_loop import Process, VirtualLoop
 
 TIMEOUT_MS = 2_000
@@ -136,11 +141,34 @@ def test_a_watch_is_called_in_the_process_that_has_set_it(client: Client) -> Non
     assert called == ["watch"]
 
 
-def test_the_server_can_end_a_session_early(client: Client) -> None:
-    client.store.lose_contact("cut", is_noticed=True)
-    client.store.end_now()
-    assert not client.has_node()
-    client.store.regain_contact("cut")
-    client.wait(TIMEOUT_S * 2)
+def test_no_reply_overtakes_a_watch_that_was_due_before_it(client: Client) -> None:
+    """ZooKeeper promises it: whoever sees the new data has seen the event."""
+    client.store._longest_watch_s = 1.0
+    seen: list[str] = []
 
-    assert client.states == [SessionState.SUSPENDED, SessionState.LOST, SessionState.CONNECTED]
+    async def watch() -> None:
+        await client.store.get("/other", lambda: seen.append("event"))
+        client.store.shared.commit(client.store, (PutNode("/other", b""),))
+        await client.store.get("/other")
+        seen.append("data")
+
+    client.run(watch())
+
+    assert seen == ["event", "data"]
+
+
+def test_the_session_of_a_process_that_is_killed_ends_after_its_timeout() -> None:
+    loop, tree = VirtualLoop(), ObservedTree()
+    machine = ClusterMachine(NodeId(1), loop, 1, PeerSwitch(loop, Random(1)), tree, Terms(), lambda: None)
+    process = Process("broker")
+    process.context.run(machine.enter)
+    commit = machine.store.commit(PutNode("/node", b"", ephemeral=True))
+    loop.run_until_complete(loop.create_task(commit, context=process.context.copy()))
+    machine.leave(has_power=False)
+    process.kill()
+    loop.run_until_complete(asyncio.sleep(TIMEOUT_S * 0.9))
+    assert "/node" in tree.nodes
+    loop.run_until_complete(asyncio.sleep(TIMEOUT_S * 0.2))
+
+    assert "/node" not in tree.nodes
+    loop.end()

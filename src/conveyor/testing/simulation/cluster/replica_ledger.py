@@ -1,0 +1,176 @@
+"""What the replicas of a simulated cluster must hold, compared with their logs at every change of the metadata.
+
+Invariants, by the names that failures report:
+
+    IsrTruth             every in-sync or eligible replica has made durable everything that any replica has ever shown
+                         as committed, unless its machine has lost it and has not come back; there is at least one other
+    LoneLeaderIsSure     a leader that is alone in its ISR acknowledges nothing once another leader is stored
+
+Some failures are too much for a promise: the power of all machines that hold unflushed records of a topic with
+`flush.policy=os` is cut, or an unclean election is held. If `min.insync.replicas` is 1, it is too much that a machine
+is lost and that the other replicas leave the ISR before anybody knows it. The partition is then excused, and nothing is
+promised about its records any more.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.cluster.controller.bundles import bundle_policy, owners
+from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
+from conveyor.cluster.internal_topics import owner_of
+from conveyor.kernel.ids import NodeId, TopicPartition
+from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Leader
+from conveyor.settings.tree import Settings
+from conveyor.testing.simulation.ledger import InvariantBroken, LogLedger
+
+
+class Loss(NamedTuple):
+    """A broker's records of a partition are lost. boot_id: of its machine when it is back."""
+
+    node_id: NodeId
+    boot_id: str
+
+
+class ReplicaLedger:
+    """See the module's docstring. settings: of all brokers. note: counts an event by its name."""
+
+    def __init__(self, logs: LogLedger, settings: Settings, note: Callable[[str], None]) -> None:
+        self.broken: list[BaseException] = []
+        self._image = ClusterImage()
+        self._logs = logs
+        self._settings = settings
+        self._note = note
+        self._committed: dict[TopicPartition, int] = {}
+        self._losses: dict[TopicPartition, set[Loss]] = {}
+        self._excused: set[TopicPartition] = set()
+        self._ends: dict[Partition, int] = {}
+
+    def is_excused(self, identity: TopicPartition) -> bool:
+        return _owner(identity) in self._excused
+
+    def stored(self, old: ClusterImage, new: ClusterImage) -> None:
+        """Note a new image at the moment at which it is stored."""
+        self._image = new
+        for identity, topic, after in _bundles(new):
+            before = _partition(old, identity)
+            if before is not None and before is not after:
+                self._changed(identity, topic, before, after)
+        for identity, losses in self._losses.items():
+            self._losses[identity] = {loss for loss in losses if not self._is_back(loss)}
+
+    def lose(self, node_id: NodeId, boot_id: str, *, is_wiped: bool) -> None:
+        """Note that a machine loses its power, and perhaps its disk. boot_id: of its next boot."""
+        for identity, topic, partition in _bundles(self._image):
+            is_affected = is_wiped or bundle_policy(topic, self._settings).keeps_unflushed
+            if node_id in partition.replicas and is_affected:
+                self._losses.setdefault(identity, set()).add(Loss(node_id, boot_id))
+                if not self._intact(identity, partition):
+                    self._excuse(identity)
+
+    def may_be_wiped(self, node_id: NodeId) -> bool:
+        """Return whether every partition survives the loss of this broker's disk."""
+        return all(
+            self._intact(identity, partition) - {node_id}
+            for identity, _, partition in _bundles(self._image)
+            if node_id in partition.replicas
+        )
+
+    def check(self, nodes: Iterable[BrokerNode]) -> None:
+        """Compare the logs of all live replicas with what was committed. Adds to `broken`."""
+        brokers = list(nodes)
+        for broker in brokers:
+            for partition in broker.partitions:
+                self._see(partition)
+        for broker in brokers:
+            node_id = NodeId(broker.settings.broker.node_id)
+            for partition in broker.partitions:
+                self._check_replica(node_id, partition)
+
+    def acknowledged(self, node_id: NodeId, partition: Partition) -> None:
+        """Check a leader that has just acknowledged records. Raises InvariantBroken."""
+        role, stored = partition.role, _partition(self._image, partition.identity)
+        if not isinstance(role, Leader) or stored is None or len(stored.replicas) == 1:
+            return
+        is_replaced = stored.leader_epoch > role.epoch and stored.leader != node_id
+        if role.isr == (node_id,) and is_replaced:
+            raise InvariantBroken(
+                "LoneLeaderIsSure",
+                f"{partition.identity}: broker {node_id} acknowledges alone in epoch {role.epoch}, broker"
+                f" {stored.leader} leads in epoch {stored.leader_epoch}",
+            )
+
+    def _changed(
+        self, identity: TopicPartition, topic: TopicImage, before: PartitionImage, after: PartitionImage
+    ) -> None:
+        if after.leader not in (before.leader, NO_LEADER):
+            self._note("leader elected")
+        if set(after.isr) - set(before.isr):
+            self._note("replica joined")
+        if set(before.isr) - set(after.isr):
+            self._note("replica left")
+        if after.origin and not before.origin:
+            self._note("reassignment begun")
+        if after.unclean_epoch > before.unclean_epoch:
+            self._note("unclean election")
+            self._excuse(identity)
+        if self._losses.get(identity) and not self._intact(identity, after) and identity not in self._excused:
+            if bundle_policy(topic, self._settings).min_insync > 1:
+                self._break(f"{identity}: no replica with all committed records is in the ISR or eligible: {after}")
+            self._excuse(identity)
+
+    def _excuse(self, identity: TopicPartition) -> None:
+        self._excused.add(identity)
+        self._logs.excuse(identity)
+
+    def _is_back(self, loss: Loss) -> bool:
+        """Return whether the broker has registered after its loss. From then on its ISRs are to be trusted."""
+        broker = self._image.brokers.get(loss.node_id)
+        return broker is not None and not broker.is_fenced and broker.boot_id == loss.boot_id
+
+    def _intact(self, identity: TopicPartition, partition: PartitionImage) -> set[NodeId]:
+        """Return the replicas that must hold all committed records."""
+        return {*partition.isr, *partition.elr} - {loss.node_id for loss in self._losses.get(identity, ())}
+
+    def _see(self, partition: Partition) -> None:
+        """Note what a replica shows: its high watermark, and the end of its log."""
+        identity, end = partition.identity, partition.log.log_end_offset
+        if partition.high_watermark > self._committed.get(identity, 0):
+            self._committed[identity] = partition.high_watermark
+        if end < self._ends.get(partition, 0):
+            self._note("log truncated")
+        self._ends[partition] = end
+
+    def _check_replica(self, node_id: NodeId, partition: Partition) -> None:
+        identity, log = partition.identity, partition.log
+        owner = _owner(identity)
+        stored = _partition(self._image, owner)
+        if stored is None or partition.offline_reason is not None or owner in self._excused:
+            return
+        durable = log.flushed_offset if log.topic.flush_policy == "ack" else log.written_offset
+        if durable < self._committed.get(identity, 0) and node_id in self._intact(owner, stored):
+            self._break(
+                f"{identity}: broker {node_id} has {durable}, {self._committed[identity]} are committed, the ISR is"
+                f" {stored.isr}, eligible are {stored.elr}"
+            )
+
+    def _break(self, detail: str) -> None:
+        self.broken.append(InvariantBroken("IsrTruth", detail))
+
+
+def _owner(identity: TopicPartition) -> TopicPartition:
+    return TopicPartition(owner_of(identity.topic), identity.partition)
+
+
+def _bundles(image: ClusterImage) -> Iterator[tuple[TopicPartition, TopicImage, PartitionImage]]:
+    for topic in owners(image):
+        for number, partition in enumerate(topic.partitions):
+            yield TopicPartition(topic.name, number), topic, partition
+
+
+def _partition(image: ClusterImage, identity: TopicPartition) -> PartitionImage | None:
+    topic = image.topics.get(identity.topic)
+    if topic is None or identity.partition >= len(topic.partitions):
+        return None
+    return topic.partitions[identity.partition]
