@@ -64,6 +64,8 @@ class BrokerProcess:
         """SIGKILL, if it still runs."""
         if self._process.poll() is None:
             self.kill()
+        elif self._process.stdout is not None:
+            self._process.stdout.close()
 
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""

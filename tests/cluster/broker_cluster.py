@@ -136,8 +136,12 @@ class BrokerCluster:
     def start(self) -> "BrokerCluster":
         self.zookeeper.start()
         self.nodes = [self._node(number) for number in range(1, self._size + 1)]
-        with ThreadPoolExecutor(self._size) as threads:
-            list(threads.map(ClusterNode.start, self.nodes))
+        try:
+            with ThreadPoolExecutor(self._size) as threads:
+                list(threads.map(ClusterNode.start, self.nodes))
+        except BaseException:
+            self.end()
+            raise
         return self
 
     def end(self) -> None:

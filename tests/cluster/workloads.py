@@ -331,11 +331,25 @@ class RestClient:
         return answer
 
 
+def _end_offset(consumer: Consumer, place: TopicPartition) -> int:
+    """Return the high watermark, from the leader that is found within a minute."""
+    ends = time.monotonic() + 60
+    while True:
+        try:
+            end_offset: int = consumer.get_watermark_offsets(place, 60)[1]
+        except KafkaException:
+            if time.monotonic() > ends:
+                raise
+            consumer.poll(0.1)  # Lets the client learn of the next leader.
+        else:
+            return end_offset
+
+
 def read_all(cluster: Brokers, topic: str, partitions: int) -> dict[tuple[int, int], bytes]:
     """Return every record of a topic by (partition, offset), from a reader that begins now."""
     consumer = _reader(cluster, "final")
     places = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)]
-    ends = {place.partition: consumer.get_watermark_offsets(place, 60)[1] for place in places}
+    ends = {place.partition: _end_offset(consumer, place) for place in places}
     consumer.assign(places)
     records: dict[tuple[int, int], bytes] = {}
     unread = {number for number, end in ends.items() if end}

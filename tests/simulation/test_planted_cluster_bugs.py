@@ -19,6 +19,7 @@ from conveyor.records.batch import CONTROL
 from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.partition import Partition
+from conveyor.replication.replica_reports import ReplicaReport
 from conveyor.replication.roles import Leader
 from conveyor.testing.simulation.cluster.cluster_schedule import make_cluster_schedule
 from conveyor.testing.simulation.cluster.cluster_story import play_cluster
@@ -107,8 +108,8 @@ def join_below_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> None:
 def count_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader counts what its followers have written, although the policy is `ack`."""
 
-    def reported(self: Partition, node: NodeId, epoch: int, written_offset: int, flushed_offset: int) -> None:
-        plain_reported(self, node, epoch, written_offset, written_offset)
+    def reported(self: Partition, node: NodeId, epoch: int, report: ReplicaReport) -> None:
+        plain_reported(self, node, epoch, report._replace(flushed_offset=report.written_offset))
 
     plain_reported = Partition.replica_reported
     monkeypatch.setattr(Partition, "replica_reported", reported)

@@ -49,6 +49,7 @@ from conveyor.broker.remote.isolation import Isolation
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.remote.obituaries import Obituaries
 from conveyor.broker.remote.remote import Remote
+from conveyor.broker.replicas.damaged_logs import DamagedLogs
 from conveyor.broker.replicas.lost_leaders import LostLeaders
 from conveyor.broker.replicas.replicator import Replicator
 from conveyor.broker.tasks import Tasks
@@ -125,9 +126,7 @@ class BrokerNode:
         dedup_indexes = DedupIndexes(ports.clock, ports.threads, settings.broker.dedup_max_ids)
         inspected_appends = InspectedAppends(ports.clock, ports.threads, Lanes(self.tasks), dedup_indexes)
         self.publisher = Publisher(self.partitions, ports.clock, inspected_appends)
-        self.fetcher = Fetcher(self.partitions, ports.clock, self.loop_tick, settings.network.max_fetch_bytes)
-        self.replica_reads = ReplicaReads(self.metadata, lambda: self.settings, NodeId(settings.broker.node_id))
-        self.fetch_sessions = FetchSessions(ports.new_id, max_fetch_sessions=settings.network.max_fetch_sessions)
+        self._make_fetch(ports)
         self.producer_ids = ProducerIds(self.metadata)
         self.request_budget = RequestBudget(settings.network.max_buffered_bytes)
         self.quotas = Quotas(self.metadata, ports.clock, settings.clients)
@@ -325,9 +324,27 @@ class BrokerNode:
         self.shown_brokers = ShownBrokers(self.metadata, ports.clock)
         self.cluster_operations = ClusterOperations(self.metadata, self.partitions, lambda: self.settings, node_id)
 
+    def _make_fetch(self, ports: BrokerPorts) -> None:
+        network, node_id = self.settings.network, NodeId(self.settings.broker.node_id)
+        self.fetcher = Fetcher(self.partitions, ports.clock, self.loop_tick, network.max_fetch_bytes)
+        self.replica_reads = ReplicaReads(self.metadata, lambda: self.settings, node_id)
+        self.fetch_sessions = FetchSessions(ports.new_id, max_fetch_sessions=network.max_fetch_sessions)
+
     def _make_replicator(self, ports: BrokerPorts) -> Replicator | None:
         if self._peers is None:
             return None
+        node_id = NodeId(self.settings.broker.node_id)
+        damaged = DamagedLogs(
+            metadata=self.metadata,
+            partitions=self.partitions,
+            reconciler=self.reconciler,
+            directories=self._directories,
+            settings=lambda: self.settings,
+            clock=ports.clock,
+            threads=ports.threads,
+            tasks=self.tasks,
+            node_id=node_id,
+        )
         replicator = self.reconciler.replication = Replicator(
             metadata=self.metadata,
             partitions=self.partitions,
@@ -337,10 +354,10 @@ class BrokerNode:
             clock=ports.clock,
             threads=ports.threads,
             tasks=self.tasks,
-            node_id=NodeId(self.settings.broker.node_id),
+            node_id=node_id,
             settings=lambda: self.settings,
             reconciler=self.reconciler,
-            directories=self._directories,
+            damaged=damaged,
             stalls=FlushStalls(self.flusher, ports.clock),
             lost_leaders=self.lost_leaders,
         )

@@ -12,7 +12,6 @@ from concurrent.futures import Executor
 
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.flush_stalls import FlushStalls
-from conveyor.broker.partitions.log_directories import LogDirectories
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.reconciler import Reconciler
@@ -51,7 +50,7 @@ class Replicator:
         node_id: NodeId,
         settings: Callable[[], Settings],
         reconciler: Reconciler,
-        directories: LogDirectories,
+        damaged: DamagedLogs,
         stalls: FlushStalls,
         lost_leaders: LostLeaders,
     ) -> None:
@@ -70,17 +69,6 @@ class Replicator:
         )
         self._trim_waits = TrimWaits(metadata, clock, node_id)
         self._leader_links = LeaderLinks(metadata, partitions, tick, clock, self._reported)
-        damaged = DamagedLogs(
-            metadata=metadata,
-            partitions=partitions,
-            reconciler=reconciler,
-            directories=directories,
-            settings=settings,
-            clock=clock,
-            threads=threads,
-            tasks=tasks,
-            node_id=node_id,
-        )
         self._failed = FailedPartitions(
             metadata=metadata,
             partitions=partitions,
