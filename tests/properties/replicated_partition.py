@@ -21,7 +21,7 @@ from conveyor.replication.streams.leader_end import LeaderEnd
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, TOPIC_ID, open_topic_log, read_bytes
 from tests.unit.replication.parts import batch
-from tests.unit.replication.streams.pairs import carry_out, joined
+from tests.unit.replication.streams.pairs import Gate, carry_out, joined
 
 NODES = tuple(map(NodeId, (1, 2, 3)))
 MIN_ISR = 2
@@ -246,7 +246,7 @@ class ReplicatedPartition:
 
     def _connect(self, broker: Broker, leader: Broker) -> None:
         if leader.is_alive:
-            end = LeaderEnd(broker.node, lambda _, follow: self._find(leader, follow), lambda *_: None)
+            end = LeaderEnd(broker.node, lambda _, follow: self._find(leader, follow), lambda *_: None, Gate())
             broker.wire = Wire(leader.node, FollowerEnd(), end)
             broker.wire.follower_end.follow(broker.partition, TOPIC_ID)
 

@@ -51,6 +51,7 @@ from conveyor.broker.remote.obituaries import Obituaries
 from conveyor.broker.remote.remote import Remote
 from conveyor.broker.replicas.damaged_logs import DamagedLogs
 from conveyor.broker.replicas.lost_leaders import LostLeaders
+from conveyor.broker.replicas.replication_probe import ReplicationMeasures
 from conveyor.broker.replicas.replicator import Replicator
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.cluster_operations import ClusterOperations
@@ -174,6 +175,10 @@ class BrokerNode:
         self._membership = self._make_membership(ports)
         self._ports = ports
         self._housekeeping = Alarm(ports.clock, self._housekeep)
+
+    def replication_measures(self) -> ReplicationMeasures:
+        """Return the numbers of the replication between this broker and others."""
+        return ReplicationMeasures() if self._replicator is None else self._replicator.measures()
 
     async def start(self, host: str, port: int, http_url: str = "") -> None:
         """Recover the data on the disk and join the cluster under these addresses; see `BrokerImage`.

@@ -325,6 +325,8 @@ class Partition:
         """Wait for a replica from now on, because this leader is about to ask that it joins the ISR."""
         self.joining[node] = partition_epoch
         self._wait_for_replicas()
+        if self.replication is not None:
+            self.replication.written(self)  # Its records are sent with those of in-sync replicas from now on.
 
     def end_join(self, node: NodeId) -> None:
         """Stop waiting for a replica whose join was refused."""

@@ -64,16 +64,12 @@ class BrokerSettings:
         "Hold no partitions, and serve REST by requests to the brokers that do. A gateway has no node id and no data"
         " directory; set `broker.metadata` to the address of the cluster's ZooKeeper.",
     )
-    rack: str = setting(
-        "", "The rack of this broker, for replica placement and `broker.replica_selector`.", kafka="broker.rack"
-    )
+    rack: str = setting("", "The rack of this broker, for replica placement and selection.", kafka="broker.rack")
     replica_selector: str = setting(
         "leader",
-        "Where consumers read that name their rack (`client.rack`): from the `leader`, or from an in-sync replica in"
-        " the same `rack`, as with Kafka's RackAwareReplicaSelector in `replica.selector.class`.",
-        choices=("leader", "rack"),
-        live=True,
-    )
+        "What consumers with a `client.rack` read: the `leader`, or an in-sync replica in their `rack` (KIP-392).",
+        choices=("leader", "rack"), live=True,
+    )  # fmt: skip
     metadata: str = setting(
         EMBEDDED,
         "Where the metadata is: `embedded` for the data directory, or the address of a ZooKeeper,"
@@ -150,6 +146,11 @@ class BrokerSettings:
         minimum=0,
         live=True,
     )
+    catch_up_bytes_per_second: int = setting(
+        0,
+        "The most that this broker, as a leader, sends to replicas that are not in sync; 0 for no limit.",
+        unit="bytes per second", kafka="leader.replication.throttled.rate", minimum=0, live=True,
+    )  # fmt: skip
     retention_check_ms: int = setting(
         300_000,
         "Interval between checks for records that retention deletes.",

@@ -62,6 +62,7 @@ class FollowerLink:
         self._wanted: dict[Partition, TopicId] = {}
         self._stream: FollowerEnd | None = None
         self._link: PeerLink | None = None
+        self._ended_bytes = 0
         self._retries: dict[Partition, _Retry] = {}
         self._retry = Alarm(services.clock, self._follow_again)
         self._wake = TimedSignal(services.clock)
@@ -74,6 +75,11 @@ class FollowerLink:
     @property
     def is_needed(self) -> bool:
         return bool(self._wanted)
+
+    @property
+    def received_bytes(self) -> int:
+        """The bytes of records received over all links to the leader."""
+        return self._ended_bytes + (0 if self._stream is None else self._stream.received_bytes)
 
     def follow(self, partition: Partition, topic_id: TopicId) -> None:
         """Copy a partition from now on, in the epoch of its role."""
@@ -137,6 +143,7 @@ class FollowerLink:
         log.info("replication link ended leader=%d reason=%s", self.leader, reason)
         if self._stream is not None:
             self._stream.close()
+            self._ended_bytes += self._stream.received_bytes
         self._link = self._stream = None
         self._has_ended.set()
         if self._wanted:

@@ -96,6 +96,11 @@ class IsrKeeper:
         self._check.cancel()
         self._retry.cancel()
 
+    @property
+    def longest_lag_ms(self) -> int:
+        """See `ReplicaLag`."""
+        return self._lag.longest_ms
+
     def reported(self, node: NodeId, partition: Partition) -> None:
         """A follower has reported its progress: it may join the ISR."""
         role = partition.role

@@ -6,11 +6,13 @@
 A follower is checked for each partition that it asks for: the image must show this start of it as a replica.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.replicas.catch_up_throttle import CatchUpThrottle
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.ids import NodeId
@@ -19,6 +21,7 @@ from conveyor.kernel.ports import Bytes, Clock
 from conveyor.replication.partition import Partition
 from conveyor.replication.streams.frames import Follow, FollowRefusal
 from conveyor.replication.streams.leader_end import LeaderEnd, Reported
+from conveyor.settings.tree import Settings
 
 _NEWS_DELAY_MS = 5
 """How long a high watermark waits for records to be sent with."""
@@ -28,14 +31,24 @@ class LeaderLinks:
     """See the module's docstring. reported: see `LeaderEnd`."""
 
     def __init__(
-        self, metadata: Metadata, partitions: PartitionTable, tick: LoopTick, clock: Clock, reported: Reported
+        self,
+        *,
+        metadata: Metadata,
+        partitions: PartitionTable,
+        tick: LoopTick,
+        clock: Clock,
+        reported: Reported,
+        settings: Callable[[], Settings],
     ) -> None:
         self._metadata = metadata
         self._partitions = partitions
         self._tick = tick
         self._reported = reported
         self._links: dict[NodeId, _PushingEnd] = {}
+        self._ended_bytes = 0
+        self.catch_up_throttle = CatchUpThrottle(lambda: settings().broker.catch_up_bytes_per_second, clock)
         self._news = Alarm(clock, self._push_news)
+        self._throttled = Alarm(clock, self._push_all)
         metadata.listen(self._observe)
 
     def accept(self, link: PeerLink) -> "_PushingEnd":
@@ -43,14 +56,20 @@ class LeaderLinks:
         earlier = self._links.get(link.peer.node_id)
         if earlier is not None:
             earlier.link.close("the broker has opened another link")
-        ends = LeaderEnd(link.peer.node_id, partial(self._find, link.peer), self._reported)
+        ends = LeaderEnd(link.peer.node_id, partial(self._find, link.peer), self._reported, self.catch_up_throttle)
         end = self._links[link.peer.node_id] = _PushingEnd(link, ends, self, self._tick)
         return end
 
     def stop(self) -> None:
         self._news.cancel()
+        self._throttled.cancel()
         for end in list(self._links.values()):
             end.link.close("the broker stops")
+
+    @property
+    def sent_bytes(self) -> int:
+        """The bytes of records sent over all links."""
+        return self._ended_bytes + sum(end.stream.sent_bytes for end in self._links.values())
 
     def follows(self, node: NodeId, partition: Partition) -> bool:
         """Return whether a broker is connected and copies a partition."""
@@ -77,8 +96,18 @@ class LeaderLinks:
 
     def ended(self, end: "_PushingEnd") -> None:
         """A link has ended."""
+        self._ended_bytes += end.stream.sent_bytes
         if self._links.get(end.link.peer.node_id) is end:
             del self._links[end.link.peer.node_id]
+
+    def push_later(self) -> None:
+        """Push again when the throttle opens."""
+        if not self._throttled.is_set:
+            self._throttled.after(max(1, self.catch_up_throttle.wait_ms))
+
+    def _push_all(self) -> None:
+        for end in list(self._links.values()):
+            end.push_soon()
 
     def _push_news(self) -> None:
         for end in list(self._links.values()):
@@ -138,3 +167,5 @@ class _PushingEnd:
             self.link.send(answer)
         while (parts := self.stream.data_frame()) is not None:
             self.link.send(*parts)
+        if self.stream.is_throttled:
+            self._owner.push_later()

@@ -30,6 +30,7 @@ class _Watched(msgspec.Struct, kw_only=True):
     marker_offset: int
     marker_ms: int
     behind_since_ms: int | None = None
+    lag_ms: int = 0
 
 
 class ReplicaLag:
@@ -37,6 +38,11 @@ class ReplicaLag:
 
     def __init__(self) -> None:
         self._watched: dict[Partition, dict[NodeId, _Watched]] = {}
+
+    @property
+    def longest_ms(self) -> int:
+        """The longest time that a replica had not caught up for, when it was last checked."""
+        return max((watched.lag_ms for replicas in self._watched.values() for watched in replicas.values()), default=0)
 
     def forget(self, partition: Partition) -> None:
         """The partition is not led any more."""
@@ -59,6 +65,7 @@ class ReplicaLag:
         if durable >= watched.marker_offset:
             watched.caught_up_ms = now_ms if durable >= end else watched.marker_ms
             watched.marker_offset, watched.marker_ms = end, now_ms
+        watched.lag_ms = now_ms - watched.caught_up_ms
         lacks_too_many = limits.messages > 0 and end - durable > limits.messages
         if not lacks_too_many:
             watched.behind_since_ms = None

@@ -22,6 +22,7 @@ from conveyor.broker.replicas.follower_link import FollowerLink, LinkServices
 from conveyor.broker.replicas.isr_keeper import IsrKeeper
 from conveyor.broker.replicas.leader_links import LeaderLinks
 from conveyor.broker.replicas.lost_leaders import LostLeaders
+from conveyor.broker.replicas.replication_probe import ReplicationMeasures, ReplicationProbe
 from conveyor.broker.replicas.trim_waits import TrimWaits
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.image import ClusterImage, TopicImage
@@ -67,8 +68,11 @@ class Replicator:
             tasks=tasks,
             node_id=node_id,
         )
+        self._probe = ReplicationProbe()
         self._trim_waits = TrimWaits(metadata, clock, node_id)
-        self._leader_links = LeaderLinks(metadata, partitions, tick, clock, self._reported)
+        self._leader_links = LeaderLinks(
+            metadata=metadata, partitions=partitions, tick=tick, clock=clock, reported=self._reported, settings=settings
+        )
         self._failed = FailedPartitions(
             metadata=metadata,
             partitions=partitions,
@@ -84,14 +88,9 @@ class Replicator:
         )
         self._chores = ChoreRunner(clock, threads, tasks, self._chore_ended)
         self._services = LinkServices(
-            network=network,
-            address=address,
-            tick=tick,
-            chores=self._chores,
-            lost_leaders=lost_leaders,
-            clock=clock,
+            network=network, address=address, tick=tick, chores=self._chores, lost_leaders=lost_leaders, clock=clock,
             tasks=tasks,
-        )
+        )  # fmt: skip
         self._links: dict[NodeId, FollowerLink] = {}
         self._followed: dict[Partition, FollowerLink] = {}
         self._preparing: set[Partition] = set()
@@ -133,11 +132,13 @@ class Replicator:
         else:
             self._unfollow(partition)
         self._keeper.assumed(partition)
+        self._probe.assumed(partition)
 
     def closed(self, partition: Partition) -> None:
         """A partition was closed, or another one has taken its place."""
         partition.replication = None
         self._keeper.closed(partition)
+        self._probe.closed(partition)
         self._leader_links.changed(partition)
         self._unfollow(partition)
 
@@ -148,6 +149,20 @@ class Replicator:
         self._unfollow(partition)
         self._preparing.add(partition)
         return False
+
+    def measures(self) -> ReplicationMeasures:
+        """Return the numbers for the metrics."""
+        throttle = self._leader_links.catch_up_throttle
+        return ReplicationMeasures(
+            isr_shrinks=self._probe.isr_shrinks,
+            isr_expands=self._probe.isr_expands,
+            leader_elections=self._probe.leader_elections,
+            sent_bytes=self._leader_links.sent_bytes,
+            received_bytes=sum(link.received_bytes for link in self._links.values()),
+            catch_up_bytes=throttle.sent_bytes,
+            is_catch_up_throttled=not throttle.is_open,
+            longest_lag_ms=self._keeper.longest_lag_ms,
+        )
 
     def written(self, partition: Partition) -> None:
         """See `ReplicationObserver`."""

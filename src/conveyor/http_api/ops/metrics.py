@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.http_api.ops.queue_metrics import queue_metrics
+from conveyor.http_api.ops.replication_metrics import replication_metrics
 
 COUNTERS = {
     "conveyor_log_appended_records": ("log", "appended_records", "Records appended to logs."),
@@ -56,6 +57,7 @@ class _BrokerCollector(Collector):
         yield from self._disk()
         yield self._throttled()
         yield from self._per_partition()
+        yield from replication_metrics(self._broker)
         yield from queue_metrics(self._broker)
 
     def _requests(self) -> Iterator[Metric]:

@@ -77,6 +77,8 @@ class FollowerEnd:
         self._follows: dict[int, Follow] = {}
         self._unfollows: list[int] = []
         self._returned_bytes = 0
+        self.received_bytes = 0
+        """All bytes of records."""
         self.interruptions: list[Interruption] = []
         """To be taken by the owner."""
         self.trims: list[tuple[Partition, LogChore]] = []
@@ -196,6 +198,7 @@ class FollowerEnd:
         )
 
     def _queue(self, portion: Portion) -> None:
+        self.received_bytes += len(portion.content)
         copied = self._by_slot.get(portion.slot)
         if copied is None or copied.epoch != portion.leader_epoch:
             self._returned_bytes += len(portion.content)

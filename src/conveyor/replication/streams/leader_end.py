@@ -1,15 +1,18 @@
 """The leader's end of a replication stream: what one follower gets, and what it has reported.
 
     Follow -> checked -> Rejected | Diverging | followed
-    written, committed -> marked -> `data_frame`, `news_frame` -> portions
+    written, committed -> marked, in sync or catching up -> `data_frame`, `news_frame` -> portions
     Progress -> the partition's high watermark; the returned bytes open the window
 
 Invariants: the bytes that were sent and not yet returned are at most WINDOW_BYTES and one batch; a frame has at most
 FRAME_BYTES and one batch. Only marked partitions cost anything, and a partition with more records to send goes to the
-end of the queue. The end does no input or output: its owner sends the frames and drops the end with its link.
+end of the queue. Records for a replica that is not in sync wait until the in-sync replicas of the link have theirs, and
+until the throttle is open; they fill a part of the window only. The end does no input or output: its owner sends the
+frames and drops the end with its link.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -39,6 +42,8 @@ from conveyor.replication.streams.frames import (
 from conveyor.replication.streams.log_reading import LogPortion, read_portion
 
 WINDOW_BYTES = 4 << 20
+CATCH_UP_WINDOW_BYTES = 2 << 20
+"""The part of the window that may be filled for replicas that are not in sync."""
 FRAME_BYTES = 1 << 20
 PORTION_BYTES = 256 << 10
 
@@ -50,6 +55,20 @@ Find = Callable[[NodeId, Follow], "Partition | FollowRefusal"]
 
 Reported = Callable[[NodeId, Partition], None]
 """Called after each report of a follower that its partition has counted."""
+
+
+class Throttle(Protocol):
+    """Limits what replicas get that are not in sync."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether another portion may be sent now."""
+        ...
+
+    def take(self, length: int) -> None:
+        """Count a portion."""
+        ...
+
 
 Parts = list[Bytes | FileSlice]
 """One frame, as `PeerLink.send` takes it."""
@@ -119,21 +138,31 @@ class _Frame:
 class LeaderEnd:
     """See the module's docstring."""
 
-    def __init__(self, node: NodeId, find: Find, reported: Reported) -> None:
+    def __init__(self, node: NodeId, find: Find, reported: Reported, throttle: Throttle) -> None:
         self.node = node
+        self._throttle = throttle
         self._find = find
         self._reported = reported
         self._by_slot: dict[int, _Followed] = {}
         self._by_partition: dict[Partition, _Followed] = {}
         self._with_data: dict[_Followed, None] = {}
+        self._catching_up: dict[_Followed, None] = {}
         self._with_news: dict[_Followed, None] = {}
         self._answers: list[bytes] = []
         self._unreturned_bytes = 0
+        self.sent_bytes = 0
+        """All bytes of records."""
 
     @property
     def partitions(self) -> list[Partition]:
         """The partitions that the follower follows."""
         return list(self._by_partition)
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether records wait only for the throttle."""
+        has_window = self._unreturned_bytes < CATCH_UP_WINDOW_BYTES
+        return bool(self._catching_up) and has_window and not self._throttle.is_open
 
     def follows(self, partition: Partition) -> bool:
         return partition in self._by_partition
@@ -153,11 +182,11 @@ class LeaderEnd:
                 self._follow(follow)
 
     def written(self, partition: Partition) -> bool:
-        """The partition has more records. Returns whether the follower follows it."""
+        """The partition has more records, or the follower is about to be in sync. Returns whether it follows it."""
         followed = self._by_partition.get(partition)
         if followed is None:
             return False
-        self._with_data[followed] = None
+        self._mark(followed)
         return True
 
     def has_news(self, partition: Partition) -> bool:
@@ -169,12 +198,17 @@ class LeaderEnd:
         return True
 
     def changed(self, partition: Partition) -> bool:
-        """The partition's role may have changed, or it was closed or has failed. Returns whether the follower has to
-        ask again.
+        """The partition's role may have changed, or it was closed or has failed. Returns whether there is something to
+        send: the follower has to ask again, or is in sync now.
         """
         followed = self._by_partition.get(partition)
-        if followed is None or _leads(partition, followed.epoch):
+        if followed is None:
             return False
+        if _leads(partition, followed.epoch):
+            was_catching_up = followed in self._catching_up
+            if was_catching_up:
+                self._mark(followed)
+            return was_catching_up
         self._reject(followed.slot, FollowRefusal.NOT_LEADER)
         self._drop(followed)
         return True
@@ -188,14 +222,14 @@ class LeaderEnd:
         """Return the next frame with records; None if there are none, or as long as the window is full."""
         frame = _Frame()
         while self._with_data and frame.has_room and self._unreturned_bytes < WINDOW_BYTES:
-            followed = next(iter(self._with_data))
-            del self._with_data[followed]
-            portion = self._read(followed, min(PORTION_BYTES, FRAME_BYTES - frame.length))
-            if portion is None:
-                continue
-            self._unreturned_bytes += frame.add(followed, portion)
-            if portion.next_offset < followed.partition.log.written_offset:
-                self._with_data[followed] = None
+            self._add_next(frame, self._with_data)
+        while (
+            self._catching_up
+            and frame.has_room
+            and self._unreturned_bytes < CATCH_UP_WINDOW_BYTES
+            and self._throttle.is_open
+        ):
+            self._throttle.take(self._add_next(frame, self._catching_up))
         return frame.parts()
 
     def news_frame(self) -> Parts | None:
@@ -208,6 +242,28 @@ class LeaderEnd:
                 followed.continue_at_start()
                 frame.add(followed, LogPortion(None, followed.next_offset))
         return frame.parts()
+
+    def _add_next(self, frame: _Frame, marked: dict[_Followed, None]) -> int:
+        """Add a portion of the first marked partition. Returns the length of its records."""
+        followed = next(iter(marked))
+        del marked[followed]
+        portion = self._read(followed, min(PORTION_BYTES, FRAME_BYTES - frame.length))
+        if portion is None:
+            return 0
+        length = frame.add(followed, portion)
+        self._unreturned_bytes += length
+        self.sent_bytes += length
+        if portion.next_offset < followed.partition.log.written_offset:
+            self._mark(followed)
+        return length
+
+    def _mark(self, followed: _Followed) -> None:
+        """Queue a partition behind the others of its class."""
+        role = followed.partition.role
+        is_in_sync = isinstance(role, Leader) and self.node in (*role.isr, *followed.partition.joining)
+        marked, other = (self._with_data, self._catching_up) if is_in_sync else (self._catching_up, self._with_data)
+        other.pop(followed, None)
+        marked[followed] = None
 
     def _read(self, followed: _Followed, max_bytes: int) -> LogPortion | None:
         """Read the next portion. A follower that has fallen below the log's start continues there.
@@ -246,7 +302,7 @@ class LeaderEnd:
             slot=follow.slot, partition=partition, epoch=follow.leader_epoch, next_offset=follow.end_offset
         )
         self._by_slot[follow.slot] = self._by_partition[partition] = followed
-        self._with_data[followed] = None
+        self._mark(followed)
         self._send_epochs(follow, partition)
         report = ReplicaReport(follow.end_offset, follow.flushed_offset, follow.log_start_offset)
         self._count(partition, follow.leader_epoch, report)
@@ -284,6 +340,7 @@ class LeaderEnd:
             del self._by_slot[followed.slot]
             del self._by_partition[followed.partition]
             self._with_data.pop(followed, None)
+            self._catching_up.pop(followed, None)
             self._with_news.pop(followed, None)
 
 

@@ -1,6 +1,7 @@
 """Brokers that copy partitions from each other: what is stored where, and who is in sync."""
 
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerIdentity
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
+from conveyor.replication.streams import leader_end
 from conveyor.replication.streams.frames import Follow, FollowRefusal
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 
@@ -358,6 +360,29 @@ def test_many_records_are_copied_to_a_new_replica(cluster: BrokerCluster) -> Non
     three.start()
     cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE))
     assert three.records() == one.records()
+
+
+def test_a_throttled_replica_catches_up_slowly_and_does_not_delay_in_sync_replicas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leader_end, "PORTION_BYTES", 500)
+    settings: dict[str, Any] = {"broker.catch_up_bytes_per_second": 1_000}
+    cluster = BrokerCluster(**settings)
+    one, three = create_without_three(cluster)
+    for _ in range(200):
+        assert one.publish(acks=ACKS_LEADER) is None
+    missing_bytes = one.partition().log.size_bytes
+    cluster.until(lambda: one.partition().high_watermark == 200)
+    three.start()
+    cluster.create("prompt", config={"min.insync.replicas": "3"})
+    before = cluster.loop.time()
+    assert one.publish("prompt") is None
+    assert cluster.loop.time() - before < 1
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE))
+    assert cluster.loop.time() - before > missing_bytes / 1_000 - 2
+    assert missing_bytes > 5_000
+    assert three.records() == one.records()
+    cluster.stop()
 
 
 def test_an_idle_cluster_sends_no_replication_frames(cluster: BrokerCluster) -> None:

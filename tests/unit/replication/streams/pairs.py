@@ -47,6 +47,17 @@ class Replica:
             self.partition.complete_flush(job, None)
 
 
+class Gate:
+    """A throttle that is open or not."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.taken_bytes = 0
+
+    def take(self, length: int) -> None:
+        self.taken_bytes += length
+
+
 class Pair:
     """The link between a leader and a follower, broker `node`, of the same partitions."""
 
@@ -55,11 +66,12 @@ class Pair:
         self.refusal: FollowRefusal | None = None
         self.frames: list[list[int]] = []
         self.reported: list[NodeId] = []
+        self.throttle = Gate()
         self.connect()
 
     def connect(self) -> None:
         """Begin a new link; nothing of an earlier one remains."""
-        self.leader = LeaderEnd(self.node, self.find, lambda node, _: self.reported.append(node))
+        self.leader = LeaderEnd(self.node, self.find, lambda node, _: self.reported.append(node), self.throttle)
         self.follower = FollowerEnd()
         for replica in self.followers:
             self.follower.follow(replica.partition, TOPIC_ID)

@@ -16,7 +16,12 @@ from conveyor.replication.streams.frames import (
     encode_portions,
     encode_progress,
 )
-from conveyor.replication.streams.leader_end import FRAME_BYTES, PORTION_BYTES, WINDOW_BYTES, Parts
+from conveyor.replication.streams.leader_end import (
+    FRAME_BYTES,
+    PORTION_BYTES,
+    WINDOW_BYTES,
+    Parts,
+)
 from conveyor.settings.tree import TopicSettings
 from tests.unit.log.logs import NOW_MS, TOPIC_ID, all_below, contents, values
 from tests.unit.replication.parts import batch
