@@ -27,7 +27,7 @@ from conveyor.broker.broker_node import BrokerNode, BrokerPorts
 from conveyor.broker.partitions.compaction import Compactor
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.http_api.requests.tokens import read_tokens
-from conveyor.kernel.errors import ConveyorError, StartupError, StorageFailure
+from conveyor.kernel.errors import ConveyorError, SettingsError, StartupError, StorageFailure
 from conveyor.kernel.ids import gateway_id
 from conveyor.kernel.peers import PeerNetwork
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
@@ -68,6 +68,11 @@ class Server:
         storage: Path | tuple[Disk, MetadataStore],
         wrap_peers: Callable[[PeerNetwork], PeerNetwork] = lambda peers: peers,
     ) -> None:
+        if settings.broker.workers > 1:
+            raise SettingsError(
+                f"broker.workers is {settings.broker.workers}, and this process is one broker: only `conveyor serve`"
+                " starts workers"
+            )
         self.settings = settings = _with_gateway_id(settings)
         self.stopping = asyncio.Event()
         self.failure: BaseException | None = None

@@ -158,3 +158,8 @@ async def test_a_stop_closes_the_connections_of_clients() -> None:
     await reader.read()
     assert reader.at_eof()
     writer.close()
+
+
+def test_one_broker_does_not_pass_for_several_workers() -> None:
+    with pytest.raises(SettingsError, match=r"broker\.workers is 2, and this process is one broker"):
+        server(broker__workers=2)

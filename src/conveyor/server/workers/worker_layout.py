@@ -77,8 +77,10 @@ def check_workers(settings: Settings) -> None:
             f"--workers and --node-id {broker.node_id} exclude each other: workers are the brokers 1 to"
             f" {broker.workers}"
         )
-    if network.peer:
-        raise SettingsError("--workers and --peer exclude each other: workers reach each other over loopback")
+    if network.peer or network.peer_advertised:
+        raise SettingsError(
+            "--workers excludes --peer and network.peer_advertised: workers reach each other over loopback"
+        )
     taken: dict[int, str] = {}
     for port, name in _ports(settings):
         if port in taken:
@@ -97,7 +99,8 @@ def check_all_are_started(data_dir: Path, workers: int) -> None:
         if number > workers and logs.is_dir() and any(logs.iterdir()):
             raise StartupError(
                 f"data directory {data_dir} has partitions of worker {number}: start with --workers {number}, and move"
-                f" them with `conveyor cluster drain {number}` before you start fewer"
+                f" them with `conveyor cluster drain {number}` before you start fewer (docs/cluster.md, More or fewer"
+                " workers)"
             )
 
 

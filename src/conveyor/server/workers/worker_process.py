@@ -14,6 +14,8 @@ from conveyor.server.workers.worker_layout import flat_settings
 from conveyor.server.workers.worker_reports import WorkerReady, decode_report, encode_settings
 from conveyor.settings.tree import Settings
 
+_LAST_WORD_LIMIT_S = 5.0
+
 
 class WorkerProcess:
     """command: starts a worker that takes its settings from its standard input; see `worker_reports`.
@@ -50,11 +52,10 @@ class WorkerProcess:
         try:
             report = decode_report(await process.stdout.readline())
         except (msgspec.MsgspecError, ValueError) as error:
-            self.send_signal(signal.SIGKILL)
-            ending = ending_of(await process.wait())
+            ending = ending_of(await self._end(process))
             raise StartupError(f"worker {self.number} has {ending} before it was ready") from error
         if not isinstance(report, WorkerReady):
-            await process.wait()
+            await self._end(process)
             raise StartupError(f"worker {self.number}: {report.reason}")
         network = replace(self.settings.network, kafka=report.kafka, http=report.http)
         self.settings = replace(self.settings, network=network)
@@ -63,6 +64,15 @@ class WorkerProcess:
     async def wait(self) -> int:
         """Return the exit code, when the process has ended; 0 if none was started."""
         return 0 if self._process is None else await self._process.wait()
+
+    async def _end(self, process: Process) -> int:
+        """Return the exit code of a process that has said its last word. One that does not end by itself is killed."""
+        try:
+            async with asyncio.timeout(_LAST_WORD_LIMIT_S):
+                return await process.wait()
+        except TimeoutError:
+            self.send_signal(signal.SIGKILL)
+            return await process.wait()
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal to the process, if it runs."""
