@@ -5,13 +5,18 @@ has to be found, it plays the following ones.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 
-from conveyor.cluster.controller import registrations
+from conveyor.broker.metadata.broker_session import BrokerSession
+from conveyor.broker.partitions.reconciler import Reconciler
+from conveyor.cluster import topic_decisions
+from conveyor.cluster.controller import partition_transition, registrations
 from conveyor.cluster.controller.image_draft import ImageDraft
 from conveyor.cluster.controller.registrations import Registration
+from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.producers.producer_state import ProducerState
@@ -20,7 +25,8 @@ from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_reports import ReplicaReport
-from conveyor.replication.roles import Leader
+from conveyor.replication.roles import Leader, Role
+from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.testing.simulation.cluster.cluster_schedule import make_cluster_schedule
 from conveyor.testing.simulation.cluster.cluster_story import play_cluster
 from tests.simulation.seeds import check_found
@@ -67,6 +73,17 @@ def keep_the_epoch_after_a_flap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registrations, "_fence", fence)
 
 
+def lead_without_a_registration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker whose session has ended leads on until it sees another leader."""
+    monkeypatch.setattr(Reconciler, "_registration_lost", lambda _: None)
+    monkeypatch.setattr(BrokerSession, "is_sure", lambda _: True)
+
+
+def keep_diverging_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower does not cut off the records that its leader does not have."""
+    monkeypatch.setattr(FollowerEnd, "_diverged", lambda *_: None)
+
+
 def trust_own_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica takes the end of its log for its high watermark before it has followed its leader (KAFKA-14704)."""
 
@@ -95,9 +112,44 @@ def keep_wiped_brokers_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registrations, "_forget", lambda *_: True)
 
 
+def keep_rebooted_brokers_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that has lost its page cache stays in its ISRs (KIP-966, the last one standing)."""
+
+    def newest(image: ClusterImage, observed: Sequence[Registration]) -> dict[NodeId, Registration]:
+        return {
+            node: Registration(**{name: getattr(item, name) for name in item.__struct_fields__} | {"is_clean": True})
+            for node, item in plain_newest(image, observed).items()
+        }
+
+    plain_newest = registrations._newest
+    monkeypatch.setattr(registrations, "_newest", newest)
+
+
+def lead_alone_without_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that is alone in its ISR acknowledges although its session may have ended."""
+
+    def role(self: Reconciler, image: ClusterImage, topic: TopicImage, number: int) -> Role:
+        found = plain_role(self, image, topic, number)
+        return replace(found, is_sure=None) if isinstance(found, Leader) else found
+
+    plain_role = Reconciler._role
+    monkeypatch.setattr(Reconciler, "_role", role)
+
+
 def show_the_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that does not know yet what is committed shows its high watermark as the end (KIP-207)."""
     monkeypatch.setattr(Partition, "has_committed_epoch", True)
+
+
+def complete_reassignments_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reassignment ends when the added replicas are in sync, whatever the other targets are (KAFKA-15665)."""
+
+    def completed(wanted: PartitionImage) -> PartitionImage:
+        if not wanted.target or not set(wanted.adding) <= set(wanted.isr):
+            return wanted
+        return replace(wanted, replicas=wanted.target, isr=wanted.target, origin=(), target=())
+
+    monkeypatch.setattr(partition_transition, "_completed", completed)
 
 
 def join_below_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +165,11 @@ def count_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     plain_reported = Partition.replica_reported
     monkeypatch.setattr(Partition, "replica_reported", reported)
+
+
+def keep_stale_eligible_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lower `min.insync.replicas` leaves eligible replicas that lack what is committed from then on (KIP-966)."""
+    monkeypatch.setattr(topic_decisions, "ended_eligibility", lambda *_: iter(()))
 
 
 def forget_producers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,12 +199,18 @@ PLANTED: dict[Plant, Found] = {
     ignore_pending_joins: Found(19, LOST),
     commit_below_the_minimum_isr: Found(0, LOST),
     keep_the_epoch_after_a_flap: Found(0, {"SingleLeaderPerEpoch", "AssertionError"}),
+    lead_without_a_registration: Found(44, {"LoneLeaderIsSure", "NoDoubleLease"}),
+    keep_diverging_records: Found(2, LOST | {"ClusterSettles"}),
     trust_own_records: Found(0, LOST),
     commit_without_the_followers: Found(0, LOST),
     keep_wiped_brokers_in_sync: Found(0, LOST),
+    keep_rebooted_brokers_in_sync: Found(37, LOST),
+    lead_alone_without_a_session: Found(881, {"LoneLeaderIsSure"}),
     show_the_end_at_once: Found(0, {"NoOffsetGoesBack"}),
+    complete_reassignments_early: Found(513, LOST),
     join_below_the_epoch_start: Found(0, LOST),
     count_written_as_flushed: Found(0, LOST),
+    keep_stale_eligible_replicas: Found(1728, LOST),
     forget_producers: Found(0, {"OrderedOnce"}),
     forward_without_an_intent: Found(0, {"EveryDelayFiresOnce"}),
 }

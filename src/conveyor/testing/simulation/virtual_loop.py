@@ -102,6 +102,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
+        if self.is_closed():
+            return asyncio.TimerHandle(when, callback, args, self)
         guarded = _Guarded(_owner(context), callback)
         guarded.handle = handle = super().call_at(when, guarded, *args, context=context)
         return handle

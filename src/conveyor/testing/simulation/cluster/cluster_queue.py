@@ -1,7 +1,8 @@
 """Queue clients of a simulated cluster, and the promises made to them.
 
-    NoDoubleLease      two leases of a message that one leader grants in one epoch do not overlap; a leader grants none
-                       once another one has granted leases in a later epoch
+    NoDoubleLease      two leases of a message that one load of the queue grants do not overlap; a leader grants none
+                       once another one has granted leases in a later epoch. A queue is loaded in each leader epoch, and
+                       again when its partition comes back after a full disk: it has forgotten its leases then
     NoResurrectedAck   a message is not leased again after its ack was confirmed
     NotBeforeItIsDue   a delayed message is not leased before it is due
     NoMessageForgotten a message that was acknowledged to its producer is leased at least once before the queue is empty
@@ -30,11 +31,16 @@ _EPOCH_SHIFT = 32
 
 @dataclass(slots=True)
 class _Granted:
-    """ends_ms: when the lease expires, or when its settlement began."""
+    """incarnation: of the loaded queue; see `ack_id`. ends_ms: when the lease expires, or when its settlement began."""
 
-    epoch: int
+    incarnation: int
     granted_ms: int
     ends_ms: int
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch."""
+        return self.incarnation >> _EPOCH_SHIFT
 
 
 class ClusterQueueLedger:
@@ -50,17 +56,17 @@ class ClusterQueueLedger:
         self._epochs: dict[int, list[_Granted]] = {}
         """The first lease of each epoch, by partition."""
 
-    def lease(self, lease: Lease, partition: int, epoch: int, visibility_ms: int) -> None:
+    def lease(self, lease: Lease, partition: int, incarnation: int, visibility_ms: int) -> None:
         """Check and note a lease."""
         name = lease.message.message_id
-        granted = _Granted(epoch, lease.expires_ms - visibility_ms, lease.expires_ms)
+        granted = _Granted(incarnation, lease.expires_ms - visibility_ms, lease.expires_ms)
         if granted.granted_ms > self._acked_ms.get(name, granted.granted_ms):
             raise InvariantBroken("NoResurrectedAck", f"message {name} was acknowledged")
         if granted.granted_ms < self.published.get(name, 0):
             raise InvariantBroken("NotBeforeItIsDue", f"message {name} at {granted.granted_ms}")
         for other in self._leases.setdefault(name, {}).values():
             is_apart = granted.granted_ms >= other.ends_ms or other.granted_ms >= granted.ends_ms
-            if other.epoch == epoch and not is_apart:
+            if other.incarnation == incarnation and not is_apart:
                 raise InvariantBroken("NoDoubleLease", f"message {name} has the leases {other} and {granted}")
         self._leases[name][lease.ack_id] = granted
         self.leased.add(name)
@@ -121,7 +127,7 @@ class ClusterWorker:
         for lease in leases:
             lease_id = decode_ack_id(subscription, lease.ack_id)
             assert lease_id is not None, f"{lease.ack_id} is not of this subscription"
-            self._ledger.lease(lease, lease_id.partition, lease_id.incarnation >> _EPOCH_SHIFT, visibility_ms)
+            self._ledger.lease(lease, lease_id.partition, lease_id.incarnation, visibility_ms)
         self._leases += leases
         return len(leases)
 
