@@ -55,12 +55,13 @@ class Leader:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Follower:
     """This broker does not lead the partition. leader: None while no leader is known. unclean_epoch: see
-    `PartitionImage`.
+    `PartitionImage`. has_all_committed: the image shows this replica in the ISR or ELR.
     """
 
     leader: NodeId | None
     epoch: LeaderEpoch
     unclean_epoch: LeaderEpoch = NO_UNCLEAN_EPOCH
+    has_all_committed: bool = False
 
 
 Role = Leader | Follower

@@ -442,11 +442,14 @@ class Reconciler:
     def _role(self, image: ClusterImage, topic: TopicImage, number: int) -> Role:
         """Return the role by an image. The topic is that of the image, or was deleted."""
         partition = topic.partitions[number]
-        if partition.leader != self._node_id:
-            leader = None if partition.leader == NO_LEADER else partition.leader
-            return Follower(leader=leader, epoch=partition.leader_epoch, unclean_epoch=partition.unclean_epoch)
-        if not self._metadata.session.may_lead(image):
-            return Follower(leader=None, epoch=partition.leader_epoch, unclean_epoch=partition.unclean_epoch)
+        is_led_here = partition.leader == self._node_id
+        if not is_led_here or not self._metadata.session.may_lead(image):
+            leader = None if is_led_here or partition.leader == NO_LEADER else partition.leader
+            has_all_committed = self._node_id in (*partition.isr, *partition.elr)
+            return Follower(
+                leader=leader, epoch=partition.leader_epoch, unclean_epoch=partition.unclean_epoch,
+                has_all_committed=has_all_committed,
+            )  # fmt: skip
         is_read_only = self._epochs_due.get((topic.topic_id, number)) == partition.leader_epoch
         return Leader(
             leader=partition.leader,

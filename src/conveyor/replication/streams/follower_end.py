@@ -5,7 +5,8 @@
     a part that needs a change of files -> `LogChore`, run by the owner, who then follows again
 
 Invariants: a log is only changed by portions of the present slot of its partition; the bytes of all portions are
-returned to the leader exactly once, also of those that are dropped. The end does no input or output.
+returned to the leader exactly once, also of those that are dropped. The leader is not trusted: it must keep to the
+window, and a replica that has all committed records never drops its log. The end does no input or output.
 """
 
 import logging
@@ -21,6 +22,7 @@ from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Follower
 from conveyor.replication.streams.frames import (
     MAX_ENTRIES,
+    WINDOW_BYTES,
     Diverging,
     Follow,
     FollowerProgress,
@@ -76,7 +78,7 @@ class FollowerEnd:
         self._progressed: dict[_Copied, None] = {}
         self._follows: dict[int, Follow] = {}
         self._unfollows: list[int] = []
-        self._returned_bytes = 0
+        self._returned_bytes = self._unreturned_bytes = 0
         self.received_bytes = 0
         """All bytes of records."""
         self.interruptions: list[Interruption] = []
@@ -185,6 +187,7 @@ class FollowerEnd:
         frames += [encode_follows(follows[at : at + MAX_ENTRIES]) for at in range(0, len(follows), MAX_ENTRIES)]
         if reports or self._returned_bytes:
             frames.append(encode_progress(self._returned_bytes, reports[:MAX_ENTRIES]))
+            self._unreturned_bytes -= self._returned_bytes
             self._returned_bytes = 0
         frames += [
             encode_progress(0, reports[at : at + MAX_ENTRIES]) for at in range(MAX_ENTRIES, len(reports), MAX_ENTRIES)
@@ -198,7 +201,10 @@ class FollowerEnd:
         )
 
     def _queue(self, portion: Portion) -> None:
+        if portion.content and self._unreturned_bytes >= WINDOW_BYTES:
+            raise ProtocolViolation(f"more records than the window of {WINDOW_BYTES} bytes")
         self.received_bytes += len(portion.content)
+        self._unreturned_bytes += len(portion.content)
         copied = self._by_slot.get(portion.slot)
         if copied is None or copied.epoch != portion.leader_epoch:
             self._returned_bytes += len(portion.content)
@@ -238,7 +244,7 @@ class FollowerEnd:
         if not _follows_in(partition, copied.epoch):
             return self.unfollow(partition)
         if portion.log_start_offset > partition.log.log_end_offset:
-            return self._interrupt(copied, restart(partition, portion.log_start_offset))
+            return self._restart(copied, portion.log_start_offset)
         try:
             if not self._append(copied, portion, now_ms):
                 return
@@ -267,9 +273,7 @@ class FollowerEnd:
             if refusal.fault is BatchFault.GAP and portion.gap_offset > partition.log.gap_offset:
                 self._interrupt(copied, AllowGaps(partition, portion.gap_offset))
             else:
-                log.error("records of the leader refused partition=%s reason=%s", partition.identity, refusal)
-                self.unfollow(partition)
-                self.interruptions.append(Interruption(partition=partition, needs_pause=True))
+                self._refuse(partition, str(refusal))
             return False
         copied.rest = rest[taken:] if taken < len(rest) else None
         return copied.rest is None
@@ -291,6 +295,20 @@ class FollowerEnd:
         partition, start_offset = copied.partition, copied.leader_start_offset
         if min(start_offset, partition.high_watermark) > partition.log.log_start_offset:
             self.trims.append((partition, TrimStart(partition, start_offset)))
+
+    def _restart(self, copied: _Copied, offset: int) -> None:
+        """Begin again where the leader's log starts, unless this log has all committed records: no leader may remove
+        records above them (KAFKA-5634).
+        """
+        partition = copied.partition
+        if isinstance(partition.role, Follower) and partition.role.has_all_committed:
+            return self._refuse(partition, f"the leader's log starts at {offset}, above the end of an in-sync replica")
+        self._interrupt(copied, restart(partition, offset))
+
+    def _refuse(self, partition: Partition, reason: str) -> None:
+        log.error("records of the leader refused partition=%s reason=%s", partition.identity, reason)
+        self.unfollow(partition)
+        self.interruptions.append(Interruption(partition=partition, needs_pause=True))
 
     def _interrupt(self, copied: _Copied, chore: LogChore) -> None:
         self.unfollow(copied.partition)

@@ -35,6 +35,9 @@ from conveyor.kernel.ports import Bytes
 MAX_ENTRIES = 1_000
 """The most partitions in one frame."""
 
+WINDOW_BYTES = 4 << 20
+"""While the follower has not returned as many bytes of records, the leader sends no more."""
+
 
 class StreamFrame(IntEnum):
     """The kind of a frame."""
@@ -251,6 +254,7 @@ def _portions(view: memoryview) -> Iterator[Portion]:
         _check(length <= len(view) - position, "length of a portion", length)
         portion = Portion._make([*fields, view[position : position + length]])
         _check(min(fields[1:]) >= 0, "portion", fields)
+        _check(portion.log_start_offset <= portion.high_watermark, "log start of a portion", fields)
         _check(portion.next_offset > portion.from_offset or not length, "offsets of a portion", fields)
         _check(portion.next_offset >= portion.from_offset, "offsets of a portion", fields)
         position += length

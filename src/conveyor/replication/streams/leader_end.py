@@ -25,6 +25,7 @@ from conveyor.replication.replica_reports import ReplicaReport
 from conveyor.replication.roles import Leader
 from conveyor.replication.streams.frames import (
     MAX_ENTRIES,
+    WINDOW_BYTES,
     Diverging,
     Follow,
     FollowerProgress,
@@ -41,7 +42,6 @@ from conveyor.replication.streams.frames import (
 )
 from conveyor.replication.streams.log_reading import LogPortion, read_portion
 
-WINDOW_BYTES = 4 << 20
 CATCH_UP_WINDOW_BYTES = 2 << 20
 """The part of the window that may be filled for replicas that are not in sync."""
 FRAME_BYTES = 1 << 20

@@ -59,7 +59,7 @@ async def test_partition_that_another_broker_leads_is_followed(broker: BrokerNod
     listener = Listener(broker)
     await assign(broker, "t", 0, held_by(OTHER, ME))
     partition = broker.partitions.find("t", 0)
-    assert roles(partition) == [Follower(leader=OTHER, epoch=LeaderEpoch(1))]
+    assert roles(partition) == [Follower(leader=OTHER, epoch=LeaderEpoch(1), has_all_committed=True)]
     assert listener.news() == ["lost t-0"]
     with pytest.raises(NotLeader):
         partition.check_online()
@@ -71,7 +71,9 @@ async def test_partition_that_another_broker_leads_is_followed(broker: BrokerNod
 
 async def test_partition_without_a_leader_has_none_to_name(broker: BrokerNode) -> None:
     await assign(broker, "t", 0, replace(held_by(ME, OTHER), leader=NO_LEADER))
-    assert roles(broker.partitions.find("t", 0)) == [Follower(leader=None, epoch=LeaderEpoch(1))]
+    assert roles(broker.partitions.find("t", 0)) == [
+        Follower(leader=None, epoch=LeaderEpoch(1), has_all_committed=True)
+    ]
 
 
 async def test_partition_that_only_others_hold_is_not_here(broker: BrokerNode, storage: Storage) -> None:

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from conveyor.log.log import Log
 from conveyor.replication.roles import Leader
-from conveyor.replication.streams.leader_end import CATCH_UP_WINDOW_BYTES, PORTION_BYTES, WINDOW_BYTES
+from conveyor.replication.streams.frames import WINDOW_BYTES
+from conveyor.replication.streams.leader_end import CATCH_UP_WINDOW_BYTES, PORTION_BYTES
 from tests.unit.replication.streams.pairs import EPOCH, FOLLOWS, LEADS, ONE, Pair, Replica
 
 BIG = b"x" * 100_000

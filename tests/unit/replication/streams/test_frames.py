@@ -123,6 +123,7 @@ def test_lies_of_a_follower_are_refused(frame: bytes) -> None:
         b"\x01\0\0",
         encode_portions([(5, -1, 10, 290, 100, 90, 300, 303, 0)]),
         encode_portions([(5, 7, 10, 290, 100, -1, 300, 303, 0)]),
+        encode_portions([(5, 7, 291, 290, 100, 90, 300, 303, 0)]),
         encode_portions([(5, 7, -1, 290, 100, 90, 300, 303, 0)]),
         encode_portions([(5, 7, 10, 290, 100, 90, 300, 299, 0)]),
         encode_portions([(5, 7, 10, 290, 100, 90, 300, 300, 1)]) + b"a",

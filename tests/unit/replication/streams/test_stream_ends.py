@@ -9,6 +9,7 @@ from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import encode_batch
 from conveyor.replication.roles import Follower, Leader
 from conveyor.replication.streams.frames import (
+    WINDOW_BYTES,
     Follow,
     FollowerProgress,
     FollowRefusal,
@@ -19,13 +20,12 @@ from conveyor.replication.streams.frames import (
 from conveyor.replication.streams.leader_end import (
     FRAME_BYTES,
     PORTION_BYTES,
-    WINDOW_BYTES,
     Parts,
 )
 from conveyor.settings.tree import TopicSettings
 from tests.unit.log.logs import NOW_MS, TOPIC_ID, all_below, contents, values
 from tests.unit.replication.parts import batch
-from tests.unit.replication.streams.pairs import EPOCH, FOLLOWS, LEADS, ONE, TWO, Pair, Replica, carry_out
+from tests.unit.replication.streams.pairs import EPOCH, FOLLOWS, LEADS, ONE, TWO, Pair, Replica, carry_out, joined
 
 NEXT = LeaderEpoch(EPOCH + 1)
 SMALL = TopicSettings(segment_bytes=200)
@@ -225,6 +225,7 @@ def test_a_follower_below_the_start_of_the_leaders_log_begins_there() -> None:
     for number in range(20):
         connected.leaders[0].append(b"%d" % number)
     leader = connected.leaders[0].log
+    connected.leaders[0].partition.assume(Leader(leader=ONE, epoch=EPOCH, isr=(ONE,)))
     leader.trim(9).run()
     connected.connect()
     connected.exchange()
@@ -430,3 +431,38 @@ def test_a_truncation_waits_for_a_flush() -> None:
         follower.partition.complete_flush(flush, None)
     carry_out(interruption.chore)
     assert not follower.log.is_truncating
+
+
+def test_a_leader_that_ignores_the_window_is_cut_off() -> None:
+    connected = pair(0)
+    for _ in range(80):
+        connected.leaders[0].append(BIG)
+    connected.to_leader()
+    frames = []
+    while connected.leader._with_data or connected.leader._catching_up:
+        parts = connected.leader.data_frame()
+        assert parts is not None
+        frames.append(joined(parts))
+        connected.leader._unreturned_bytes = 0
+    with pytest.raises(ProtocolViolation, match="window"):
+        list(map(connected.follower.received, frames))
+    assert connected.follower.received_bytes < WINDOW_BYTES + PORTION_BYTES
+
+
+def test_a_log_start_above_the_high_watermark_is_refused() -> None:
+    connected = pair()
+    connected.to_leader()
+    with pytest.raises(ProtocolViolation, match="log start"):
+        connected.follower.received(encode_portions([(0, EPOCH, 9, 8, 0, 0, 9, 9, 0)]))
+
+
+def test_an_in_sync_replica_never_drops_its_log_for_a_leader_that_starts_above_it() -> None:
+    connected = pair()
+    connected.exchange()
+    follower = connected.followers[0]
+    follower.partition.assume(Follower(leader=ONE, epoch=EPOCH, has_all_committed=True))
+    connected.follower.received(encode_portions([(0, EPOCH, 9, 9, 0, 0, 9, 9, 0)]))
+    connected.follower.step(NOW_MS)
+    assert [each.needs_pause for each in connected.follower.interruptions] == [True]
+    assert (follower.log.log_start_offset, follower.log.log_end_offset) == (0, 3)
+    assert follower.partition.offline_reason is None
