@@ -18,6 +18,7 @@ from tests.processes import BrokerProcess
 Result = TypeVar("Result")
 
 _START_S = 60
+_STARTS = 5
 _PEER_PORT = 9190
 _FAULTY = ("-m", "tests.cluster.faulty_broker")
 
@@ -68,8 +69,16 @@ class ClusterNode:
         return self.process.http
 
     def start(self) -> None:
+        """Start it; again, as a supervisor does, if it ends because it has lost its ZooKeeper meanwhile."""
         self._loop.run(self._peers.open())
-        self.process.start()
+        for _ in range(_STARTS):
+            try:
+                return void(self.process.start())
+            except AssertionError:
+                self.process.wait()
+                if "or the ZooKeeper cannot be used" not in self.process.log()[-500:]:
+                    raise
+        raise AssertionError(f"the broker ended {_STARTS} times as it started: {self.process.log()[-2000:]}")
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -186,6 +195,10 @@ class BrokerCluster:
         process = BrokerProcess(directory / "data", *options, *announcement, *self._options, command=_FAULTY)
         peers = PeerProxy(number, target=listener, own=announced, links=self._links)
         return ClusterNode(directory, process, proxy, peers, self._loop)
+
+
+def void(_: object) -> None:
+    """Make a function that returns something one that returns nothing."""
 
 
 async def _end_tasks() -> None:

@@ -7,7 +7,7 @@ from http.client import HTTPConnection, HTTPException
 from random import Random
 from typing import NamedTuple
 
-from tests.cluster.broker_cluster import BrokerCluster, ClusterNode
+from tests.cluster.broker_cluster import BrokerCluster, ClusterNode, void
 
 Heal = Callable[[], None]
 
@@ -147,10 +147,6 @@ def _has_offline_partitions(node: ClusterNode) -> bool:
         return True
     finally:
         connection.close()
-
-
-def void(_: object) -> None:
-    """Make a function that returns something a healing one."""
 
 
 _OFFLINE_S = 20

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import socket
 from collections import defaultdict
-from itertools import permutations
+from functools import partial
 
 import msgspec
 
@@ -79,36 +80,44 @@ class PeerProxy:
         self._target = target
         self._own = own
         self._links = links
-        self._server: asyncio.Server | None = None
-        self._serving: set[asyncio.Task[None]] = set()
+        self._listener: socket.socket | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Accept connections, before the broker starts."""
-        if self._server is None:
-            self._server = await asyncio.start_server(self._accepted, *self._own)
+        if self._listener is None:
+            self._listener = socket.create_server(self._own)
+            self._listener.setblocking(False)
+            asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
 
     async def close(self) -> None:
         """Refuse connections, and end those that are open, as the system does for a process that has died."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for task in self._serving:
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._serving, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._serving.add(task)
-        task.add_done_callback(lambda _: self._ended(task, writer))
+    def _accept(self, listener: socket.socket) -> None:
+        """Not by a server of asyncio, which leaves a connection open that arrives while it is closed."""
+        with contextlib.suppress(BlockingIOError):
+            connection, _ = listener.accept()
+            connection.setblocking(False)
+            task = asyncio.create_task(self._serve(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(_closed, connection))
 
-    def _ended(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
-        """Also called for a task that was cancelled before it had begun."""
-        self._serving.discard(task)
-        writer.transport.abort()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            await self._connect(reader, writer)
+            reader, writer = await asyncio.open_connection(sock=connection)
+            try:
+                await self._connect(reader, writer)
+            finally:
+                writer.transport.abort()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         header = await reader.readexactly(_HEADER_BYTES)
@@ -138,9 +147,9 @@ class PeerProxy:
             to_broker.transport.abort()
 
 
-def pairs(count: int) -> list[tuple[int, int]]:
-    """Return all ordered pairs of the ids of so many brokers."""
-    return list(permutations(range(1, count + 1), 2))
+def _closed(connection: socket.socket, _: asyncio.Task[None]) -> None:
+    """Close a connection, also if the task that serves it was cancelled before it had begun."""
+    connection.close()
 
 
 def _set_event() -> asyncio.Event:

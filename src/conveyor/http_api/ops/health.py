@@ -8,6 +8,8 @@ from msgspec import Struct
 from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery, Raw
 from conveyor.http_api.ops.metrics import render_metrics
 
+_STALLED_DISK = "the disk does not finish a flush: other brokers lead the partitions that they can lead"
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -21,14 +23,16 @@ class Readiness(Struct, omit_defaults=True):
     """The parts of the broker that are unavailable, with reasons. A stopping broker accepts no more requests.
 
     cut_off: this broker is not among the live brokers of its cluster, and sends clients away.
-    low_disk: producers are refused, because the disk has too little space. unloaded_queues: topics whose queue state is
-    not loaded yet; retention deletes nothing there. unserved_subscriptions: subscriptions that deliver no messages.
+    low_disk: producers are refused, because the disk has too little space. stalled_disk: see `disk.stall_timeout_ms`.
+    unloaded_queues: topics whose queue state is not loaded yet; retention deletes nothing there.
+    unserved_subscriptions: subscriptions that deliver no messages.
     """
 
     status: Literal["ready", "degraded", "stopping"]
     offline_partitions: dict[str, str]
     cut_off: str | None = None
     low_disk: str | None = None
+    stalled_disk: str | None = None
     unloaded_queues: dict[str, str] = {}
     unserved_subscriptions: dict[str, str] = {}
 
@@ -46,6 +50,7 @@ async def show_readiness(call: HttpCall[NoQuery, None]) -> Readiness | Raw:
         broker.partitions.offline(),
         cut_off=broker.isolation.reason,
         low_disk=broker.room.explanation if broker.room.is_low else None,
+        stalled_disk=_STALLED_DISK if broker.is_disk_stalled else None,
         unloaded_queues=broker.queue_partitions.unloaded(),
         unserved_subscriptions=broker.subscribed_partitions.faults(),
     )
