@@ -10,7 +10,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check sim fuzz faults bench stalls serve lock format clean
+.PHONY: help setup demo test check sim fuzz faults rolling bench stalls serve lock format clean
 
 help: ## List these targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -46,6 +46,9 @@ fuzz: setup ## Try FUZZ_EXAMPLES (20,000) lying record batches on topics of ever
 
 faults: setup ## Run three brokers under load and real faults for SECONDS (1800): kills, pauses, cuts, bad disks.
 	@$(BIN)/python -m tests.cluster.fault_run --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1) $(if $(REPORT),--report $(REPORT))
+
+rolling: setup ## Run the scenarios of every client while one of three brokers is being restarted; some fifteen minutes.
+	@$(BIN)/python -m pytest -v -p no:randomly tests/clients/rolling/every_client.py -o timeout=1200
 
 bench: setup ## Measure this machine, with Apache Kafka beside it: throughput, latency, start-up, memory.
 	@$(BIN)/python -m benchmarks

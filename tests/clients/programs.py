@@ -14,6 +14,10 @@ RUN_SECONDS = 240
 ROOT = Path(__file__).parents[2]
 
 
+class ProgramFailed(AssertionError):  # noqa: N818 - named for what it is
+    """A program has ended with an error."""
+
+
 class Program:
     """A command, to which the arguments of a run are added."""
 
@@ -21,14 +25,15 @@ class Program:
         self._command = command
 
     def run(self, *arguments: object, given: Iterable[Line] = ()) -> list[Line]:
-        """Run it to its good end. Returns the lines that it printed."""
+        """Run it to its good end. Returns the lines that it printed. Raises ProgramFailed."""
         typed = "".join(json.dumps(each) + "\n" for each in given)
         return [json.loads(line) for line in self.print(*arguments, given=typed).splitlines()]
 
     def print(self, *arguments: object, given: str = "") -> str:
         """As `run`, for a program that knows nothing of JSON."""
         ended = self._ended(arguments, given)
-        assert ended.returncode == 0, f"{arguments} exited {ended.returncode}\n{ended.stdout[-2000:]}\n{ended.stderr}"
+        if ended.returncode:
+            raise ProgramFailed(f"{arguments} exited {ended.returncode}\n{ended.stdout[-2000:]}\n{ended.stderr}")
         return ended.stdout
 
     def fail(self, *arguments: object) -> str:

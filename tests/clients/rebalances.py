@@ -6,13 +6,13 @@ from typing import Protocol, Self
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from conveyor.testing import Broker
 from tests.clients.programs import Line, Program, Running
 from tests.clients.records import number_of
-from tests.clients.scenarios import lines_of, make_topic
+from tests.clients.scenarios import Bootstrap, commit_start, lines_of, make_topic
 
 PARTITIONS = 6
 STEP = 1000
+SESSION_MS = 3000
 # Clients choose their timeouts in the classic protocol (theirs are 3 s); in the other, the broker does.
 QUICK_GROUPS = {
     "groups.min_session_timeout_ms": 1000,
@@ -37,10 +37,11 @@ class Members(Protocol):
 class Group:
     """The members of a group, which is named as its topic; each is a process. And the producer of the topic."""
 
-    def __init__(self, program: Program, broker: Broker, topic: str, protocol: str) -> None:
+    def __init__(self, program: Program, broker: Bootstrap, topic: str, protocol: str) -> None:
         make_topic(broker.bootstrap_servers, topic, PARTITIONS)
+        commit_start(broker.bootstrap_servers, topic, PARTITIONS)
         self._program = program
-        self._arguments = ("member", broker.bootstrap_servers, topic, topic, protocol)
+        self._arguments = ("member", broker.bootstrap_servers, topic, topic, protocol, SESSION_MS)
         self._producer = program.start("produce", broker.bootstrap_servers, topic, "none")
         self._started = [self._producer]
 
@@ -69,7 +70,7 @@ class Group:
         self._producer.until(lambda line: bool(line.get("acknowledged") == numbers.stop))
 
 
-def check_rebalance(group: Members, broker: Broker, topic: str, kind: str) -> None:
+def check_rebalance(group: Members, broker: Bootstrap, topic: str, kind: str) -> None:
     """kind: which protocol the group has to speak, as the broker sees it."""
     produced = 0
 
@@ -134,14 +135,14 @@ def numbers_read(member: Running) -> list[int]:
     return [number_read(line) for line in member.seen if is_record(line)]
 
 
-def group_type(broker: Broker, group: str) -> str:
+def group_type(broker: Bootstrap, group: str) -> str:
     """Which protocol a group speaks; a client may fall back from one to the other and say nothing."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     listed = admin.list_consumer_groups(request_timeout=20).result().valid
     return next(str(each.type.name).lower() for each in listed if each.group_id == group)
 
 
-def committed(broker: Broker, topic: str) -> int:
+def committed(broker: Bootstrap, topic: str) -> int:
     """The committed offsets of the group that is named as the topic, added up."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": topic})
     places = [TopicPartition(topic, each) for each in range(PARTITIONS)]

@@ -3,11 +3,11 @@
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from conveyor.testing import Broker
 from tests.clients.programs import Line, Program
 from tests.clients.records import BASE_TIME_MS, COUNT, PARTITIONS, Sent, number_of, sent
 from tests.processes import BrokerProcess
@@ -41,9 +41,23 @@ GROUP_STEPS: list[Line] = [
 ]
 
 
+class Bootstrap(Protocol):
+    """A broker, or a cluster."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+
 def make_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS, config: dict[str, str] | None = None) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, partitions, config=config or {})])[topic].result(20)
+
+
+def commit_start(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> None:
+    """Commit offset 0 everywhere for the group that is named as the topic: its members never need a reset position."""
+    places = [TopicPartition(topic, number, 0) for number in range(partitions)]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(topic, places)])[topic].result()
 
 
 def to_line(record: Sent) -> Line:
@@ -67,7 +81,7 @@ def lines_of(numbers: Iterable[int]) -> list[Line]:
     return [to_line(sent(number)) for number in numbers]
 
 
-def check_records(program: Program, broker: Broker, topic: str, codecs: tuple[str, ...], count: int = COUNT) -> None:
+def check_records(program: Program, broker: Bootstrap, topic: str, codecs: tuple[str, ...], count: int = COUNT) -> None:
     """Records sent with each codec come back as they were sent."""
     make_topic(broker.bootstrap_servers, topic)
     share = count // len(codecs)
@@ -98,7 +112,7 @@ def check_kill(program: Program, topic: str, folder: Path) -> None:
     assert broker.stop() == 0
 
 
-def check_seek(program: Program, broker: Broker, topic: str) -> None:
+def check_seek(program: Program, broker: Bootstrap, topic: str) -> None:
     """A time leads to the first record that is not older."""
     make_topic(broker.bootstrap_servers, topic, 1)
     program.run("produce", broker.bootstrap_servers, topic, "none", given=lines_of(range(0, 1000, 10)))
@@ -108,22 +122,22 @@ def check_seek(program: Program, broker: Broker, topic: str) -> None:
     assert [from_line(line) for line in found] == [sent(offset * 10) for offset in wanted.values()]
 
 
-def check_admin(program: Program, broker: Broker, topic: str, without: tuple[str, ...] = ()) -> None:
+def check_admin(program: Program, broker: Bootstrap, topic: str, without: tuple[str, ...] = ()) -> None:
     """An administrator's steps have Kafka's outcomes; without: the steps that a client does not know."""
     steps = program.run("admin", broker.bootstrap_servers, topic)
-    assert steps == [each for each in ADMIN_STEPS if each["step"] not in without]
+    assert steps == [each for each in ADMIN_STEPS if each["step"] not in without], steps
 
 
-def check_group_admin(program: Program, broker: Broker, topic: str, without: tuple[str, ...] = ()) -> None:
+def check_group_admin(program: Program, broker: Bootstrap, topic: str, without: tuple[str, ...] = ()) -> None:
     """A group without members is listed, described, moved and removed."""
     make_topic(broker.bootstrap_servers, topic, 1)
     program.run("produce", broker.bootstrap_servers, topic, "none", given=lines_of(range(5)))
     program.run("consume", broker.bootstrap_servers, topic, f"{topic}-readers", 5)
     steps = program.run("groups", broker.bootstrap_servers, topic, f"{topic}-readers")
-    assert steps == [each for each in GROUP_STEPS if each["step"] not in without]
+    assert steps == [each for each in GROUP_STEPS if each["step"] not in without], steps
 
 
-def check_compaction(program: Program, broker: Broker, topic: str) -> None:
+def check_compaction(program: Program, broker: Bootstrap, topic: str) -> None:
     """Of each key a reader finds what was written last, be it nothing, at its old offset; the rest are holes."""
     make_topic(broker.bootstrap_servers, topic, 1, COMPACTED)
     sent_last = range(KEYS * (ROUNDS - 1), KEYS * ROUNDS)
@@ -146,7 +160,7 @@ def keyed(key: bytes, value: bytes | None) -> Line:
     return to_line(Sent(0, key, value, (), BASE_TIME_MS))
 
 
-def await_compaction(broker: Broker, topic: str, count: int) -> None:
+def await_compaction(broker: Bootstrap, topic: str, count: int) -> None:
     """Wait until no more than so many records are left of a partition."""
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic, "enable.partition.eof": True}
     consumer = Consumer(settings)

@@ -22,7 +22,7 @@ class Client:
     """A client's program, and what the client itself cannot do.
 
     protocols: eager and cooperative assignors of the classic group protocol; consumer is that of KIP-848.
-    is_told: whether a user of the client can find out that it is throttled.
+    is_told: whether a user of the client can find out that it is throttled. follows_leaders: however often they move.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Client:
     unknown_topic_steps: tuple[str, ...] = ()
     unknown_group_steps: tuple[str, ...] = ()
     is_told: bool = True
+    follows_leaders: bool = True
 
 
 CLIENTS = (
@@ -54,7 +55,12 @@ CLIENTS = (
         unknown_topic_steps=("delete records beyond",),
         unknown_group_steps=("delete offsets",),
     ),
-    Client(name="platformatic", program=partial(javascript_program, "platformatic.js")),
+    Client(
+        name="platformatic",
+        program=partial(javascript_program, "platformatic.js"),
+        # It asks for the leaders once per request; then it repeats the request to the same one.
+        follows_leaders=False,
+    ),
     Client(name="franz-go", program=go_program),
     Client(name="java", program=java_program),
 )

@@ -29,10 +29,10 @@ func administer(ctx context.Context, bootstrap, topic string) {
 	admin := kadm.NewClient(client)
 
 	first, second := "60000", "120000"
-	created, err := admin.CreateTopic(ctx, 2, 1, map[string]*string{setting: &first}, topic)
+	created, err := admin.CreateTopic(ctx, 2, -1, map[string]*string{setting: &first}, topic)
 	check(err)
 	say(line{"step": "create", "partitions": created.NumPartitions})
-	_, err = admin.CreateTopic(ctx, 2, 1, nil, topic)
+	_, err = admin.CreateTopic(ctx, 2, -1, nil, topic)
 	refused("create again", err)
 
 	say(line{"step": "configs", setting: retention(ctx, admin, topic)})

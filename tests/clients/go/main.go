@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -64,7 +65,7 @@ func (throttled) OnBrokerThrottle(_ kgo.BrokerMetadata, interval time.Duration, 
 }
 
 func connect(bootstrap string, more ...kgo.Opt) *kgo.Client {
-	client, err := kgo.NewClient(append(more, kgo.SeedBrokers(bootstrap), kgo.ClientID("conformance"), kgo.WithHooks(throttled{}))...)
+	client, err := kgo.NewClient(append(more, kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.ClientID("conformance"), kgo.WithHooks(throttled{}))...)
 	check(err)
 	return client
 }
@@ -78,7 +79,7 @@ func main() {
 	case "consume":
 		consume(ctx, bootstrap, topic, rest[0], number(rest[1]))
 	case "member":
-		member(ctx, bootstrap, topic, rest[0], rest[1])
+		member(ctx, bootstrap, topic, rest[0], rest[1], number(rest[2]))
 	case "seek":
 		seek(ctx, bootstrap, topic, rest)
 	case "read":

@@ -44,7 +44,7 @@ public final class Client {
             case "consume" -> Records.consume(settings, topic, given[3], Long.parseLong(given[4]));
             case "seek" -> Records.seek(settings, topic, Stream.of(given).skip(3).map(Long::valueOf).toList());
             case "read" -> Records.read(settings, topic);
-            case "member" -> Member.run(settings, topic, given[3], given[4]);
+            case "member" -> Member.run(settings, topic, given[3], given[4], Integer.parseInt(given[5]));
             case "admin" -> Administration.topic(settings, topic);
             case "groups" -> Administration.group(settings, topic, given[3]);
             default -> throw new IllegalArgumentException(command);

@@ -1,5 +1,6 @@
 // The kafkajs side of the conformance tests: one command for each scenario.
 import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
+import { setTimeout } from 'node:timers/promises'
 import kafkajs from 'kafkajs'
 import SnappyCodec from 'kafkajs-snappy'
 import lz4 from 'lz4js'
@@ -28,7 +29,7 @@ const logCreator = () => ({ log: { message } }) => {
 }
 
 const connect = bootstrap => new Kafka({
-  brokers: [bootstrap],
+  brokers: bootstrap.split(','),
   clientId: 'conformance',
   logLevel: logLevel.DEBUG,
   logCreator,
@@ -37,17 +38,34 @@ const connect = bootstrap => new Kafka({
 
 const shown = (message, partition) => toLine({ ...message, headers: Object.entries(message.headers), partition })
 
+// Each send is to one partition. One to several leaders leaves out messages, and does not fail, if a partition moves
+// from one of the leaders to another one that has answered already.
 async function produce (bootstrap, topic, codec) {
-  const producer = connect(bootstrap).producer({ idempotent: true, maxInFlightRequests: 1 })
+  const kafka = connect(bootstrap)
+  const count = await partitionCount(kafka, topic)
+  const producer = kafka.producer({ idempotent: true, maxInFlightRequests: 1 })
   await producer.connect()
   let acknowledged = 0
   await eachInput(async lines => {
-    const messages = lines.map(fromLine).map(each => ({ ...each, timestamp: String(each.timestamp) }))
-    await producer.send({ topic, compression: CompressionTypes[codecs[codec]], messages })
-    acknowledged += messages.length
+    const records = lines.map(fromLine).map((each, index) => ({
+      ...each, timestamp: String(each.timestamp), partition: index % count
+    }))
+    for (const partition of new Set(records.map(each => each.partition))) {
+      const messages = records.filter(each => each.partition === partition)
+      await producer.send({ topic, compression: CompressionTypes[codecs[codec]], messages })
+      acknowledged += messages.length
+    }
     say({ acknowledged })
   })
   await producer.disconnect()
+}
+
+async function partitionCount (kafka, topic) {
+  const admin = kafka.admin()
+  await admin.connect()
+  const { topics: [{ partitions }] } = await admin.fetchTopicMetadata({ topics: [topic] })
+  await admin.disconnect()
+  return partitions.length
 }
 
 async function consume (bootstrap, topic, groupId, count) {
@@ -75,15 +93,42 @@ async function consume (bootstrap, topic, groupId, count) {
   await consumer.disconnect()
 }
 
-async function member (bootstrap, topic, groupId) {
-  const consumer = connect(bootstrap).consumer({ groupId, sessionTimeout: 3000, heartbeatInterval: 300, maxWaitTimeInMs: 500 })
+// Reads as one of a group until the input ends. Prints what is assigned, read and committed.
+async function member (bootstrap, topic, groupId, _, sessionMs) {
+  const consumer = connect(bootstrap).consumer({
+    groupId,
+    sessionTimeout: Number(sessionMs),
+    heartbeatInterval: 300,
+    maxWaitTimeInMs: 500,
+    // A consumer looks for the group's new coordinator only after its last retry.
+    retry: { initialRetryTime: 100, retries: 5 }
+  })
   consumer.on(consumer.events.REBALANCING, () => say({ assigned: [] }))
   consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => say({ assigned: payload.memberAssignment[topic] ?? [] }))
+  consumer.on(consumer.events.CRASH, ({ payload }) => refusal(payload))
   await consumer.connect()
   await consumer.subscribe({ topic, fromBeginning: true })
-  await consumer.run({ eachMessage: async ({ message, partition }) => say(shown(message, partition)) })
+  await consumer.run({
+    autoCommit: false,
+    eachBatch: async ({ batch, resolveOffset, commitOffsetsIfNecessary }) => {
+      const { partition, messages } = batch
+      messages.forEach(message => say(shown(message, partition)))
+      resolveOffset(batch.lastOffset())
+      const next = BigInt(batch.lastOffset()) + 1n
+      // The consumer's own commitOffsets repeats a commit of an old generation, and then gives up for ever.
+      await commitOffsetsIfNecessary({ topics: [{ topic, partitions: [{ partition, offset: String(next) }] }] })
+      say({ committed: { [partition]: next } })
+    }
+  })
   await inputEnds()
-  await consumer.disconnect()
+  // After a restart of the consumer it may wait for ever.
+  await Promise.race([consumer.disconnect(), setTimeout(10_000)])
+  process.exit()
+}
+
+// Prints an error at which the consumer has given up; it restarts by itself if the error is retriable.
+function refusal ({ error, restart }) {
+  say({ refused: error.cause?.type ?? error.type ?? error.name, retriable: restart })
 }
 
 // Prints the first partition, from its start to its end.

@@ -26,7 +26,7 @@ export const toLine = ({ key, value, headers, timestamp, partition, offset }) =>
 })
 
 // Reads the input to its end, some lines at a time. Nothing is taken from it before: a line that comes early waits.
-export async function eachInput (take, size = 1000) {
+export async function eachInput (take, size = 100) {
   let held = []
   for await (const line of createInterface({ input: process.stdin })) {
     held.push(line)

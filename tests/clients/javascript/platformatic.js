@@ -1,12 +1,13 @@
 // The @platformatic/kafka side of the conformance tests: one command for each scenario.
 import { randomUUID } from 'node:crypto'
 import { tracingChannel } from 'node:diagnostics_channel'
+import { setTimeout } from 'node:timers/promises'
 import {
   Admin, ConfigResourceTypes, Consumer, IncrementalAlterConfigOperationTypes, ProduceAcks, Producer, stringSerializers
 } from '@platformatic/kafka'
 import { eachInput, fromLine, inputEnds, main, say, toLine } from './lines.js'
 
-const connection = bootstrap => ({ clientId: 'conformance', bootstrapBrokers: [bootstrap], retries: 20, retryDelay: 100 })
+const connection = bootstrap => ({ clientId: 'conformance', bootstrapBrokers: bootstrap.split(','), retries: 20, retryDelay: 100 })
 
 // The client itself does nothing with what a broker says of throttling; its diagnostics show it.
 tracingChannel('plt:kafka:connections:api').subscribe({
@@ -45,10 +46,15 @@ class Positions {
     this.#next.set(partition, { topic, partition, offset, leaderEpoch })
   }
 
+  // Returns the committed offsets by partition. After a failure the next commit includes them again.
   async commit (consumer) {
-    if (this.#next.size) {
-      await consumer.commit({ offsets: [...this.#next.values()].map(each => ({ ...each, offset: each.offset + 1n })) })
+    const read = [...this.#next.values()]
+    const offsets = read.map(each => ({ ...each, offset: each.offset + 1n }))
+    if (offsets.length) {
+      await consumer.commit({ offsets })
     }
+    read.filter(each => this.#next.get(each.partition) === each).forEach(each => this.#next.delete(each.partition))
+    return Object.fromEntries(offsets.map(each => [each.partition, each.offset]))
   }
 }
 
@@ -68,15 +74,18 @@ async function consume (bootstrap, topic, groupId, count) {
   await consumer.close(true)
 }
 
-const classic = { groupProtocol: 'classic', sessionTimeout: 3000, rebalanceTimeout: 6000, heartbeatInterval: 300 }
+const classic = { groupProtocol: 'classic', heartbeatInterval: 300 }
 const groups = {
   eager: classic,
   cooperative: { ...classic, protocols: [{ name: 'cooperative-sticky', version: 1 }] },
   consumer: { groupProtocol: 'consumer' }
 }
 
-async function member (bootstrap, topic, groupId, protocol) {
-  const consumer = new Consumer({ ...connection(bootstrap), groupId, ...groups[protocol] })
+// Reads as one of a group until the input ends. Prints what is assigned, read and committed.
+async function member (bootstrap, topic, groupId, protocol, sessionMs) {
+  const timeouts = { sessionTimeout: Number(sessionMs), rebalanceTimeout: 2 * Number(sessionMs) }
+  const session = protocol === 'consumer' ? {} : timeouts
+  const consumer = new Consumer({ ...connection(bootstrap), groupId, ...groups[protocol], ...session })
   let told = []
   const tell = () => {
     const assigned = consumer.assignments?.find(each => each.topic === topic)?.partitions ?? []
@@ -88,12 +97,33 @@ async function member (bootstrap, topic, groupId, protocol) {
   // With the newer protocol there is no event for a new assignment; the next heartbeat knows of it.
   consumer.on('consumer:group:join', tell)
   consumer.on('consumer:heartbeat:end', tell)
+  // After a rebalance it looks for commits of partitions that it has lost, which would make the mode 'fail' fail.
   const stream = await consumer.consume({
-    topics: [topic], mode: 'committed', fallbackMode: 'earliest', autocommit: 100, maxWaitTime: 500
+    topics: [topic], mode: 'committed', fallbackMode: 'earliest', autocommit: false, maxWaitTime: 500
   })
-  stream.on('data', message => say(shown(message)))
-  await inputEnds()
+  const positions = new Positions()
+  stream.on('data', message => {
+    say(shown(message))
+    positions.read(message)
+  })
+  const commit = async () => {
+    try {
+      const committed = await positions.commit(consumer)
+      if (Object.keys(committed).length) {
+        say({ committed })
+      }
+    } catch (error) {
+      say({ refused: error.findBy?.('code', 'PLT_KFK_PROTOCOL')?.apiId ?? error.message, retriable: error.canRetry })
+    }
+  }
+  let isOver = false
+  inputEnds().then(() => { isOver = true })
+  while (!isOver) {
+    await setTimeout(100)
+    await commit()
+  }
   await stream.close()
+  await commit()
   await consumer.close()
 }
 
@@ -142,7 +172,7 @@ async function administer (bootstrap, topic) {
     const configs = [{ name: 'retention.ms', configOperation: IncrementalAlterConfigOperationTypes.SET, value }]
     return admin.incrementalAlterConfigs({ resources: [{ ...resource, configs }] })
   }
-  const described = { topics: [topic], partitions: 2, replicas: 1, configs: [{ name: 'retention.ms', value: '60000' }] }
+  const described = { topics: [topic], partitions: 2, replicas: -1, configs: [{ name: 'retention.ms', value: '60000' }] }
 
   const [created] = await admin.createTopics(described)
   say({ step: 'create', partitions: created.partitions })

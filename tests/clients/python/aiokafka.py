@@ -9,9 +9,19 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListen
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import IllegalStateError, KafkaError, for_code
 
-from tests.clients.python.lines import SETTING, Acknowledged, end_of_input, flush, main, say, say_record, some_records
+from tests.clients.python.lines import (
+    SETTING,
+    Acknowledged,
+    end_of_input,
+    main,
+    say,
+    say_committed,
+    say_record,
+    say_refused,
+    some_records,
+)
 
 
 def connection(bootstrap: str) -> dict[str, Any]:
@@ -78,14 +88,14 @@ class Assigned(ConsumerRebalanceListener):  # type: ignore[misc]
         say(assigned=[])
 
 
-async def member(bootstrap: str, topic: str, group: str, protocol: str) -> None:
-    """Read as one of a group until the input ends; tell what is assigned, and what is read. It is always eager."""
+async def member(bootstrap: str, topic: str, group: str, protocol: str, session_ms: str) -> None:
+    """Read as one of a group until the input ends. Print what is assigned, read and committed. It is always eager."""
     consumer = AIOKafkaConsumer(
         **connection(bootstrap),
         group_id=group,
-        auto_offset_reset="earliest",
-        auto_commit_interval_ms=100,
-        session_timeout_ms=3000,
+        auto_offset_reset="none",
+        enable_auto_commit=False,
+        session_timeout_ms=int(session_ms),
         heartbeat_interval_ms=300,
         partition_assignment_strategy=[RangePartitionAssignor],
     )
@@ -93,10 +103,22 @@ async def member(bootstrap: str, topic: str, group: str, protocol: str) -> None:
     ended = end_of_input()
     async with started(consumer):
         while not ended.is_set():
-            for messages in (await consumer.getmany(timeout_ms=100)).values():
+            fetched = await consumer.getmany(timeout_ms=100)
+            for messages in fetched.values():
                 for each in messages:
                     say_message(each)
-            flush()
+            if fetched:
+                await commit(consumer, {place: messages[-1].offset + 1 for place, messages in fetched.items()})
+
+
+async def commit(consumer: AIOKafkaConsumer, offsets: dict[TopicPartition, int]) -> None:
+    """Commit what was read, and print what the broker has confirmed."""
+    try:
+        await consumer.commit(offsets)
+    except (KafkaError, IllegalStateError) as failure:
+        say_refused(type(failure).__name__, retriable=failure.retriable)
+        return
+    say_committed({place.partition: offset for place, offset in offsets.items()})
 
 
 async def seek(bootstrap: str, topic: str, *times: str) -> None:
@@ -137,7 +159,9 @@ def check(code: int) -> None:
 
 async def administer(bootstrap: str, topic: str) -> None:
     async def create() -> None:
-        answer = await admin.create_topics([NewTopic(topic, 2, 1, topic_configs={SETTING: "60000"})])
+        # It cannot ask for the brokers' own replication factor.
+        replicas = len(bootstrap.split(","))
+        answer = await admin.create_topics([NewTopic(topic, 2, replicas, topic_configs={SETTING: "60000"})])
         check(answer.topic_errors[0][1])
 
     async def partitions() -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
+    KafkaError,
     KafkaException,
     Message,
     Producer,
@@ -24,16 +25,29 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from tests.clients.python.lines import SETTING, Acknowledged, end_of_input, flush, given_records, main, say, say_record
+from tests.clients.python.lines import (
+    SETTING,
+    Acknowledged,
+    end_of_input,
+    given_records,
+    main,
+    say,
+    say_committed,
+    say_record,
+    say_refused,
+)
 
-# What is stored is committed soon: only what has been told, so that a death loses nothing.
-COMMITS = {"enable.auto.commit": True, "auto.commit.interval.ms": 100, "enable.auto.offset.store": False}
-CLASSIC = {"session.timeout.ms": 3000, "heartbeat.interval.ms": 300}
-GROUPS: dict[str, dict[str, Any]] = {
-    "eager": {"partition.assignment.strategy": "range"} | CLASSIC,
-    "cooperative": {"partition.assignment.strategy": "cooperative-sticky"} | CLASSIC,
-    "consumer": {"group.protocol": "consumer"},
-}
+STRATEGIES = {"eager": "range", "cooperative": "cooperative-sticky"}
+
+
+def group_settings(protocol: str, session_ms: str) -> dict[str, Any]:
+    if protocol == "consumer":
+        return {"group.protocol": "consumer"}
+    return {
+        "partition.assignment.strategy": STRATEGIES[protocol],
+        "session.timeout.ms": int(session_ms),
+        "heartbeat.interval.ms": 300,
+    }
 
 
 def say_throttled(event: ThrottleEvent) -> None:
@@ -94,9 +108,10 @@ def consume(bootstrap: str, topic: str, group: str, count: str) -> None:
     consumer.close()
 
 
-def member(bootstrap: str, topic: str, group: str, protocol: str) -> None:
-    """Read as one of a group until the input ends; tell what is assigned, and what is read."""
-    consumer = consumer_of(bootstrap, group, COMMITS | GROUPS[protocol])
+def member(bootstrap: str, topic: str, group: str, protocol: str, session_ms: str) -> None:
+    """Read as one of a group until the input ends. Print what is assigned, read and committed."""
+    more = {"auto.offset.reset": "error"} | group_settings(protocol, session_ms)
+    consumer = consumer_of(bootstrap, group, more)
     assigned: set[int] = set()
 
     def tell(change: Callable[[set[int]], None], _: Consumer, places: list[TopicPartition]) -> None:
@@ -107,12 +122,29 @@ def member(bootstrap: str, topic: str, group: str, protocol: str) -> None:
     consumer.subscribe([topic], on_assign=won, on_revoke=lost)
     ended = end_of_input()
     while not ended.is_set():
-        message = consumer.poll(0.1)
-        if message is not None:
+        messages = consumer.consume(500, 0.1)
+        for message in messages:
             say_message(message)
-            flush()
-            consumer.store_offsets(message)
+        if messages:
+            commit(consumer)
     consumer.close()
+
+
+def commit(consumer: Consumer) -> None:
+    """Commit what was read, and print what the broker has confirmed."""
+    try:
+        places = consumer.commit(asynchronous=False) or []
+    except KafkaException as failure:
+        error = failure.args[0]
+        # After its own timeout the client does not know the outcome; another commit settles it.
+        say_refused(error.name(), retriable=error.retriable() or error.code() == KafkaError._TIMED_OUT)
+        return
+    for place in places:
+        if place.error is not None:
+            say_refused(place.error.name(), retriable=place.error.retriable())
+    # A partition of which nothing was read has a negative offset.
+    confirmed = {place.partition: place.offset for place in places if place.error is None and place.offset >= 0}
+    say_committed(confirmed)
 
 
 def seek(bootstrap: str, topic: str, *times: str) -> None:

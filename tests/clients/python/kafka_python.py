@@ -12,7 +12,17 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata
 
-from tests.clients.python.lines import SETTING, Acknowledged, end_of_input, flush, given_records, main, say, say_record
+from tests.clients.python.lines import (
+    SETTING,
+    Acknowledged,
+    end_of_input,
+    given_records,
+    main,
+    say,
+    say_committed,
+    say_record,
+    say_refused,
+)
 
 ASSIGNORS = {"eager": RangePartitionAssignor, "cooperative": CooperativeStickyAssignor}
 
@@ -57,8 +67,12 @@ def consume(bootstrap: str, topic: str, group: str, count: str) -> None:
     consumer = KafkaConsumer(
         topic, **connection(bootstrap), group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
     )
-    for _ in range(int(count)):
-        say_message(next(consumer))
+    left = int(count)
+    while left:
+        for messages in poll(consumer, left).values():
+            for each in messages:
+                say_message(each)
+            left -= len(messages)
     consumer.commit()
     say_throttled(consumer)
     consumer.close()
@@ -79,14 +93,14 @@ class Assigned(ConsumerRebalanceListener):  # type: ignore[misc]
         say(assigned=sorted(self._partitions))
 
 
-def member(bootstrap: str, topic: str, group: str, protocol: str) -> None:
-    """Read as one of a group until the input ends; tell what is assigned, and what is read."""
+def member(bootstrap: str, topic: str, group: str, protocol: str, session_ms: str) -> None:
+    """Read as one of a group until the input ends. Print what is assigned, read and committed."""
     consumer = KafkaConsumer(
         **connection(bootstrap),
         group_id=group,
-        auto_offset_reset="earliest",
-        auto_commit_interval_ms=100,
-        session_timeout_ms=3000,
+        auto_offset_reset="none",
+        enable_auto_commit=False,
+        session_timeout_ms=int(session_ms),
         heartbeat_interval_ms=300,
         partition_assignment_strategy=[ASSIGNORS[protocol]],
     )
@@ -94,11 +108,33 @@ def member(bootstrap: str, topic: str, group: str, protocol: str) -> None:
     ended = end_of_input()
     while not ended.is_set():
         # Its poll forgets an assignment that comes when the time is just up: the time has to be long.
-        for messages in consumer.poll(timeout_ms=3000).values():
+        fetched = poll(consumer)
+        for messages in fetched.values():
             for each in messages:
                 say_message(each)
-        flush()
+        if fetched:
+            commit(consumer, {place: messages[-1].offset + 1 for place, messages in fetched.items()})
     consumer.close()
+
+
+def poll(consumer: KafkaConsumer, limit: int | None = None) -> dict[TopicPartition, list[Any]]:
+    """Return new messages. This client reports a connection that a broker has refused as an error."""
+    try:
+        fetched: dict[TopicPartition, list[Any]] = consumer.poll(timeout_ms=3000, max_records=limit)
+    except errors.KafkaConnectionError as failure:
+        say_refused(type(failure).__name__, retriable=failure.retriable)
+        return {}
+    return fetched
+
+
+def commit(consumer: KafkaConsumer, offsets: dict[TopicPartition, int]) -> None:
+    """Commit what was read, and print what the broker has confirmed."""
+    try:
+        consumer.commit({place: OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()})
+    except errors.KafkaError as failure:
+        say_refused(type(failure).__name__, retriable=failure.retriable)
+        return
+    say_committed({place.partition: offset for place, offset in offsets.items()})
 
 
 def seek(bootstrap: str, topic: str, *times: str) -> None:
@@ -144,7 +180,7 @@ def administer(bootstrap: str, topic: str) -> None:
     admin = KafkaAdminClient(**connection(bootstrap))
 
     def create() -> None:
-        admin.create_topics([NewTopic(topic, 2, 1, topic_configs={SETTING: "60000"})])
+        admin.create_topics([NewTopic(topic, 2, -1, topic_configs={SETTING: "60000"})])
 
     def partitions() -> int:
         return len(admin.describe_topics([topic])[0]["partitions"])

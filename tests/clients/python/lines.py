@@ -3,7 +3,7 @@
 import json
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from threading import Event, Lock, Thread
@@ -48,6 +48,17 @@ def flush() -> None:
     sys.stdout.flush()
 
 
+def say_committed(offsets: Mapping[int, int]) -> None:
+    """Print the offsets that the broker has confirmed, by partition."""
+    if offsets:
+        say(committed={str(partition): offset for partition, offset in offsets.items()})
+
+
+def say_refused(name: str, *, retriable: bool) -> None:
+    """Print an error that the client has left to the application. retriable: as the client classifies it."""
+    say(refused=name, retriable=retriable)
+
+
 class Acknowledged:
     """Counts what is acknowledged, and tells each thousandth."""
 
@@ -65,8 +76,8 @@ def given_records() -> Iterator[Given]:
 
 
 def some_records() -> list[Given]:
-    """The next thousand of the input, or what is left of it."""
-    return [_parsed(line) for line in islice(sys.stdin, 1000)]
+    """The next hundred of the input, or what is left of it."""
+    return [_parsed(line) for line in islice(sys.stdin, 100)]
 
 
 def end_of_input() -> Event:
