@@ -15,7 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import clients
+from benchmarks.cluster.catch_up import measure_catch_up
 from benchmarks.cluster.clusters import ClusterKind, ConveyorCluster, KafkaCluster, RunningCluster, running_cluster
+from benchmarks.cluster.many_partitions import measure_creation, measure_failover
 from benchmarks.kafka.release import NotFetchedError, fetch
 from benchmarks.streams import produce
 from benchmarks.workers import run_together, work
@@ -29,7 +31,8 @@ _REPLICAS = 3
 _AFTER_KILL_S = 20.0
 _MEBIBYTE = 1 << 20
 
-Figures = dict[str, float]
+Figures = dict[str, list[float]]
+"""The figure of each round, by what was measured."""
 
 
 def main() -> None:
@@ -37,6 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="how many records are sent; 1.0 is the default")
+    parser.add_argument("--only", choices=_GROUPS, nargs="+", default=list(_GROUPS), help="groups of rows")
     arguments = parser.parse_args()
     console = Console()
     kinds: list[ClusterKind] = [ConveyorCluster("os"), ConveyorCluster("ack")]
@@ -44,16 +48,19 @@ def main() -> None:
         kinds.append(KafkaCluster(fetch()))
     except NotFetchedError as reason:
         console.print(f"Kafka cannot be fetched, so Conveyor is measured alone: {reason}", markup=False)
-    measured: dict[str, list[Figures]] = {}
+    measured: dict[str, Figures] = {}
     for number in range(arguments.rounds):
         for kind in kinds[number % len(kinds) :] + kinds[: number % len(kinds)]:
-            with console.status(f"round {number + 1}: {kind.name} {kind.policy}"):
-                figures = dict(_measure(kind, arguments.scale))
-            measured.setdefault(f"{kind.name} {kind.policy}", []).append(figures)
+            figures = measured.setdefault(f"{kind.name} {kind.policy}", {})
+            for group in arguments.only:
+                with console.status(f"round {number + 1}: {kind.name} {kind.policy}, {group}"):
+                    for what, figure in _GROUPS[group](kind, arguments.scale):
+                        figures.setdefault(what, []).append(figure)
+                        console.print(f"{kind.name} {kind.policy}: {what}: {figure:,.2f}", markup=False)
     console.print(_table(measured))
 
 
-def _measure(kind: ClusterKind, scale: float) -> Iterator[tuple[str, float]]:
+def _measure_load(kind: ClusterKind, scale: float) -> Iterator[tuple[str, float]]:
     with running_cluster(kind) as cluster:
         yield "idle memory of three brokers, MiB", cluster.broker_bytes() / _MEBIBYTE
         admin = AdminClient(clients.client(cluster.bootstrap_servers))
@@ -107,7 +114,9 @@ def _latencies(cluster: RunningCluster) -> Iterator[float]:
 
 
 def _gap_after_kill(cluster: RunningCluster, admin: AdminClient) -> float:
-    """Return the longest time between two acknowledgements after the leader is killed."""
+    """Return the longest time between two acknowledgements after the leader is killed. The producer is connected to
+    all brokers.
+    """
     acknowledged = [time.perf_counter()]
     producer = _producer(cluster)
 
@@ -119,6 +128,8 @@ def _gap_after_kill(cluster: RunningCluster, admin: AdminClient) -> float:
                 raise RuntimeError("a record was not acknowledged within a minute")
             acknowledged.append(time.perf_counter())
 
+    for partition in range(_PARTITIONS):
+        producer.produce("load", bytes(_SIZE), partition=partition)
     send_for(1)
     leader = admin.list_topics("load", 30).topics["load"].partitions[0].leader
     del acknowledged[:-1]
@@ -127,14 +138,22 @@ def _gap_after_kill(cluster: RunningCluster, admin: AdminClient) -> float:
     return max(after - before for before, after in pairwise(acknowledged))
 
 
-def _table(measured: dict[str, list[Figures]]) -> Table:
+_GROUPS = {
+    "load": _measure_load,
+    "failover": measure_failover,
+    "creation": measure_creation,
+    "catch-up": measure_catch_up,
+}
+
+
+def _table(measured: dict[str, Figures]) -> Table:
     """Return the medians of all rounds."""
     table = Table(title="Three brokers on this machine, medians")
     table.add_column("what")
     for name in measured:
         table.add_column(name, justify="right")
-    for what in next(iter(measured.values()))[0]:
-        medians = [statistics.median(figures[what] for figures in rounds) for rounds in measured.values()]
+    for what in next(iter(measured.values())):
+        medians = [statistics.median(figures[what]) for figures in measured.values()]
         table.add_row(what, *(f"{median:,.2f}" for median in medians))
     return table
 

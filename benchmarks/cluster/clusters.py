@@ -20,7 +20,7 @@ from benchmarks.wire import knows_itself
 from conveyor.cli.zookeeper import wait_until_serving, zookeeper_command
 
 BROKERS = 3
-_START_S = 60
+_START_S = 180
 _PAUSE_S = 0.01
 _HEAP = ("-Xmx1G", "-Xms1G")
 
@@ -131,11 +131,10 @@ class RunningCluster:
     def __init__(self, commands: Commands, directory: Path) -> None:
         self.addresses = list(commands.addresses)
         self.bootstrap_servers = ",".join(commands.addresses)
+        self.directory = directory
         self._others = list(commands.others)
-        self._brokers: list[psutil.Popen] = []
-        for number, command in enumerate(commands.brokers, 1):
-            with (directory / f"console-{number}.log").open("w") as log:
-                self._brokers.append(psutil.Popen(list(command), stdout=log, stderr=subprocess.STDOUT))
+        self._commands = commands.brokers
+        self._brokers = [self._started(number) for number in range(1, len(commands.brokers) + 1)]
 
     def wait_until_serving(self) -> None:
         ends = time.monotonic() + _START_S
@@ -144,6 +143,14 @@ class RunningCluster:
                 if time.monotonic() > ends:
                     raise RuntimeError(f"the broker at {address} does not answer")
                 time.sleep(_PAUSE_S)
+
+    def start(self, number: int) -> None:
+        """Start a killed broker again."""
+        self._brokers[number - 1] = self._started(number)
+
+    def _started(self, number: int) -> psutil.Popen:
+        with (self.directory / f"console-{number}.log").open("a") as log:
+            return psutil.Popen(list(self._commands[number - 1]), stdout=log, stderr=subprocess.STDOUT)
 
     def kill(self, number: int) -> None:
         """SIGKILL of a broker, by its id."""
