@@ -24,6 +24,7 @@ from conveyor.broker.metadata.dynamic_settings import DynamicSettings
 from conveyor.broker.metadata.log_levels import LogLevels
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.producer_ids import ProducerIds
+from conveyor.broker.metadata.store_patience import until_answered
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.compaction import Compaction, Compactor
 from conveyor.broker.partitions.disk_room import DiskRoom
@@ -197,7 +198,7 @@ class BrokerNode:
         )
         await self.metadata.load(broker)
         self._ports.joined(self.metadata.image.cluster_id)
-        await self._links.open(self._ports.store, self._ports.new_id)
+        await until_answered(lambda: self._links.open(self._ports.store, self._ports.new_id), self.clock)
         await self._membership.prepare()
         await self.topics.start()
         await self._membership.join(broker)
@@ -292,6 +293,7 @@ class BrokerNode:
             controller=controller,
             reconciler=self.reconciler,
             settings=lambda: self.settings,
+            clock=ports.clock,
             disk=ports.disk,
             threads=ports.threads,
             new_id=ports.new_id,

@@ -262,6 +262,10 @@ class TransientFailure(StorageFailure):
     """A failure that leaves stored data intact; a later attempt may succeed."""
 
 
+class StoreUnreachable(TransientFailure):
+    """The metadata store has not answered; it may have carried out what it was asked for."""
+
+
 class ReadLater(TransientFailure):
     """A read that cannot be done now and can be retried; the disk is intact."""
 
@@ -295,6 +299,11 @@ class SettingsError(ConveyorError):
 
 class StartupError(ConveyorError):
     """The broker cannot start. The message is one line that says what to change."""
+
+
+def storage_failure(error: RequestError) -> StorageFailure:
+    """Return the failure of the metadata store that was the reason, or one with the same message."""
+    return error.__cause__ if isinstance(error.__cause__, StorageFailure) else StorageFailure(error.message)
 
 
 def metadata_failure(failure: StorageFailure) -> RequestError:

@@ -26,11 +26,15 @@ import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
     KazooException,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    OperationTimeoutError,
+    SessionExpiredError,
 )
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
@@ -38,7 +42,7 @@ from kazoo.security import CREATOR_ALL_ACL
 
 from conveyor.adapters.zookeeper.kazoo_bridge import KazooLog, LoopHandler, LoopWatch
 from conveyor.adapters.zookeeper.zookeeper_address import ZookeeperAddress
-from conveyor.kernel.errors import SettingsError, StorageFailure
+from conveyor.kernel.errors import SettingsError, StorageFailure, StoreUnreachable
 from conveyor.kernel.ports import SessionState
 from conveyor.kernel.store_paths import parents
 
@@ -46,6 +50,8 @@ log = logging.getLogger(__name__)
 
 CONFLICTS = (BadVersionError, NoChildrenForEphemeralsError, NodeExistsError, NoNodeError, NotEmptyError)
 """Answers about the state of nodes; every other error is a StorageFailure."""
+
+_NO_ANSWER = (ConnectionClosedError, ConnectionLoss, OperationTimeoutError, SessionExpiredError)
 
 _LONG_SESSION_MS = 2_500
 _UNANSWERED_REQUESTS = 64
@@ -123,7 +129,7 @@ class ZookeeperSession:
     async def request(self, send: Send) -> Any:
         """Send a request and return the answer. While disconnected, wait for a session timeout, but no longer.
 
-        Raises StorageFailure; the errors in CONFLICTS.
+        Raises StoreUnreachable, StorageFailure; the errors in CONFLICTS.
         """
         try:
             async with asyncio.timeout(_LONGEST_REQUEST_S):
@@ -132,7 +138,7 @@ class ZookeeperSession:
                     await self._wait_until_connected()
                     return await self._send(send)
         except TimeoutError as error:
-            raise self._failure(f"it has not answered for {_LONGEST_REQUEST_S:.0f} s") from error
+            raise self._unreachable(f"it has not answered for {_LONGEST_REQUEST_S:.0f} s") from error
 
     async def _send(self, send: Send) -> Any:
         connection, answered = self._connection, self._loop.create_future()
@@ -141,7 +147,7 @@ class ZookeeperSession:
             if answered.done():
                 return
             if connection != self._connection:
-                answered.set_exception(self._failure(f"the connection was lost ({self._log.reason})"))
+                answered.set_exception(self._unreachable(f"the connection was lost ({self._log.reason})"))
             elif isinstance(result.exception, Exception):
                 answered.set_exception(self._error(result.exception))
             else:
@@ -156,7 +162,7 @@ class ZookeeperSession:
             async with asyncio.timeout_at(max(self._patient_until, self._loop.time())):
                 await self._is_connected.wait()
         if self.state is not SessionState.CONNECTED:
-            raise self._failure(f"no connection ({self._log.reason})")
+            raise self._unreachable(f"no connection ({self._log.reason})")
 
     def _new_client(self) -> KazooClient:
         handler, credentials = LoopHandler(self._loop, self._watch, self._tls), self._address.credentials
@@ -269,10 +275,10 @@ class ZookeeperSession:
         if isinstance(error, (StorageFailure, *CONFLICTS)):
             return error
         reason = f"{type(error).__name__} {error}".strip() if isinstance(error, KazooException) else repr(error)
-        return self._failure(reason)
+        return self._unreachable(reason) if isinstance(error, _NO_ANSWER) else StorageFailure(self._prefix + reason)
 
-    def _failure(self, reason: str) -> StorageFailure:
-        return StorageFailure(self._prefix + reason)
+    def _unreachable(self, reason: str) -> StoreUnreachable:
+        return StoreUnreachable(self._prefix + reason)
 
 
 def _tls_context(tls: ZookeeperTls) -> ssl.SSLContext:

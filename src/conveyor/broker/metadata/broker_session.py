@@ -27,6 +27,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
+from conveyor.broker.metadata.store_patience import until_answered
 from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import ClusterImage
@@ -132,7 +133,7 @@ class BrokerSession:
         """
         self._own = own
         self._store.listen(self._state_changed)
-        await self._register()
+        await until_answered(self._register, self._clock)
         self._keeping = asyncio.ensure_future(self._keep_registered())
         self._keeping.add_done_callback(self._stopped_keeping)
 

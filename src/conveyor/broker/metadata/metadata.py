@@ -30,6 +30,7 @@ import msgspec
 
 from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.metadata.log_nodes import LogNodes, NodeMissing
+from conveyor.broker.metadata.store_patience import until_answered
 from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
 from conveyor.cluster import legacy_tree
 from conveyor.cluster.broker_registration import check_node_id
@@ -37,7 +38,7 @@ from conveyor.cluster.changes import BrokerRemoved, Change, ClusterNamed, broker
 from conveyor.cluster.cluster_id import new_cluster_id
 from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.cluster.metadata_log import CONTROLLER_EPOCH_PATH, HEAD_PATH, LOG_PATH, decode_head
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure, metadata_failure
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure, metadata_failure, storage_failure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import CheckNode, Clock, DeleteNode, MetadataStore, PutNode, SessionState, Versioned
 
@@ -79,6 +80,7 @@ class Metadata:
         displaced: Callable[[BaseException], None],
     ) -> None:
         self.image = ClusterImage()
+        self._clock = clock
         self.session = BrokerSession(store, clock, new_id, displaced)
         self.term: ControllerTerm | None = None
         """Set while this broker is the controller. It then writes the snapshots."""
@@ -122,22 +124,13 @@ class Metadata:
 
         With an embedded store, also register this broker. StartupError: its topics are assigned to another node id.
         """
-        self._head = await self._nodes.head()
-        nodes: dict[str, Versioned] = {}
-        if self._head is None:
-            nodes = await self._store.tree("/" if self._is_embedded else LOG_PATH)
-            # The nodes may be those of a broker that has created the log meanwhile.
-            self._head = await self._nodes.head()
-        if self._head is None:
-            image = self._from_legacy({path: node.value for path, node in nodes.items()})
-        else:
-            self._head, image = await self._read_image(self._head)
+        image = await until_answered(self._stored_image, self._clock)
         self._is_loaded = True
         self._observe(image)
         if self._is_embedded:
             await self._register(broker)
             return
-        await self._name_cluster()
+        await until_answered(self._name_cluster, self._clock)
         self._store.listen(self._session_changed)
         self._following = asyncio.ensure_future(self._follow())
         self._following.add_done_callback(self._stopped_following)
@@ -341,6 +334,19 @@ class Metadata:
             self._may_be_behind = True
             log.warning("metadata snapshot not written seq=%d reason=%s", self.image.seq, failure)
 
+    async def _stored_image(self) -> ClusterImage:
+        """Return the stored image, and remember its head. Raises StorageFailure."""
+        self._head = await self._nodes.head()
+        nodes: dict[str, Versioned] = {}
+        if self._head is None:
+            nodes = await self._store.tree("/" if self._is_embedded else LOG_PATH)
+            # The nodes may be those of a broker that has created the log meanwhile.
+            self._head = await self._nodes.head()
+        if self._head is None:
+            return self._from_legacy({path: node.value for path, node in nodes.items()})
+        self._head, image = await self._read_image(self._head)
+        return image
+
     def _from_legacy(self, nodes: legacy_tree.Nodes) -> ClusterImage:
         """Return the image in nodes of an earlier version, or an empty one.
 
@@ -374,7 +380,7 @@ class Metadata:
         try:
             await self.propose(self._named)
         except RequestError as error:
-            raise StorageFailure(error.message) from error
+            raise storage_failure(error) from error
 
     def _named(self, image: ClusterImage) -> list[Change]:
         return [] if image.cluster_id else [ClusterNamed(cluster_id=new_cluster_id(self._new_id))]

@@ -23,6 +23,7 @@ from uuid import UUID
 
 from conveyor.broker.metadata.controller import Controller
 from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.metadata.store_patience import until_answered
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.controlled_shutdown import ShutdownRequest, stopping_broker
@@ -30,9 +31,9 @@ from conveyor.cluster.controller.damaged_replicas import without_returning
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.cluster.internal_topics import owner_of
-from conveyor.kernel.errors import RequestError, StartupError, StorageFailure
+from conveyor.kernel.errors import RequestError, StartupError, StorageFailure, storage_failure
 from conveyor.kernel.ids import NodeId, TopicId, is_gateway
-from conveyor.kernel.ports import Disk
+from conveyor.kernel.ports import Clock, Disk
 from conveyor.settings.tree import Settings
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class Membership:
         controller: Controller,
         reconciler: Reconciler,
         settings: Callable[[], Settings],
+        clock: Clock,
         disk: Disk,
         threads: Executor,
         new_id: Callable[[], UUID],
@@ -65,6 +67,7 @@ class Membership:
         self._controller = controller
         self._reconciler = reconciler
         self._settings = settings
+        self._clock = clock
         self._disk = disk
         self._threads = threads
         self._new_id = new_id
@@ -98,7 +101,7 @@ class Membership:
         """
         if self._session.is_embedded:
             return
-        await self._withdraw_incomplete()
+        await until_answered(self._withdraw_incomplete, self._clock)
         await self._session.start(self._registration(broker))
         if is_gateway(broker.node_id):
             return
@@ -176,7 +179,7 @@ class Membership:
             try:
                 await self._metadata.propose(partial(self._without, node_id, part))
             except RequestError as error:
-                raise StorageFailure(error.message) from error
+                raise storage_failure(error) from error
 
     def _without(self, node_id: NodeId, bundles: Sequence[tuple[TopicId, int]], image: ClusterImage) -> list[Change]:
         return without_returning(image, node_id, bundles, self._settings())

@@ -10,11 +10,13 @@ from conveyor.testing.memory_store import MemoryStore
 class FaultyStore(MemoryStore):
     """Counts calls from 0.
 
-    fails: whether a call fails before it has any effect. loses_reply: whether a commit fails after it has taken effect.
+    fails: whether a call fails before it has any effect, with `failure`. loses_reply: whether a commit fails after it
+    has taken effect.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.failure: type[StorageFailure] = StorageFailure
         self.heal()
 
     def heal(self) -> None:
@@ -44,5 +46,5 @@ class FaultyStore(MemoryStore):
     def _call(self) -> int:
         call, self.calls = self.calls, self.calls + 1
         if self.fails(call):
-            raise StorageFailure("the store is away")
+            raise self.failure("the store is away")
         return call

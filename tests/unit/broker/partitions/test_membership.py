@@ -73,7 +73,7 @@ async def test_partition_is_led_by_one_of_two_brokers(brokers: Brokers) -> None:
     first, second = await brokers.start(1), await brokers.start(2)
     await create(first, TWO, ONE)
     await settled(first, second)
-    assert held(first).role == Follower(leader=TWO, epoch=LeaderEpoch(0))
+    assert held(first).role == Follower(leader=TWO, epoch=LeaderEpoch(0), has_all_committed=True)
     assert leads(held(second)) == (TWO, 0, (TWO, ONE))
 
 
