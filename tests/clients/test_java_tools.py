@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from conveyor.testing import Broker
-from tests.clients.rebalances import QUICK_GROUPS
+from tests.clients.rebalances import QUICK_GROUPS, SESSION_MS
 from tests.clients.records import CODECS
+from tests.clients.scenarios import commit_start
 from tests.clients.toolchains import java_program, java_tool
 
 TOOLS = "org.apache.kafka.tools"
@@ -128,7 +129,8 @@ def test_a_group_at_work_is_described_and_left_alone(
     tools: Tools, broker: Broker, topic: str, protocol: str, kind: str
 ) -> None:
     tools.topics("--create", "--topic", topic, "--partitions", 2)
-    member = java_program().start("member", broker.bootstrap_servers, topic, topic, protocol)
+    commit_start(broker.bootstrap_servers, topic, 2)
+    member = java_program().start("member", broker.bootstrap_servers, topic, topic, protocol, SESSION_MS)
     member.until(lambda line: line["assigned"] == [0, 1])
     row = next(line for line in tools.all_groups("--list").splitlines() if topic in line)
     assert row.split()[1:3] == [kind, "consumer"]

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from conveyor.adapters.zookeeper.zookeeper_store import ZookeeperStore
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import StorageFailure, StoreUnreachable
 from conveyor.kernel.ports import ABSENT, CheckNode, PutNode, SessionState, Versioned
 from tests.coordination.conftest import OpenStore
 from tests.coordination.tcp_proxy import CONNECT, SYNC, TRANSACTION, TcpProxy
@@ -151,7 +151,7 @@ async def test_stalled_connection_is_noticed_under_a_stream_of_requests(store: Z
     proxy.stall()
     reads = [asyncio.ensure_future(store.get(f"/{number}")) for number in range(300)]
     await states.wait_for(SUSPENDED)
-    assert {type(result) for result in await asyncio.gather(*reads, return_exceptions=True)} == {StorageFailure}
+    assert {type(result) for result in await asyncio.gather(*reads, return_exceptions=True)} == {StoreUnreachable}
     proxy.heal()
     await states.wait_for(CONNECTED)
     assert await store.get("/a") is None
