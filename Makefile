@@ -6,6 +6,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 LOCKS := requirements/dev.lock
 QUIX := tests/clients/python/quix
+# Its tests have one id in common, and pytest-xdist runs only one test of an id.
+SHARED_ID := tests/clients/test_rest_schemathesis.py
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url
 
@@ -29,7 +31,9 @@ demo: setup ## Run the main job: flights through a broker into a lake, and a pic
 	@$(BIN)/conveyor demo
 
 test: check ## Run every test there is, after the quick ones.
-	@$(BIN)/python -m pytest -n 2 --dist loadfile tests --ignore=tests/unit --ignore=tests/vectors --ignore=tests/tidy
+	@$(BIN)/python -m pytest -n 2 --dist loadfile tests --ignore=tests/unit --ignore=tests/vectors --ignore=tests/tidy \
+		--ignore=$(SHARED_ID)
+	@$(BIN)/python -m pytest $(SHARED_ID)
 
 check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
 	@$(BIN)/ruff check .
