@@ -15,6 +15,7 @@ from tests.clients.python.lines import (
     SETTING,
     Acknowledged,
     end_of_input,
+    flush,
     main,
     say,
     say_committed,
@@ -113,6 +114,7 @@ async def member(bootstrap: str, topic: str, group: str, protocol: str, session_
 
 async def commit(consumer: AIOKafkaConsumer, offsets: dict[TopicPartition, int]) -> None:
     """Commit what was read, and print what the broker has confirmed."""
+    flush()
     try:
         await consumer.commit(offsets)
     except (KafkaError, IllegalStateError) as failure:

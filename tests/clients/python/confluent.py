@@ -29,6 +29,7 @@ from tests.clients.python.lines import (
     SETTING,
     Acknowledged,
     end_of_input,
+    flush,
     given_records,
     main,
     say,
@@ -132,6 +133,7 @@ def member(bootstrap: str, topic: str, group: str, protocol: str, session_ms: st
 
 def commit(consumer: Consumer) -> None:
     """Commit what was read, and print what the broker has confirmed."""
+    flush()
     try:
         places = consumer.commit(asynchronous=False) or []
     except KafkaException as failure:

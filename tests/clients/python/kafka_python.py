@@ -16,6 +16,7 @@ from tests.clients.python.lines import (
     SETTING,
     Acknowledged,
     end_of_input,
+    flush,
     given_records,
     main,
     say,
@@ -129,6 +130,7 @@ def poll(consumer: KafkaConsumer, limit: int | None = None) -> dict[TopicPartiti
 
 def commit(consumer: KafkaConsumer, offsets: dict[TopicPartition, int]) -> None:
     """Commit what was read, and print what the broker has confirmed."""
+    flush()
     try:
         consumer.commit({place: OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()})
     except errors.KafkaError as failure:

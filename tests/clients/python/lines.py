@@ -45,6 +45,7 @@ def say_record(
 
 
 def flush() -> None:
+    """Write out what was printed: a process that is killed after a commit must have shown the records before it."""
     sys.stdout.flush()
 
 
