@@ -86,7 +86,7 @@ def test_clients_follow_their_leaders(tmp_path: Path) -> None:
     clients = [(client, protocol) for client in CLIENTS if client.follows_leaders for protocol in client.protocols]
     cluster = RollingCluster(tmp_path, EVERY_S)
     try:
-        check_moves(cluster.start(), clients, RESTARTS)
+        check_moves(cluster.start(), clients, RESTARTS, with_kcat=True)
     finally:
         cluster.end()
 

@@ -1,5 +1,7 @@
 """A client of each kind produces and reads while one of three brokers is always being restarted."""
 
+import gc
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +24,9 @@ def cluster(tmp_path: Path) -> Iterator[RollingCluster]:
         yield cluster.start()
     finally:
         cluster.end()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 @pytest.mark.timeout(900)
