@@ -72,6 +72,25 @@ def test_any_broker_serves_all_partitions(cluster: Cluster) -> None:
     assert len(ask(cluster.brokers[2], "GET", "/topics/orders/messages").json["messages"]) == 9
 
 
+def test_any_broker_takes_times_and_durations(cluster: Cluster) -> None:
+    """They have types of their own, which the calls to the leaders of two of the three partitions must carry."""
+    for broker in cluster.brokers.values():
+        publish(broker, 0, 1, 2)
+        leased: list[dict[str, Any]] = []
+        while messages := lease(broker, max_messages=100, wait="100ms", visibility="20s"):
+            leased += messages
+        assert {message["message_id"].partition("-")[0] for message in leased} == {"0", "1", "2"}
+        for message in leased:
+            ack_ids = [message["ack_id"]]
+            extended = ask(broker, "POST", "/subscriptions/billing/extend", {"ack_ids": ack_ids, "visibility": "30s"})
+            assert extended.status == 200, extended.body
+            nacked = ask(broker, "POST", "/subscriptions/billing/nack", {"ack_ids": ack_ids, "delay": "1h"})
+            assert nacked.status == 200, nacked.body
+        sought = ask(broker, "POST", "/subscriptions/billing/seek", {"start": "2026-01-31T12:00:00Z"})
+        assert sought.status == 200, sought.body
+    assert all(broker.is_running for broker in cluster.brokers.values())
+
+
 def test_acknowledged_messages_are_not_delivered_again_by_the_next_leader(cluster: Cluster) -> None:
     publish(cluster.brokers[1], *[0, 1, 2] * 10)
     leased = lease_all(cluster.brokers[1])

@@ -50,6 +50,10 @@ def from_wire(error: WireError) -> RequestError:
 def _encode_other(value: object) -> object:
     if isinstance(value, RequestError):
         return to_wire(value)
+    if isinstance(value, int):  # A number of its own type, such as a duration of the REST API.
+        return int(value)
+    if isinstance(value, str):
+        return str(value)
     raise NotImplementedError(f"a call cannot carry a {type(value).__name__}")
 
 

@@ -39,6 +39,15 @@ class Tens(msgspec.Struct, frozen=True):
 TENFOLD: Call[Ten, Tens] = Call("tenfold", Ten, Tens, is_repeatable=True)
 
 
+class Milliseconds(int):
+    """A number with a type of its own, as the REST API parses durations."""
+
+
+def test_numbers_of_other_types_are_sent_as_numbers() -> None:
+    request = TENFOLD.decode_request(TENFOLD.encode_request(Ten(Milliseconds(7))))
+    assert (request, type(request.times)) == (Ten(7), int)
+
+
 class Pair:
     """Broker 1 asks broker 2, which answers by `answer`."""
 
