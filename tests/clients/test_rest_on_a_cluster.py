@@ -110,6 +110,35 @@ def test_acknowledged_messages_are_not_delivered_again_by_the_next_leader(cluste
     assert len(again) == len(in_doubt) + 3
 
 
+def test_settlements_do_not_wait_while_too_few_replicas_are_in_sync(cluster: Cluster) -> None:
+    """One broker survives and leads all partitions, and the logs of its queues can commit nothing."""
+    publish(cluster.brokers[1], *[0, 1, 2] * 4)
+    leased = lease_all(cluster.brokers[1])
+    assert len(leased) == 12
+    publish(cluster.brokers[1], 0, 1, 2)
+    survivor = cluster.brokers[1]
+    cluster.kill(2)
+    cluster.kill(3)
+    body = {"ack_ids": [message["ack_id"] for message in leased]}
+    answers = [
+        ask(survivor, "POST", "/subscriptions/billing/ack", body),
+        ask(survivor, "POST", "/subscriptions/billing/seek", {"start": "latest"}),
+        ask(survivor, "POST", "/topics/orders/messages", {"payload": "m", "delay": "1h"}),
+        ask(survivor, "GET", MESSAGES, query={"wait": "1s", "max_messages": 100}),
+    ]
+    assert [answer.status for answer in answers] == [503] * 4, [answer.body for answer in answers]
+    assert all(answer.json["retriable"] for answer in answers)
+    cluster.restart(2)
+    cluster.restart(3)
+    cluster.wait_until_in_sync()
+    statuses = ack(survivor, leased)
+    settled = {message["message_id"] for message, status in zip(leased, statuses, strict=True) if status == "ok"}
+    assert len(settled) >= 4  # Those of the partition that the survivor has led all the time.
+    again = {message["message_id"] for message in lease_all(survivor)}
+    assert not again & settled
+    assert len(again | settled) == 15
+
+
 def test_request_that_waits_gets_a_message_of_the_next_leader(cluster: Cluster) -> None:
     victim = cluster.leader("orders", 1)
     assert victim is not None

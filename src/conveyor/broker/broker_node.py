@@ -26,6 +26,7 @@ from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.producer_ids import ProducerIds
 from conveyor.broker.metadata.store_patience import until_answered
 from conveyor.broker.metadata.subscriptions import Subscriptions
+from conveyor.broker.partitions.commit_checks import CommitChecks
 from conveyor.broker.partitions.compaction import Compaction, Compactor
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.disk_watch import DiskWatch
@@ -135,6 +136,7 @@ class BrokerNode:
         self._directories = LogDirectories(
             disk=ports.disk, clock=ports.clock, producers=settings.producers, probe=self.log_probe
         )
+        self._commit_checks = CommitChecks(ports.clock)
         self.reconciler = self._make_reconciler(ports)
         self._links = ClusterLinks(self.metadata, NodeId(settings.broker.node_id), self._peers)
         self.lost_leaders = LostLeaders(self.metadata, ports.clock)
@@ -245,6 +247,7 @@ class BrokerNode:
     async def stop(self) -> None:
         """Flush and seal every log. All acknowledged records are on the disk when this returns."""
         self._housekeeping.cancel()
+        self._commit_checks.stop()
         self._stop_background_work()
         await asyncio.get_running_loop().run_in_executor(self._ports.threads, self._close_logs)
         await self._membership.leave()
@@ -258,9 +261,8 @@ class BrokerNode:
 
     def _make_reconciler(self, ports: BrokerPorts) -> Reconciler:
         def new_partition(identity: TopicPartition, log: Log, role: Role) -> Partition:
-            return Partition(
-                identity, log, role, self.loop_tick.add_write, self.flusher.want, self.disk_watch.went_offline
-            )
+            wants = self.loop_tick.add_write, self.flusher.want
+            return Partition(identity, log, role, *wants, self.disk_watch.went_offline, self._commit_checks.add)
 
         return Reconciler(
             metadata=self.metadata,

@@ -60,6 +60,8 @@ Handler = Callable[[web.Request], Awaitable[web.Response]]
 _JSON = {"Content-Type": "application/json"}
 _REFUSAL_HEADERS = {
     ErrorKind.METADATA_UNAVAILABLE: {"Retry-After": "1"},
+    ErrorKind.NOT_ENOUGH_REPLICAS: {"Retry-After": "1"},
+    ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND: {"Retry-After": "1"},
     ErrorKind.UNSUPPORTED_COMPRESSION: {"Accept-Encoding": ", ".join(ENCODINGS)},
 }
 _encode = msgspec.json.Encoder().encode

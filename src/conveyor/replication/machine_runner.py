@@ -7,6 +7,10 @@ appends, because a machine whose records the log refuses no longer matches the l
 nevertheless (a failing disk, or a `max.message.bytes` that was set too low), the partition and its machine go offline:
 every caller receives COORDINATOR_NOT_AVAILABLE until the log is reopened and another runner replays it. A broker that
 no longer leads the partition replies NOT_LEADER.
+
+If the records cannot be committed, because the ISR has become too small or in-sync replicas do not answer, the callers
+do not wait: see `commit_deadline`. The decision stands and is committed with the next records, so it must be harmless
+to repeat a command. Meanwhile no further command is accepted, whether it writes records or not.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,14 +36,17 @@ _RETRY_MS = 1_000
 _DISK_FAILURES = (ErrorKind.PARTITION_OFFLINE, ErrorKind.DISK_FULL)
 """Failures of this broker's disk. Clients of a coordinator ask again after COORDINATOR_NOT_AVAILABLE only."""
 
+_IN_DOUBT = (ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorKind.REQUEST_TIMED_OUT)
+"""The records of the decision are in the log, and it is not known whether they will be committed."""
+
 
 class MachineRunner(Generic[Asked]):
     """See the module's docstring.
 
     stepped: called after each decision, when its records are applied. attributes: of the machine's batches; CONTROL if
     they share the log with producers' batches. needs_replicas: whether `min.insync.replicas` applies to the machine's
-    records. is_sure: whether this broker certainly still leads what the newest image says; otherwise another broker may
-    lead already, and replies that no record vouches for are withheld.
+    records; if not, its callers wait without limit. is_sure: whether this broker certainly still leads what the newest
+    image says; otherwise another broker may lead already, and replies that no record vouches for are withheld.
     """
 
     def __init__(
@@ -69,7 +76,7 @@ class MachineRunner(Generic[Asked]):
     def submit(self, command: Asked, respond: Respond) -> Token:
         """Submit a command to the machine. `respond` is called once, now or later. Returns the token for `forget`."""
         token = Token(next(self._tokens))
-        refusal = self._refusal()
+        refusal = self.refusal()
         if refusal is not None:
             respond(refusal)
             return token
@@ -88,7 +95,7 @@ class MachineRunner(Generic[Asked]):
 
     def expire(self) -> None:
         """Let the machine decide on the deadlines that have passed."""
-        refusal = self._refusal()
+        refusal = self.refusal()
         if refusal is None:
             self._carry_out(self._machine.expire(self._clock.now_ms()))
         elif self._partition.offline_reason is None and refusal.kind is not ErrorKind.NOT_LEADER:
@@ -142,7 +149,8 @@ class MachineRunner(Generic[Asked]):
         return True
 
     def _reply_when_safe(self, replies: tuple[Reply, ...]) -> None:
-        self._partition.when_committed(self._partition.log.log_end_offset, partial(self._reply, replies))
+        wait = self._partition.when_acknowledged if self._needs_replicas else self._partition.when_committed
+        wait(self._partition.log.log_end_offset, partial(self._reply, replies))
 
     def _reply(self, replies: tuple[Reply, ...], error: RequestError | None) -> None:
         for reply in replies:
@@ -153,9 +161,9 @@ class MachineRunner(Generic[Asked]):
     def _fail_all(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for respond in waiting.values():
-            respond(self._refusal() or self._unavailable())
+            respond(self.refusal() or self._unavailable())
 
-    def _refusal(self) -> RequestError | None:
+    def refusal(self) -> RequestError | None:
         """Return the reason why the machine cannot be asked now."""
         try:
             self._partition.check_writable()
@@ -166,6 +174,8 @@ class MachineRunner(Generic[Asked]):
         return None
 
     def _unavailable(self, error: RequestError | None = None) -> RequestError:
+        if error is not None and error.kind in _IN_DOUBT:
+            return RequestError(error.kind, f"{error.message}: repeat the request, which is harmless if they still are")
         if error is not None and error.kind not in _DISK_FAILURES:
             return error
         reason = f"{self._partition.identity} is being closed" if error is None else error.message

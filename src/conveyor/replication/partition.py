@@ -32,6 +32,8 @@ from conveyor.log.append_info import AppendInfo
 from conveyor.log.flush import FlushJob
 from conveyor.log.log import Log
 from conveyor.records.checked_batch import CheckedBatch
+from conveyor.replication import partition_refusals as refusals
+from conveyor.replication.commit_deadline import CommitDeadline
 from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.observer import ReplicationObserver
 from conveyor.replication.queue_view import QueueView
@@ -47,7 +49,8 @@ class Partition:
     """See the module's docstring.
 
     wants_write, wants_flush: called when there are records to write or flush; the owner then calls `write`, or
-    `begin_flush` and `complete_flush`. went_offline: called after a StorageFailure.
+    `begin_flush` and `complete_flush`. went_offline: called after a StorageFailure. wants_checks: called when clients
+    wait for the high watermark; the owner then calls `check_commits` until it returns False.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Partition:
         wants_write: Callable[["Partition"], None],
         wants_flush: Callable[["Partition"], None],
         went_offline: Callable[[StorageFailure], None] | None = None,
+        wants_checks: Callable[["Partition"], None] | None = None,
     ) -> None:
         self.identity = identity
         self.log = log
@@ -90,6 +94,8 @@ class Partition:
         self._wants_flush = wants_flush
         self._written_waiters = OffsetWaiters()
         self._committed_waiters = OffsetWaiters()
+        self._wants_checks = wants_checks
+        self._deadline = CommitDeadline(identity, self._committed_waiters)
         self.queue: QueueView | None = None
         self.inbox: Partition | None = None
         """If set, producers append to the inbox until a record is due, and only the forwarder appends here."""
@@ -144,7 +150,7 @@ class Partition:
             return
         self._begin_role(is_new_epoch=role.epoch > before.epoch)
         if isinstance(role, Follower):
-            self._fail_waiters(lambda: self._not_leader(role))
+            self._fail_waiters(lambda: refusals.not_leader(self.identity, role))
         self._watchers.notify()
 
     def resign(self) -> None:
@@ -227,10 +233,17 @@ class Partition:
         self._wait(self._committed_waiters, offset, self.high_watermark, waiter)
 
     def when_acknowledged(self, offset: int, waiter: Waiter) -> None:
-        """As `when_committed`, for a producer (acks=all), which does not wait while too few replicas are in sync."""
+        """As `when_committed`, for a client, which waits no longer than `commit_deadline` says."""
         self._wait(self._committed_waiters, offset, self.high_watermark, waiter, True)
+        if not self._deadline.is_checked and self._wants_checks is not None:
+            self._deadline.is_checked = True
+            self._wants_checks(self)
         if not self._has_enough_replicas:
-            self._committed_waiters.fail_producers(self._too_few_replicas)
+            self._deadline.fail()
+
+    def check_commits(self) -> bool:
+        """Answer the clients that have waited too long; see `commit_deadline`. Returns whether others wait."""
+        return self._deadline.check(self.log.log_end_offset, self.high_watermark)
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call back once: when the high watermark rises, the role changes, or the partition goes offline."""
@@ -268,7 +281,7 @@ class Partition:
         if self.offline_reason is not None:
             raise self.offline_error()
         if isinstance(self.role, Follower):
-            raise self._not_leader(self.role)
+            raise refusals.not_leader(self.identity, self.role)
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Check the client's epoch (-1: unknown), then the role. Raises RequestError. Source: KIP-320."""
@@ -277,18 +290,18 @@ class Partition:
         if epoch > self.leader_epoch:
             raise RequestError(ErrorKind.UNKNOWN_LEADER_EPOCH, f"{self.identity}: epoch is {self.leader_epoch}")
         if isinstance(self.role, Follower):
-            raise self._not_leader(self.role)
+            raise refusals.not_leader(self.identity, self.role)
 
     def check_replicas(self) -> None:
-        """Check that the ISR is large enough for acks=all. Raises RequestError: NOT_ENOUGH_REPLICAS, NOT_LEADER."""
-        if isinstance(self.role, Follower):
-            raise self._not_leader(self.role)
-        needed, count = self.log.topic.min_insync_replicas, len(self.role.isr)
-        if count < needed:
-            replicas = f"{count} in-sync replica{'' if count == 1 else 's'}"
-            raise RequestError(
-                ErrorKind.NOT_ENOUGH_REPLICAS, f"{self.identity} has {replicas}, min.insync.replicas is {needed}"
-            )
+        """Check that the ISR is large enough for acks=all, and commits. Raises RequestError."""
+        role = self.role
+        if isinstance(role, Follower):
+            raise refusals.not_leader(self.identity, role)
+        needed, count = self.log.topic.min_insync_replicas, len(role.isr)
+        if count < needed or count < role.min_isr:  # A companion has its owner's minimum, which only the role has.
+            raise refusals.isr_too_small(self.identity, count, max(needed, role.min_isr))
+        if self._deadline.overdue_offset > self.high_watermark:
+            raise refusals.commits_stalled(self.identity)
 
     def use(self, topic: TopicSettings) -> None:
         """Use new settings of the topic. A new `flush.policy` counts for reports that were received before, too."""
@@ -415,6 +428,7 @@ class Partition:
         if is_new_epoch:
             log.begin_epoch(role.epoch)
             self.acknowledged_offset = self.epoch_start_offset = log.log_end_offset
+            self._deadline.overdue_offset = 0
             self.joining.clear()
             self.reports.clear()
             self._progress.begin((), is_new_epoch=True)
@@ -423,7 +437,7 @@ class Partition:
         self._wait_for_replicas()
         self._has_enough_replicas = role.has_enough_replicas
         if not role.has_enough_replicas:
-            self._committed_waiters.fail_producers(self._too_few_replicas)
+            self._deadline.fail()
 
     def commit_again(self) -> None:
         """This broker is sure again that it leads: what was durable meanwhile is committed."""
@@ -454,9 +468,7 @@ class Partition:
             if self.replication is not None:
                 self.replication.committed(self)
 
-    def _wait(
-        self, waiters: OffsetWaiters, offset: int, reached: int, waiter: Waiter, is_producer: bool = False
-    ) -> None:
+    def _wait(self, waiters: OffsetWaiters, offset: int, reached: int, waiter: Waiter, is_client: bool = False) -> None:
         if isinstance(self.role, Follower):
             waiter(self._unserved())
         elif offset <= reached:
@@ -464,7 +476,7 @@ class Partition:
         elif self.offline_reason is not None:
             waiter(self.offline_error())
         else:
-            waiters.add(offset, waiter, is_producer)
+            waiters.add(offset, waiter, is_client)
 
     def _fail_waiters(self, error: Callable[[], RequestError]) -> None:
         self._written_waiters.fail(error)
@@ -479,17 +491,7 @@ class Partition:
     def _unserved(self) -> RequestError | None:
         if self.offline_reason is not None:
             return self.offline_error()
-        return self._not_leader(self.role) if isinstance(self.role, Follower) else None
-
-    def _too_few_replicas(self) -> RequestError:
-        return RequestError(
-            ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-            f"{self.identity}: records were stored, and too few replicas are in sync to commit them",
-        )
-
-    def _not_leader(self, role: Follower) -> NotLeader:
-        leads = "no broker" if role.leader is None else f"broker {role.leader}"
-        return NotLeader(f"{self.identity} is led by {leads} in epoch {role.epoch}", role.leader, role.epoch)
+        return refusals.not_leader(self.identity, self.role) if isinstance(self.role, Follower) else None
 
 
 def _is_frozen(role: Leader) -> bool:

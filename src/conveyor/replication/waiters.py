@@ -15,19 +15,26 @@ Waiter = Callable[[RequestError | None], None]
 
 
 class OffsetWaiters:
-    """Waiters, lowest offset first; waiters of one offset in the order in which they were added."""
+    """Waiters, lowest offset first; waiters of one offset in the order in which they were added.
+
+    is_client: whether a client waits for an answer, so that the wait must end even if the offset is not reached.
+    """
 
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, Waiter, bool]] = deque()
 
-    def add(self, offset: int, waiter: Waiter, is_producer: bool = False) -> None:
+    @property
+    def has_clients(self) -> bool:
+        return any(is_client for _, _, is_client in self._waiting)
+
+    def add(self, offset: int, waiter: Waiter, is_client: bool = False) -> None:
         waiting = self._waiting
         if waiting and offset < waiting[-1][0]:  # A repeated batch waits for the offset of the original batch.
-            insort(waiting, (offset, waiter, is_producer), key=itemgetter(0))
+            insort(waiting, (offset, waiter, is_client), key=itemgetter(0))
         else:
-            waiting.append((offset, waiter, is_producer))
+            waiting.append((offset, waiter, is_client))
 
     def release(self, reached: int) -> None:
         """Call the waiters of all offsets up to `reached`."""
@@ -41,10 +48,15 @@ class OffsetWaiters:
         while waiting:
             waiting.popleft()[1](error())
 
-    def fail_producers(self, error: Callable[[], RequestError]) -> None:
-        """Fail the waiters of producers; the others go on waiting."""
-        failed = [waiter for _, waiter, is_producer in self._waiting if is_producer]
-        self._waiting = deque(entry for entry in self._waiting if not entry[2])
+    def fail_clients(self, error: Callable[[], RequestError], end_offset: int | None = None) -> None:
+        """Fail the waiters of clients, up to an offset if one is given; the others go on waiting."""
+        waiting, self._waiting = self._waiting, deque()
+        failed: list[Waiter] = []
+        for offset, waiter, is_client in waiting:
+            if is_client and (end_offset is None or offset <= end_offset):
+                failed.append(waiter)
+            else:
+                self._waiting.append((offset, waiter, is_client))
         for waiter in failed:
             waiter(error())
 

@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.ids import LeaderEpoch
+from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, StateMachine, Token
 from conveyor.records.batch import CONTROL
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import encode_batch
 from conveyor.replication.machine_runner import MachineRunner, replay
+from conveyor.replication.replica_reports import ReplicaReport
 from conveyor.replication.roles import Leader
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
@@ -240,6 +241,27 @@ def test_replicas_are_asked_for_before_the_machine_decides() -> None:
     stage.submit("add a")
     assert (stage.answers, stage.machine.counts) == ([("add a", ErrorKind.NOT_ENOUGH_REPLICAS)], {})
     assert stage.owner.partition.offline_reason is None
+
+
+def test_callers_are_answered_when_the_isr_shrinks_and_the_decision_stands() -> None:
+    """As the companion of a topic with `min.insync.replicas`, whose own settings have the default."""
+    stage = Stage()
+    partition, one, two = stage.owner.partition, NodeId(1), NodeId(2)
+    role = Leader(leader=one, epoch=LeaderEpoch(partition.leader_epoch + 1), isr=(one, two), min_isr=2)
+    partition.assume(role)
+    stage.submit("wait b")
+    stage.submit("add a")
+    stage.owner.settle()
+    assert stage.answers == []
+    partition.assume(replace(role, isr=(one,), partition_epoch=1))
+    assert stage.answers == [("add a", ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND)]
+    stage.submit("peek a")
+    assert stage.answers[1:] == [("peek a", ErrorKind.NOT_ENOUGH_REPLICAS)]
+    partition.replica_reported(two, role.epoch, ReplicaReport(1, 1))
+    partition.assume(replace(role, partition_epoch=2))
+    stage.submit("get a")
+    stage.clock.advance(ms=2 * WAIT_MS)
+    assert stage.answers[2:] == [("get a", 1), ("wait b", "gave up")]
 
 
 def test_what_is_due_waits_for_replicas() -> None:

@@ -2,9 +2,11 @@
 
 import pytest
 
-from conveyor.kernel.errors import ErrorKind, NotLeader
+from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId
+from conveyor.replication.commit_deadline import CHECK_MS
 from conveyor.replication.partition import Partition
+from conveyor.replication.partition_refusals import COMMIT_TIMEOUT_MS
 from conveyor.replication.replica_reports import ReplicaReport
 from conveyor.replication.roles import Follower, Leader
 from conveyor.settings.tree import TopicSettings
@@ -209,3 +211,52 @@ def test_a_leader_alone_in_its_isr_commits_only_while_it_surely_leads() -> None:
     sure[0] = True
     owner.partition.commit_again()
     assert (owner.partition.high_watermark, calls.seen) == (2, [("", None)])
+
+
+def test_clients_of_a_log_that_does_not_commit_are_answered_and_refused() -> None:
+    owner, calls = owner_of(leading(ONE, TWO), records=0), Calls()
+    partition = owner.partition
+    assert not partition.check_commits()
+    partition.append(batch(b"a"), NOW_MS)
+    partition.when_acknowledged(1, calls.named("client"))
+    partition.when_committed(1, calls.named("machine"))
+    owner.settle()
+    for _ in range(COMMIT_TIMEOUT_MS // CHECK_MS):
+        assert partition.check_commits()
+        assert calls.seen == []
+        partition.check_replicas()
+    partition.append(batch(b"b"), NOW_MS)
+    partition.when_acknowledged(2, calls.named("late"))
+    assert partition.check_commits()
+    assert calls.seen == [("client", ErrorKind.REQUEST_TIMED_OUT)]
+    with pytest.raises(RequestError, match="has not committed earlier records for 15 seconds") as refused:
+        partition.check_replicas()
+    assert refused.value.kind is ErrorKind.NOT_ENOUGH_REPLICAS
+    owner.settle()
+    partition.replica_reported(TWO, NEXT, ReplicaReport(2, 2))
+    assert calls.seen[1:] == [("machine", None), ("late", None)]
+    partition.check_replicas()
+    assert not partition.check_commits()
+
+
+def test_a_log_that_commits_slowly_is_not_overdue() -> None:
+    owner, calls = owner_of(leading(ONE, TWO), records=0), Calls()
+    partition = owner.partition
+    for number in range(1, 20):
+        partition.append(batch(b"a"), NOW_MS)
+        partition.when_acknowledged(number, calls)
+        owner.settle()
+        assert partition.check_commits()
+        partition.replica_reported(TWO, NEXT, ReplicaReport(number - 1, number - 1))
+    assert {error for _, error in calls.seen} == {None}
+
+
+def test_a_new_epoch_has_nothing_overdue() -> None:
+    owner, calls = owner_of(leading(ONE, TWO)), Calls()
+    partition = owner.partition
+    partition.when_acknowledged(1, calls)
+    while partition.check_commits():
+        pass
+    assert calls.seen == [("", ErrorKind.REQUEST_TIMED_OUT)]
+    partition.assume(leading(ONE, TWO, epoch=LeaderEpoch(NEXT + 1)))
+    partition.check_replicas()

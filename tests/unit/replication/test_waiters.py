@@ -60,11 +60,23 @@ def test_a_watcher_that_was_removed_is_not_told() -> None:
     assert told == []
 
 
-def test_producers_fail_and_other_waiters_go_on() -> None:
+def test_clients_fail_and_other_waiters_go_on() -> None:
     waiters, calls = OffsetWaiters(), Calls()
     waiters.add(1, calls.named("reader"))
     waiters.add(2, calls.named("producer"), True)
-    waiters.fail_producers(refusal)
+    waiters.fail_clients(refusal)
     assert calls.seen == [("producer", ErrorKind.NOT_LEADER)]
     waiters.release(2)
     assert calls.seen[1:] == [("reader", None)]
+
+
+def test_clients_up_to_an_offset_fail() -> None:
+    waiters, calls = OffsetWaiters(), Calls()
+    waiters.add(1, calls.named("early"), True)
+    waiters.add(2, calls.named("late"), True)
+    waiters.fail_clients(refusal, 1)
+    assert calls.seen == [("early", ErrorKind.NOT_LEADER)]
+    assert waiters.has_clients
+    waiters.release(2)
+    assert calls.seen[1:] == [("late", None)]
+    assert not waiters.has_clients

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from conveyor.broker.answers import Answer, answered, ignored
+from conveyor.broker.answers import Answer, answered
 from conveyor.broker.hosts.host import Host
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.partition_table import PartitionTable
@@ -49,6 +49,14 @@ SettingsOfGroups = tuple[GroupsSettings, Mapping[str, GroupsSettings]]
 """The defaults, and the complete settings of groups that override some, by group id."""
 
 _MEMBER_NAME_LENGTH = 255
+_UNAVAILABLE = (
+    ErrorKind.PARTITION_OFFLINE,
+    ErrorKind.DISK_FULL,
+    ErrorKind.NOT_ENOUGH_REPLICAS,
+    ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorKind.REQUEST_TIMED_OUT,
+)
+"""Kafka's coordinator, too, answers all of these with COORDINATOR_NOT_AVAILABLE, and its clients repeat the request."""
 
 
 class Coordinator:
@@ -62,7 +70,7 @@ class Coordinator:
     ) -> None:
         self.partition = partition
         self.runner = runner
-        self._settings = settings
+        self._settings: SettingsOfGroups | None = settings
         self._is_sure = is_sure
         self._topics: KnownTopics | None = None
 
@@ -81,19 +89,27 @@ class Coordinator:
         return await answered(submit)
 
     def update_topics(self, topics: KnownTopics) -> None:
-        """Pass the topics to the machine, unless it has them already."""
+        """Pass the topics to the machine, unless it has them already. If it refuses them, the next call repeats it."""
         if self._topics is not topics:
             self._topics = topics
-            self.runner.submit(UpdateTopics(topics=topics), ignored)
+            self.runner.submit(UpdateTopics(topics=topics), self._topics_taken)
 
     def use(self, settings: SettingsOfGroups) -> None:
-        """Apply settings from now on."""
+        """Apply settings from now on. If the machine refuses them, the next call repeats it."""
         if self._settings is not settings:
             self._settings = settings
-            self.runner.submit(UpdateSettings(defaults=settings[0], own=settings[1]), ignored)
+            self.runner.submit(UpdateSettings(defaults=settings[0], own=settings[1]), self._settings_taken)
 
     def stop(self) -> None:
         self.runner.stop()
+
+    def _topics_taken(self, reply: object) -> None:
+        if isinstance(reply, RequestError):
+            self._topics = None
+
+    def _settings_taken(self, reply: object) -> None:
+        if isinstance(reply, RequestError):
+            self._settings = None
 
     def _respond_if_sure(self, respond: Callable[[Any], None], reply: object) -> None:
         role = self.partition.role
@@ -181,7 +197,7 @@ class Groups:
         if coordinator is None:
             self._tasks.start(self._submit_when_loaded(command, respond))
             return None
-        coordinator.update_topics(self._known_topics())
+        self._update(coordinator)
         token = coordinator.submit(command, respond)
         return lambda: coordinator.runner.forget(token)
 
@@ -223,6 +239,11 @@ class Groups:
         """Answer every waiting request."""
         self._host.stop()
 
+    def _update(self, coordinator: Coordinator) -> None:
+        """Pass the present topics and settings to a coordinator, unless it has them already."""
+        coordinator.update_topics(self._known_topics())
+        coordinator.use(self._kind.settings)
+
     def _partition_number(self, group_id: str) -> int:
         topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
         return -1 if topic is None else partition_for_group(group_id, len(topic.partitions))
@@ -242,7 +263,7 @@ class Groups:
             coordinator = await self._loaded(partition_for_group(command.group_id, len(topic.partitions)))
         except RequestError as error:
             return respond(error)
-        coordinator.update_topics(self._known_topics())
+        self._update(coordinator)
         coordinator.submit(command, respond)
 
     async def _offsets_topic(self) -> TopicImage:
@@ -286,7 +307,7 @@ def _coordinator_error(error: RequestError) -> RequestError:
     """Return the error that makes a group client retry, or find the coordinator again."""
     if error.kind is ErrorKind.NOT_LEADER:
         return RequestError(ErrorKind.NOT_COORDINATOR, error.message)
-    if error.kind in (ErrorKind.PARTITION_OFFLINE, ErrorKind.DISK_FULL, ErrorKind.NOT_ENOUGH_REPLICAS):
+    if error.kind in _UNAVAILABLE:
         return RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, error.message)
     return error
 

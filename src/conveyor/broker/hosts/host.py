@@ -4,10 +4,11 @@
                                       -> failed -> (after a pause, or the next request) loading
 
 The host loads a machine once, however many requests wait for it; they fail with COORDINATOR_LOADING after half a
-minute. It reads the logs once all their records are committed: earlier leaders may have acknowledged any of them, and
-uncommitted records may still be lost. A load ends with NOT_LEADER when the broker resigns during it. `gained` for a
-reopened partition loads the machine again, unless its state is still valid. The host discards a load whose partition
-was lost or replaced in the meantime. After a failed load, a host that retries loads again after pauses that double.
+minute, and at once with NOT_ENOUGH_REPLICAS while the ISR is too small to commit. It reads the logs once all their
+records are committed: earlier leaders may have acknowledged any of them, and uncommitted records may still be lost. A
+load ends with NOT_LEADER when the broker resigns during it. `gained` for a reopened partition loads the machine again,
+unless its state is still valid. The host discards a load whose partition was lost or replaced in the meantime. After a
+failed load, a host that retries loads again after pauses that double.
 """
 
 import logging
@@ -124,6 +125,7 @@ class Host(Generic[Machine]):
         if place.machine is None and place.loading is None:
             self._begin(place)
         while place.loading is not None:
+            self._check_commits(partition)
             await self._ended(place.loading, partition)
         if place.machine is not None:
             return place.machine
@@ -215,6 +217,12 @@ class Host(Generic[Machine]):
             if place.loading is loading:
                 place.loading = None
             loading.end()
+
+    def _check_commits(self, partition: Partition) -> None:
+        """Raise RequestError (NOT_ENOUGH_REPLICAS) if a load waits for records that cannot be committed now."""
+        for read in self._kind.logs(partition):
+            if read.high_watermark < read.log.log_end_offset:
+                read.check_replicas()
 
     async def _committed(self, partition: Partition) -> None:
         """Wait until the logs of a machine are committed up to their present ends. Raises RequestError: NOT_LEADER."""

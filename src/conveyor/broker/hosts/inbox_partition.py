@@ -132,13 +132,16 @@ class InboxPartition:
     def cancel(self, offset: int, answer: Callable[[RequestError | None], None]) -> Callable[[], None]:
         """Cancel a record; `answer` is called once that is durable. Returns a function that withdraws the caller.
 
-        Raises RequestError, or answers with it: UNKNOWN_MESSAGE, MESSAGE_NOT_DELAYED, PARTITION_OFFLINE.
+        Raises RequestError, or answers with it: UNKNOWN_MESSAGE, MESSAGE_NOT_DELAYED, PARTITION_OFFLINE, and those of
+        an inbox that cannot commit. The forwarder itself waits without limit.
         """
+        self.inbox.check_replicas()
         message = self.find(offset)
         if message is None:
             raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"no message waits at offset {offset} of the inbox")
         due_ms = read_attributes(message.headers, message.timestamp_ms).due_ms
         token = self._runner.submit(CancelForwarding(offset=offset, due_ms=due_ms), partial(self._answer, answer))
+        self.inbox.when_acknowledged(self.inbox.log.log_end_offset, partial(_answer_failure, answer))
         return lambda: self._runner.forget(token)
 
     def waiting(self, offset: int) -> Message | None:
@@ -231,3 +234,8 @@ class InboxPartition:
 
     def _is_online(self) -> bool:
         return not self._is_stopped and self.inbox.offline_reason is None and self.topic.offline_reason is None
+
+
+def _answer_failure(answer: Callable[[RequestError | None], None], error: RequestError | None) -> None:
+    if error is not None:
+        answer(error)

@@ -126,6 +126,10 @@ class QueuePartition:
             return self.messages.offline_error()
         return None if self._services.is_sure() else unsure_of_leading(self.messages)
 
+    def lease_refusal(self) -> RequestError | None:
+        """Return why no message can be leased, also if the state log cannot commit."""
+        return self._lease_refusal() or self._runner.refusal()
+
     def has_messages(self, subscription: UUID) -> bool:
         """Return whether a subscription could lease a message now."""
         queue = self.machine.queue(subscription)

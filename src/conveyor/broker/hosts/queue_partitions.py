@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from uuid import UUID
 
-from conveyor.broker.answers import all_answered, ignored
+from conveyor.broker.answers import all_answered, pause
 from conveyor.broker.hosts.host import Host
 from conveyor.broker.hosts.queue_loading import QueueKind
 from conveyor.broker.hosts.queue_partition import QueuePartition, QueueServices
@@ -47,6 +47,7 @@ class QueuePartitions:
     ) -> None:
         self._node_id = node_id
         self._tasks = services.tasks
+        self._clock = services.clock
         self._metadata = metadata
         self._topics = topics
         self._partitions = partitions
@@ -166,7 +167,22 @@ class QueuePartitions:
         """Apply a policy that any broker has changed."""
         for queue in self.of(subscription.topic_id):
             if queue.machine.queue(subscription.id) is not None:
-                queue.submit(PutSubscription(subscription=subscription), ignored)
+                self._pass_policy(queue, subscription)
+
+    def _pass_policy(self, queue: QueuePartition, subscription: Subscription) -> None:
+        """Pass a policy to a queue. If the queue cannot take it now, pass it again later."""
+
+        def taken(reply: object) -> None:
+            if isinstance(reply, RequestError) and not queue.is_stopped:
+                self._tasks.start(self._pass_policy_later(queue, subscription))
+
+        queue.submit(PutSubscription(subscription=subscription), taken)
+
+    async def _pass_policy_later(self, queue: QueuePartition, subscription: Subscription) -> None:
+        await pause(self._clock, _RETRY_MS)
+        exists = self._subscriptions.exists(subscription)
+        if not queue.is_stopped and exists and self._subscriptions.current(subscription) == subscription:
+            self._pass_policy(queue, subscription)
 
     def _removed(self, subscription: Subscription) -> None:
         """Forget a subscription that any broker has deleted, unless its topic was deleted with it."""

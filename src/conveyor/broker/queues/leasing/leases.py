@@ -160,9 +160,12 @@ class Leases:
         return await self._take(subscription, request.count, request.visibility_ms)
 
     async def _await_messages(self, request: AwaitMessages) -> bool:
-        """Answer another broker, once there are messages."""
+        """Answer another broker, once there are messages. Raises RequestError if none of them can be leased now."""
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         await self._subscribed.ready(subscription)
+        refusals = [partition.lease_refusal() for _, partition in self._ready(subscription, ())]
+        if refusals and (refusal := refusals[0]) is not None and None not in refusals:
+            raise refusal
 
         def submit(told: Callable[[bool], None]) -> Callable[[], None]:
             watchers = self._watchers.setdefault(subscription.id, set())
