@@ -110,6 +110,18 @@ def test_acknowledged_messages_are_not_delivered_again_by_the_next_leader(cluste
     assert len(again) == len(in_doubt) + 3
 
 
+def test_dead_letters_are_as_safe_as_their_originals(cluster: Cluster) -> None:
+    broker = cluster.brokers[1]
+    publish(broker, 0)
+    (message,) = lease(broker, wait="5s")
+    rejected = {"ack_ids": [message["ack_id"]], "reason": "bad"}
+    assert ask(broker, "POST", "/subscriptions/billing/reject", rejected).status == 200
+    broker.wait_until(lambda image: "orders.dlq" in image.topics, "no dead-letter topic")
+    topic = broker.image().topics["orders.dlq"]
+    assert {len(partition.replicas) for partition in topic.partitions} == {3}
+    assert topic.config["min.insync.replicas"] == "2"
+
+
 def test_settlements_do_not_wait_while_too_few_replicas_are_in_sync(cluster: Cluster) -> None:
     """One broker survives and leads all partitions, and the logs of its queues can commit nothing."""
     publish(cluster.brokers[1], *[0, 1, 2] * 4)

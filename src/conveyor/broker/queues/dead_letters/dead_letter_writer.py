@@ -38,6 +38,7 @@ _FIRST_WAIT_MS = 100
 _LONGEST_WAIT_MS = 30_000
 _CONFIG = {"retention.ms": "-1", "max.message.bytes": str(2 * MAX_UNPACKED_BYTES), "delay.enable": "false"}
 """The configuration of dead-letter topics created here: no retention limit, messages of any size, no delay."""
+_MIN_INSYNC = "min.insync.replicas"
 _NOT_COPIED = (
     message_attributes.DELAY_MS,
     message_attributes.DELIVER_AT_MS,
@@ -122,7 +123,7 @@ class DeadLetterWriter:
         if not letters:
             return {}, {}
         name = self._subscriptions.current(subscription).policy.dead_letter_topic
-        topic = await self._topics.ensure(TopicRequest(name=name, config=_CONFIG))
+        topic = await self._topics.ensure(_topic_request(name, self._topics.existing(subscription.topic), origin))
         ends = await self._browser.end_offsets(name)
         results = await self._publisher.publish(name, list(letters.values()))
         self._check(topic)
@@ -170,6 +171,13 @@ class DeadLetterWriter:
         """Raise RequestError if a dead-letter topic was deleted, even if another one has its name now."""
         if self._topics.existing(topic.name).topic_id != topic.topic_id:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic.name}' was deleted")
+
+
+def _topic_request(name: str, source: TopicImage, number: int) -> TopicRequest:
+    """Return the request for a dead-letter topic that keeps its records as safe as the topic of the originals does."""
+    own = {setting: value for setting, value in source.config.items() if setting == _MIN_INSYNC}
+    factor = source.partitions[number].replication_factor
+    return TopicRequest(name=name, replication_factor=factor, config=_CONFIG | own)
 
 
 def _dead_letter(subscription: Subscription, message: Message, attempt: Attempt) -> OutgoingMessage:
