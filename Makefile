@@ -40,7 +40,7 @@ check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo >.venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
-	@$(BIN)/python -m pytest -q -n 2 tests/unit tests/vectors tests/tidy
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/unit tests/vectors tests/tidy
 
 sim: setup ## Play simulated crashes, power cuts and disk failures: SEED=7 for one story, SEEDS=1000 for many; STORY=cluster.
 	@$(BIN)/python -m conveyor.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(if $(STORY),--story $(STORY)) $(if $(KEEP),--keep $(KEEP))
