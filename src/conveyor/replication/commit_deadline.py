@@ -4,6 +4,8 @@ The owner of a partition calls `Partition.check_commits` every CHECK_MS while cl
 end. What was in the log at a check and is not committed COMMIT_TIMEOUT_MS later is overdue: the clients that wait for
 it are answered, and new requests are refused until it is committed, which bounds the number of requests that wait.
 
+A partition with one replica is not checked: it waits for its own disk only.
+
 The time is longer than the default of `replica.lag.time.max.ms` (10 s), after which a replica that does not answer has
 left the ISR, and shorter than the 30 seconds that Kafka's clients and other brokers wait for an answer.
 """

@@ -102,6 +102,7 @@ class Partition:
         self._watchers = Watchers()
         self._flushing = False
         self._has_enough_replicas = True
+        self._has_followers = False
         self._begin_role(is_new_epoch=True)
 
     @property
@@ -235,7 +236,7 @@ class Partition:
     def when_acknowledged(self, offset: int, waiter: Waiter) -> None:
         """As `when_committed`, for a client, which waits no longer than `commit_deadline` says."""
         self._wait(self._committed_waiters, offset, self.high_watermark, waiter, True)
-        if not self._deadline.is_checked and self._wants_checks is not None:
+        if self._has_followers and not self._deadline.is_checked and self._wants_checks is not None:
             self._deadline.is_checked = True
             self._wants_checks(self)
         if not self._has_enough_replicas:
@@ -435,6 +436,7 @@ class Partition:
         self.joining = {node: epoch for node, epoch in self.joining.items() if epoch >= role.partition_epoch}
         self._progress.is_frozen = _is_frozen(role)
         self._wait_for_replicas()
+        self._has_followers = len(role.replicas) > 1 or len(role.isr) > 1
         self._has_enough_replicas = role.has_enough_replicas
         if not role.has_enough_replicas:
             self._deadline.fail()
