@@ -23,7 +23,7 @@ NO_TIMESTAMP = -1
 
 
 def gateway_id(random_id: UUID) -> NodeId:
-    """Return the id of a new gateway. Two gateways get the same one as rarely as two random numbers are the same."""
+    """Return the id of a new gateway. The ids of two gateways are equal with a probability of 1 in 2,146,435,072."""
     return NodeId(FIRST_GATEWAY_ID + random_id.int % (_NODE_IDS - FIRST_GATEWAY_ID))
 
 
