@@ -44,7 +44,7 @@ def _of_led_partitions(broker: BrokerNode) -> Iterator[tuple[str, str, int]]:
     yield "conveyor_replication_led_partitions", "Partitions that this broker leads.", len(led)
     count = sum(len(role.isr) < len(role.replicas) for _, role in led)
     yield "conveyor_replication_under_replicated_partitions", "Led partitions with a replica out of sync.", count
-    count = sum(len(role.isr) < partition.log.topic.min_insync_replicas for partition, role in led)
+    count = sum(len(role.isr) < max(partition.log.topic.min_insync_replicas, role.min_isr) for partition, role in led)
     doc = "Led partitions with fewer than min.insync.replicas in sync."
     yield "conveyor_replication_under_min_isr_partitions", doc, count
     lag = max((_lag_messages(partition, role) for partition, role in led), default=0)
