@@ -15,7 +15,7 @@ import msgspec
 from conveyor.cluster.changes import PartitionChanged, partition_changed
 from conveyor.cluster.image import COMPANIONS, ClusterImage, PartitionImage, TopicImage, companion, is_companion
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import LeaderEpoch
+from conveyor.kernel.ids import LeaderEpoch, TopicId
 from conveyor.settings.tree import Settings, topic_settings
 
 
@@ -58,6 +58,14 @@ def existing_bundle(image: ClusterImage, name: str, number: int) -> tuple[TopicI
         raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{name}' has no partition {number}")
     if is_companion(name):
         raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{name}' always has the leader and replicas of its owner")
+    return topic, topic.partitions[number]
+
+
+def bundle_by_id(image: ClusterImage, topic_id: TopicId, number: int) -> tuple[TopicImage, PartitionImage] | None:
+    """Return a topic and its partition; None if either does not exist."""
+    topic = image.topic_by_id(topic_id)
+    if topic is None or not 0 <= number < len(topic.partitions):
+        return None
     return topic, topic.partitions[number]
 
 

@@ -10,12 +10,12 @@ leader could still ask for its join, which would be granted to an empty log.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import msgspec
 
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.alter_partition import IsrMember
+from conveyor.cluster.controller.bundles import bundle_by_id
 from conveyor.cluster.controller.image_draft import ImageDraft
 from conveyor.cluster.controller.registrations import check_broker_epoch
 from conveyor.cluster.image import ClusterImage, PartitionImage
@@ -38,15 +38,14 @@ def withdrawn_replica(image: ClusterImage, request: DamagedReplica, settings: Se
     """
     node = request.replica.node_id
     check_broker_epoch(image, node, request.replica.broker_epoch)
-    topic = image.topic_by_id(request.topic_id)
-    if topic is None or not 0 <= request.partition < len(topic.partitions):
+    bundle = bundle_by_id(image, request.topic_id, request.partition)
+    if bundle is None:
         return []
-    partition = topic.partitions[request.partition]
+    topic, partition = bundle
     draft = ImageDraft(image, settings)
     if node not in partition.replicas or partition.leader not in draft.liveness.live - {node}:
         return []
-    isr = tuple(member for member in partition.isr if member != node)
-    draft.settle(topic, request.partition, replace(partition, isr=isr), lost=frozenset({node}), begins_epoch=True)
+    draft.settle(topic, request.partition, lost=frozenset({node}), begins_epoch=True)
     return draft.changes()
 
 
@@ -64,12 +63,11 @@ def without_returning(
     """
     draft = ImageDraft(image, settings)
     for topic_id, number in bundles:
-        topic = image.topic_by_id(topic_id)
-        if topic is None or not 0 <= number < len(topic.partitions):
+        bundle = bundle_by_id(image, topic_id, number)
+        if bundle is None:
             continue
-        partition = topic.partitions[number]
+        topic, partition = bundle
         members = {*partition.isr, *partition.elr}
         if node in members and len(members) > 1:
-            isr = tuple(member for member in partition.isr if member != node)
-            draft.settle(topic, number, replace(partition, isr=isr), lost=frozenset({node}), begins_epoch=True)
+            draft.settle(topic, number, lost=frozenset({node}), begins_epoch=True)
     return draft.changes()

@@ -5,12 +5,11 @@ another replica with every committed record leads. It joins again as any other r
 If there is no such replica the leader stays: its log may still be the only copy.
 """
 
-from dataclasses import replace
-
 import msgspec
 
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.alter_partition import IsrMember
+from conveyor.cluster.controller.bundles import bundle_by_id
 from conveyor.cluster.controller.image_draft import ImageDraft
 from conveyor.cluster.controller.registrations import check_broker_epoch
 from conveyor.cluster.image import ClusterImage
@@ -33,14 +32,13 @@ def replaced_leader(image: ClusterImage, request: FailedLeader, settings: Settin
     """
     node = request.leader.node_id
     check_broker_epoch(image, node, request.leader.broker_epoch)
-    topic = image.topic_by_id(request.topic_id)
-    if topic is None or not 0 <= request.partition < len(topic.partitions):
+    bundle = bundle_by_id(image, request.topic_id, request.partition)
+    if bundle is None:
         return []
-    partition = topic.partitions[request.partition]
+    topic, partition = bundle
     draft = ImageDraft(image, settings)
     others = {*partition.isr, *partition.elr} - {node}
     if partition.leader != node or others.isdisjoint(draft.liveness.ready):
         return []
-    isr = tuple(member for member in partition.isr if member != node)
-    draft.settle(topic, request.partition, replace(partition, isr=isr), lost=frozenset({node}))
+    draft.settle(topic, request.partition, lost=frozenset({node}))
     return draft.changes()
