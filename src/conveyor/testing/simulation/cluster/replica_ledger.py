@@ -7,9 +7,9 @@ Invariants, by the names that failures report:
     LoneLeaderIsSure     a leader that is alone in its ISR acknowledges nothing once another leader is stored
 
 Some failures are too much for a promise: the power of all machines that hold unflushed records of a topic with
-`flush.policy=os` is cut, or an unclean election is held. If `min.insync.replicas` is 1, it is too much that a machine
-is lost and that the other replicas leave the ISR before anybody knows it. The partition is then excused, and nothing is
-promised about its records any more.
+`flush.policy=os` is cut, or an unclean election is held. It is too much, too, that `min.insync.replicas` machines lose
+their records and that the other replicas leave the ISR before the controller knows of the losses. The partition is then
+excused, and nothing is promised about its records any more.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -43,6 +43,8 @@ class ReplicaLedger:
         self._settings = settings
         self._note = note
         self._committed: dict[TopicPartition, int] = {}
+        self._lost_machines: dict[Loss, bool] = {}
+        """Whether the disk is lost, of each machine that is not back."""
         self._losses: dict[TopicPartition, set[Loss]] = {}
         self._excused: set[TopicPartition] = set()
         self._ends: dict[Partition, int] = {}
@@ -55,19 +57,21 @@ class ReplicaLedger:
         self._image = new
         for identity, topic, after in _bundles(new):
             before = _partition(old, identity)
-            if before is not None and before is not after:
+            if before is None:
+                for loss, is_wiped in self._lost_machines.items():
+                    self._note_loss(identity, topic, after, loss, is_wiped=is_wiped)
+            elif before is not after:
                 self._changed(identity, topic, before, after)
+        self._lost_machines = {loss: wiped for loss, wiped in self._lost_machines.items() if not self._is_back(loss)}
         for identity, losses in self._losses.items():
             self._losses[identity] = {loss for loss in losses if not self._is_back(loss)}
 
     def lose(self, node_id: NodeId, boot_id: str, *, is_wiped: bool) -> None:
         """Note that a machine loses its power, and perhaps its disk. boot_id: of its next boot."""
+        loss = Loss(node_id, boot_id)
+        self._lost_machines[loss] = is_wiped or self._lost_machines.get(loss, False)
         for identity, topic, partition in _bundles(self._image):
-            is_affected = is_wiped or bundle_policy(topic, self._settings).keeps_unflushed
-            if node_id in partition.replicas and is_affected:
-                self._losses.setdefault(identity, set()).add(Loss(node_id, boot_id))
-                if not self._intact(identity, partition):
-                    self._excuse(identity)
+            self._note_loss(identity, topic, partition, loss, is_wiped=is_wiped)
 
     def may_be_wiped(self, node_id: NodeId) -> bool:
         """Return whether every partition survives the loss of this broker's disk."""
@@ -116,9 +120,19 @@ class ReplicaLedger:
             self._note("unclean election")
             self._excuse(identity)
         if self._losses.get(identity) and not self._intact(identity, after) and identity not in self._excused:
-            if bundle_policy(topic, self._settings).min_insync > 1:
+            losers = {loss.node_id for loss in self._losses[identity]}
+            if len(losers) < bundle_policy(topic, self._settings).min_insync:
                 self._break(f"{identity}: no replica with all committed records is in the ISR or eligible: {after}")
             self._excuse(identity)
+
+    def _note_loss(
+        self, identity: TopicPartition, topic: TopicImage, partition: PartitionImage, loss: Loss, *, is_wiped: bool
+    ) -> None:
+        is_affected = is_wiped or bundle_policy(topic, self._settings).keeps_unflushed
+        if loss.node_id in partition.replicas and is_affected:
+            self._losses.setdefault(identity, set()).add(loss)
+            if not self._intact(identity, partition):
+                self._excuse(identity)
 
     def _excuse(self, identity: TopicPartition) -> None:
         self._excused.add(identity)
