@@ -36,7 +36,7 @@ from conveyor.http_api.rest import (
     subscription_endpoints,
     topic_endpoints,
 )
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError
 
 log = logging.getLogger(__name__)
 
@@ -146,11 +146,12 @@ def _bind(
         try:
             with in_progress.track():
                 answer = await call(request)
+            response = _response(endpoint.status, answer)
         except RequestError as error:
             return _refusal(error)
-        except Exception as error:  # noqa: BLE001 - a bug: the client gets a 500, and the broker stops
+        except Exception as error:  # noqa: BLE001 - a bug of this request
             return _bug(error)
-        return await response_budget.send(request, _response(endpoint.status, answer))
+        return await response_budget.send(request, response)
 
     return serve
 
@@ -204,7 +205,10 @@ def _busy() -> web.Response:
 
 
 def _bug(error: Exception) -> web.Response:
-    asyncio.get_running_loop().call_exception_handler({"message": "a request failed", "exception": error})
+    """Log a bug. It stops the broker only if it may have changed state in part."""
+    log.error("request failed", exc_info=error)
+    if isinstance(error, InconsistentState):
+        asyncio.get_running_loop().call_exception_handler({"message": "a request failed", "exception": error})
     return problem_response(make_problem("internal_error", 500, "a bug: see the traceback in the broker's log"))
 
 

@@ -91,6 +91,7 @@ class ErrorKind(Enum):
     UNKNOWN_MEMBER_ID = auto()
     UNKNOWN_MESSAGE = auto()
     UNKNOWN_SCHEDULE = auto()
+    UNKNOWN_SERVER_ERROR = auto()
     UNKNOWN_SUBSCRIPTION = auto()
     UNKNOWN_TOPIC = auto()
     UNKNOWN_TOPIC_ID = auto()
@@ -195,6 +196,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.UNKNOWN_MEMBER_ID: ErrorCodes(25, 404, _INVALID),
     ErrorKind.UNKNOWN_MESSAGE: ErrorCodes(1, 404, _INVALID),
     ErrorKind.UNKNOWN_SCHEDULE: ErrorCodes(69, 404, _MISSING),
+    ErrorKind.UNKNOWN_SERVER_ERROR: ErrorCodes(-1, 500, "InternalFailure"),
     ErrorKind.UNKNOWN_SUBSCRIPTION: ErrorCodes(69, 404, _MISSING),
     ErrorKind.UNKNOWN_TOPIC: ErrorCodes(3, 404, _MISSING, retriable=True),
     ErrorKind.UNKNOWN_TOPIC_ID: ErrorCodes(100, 404, _MISSING, retriable=True),
@@ -291,6 +293,13 @@ def remedy_of(failure: StorageFailure) -> Remedy:
     if isinstance(failure, TransientFailure):
         return Remedy.REOPEN
     return Remedy.RESTART if isinstance(failure, LogDiverged) else Remedy.COPY
+
+
+class InconsistentState(Exception):  # noqa: N818 - named for what it is
+    """A bug in the middle of a change, so that memory may differ from the logs. The broker stops.
+
+    Any other unexpected exception during a request concerns that request only.
+    """
 
 
 class SettingsError(ConveyorError):

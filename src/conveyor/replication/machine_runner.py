@@ -19,7 +19,14 @@ from itertools import count
 from typing import Any, Generic
 
 from conveyor.kernel.alarm import Alarm
-from conveyor.kernel.errors import DiskFull, ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import (
+    ConveyorError,
+    DiskFull,
+    ErrorKind,
+    InconsistentState,
+    RequestError,
+    StorageFailure,
+)
 from conveyor.kernel.ports import Clock
 from conveyor.kernel.state_machine import Asked, LogRecord, Outcome, Reply, StateMachine, Token
 from conveyor.log.batch_reading import batches_between
@@ -80,9 +87,14 @@ class MachineRunner(Generic[Asked]):
         if refusal is not None:
             respond(refusal)
             return token
-        outcome = self._machine.handle(command, token, self._clock.now_ms())
-        self._waiting[token] = respond
-        self._carry_out(outcome)
+        try:
+            outcome = self._machine.handle(command, token, self._clock.now_ms())
+            self._waiting[token] = respond
+            self._carry_out(outcome)
+        except ConveyorError:
+            raise
+        except Exception as bug:
+            raise InconsistentState(f"{self._partition.identity}: {type(command).__name__}") from bug
         return token
 
     def forget(self, token: Token) -> None:

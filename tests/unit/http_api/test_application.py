@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from conveyor.http_api.application import ENDPOINTS, run_to_completion
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError
 
 
 class Work:
@@ -45,9 +45,16 @@ async def test_work_returns_its_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "is_bug"), [(AssertionError("bug"), True), (RequestError(ErrorKind.LEASE_LOST, "gone"), False)]
+    ("error", "stops", "is_bug"),
+    [
+        (InconsistentState("bug"), True, True),
+        (AssertionError("bug"), False, True),
+        (RequestError(ErrorKind.LEASE_LOST, "gone"), False, False),
+    ],
 )
-async def test_bug_is_reported_after_a_disconnect(error: Exception, is_bug: bool) -> None:
+async def test_bug_is_reported_after_a_disconnect(
+    error: Exception, stops: bool, is_bug: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     contexts: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: contexts.append(context))
     work = Work(error)
@@ -59,7 +66,8 @@ async def test_bug_is_reported_after_a_disconnect(error: Exception, is_bug: bool
     work.may_end.set()
     for _ in range(3):
         await asyncio.sleep(0)
-    assert [context["exception"] for context in contexts] == ([error] if is_bug else [])
+    assert [context["exception"] for context in contexts] == ([error] if stops else [])
+    assert ("request failed" in caplog.text) == is_bug
 
 
 def test_endpoints_are_declared_once() -> None:

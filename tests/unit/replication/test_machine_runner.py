@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, StateMachine, Token
 from conveyor.records.batch import CONTROL
@@ -34,6 +34,7 @@ class Counter:
     def handle(self, command: str, token: Token, now_ms: int) -> Outcome:
         action, _, text = command.partition(" ")
         name = text.encode()
+        assert action != "crash", "a bug"
         if action == "wait":
             self.waiting[token] = (name, now_ms + WAIT_MS)
             return Outcome()
@@ -262,6 +263,11 @@ def test_callers_are_answered_when_the_isr_shrinks_and_the_decision_stands() -> 
     stage.submit("get a")
     stage.clock.advance(ms=2 * WAIT_MS)
     assert stage.answers[2:] == [("get a", 1), ("wait b", "gave up")]
+
+
+def test_bug_of_the_machine_is_told_from_a_bug_of_the_request() -> None:
+    with pytest.raises(InconsistentState, match="t-0: str"):
+        Stage().submit("crash now")
 
 
 def test_what_is_due_waits_for_replicas() -> None:

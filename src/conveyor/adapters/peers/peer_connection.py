@@ -148,6 +148,9 @@ class PeerConnection(asyncio.Protocol):
             reply = self._handshake.receive(data)
         except HandshakeFailed as failure:
             return self.refuse(str(failure), failure.reply)
+        except Exception:  # The peer is a stranger until the handshake is done.
+            log.exception("handshake failed peer=%s", self.address)
+            return self.refuse("the handshake has failed: a bug, see the log")
         self._transport.write(reply)
         if self._handshake.is_done:
             self._link()

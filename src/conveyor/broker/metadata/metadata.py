@@ -38,7 +38,14 @@ from conveyor.cluster.changes import BrokerRemoved, Change, ClusterNamed, broker
 from conveyor.cluster.cluster_id import new_cluster_id
 from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.cluster.metadata_log import CONTROLLER_EPOCH_PATH, HEAD_PATH, LOG_PATH, decode_head
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure, metadata_failure, storage_failure
+from conveyor.kernel.errors import (
+    ErrorKind,
+    InconsistentState,
+    RequestError,
+    StorageFailure,
+    metadata_failure,
+    storage_failure,
+)
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import CheckNode, Clock, DeleteNode, MetadataStore, PutNode, SessionState, Versioned
 
@@ -284,11 +291,14 @@ class Metadata:
         return await self._nodes.head() or node
 
     def _observe(self, image: ClusterImage) -> None:
-        """Publish an image to all listeners. A listener's exception is a bug; it is raised after the last call."""
+        """Publish an image to all listeners. Raise InconsistentState after the last call if one has failed."""
         old, self.image = self.image, image
-        with contextlib.ExitStack() as calls:
-            for changed in reversed(self._listeners):
-                calls.callback(changed, old, image)
+        try:
+            with contextlib.ExitStack() as calls:
+                for changed in reversed(self._listeners):
+                    calls.callback(changed, old, image)
+        except Exception as bug:
+            raise InconsistentState(f"a listener of image {image.seq} has failed") from bug
 
     def _head_changed(self) -> None:
         self._is_watched = False

@@ -12,6 +12,7 @@ A plain topic has no demands on records: its batches go from the check to the ap
 through `inspected_appends`, which runs the stages between: at once or in a lane, in order for each partition.
 """
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 
@@ -27,13 +28,15 @@ from conveyor.broker.produce.acknowledgement import (
 from conveyor.broker.produce.inspected_appends import Appended, InspectedAppends
 from conveyor.cluster.image import is_internal
 from conveyor.cluster.topic_decisions import owned_by_broker
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError
 from conveyor.kernel.ports import Bytes, Clock
 from conveyor.records.checked_batch import CheckedBatch, check_batch, check_size
 from conveyor.records.timestamps import is_too_new
 from conveyor.replication.partition import Partition
 
 __all__ = ["ACKS_ALL", "ACKS_LEADER", "ACKS_NONE", "Published", "Publisher"]
+
+log = logging.getLogger(__name__)
 
 
 class Publisher:
@@ -72,6 +75,8 @@ class Publisher:
                 self._publish_one(topic, number, batch, now_ms, request, result)
             except RequestError as error:
                 request.settle(result, error)
+            except Exception as bug:
+                raise InconsistentState(f"{topic}-{number}: a batch may be appended in part") from bug
         request.settle_one()
 
     def _publish_one(
@@ -84,8 +89,7 @@ class Publisher:
         result: Published,
     ) -> None:
         partition = self._writable(topic, number)
-        log = partition.log
-        result.log_start_offset = log.log_start_offset
+        result.log_start_offset = partition.log.log_start_offset
         if produced is None:
             raise RequestError(ErrorKind.INVALID_RECORD, "no records")
         if request.acks == ACKS_ALL:
@@ -93,15 +97,21 @@ class Publisher:
         is_plain = not self._inspected_appends.is_needed(partition, request.deduplicates)
         if is_plain:
             partition.check_writable()
-        max_bytes = log.topic.max_message_bytes
-        if isinstance(produced, CheckedBatch):
-            batch = check_size(produced, max_bytes)
-        else:
-            batch = check_batch(produced, max_bytes)
+        max_bytes = partition.log.topic.max_message_bytes
+        try:
+            if isinstance(produced, CheckedBatch):
+                batch = check_size(produced, max_bytes)
+            else:
+                batch = check_batch(produced, max_bytes)
+        except RequestError:
+            raise
+        except Exception as bug:
+            log.exception("batch not checked partition=%s", partition.identity)
+            raise RequestError(ErrorKind.UNKNOWN_SERVER_ERROR, f"{topic}-{number}: a bug, see the log") from bug
         if is_plain:
-            if not is_too_new(batch.header.max_timestamp, log.topic, now_ms):
+            if not is_too_new(batch.header.max_timestamp, partition.log.topic, now_ms):
                 return request.settle_when_safe(result, partition, partition, partition.append(batch, now_ms))
-            log.producers.check(batch.header)  # A wrong sequence is refused before a too new timestamp.
+            partition.log.producers.check(batch.header)  # A wrong sequence is refused before a too new timestamp.
         appended = partial(_settle_when_safe, request, result, partition)
         self._inspected_appends.append(partition, batch, request.deduplicates, appended)
 

@@ -5,6 +5,7 @@ so an asker that knows of a new leader, topic or subscription never meets a brok
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 from conveyor.broker.remote.call_frames import Answered, Ask, Refused, Withdraw, decode_from_asker, encode_frame
@@ -12,9 +13,11 @@ from conveyor.broker.remote.calls import MAX_PAYLOAD_BYTES, CallHandlers
 from conveyor.broker.remote.remote import MAX_CALLS
 from conveyor.broker.remote.wire_errors import to_wire
 from conveyor.broker.tasks import Tasks
-from conveyor.kernel.errors import ErrorKind, ProtocolViolation, RequestError
+from conveyor.kernel.errors import ErrorKind, InconsistentState, ProtocolViolation, RequestError
 from conveyor.kernel.peers import PeerLink
 from conveyor.kernel.ports import Bytes
+
+log = logging.getLogger(__name__)
 
 _MAX_UNSENT_BYTES = 2 * MAX_PAYLOAD_BYTES
 
@@ -70,11 +73,20 @@ class AnsweringEnd:
             self._refuse(call.call_id, error)
         except ProtocolViolation as violation:
             self._link.close(str(violation))
+        except InconsistentState:
+            raise
+        except Exception:
+            log.exception("call failed name=%s peer=%d", call.name, self._link.peer.node_id)
+            self._refuse(call.call_id, _bug(call.name))
         else:
             self._link.send(encode_frame(Answered(call.call_id, payload)))
 
     def _refuse(self, call_id: int, error: RequestError) -> None:
         self._link.send(encode_frame(Refused(call_id, to_wire(error))))
+
+
+def _bug(name: str) -> RequestError:
+    return RequestError(ErrorKind.UNKNOWN_SERVER_ERROR, f"call '{name}': a bug: see the traceback in the broker's log")
 
 
 def _busy() -> RequestError:

@@ -62,5 +62,5 @@ def decode_from_answerer(frame: Bytes) -> Answered | Refused:
 def _decoded(decoder: Any, frame: Bytes) -> Any:
     try:
         return decoder.decode(frame)
-    except (msgspec.DecodeError, ValueError) as error:
+    except Exception as error:
         raise ProtocolViolation(f"a frame of a link for calls: {error}") from error

@@ -1,12 +1,13 @@
 """Calls by name: the types of their requests and replies, and the functions that answer them on this broker."""
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from conveyor.broker.remote.wire_errors import ValueDecoder, encode_value
 from conveyor.kernel.errors import ErrorKind, ProtocolViolation, RequestError
+
+log = logging.getLogger(__name__)
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -28,12 +29,12 @@ class Call(Generic[Request, Reply]):
         self._replies = ValueDecoder(reply)
 
     def encode_request(self, request: Request) -> bytes:
-        """Raise RequestError (MESSAGE_TOO_LARGE)."""
-        return _bounded(self.name, "request", encode_value(request))
+        """Raise RequestError: MESSAGE_TOO_LARGE; UNKNOWN_SERVER_ERROR for a value that has no encoding."""
+        return _encoded(self.name, "request", request)
 
     def encode_reply(self, reply: Reply) -> bytes:
-        """Raise RequestError (MESSAGE_TOO_LARGE)."""
-        return _bounded(self.name, "reply", encode_value(reply))
+        """Raise RequestError as `encode_request` does."""
+        return _encoded(self.name, "reply", reply)
 
     def decode_request(self, payload: bytes) -> Request:
         """Raise ProtocolViolation."""
@@ -76,7 +77,13 @@ class CallHandlers:
         return call.encode_reply(await handler(call.decode_request(payload)))
 
 
-def _bounded(name: str, what: str, payload: bytes) -> bytes:
+def _encoded(name: str, what: str, value: object) -> bytes:
+    try:
+        payload: bytes = encode_value(value)
+    except Exception as bug:
+        log.exception("call not encoded name=%s", name)
+        message = f"the {what} of call '{name}' between brokers cannot be encoded: a bug: see the broker's log"
+        raise RequestError(ErrorKind.UNKNOWN_SERVER_ERROR, message) from bug
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise RequestError(
             ErrorKind.MESSAGE_TOO_LARGE,
@@ -89,5 +96,5 @@ def _bounded(name: str, what: str, payload: bytes) -> bytes:
 def _decoded(name: str, decoder: Any, payload: bytes) -> Any:
     try:
         return decoder.decode(payload)
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, OverflowError) as error:
+    except Exception as error:
         raise ProtocolViolation(f"call '{name}': {error}") from error

@@ -1,18 +1,20 @@
 """A Kafka request from its decoding to its response."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.quota_enforcement import RequestMeter
 from conveyor.kafka_api.wire.codec import Body, UnencodableResponse, encode_response
 from conveyor.kafka_api.wire.framing import LENGTH
+from conveyor.kernel.errors import InconsistentState
 from conveyor.kernel.ports import FileSlice
 
 log = logging.getLogger(__name__)
 
 Part = bytes | FileSlice
+_BUG = "the request has failed: a bug, see the log"
 
 
 class KafkaCall:
@@ -54,6 +56,41 @@ class KafkaCall:
     def throttle_ms(self) -> int:
         """The time for which the broker processes no more requests of this client; a field of the response."""
         return 0 if self.meter is None else self.meter.throttle_ms
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine that answers this request. A bug in it ends the connection only; see `fail`."""
+        self.broker.tasks.start(self._run(work))
+
+    def guarded(self, finish: Callable[..., None], *arguments: Any) -> Callable[[Any], None]:
+        """Return a callback that calls `finish` with this call, the arguments and its own argument.
+
+        A bug in it ends the connection only, and not the work of the caller; see `fail`.
+        """
+
+        def guarded(result: Any) -> None:
+            try:
+                finish(self, *arguments, result)
+            except Exception as bug:  # noqa: BLE001 - a bug of this request
+                self.fail(bug)
+
+        return guarded
+
+    def fail(self, bug: Exception) -> None:
+        """Log a bug and close the connection: no response fits all APIs. Raises a bug that may have changed state."""
+        if isinstance(bug, InconsistentState):
+            raise bug
+        log.error(
+            "request failed api_key=%d version=%d client=%s host=%s",
+            self.api_key, self.api_version, self.client_id, self.client_host, exc_info=bug,
+        )  # fmt: skip
+        if self.parts is None:
+            self.close_connection(_BUG)
+
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as bug:  # noqa: BLE001 - a bug of this request
+            self.fail(bug)
 
     def charge_mutations(self, partitions: int, *, strict_from: int) -> None:
         """Charge the quota for partitions to create or delete (KIP-599).

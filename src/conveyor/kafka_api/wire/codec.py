@@ -5,6 +5,7 @@ encoder ignores fields that the version does not have, and gives missing fields 
 """
 
 import io
+import logging
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -20,6 +21,8 @@ from kio.serial.errors import SerialError
 from conveyor.kafka_api.wire.skim import skimmer, without_none
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ports import Bytes
+
+log = logging.getLogger(__name__)
 
 Body = Mapping[str, Any]
 Reader = Callable[[Bytes, int], tuple[Any, int]]
@@ -42,8 +45,13 @@ def decode_request(api_key: int, version: int, frame: Bytes) -> tuple[Any, Any]:
         header, size = read_header(frame, 0)
         skim_body(frame, size)
         return header, read_body(frame, size)[0]
+    except ProtocolViolation:
+        raise
     except (SerialError, ValueError, OverflowError, LookupError, TypeError) as error:
         raise ProtocolViolation(f"api key {api_key} version {version}: {type(error).__name__}: {error}") from error
+    except Exception as bug:
+        log.exception("request not decoded api_key=%d version=%d", api_key, version)
+        raise ProtocolViolation(f"api key {api_key} version {version}: {type(bug).__name__}") from bug
 
 
 class UnencodableResponse(Exception):  # noqa: N818 - named for what it is

@@ -163,10 +163,15 @@ class KafkaConnection:
             call.weight_bytes = _weight_bytes(api_key, len(frame))
             self._open_bytes += call.weight_bytes
         self._calls.append(call)
-        if began:
-            self._handle_metered(call, len(frame), began)
-        else:
-            self._handlers[api_key](call)
+        try:
+            if began:
+                self._handle_metered(call, len(frame), began)
+            else:
+                self._handlers[api_key](call)
+        except ProtocolViolation:
+            raise
+        except Exception as bug:  # noqa: BLE001 - a bug of this request
+            call.fail(bug)
 
     def _handle_metered(self, call: KafkaCall, request_bytes: int, began: float) -> None:
         call.meter = meter = self._quotas.meter(call.client_id, request_bytes, self._mute)

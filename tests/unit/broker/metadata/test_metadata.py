@@ -10,7 +10,7 @@ import pytest
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.cluster.changes import Change, ConfigPut
 from conveyor.cluster.image import BrokerImage, ClusterImage, ConfigScope
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError, StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import PutNode, StoreOperation
 from tests.unit.broker.metadata.faulty_store import FaultyStore
@@ -99,8 +99,9 @@ async def test_listener_that_fails_keeps_no_other_from_hearing(store: FaultyStor
 
     metadata.listen(fail)
     metadata.listen(lambda _, new: seen.append(new.seq))
-    with pytest.raises(AssertionError, match="a bug"):
+    with pytest.raises(InconsistentState, match="a listener of image 2") as failure:
         await put(metadata, "bad")
+    assert isinstance(failure.value.__cause__, AssertionError)
     await put(metadata, "after")
     assert seen == [2, 3]
     assert (await loaded_metadata(store)).image == metadata.image

@@ -12,7 +12,14 @@ from conveyor.broker.remote.calls import MAX_PAYLOAD_BYTES, Call, CallHandlers
 from conveyor.broker.remote.remote import MAX_CALL_BYTES, AnswerLost, Remote
 from conveyor.broker.remote.wire_errors import WireError, from_wire
 from conveyor.broker.tasks import Tasks
-from conveyor.kernel.errors import ErrorKind, FencedLeaderEpoch, NotLeader, ProtocolViolation, RequestError
+from conveyor.kernel.errors import (
+    ErrorKind,
+    FencedLeaderEpoch,
+    InconsistentState,
+    NotLeader,
+    ProtocolViolation,
+    RequestError,
+)
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.kernel.peers import PeerAddress, PeerIdentity, PeerUnreachable
 from conveyor.records.record_checks import RecordError, RefusedRecords
@@ -104,6 +111,47 @@ async def test_calls_share_one_link_and_each_gets_its_own_answer() -> None:
     assert pair.cable.dials == [TWO]
     assert pair.seqs == [7, 7, 7]
     assert not pair.bugs
+
+
+@pytest.mark.parametrize("reply", [ValueError("bug"), Tens([object()])])  # type: ignore[list-item]
+async def test_a_bug_in_an_answer_fails_the_call_alone(
+    reply: Tens | Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answer(request: Ten) -> Tens:
+        if request.times == 1:
+            return Tens([1])
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    pair = Pair(answer)
+    with pytest.raises(RequestError, match="bug") as failure:
+        await pair.ask(2)
+    assert failure.value.kind is ErrorKind.UNKNOWN_SERVER_ERROR
+    assert await pair.ask(1) == Tens([1])
+    assert not pair.bugs
+    assert "Traceback" in caplog.text
+
+
+async def test_a_bug_in_the_middle_of_a_change_stops_the_broker() -> None:
+    bug = InconsistentState("bug")
+
+    async def answer(request: Ten) -> Tens:
+        raise bug
+
+    pair = Pair(answer)
+    asking = asyncio.ensure_future(pair.ask())
+    await rest()
+    pair.clock.advance(ms=TIMEOUT_MS)
+    with pytest.raises(AnswerLost):
+        await asking
+    assert pair.bugs == [bug]
+
+
+def test_a_request_that_cannot_be_encoded_fails_alone() -> None:
+    with pytest.raises(RequestError) as failure:
+        TENFOLD.encode_request(Ten(object()))  # type: ignore[arg-type]
+    assert failure.value.kind is ErrorKind.UNKNOWN_SERVER_ERROR
 
 
 async def test_answers_may_come_in_another_order() -> None:

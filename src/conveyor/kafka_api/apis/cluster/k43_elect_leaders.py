@@ -23,7 +23,7 @@ def handle(call: KafkaCall) -> None:
     if election is None:
         unknown = RequestError(ErrorKind.INVALID_REQUEST, f"there is no election of type {number}")
         return _refuse(call, _requested(call, Election.PREFERRED), unknown)
-    call.broker.tasks.start(_elect(call, election))
+    call.start(_elect(call, election))
 
 
 async def _elect(call: KafkaCall, election: Election) -> None:

@@ -16,7 +16,7 @@ from conveyor.kernel.ids import NodeId
 
 
 def handle(call: KafkaCall) -> None:
-    call.broker.tasks.start(_reassign(call))
+    call.start(_reassign(call))
 
 
 async def _reassign(call: KafkaCall) -> None:

@@ -9,7 +9,7 @@ from conveyor.kernel.errors import RequestError
 
 
 def handle(call: KafkaCall) -> None:
-    call.broker.tasks.start(_unregister(call))
+    call.start(_unregister(call))
 
 
 async def _unregister(call: KafkaCall) -> None:

@@ -9,7 +9,7 @@ from conveyor.kernel.errors import RequestError
 
 
 def handle(call: KafkaCall) -> None:
-    call.broker.tasks.start(_alter_all(call))
+    call.start(_alter_all(call))
 
 
 async def _alter_all(call: KafkaCall) -> None:

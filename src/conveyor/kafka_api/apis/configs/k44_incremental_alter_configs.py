@@ -20,7 +20,7 @@ _OPERATIONS = {
 
 
 def handle(call: KafkaCall) -> None:
-    call.broker.tasks.start(_alter_all(call))
+    call.start(_alter_all(call))
 
 
 async def _alter_all(call: KafkaCall) -> None:

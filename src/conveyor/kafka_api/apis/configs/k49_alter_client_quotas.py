@@ -10,7 +10,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 
 
 def handle(call: KafkaCall) -> None:
-    call.broker.tasks.start(_alter_all(call))
+    call.start(_alter_all(call))
 
 
 async def _alter_all(call: KafkaCall) -> None:

@@ -1,7 +1,6 @@
 """Requests about several groups: asks their coordinators at the same time and waits for all replies."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from conveyor.groups.group_commands import OneGroupCommand
@@ -21,10 +20,10 @@ def ask_groups(
     if not commands:
         return finish([])
 
-    def one(number: int, reply: object) -> None:
+    def one(_: KafkaCall, number: int, reply: object) -> None:
         answers[number] = describe(number, reply)
         if None not in answers:
             finish([answer for answer in answers if answer is not None])
 
     for number, command in enumerate(commands):
-        call.broker.groups.submit(command, partial(one, number))
+        call.broker.groups.submit(command, call.guarded(one, number))

@@ -2,7 +2,6 @@
 v9 the consumer protocol of KIP-848 · v10 topic ids."""
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -29,7 +28,7 @@ def handle(call: KafkaCall) -> None:
         offsets=tuple(offset for offset, exists in zip(offsets, exist, strict=True) if exists),
         knows_member_epochs=call.api_version >= _MEMBER_EPOCHS,
     )
-    call.cancel = call.broker.groups.submit(command, partial(_finish, call, exist))
+    call.cancel = call.broker.groups.submit(command, call.guarded(_finish, exist))
 
 
 def _offsets(call: KafkaCall, topic: Any) -> list[OffsetToCommit]:

@@ -5,7 +5,6 @@ Before v8, a request names one group, and the response has the fields of one gro
 """
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -33,7 +32,7 @@ def handle(call: KafkaCall) -> None:
             member_id=getattr(group, "member_id", None),
             member_epoch=getattr(group, "member_epoch", -1),
         )
-        call.broker.groups.submit(command, partial(_finish_one, call, answers, number, group))
+        call.broker.groups.submit(command, call.guarded(_finish_one, answers, number, group))
 
 
 def _partitions(call: KafkaCall, group: Any) -> tuple[tuple[str, int], ...] | None:

@@ -15,7 +15,7 @@ _GROUP, _TRANSACTION = 0, 1
 
 
 def handle(call: KafkaCall) -> None:
-    call.broker.tasks.start(_find(call))
+    call.start(_find(call))
 
 
 async def _find(call: KafkaCall) -> None:

@@ -2,7 +2,6 @@
 v7 protocol type in the response · v8 reason · v9 a leader may skip the assignment (KIP-814)."""
 
 from datetime import timedelta
-from functools import partial
 
 from conveyor.groups.group_commands import JoinGroup
 from conveyor.groups.replies import Joined, JoinRefused
@@ -32,7 +31,7 @@ def handle(call: KafkaCall) -> None:
         requires_known_id=call.api_version >= _MEMBER_ID_REQUIRED,
         skips_assignment=call.api_version >= _SKIP_ASSIGNMENT,
     )
-    call.cancel = call.broker.groups.submit(command, partial(_finish, call))
+    call.cancel = call.broker.groups.submit(command, call.guarded(_finish))
 
 
 def _finish(call: KafkaCall, reply: object) -> None:

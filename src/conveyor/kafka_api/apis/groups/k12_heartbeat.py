@@ -1,7 +1,5 @@
 """Heartbeat (key 12). v3 static members · v4 flexible."""
 
-from functools import partial
-
 from conveyor.groups.group_commands import Heartbeat
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
@@ -16,7 +14,7 @@ def handle(call: KafkaCall) -> None:
         member_id=request.member_id,
         group_instance_id=getattr(request, "group_instance_id", None),
     )
-    call.cancel = call.broker.groups.submit(command, partial(_finish, call))
+    call.cancel = call.broker.groups.submit(command, call.guarded(_finish))
 
 
 def _finish(call: KafkaCall, reply: object) -> None:

@@ -1,7 +1,5 @@
 """LeaveGroup (key 13). v3 several members, static ones by their instance id · v4 flexible · v5 reason."""
 
-from functools import partial
-
 from conveyor.groups.group_commands import LeaveGroup, LeavingMember
 from conveyor.groups.replies import Left
 from conveyor.kafka_api.apis import result_errors
@@ -21,7 +19,7 @@ def handle(call: KafkaCall) -> None:
     else:
         members = (LeavingMember(member_id=request.member_id),)
     command = LeaveGroup(group_id=request.group_id, members=members)
-    call.cancel = call.broker.groups.submit(command, partial(_finish, call, members))
+    call.cancel = call.broker.groups.submit(command, call.guarded(_finish, members))
 
 
 def _finish(call: KafkaCall, members: tuple[LeavingMember, ...], reply: object) -> None:

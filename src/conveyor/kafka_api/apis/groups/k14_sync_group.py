@@ -1,7 +1,5 @@
 """SyncGroup (key 14). v3 static members · v4 flexible · v5 protocol type and name."""
 
-from functools import partial
-
 from conveyor.groups.group_commands import SyncGroup
 from conveyor.groups.replies import Synced
 from conveyor.kafka_api.apis import result_errors
@@ -24,7 +22,7 @@ def handle(call: KafkaCall) -> None:
         protocol_type=getattr(request, "protocol_type", None),
         protocol_name=getattr(request, "protocol_name", None),
     )
-    call.cancel = call.broker.groups.submit(command, partial(_finish, call))
+    call.cancel = call.broker.groups.submit(command, call.guarded(_finish))
 
 
 def _finish(call: KafkaCall, reply: object) -> None:

@@ -8,7 +8,7 @@ from conveyor.kernel.errors import RequestError
 
 
 def handle(call: KafkaCall) -> None:
-    call.broker.tasks.start(_list(call))
+    call.start(_list(call))
 
 
 async def _list(call: KafkaCall) -> None:

@@ -1,7 +1,5 @@
 """OffsetDelete (key 47): delete committed offsets of partitions that no member of the group reads (KIP-496)."""
 
-from functools import partial
-
 from conveyor.groups.group_commands import DeleteOffsets
 from conveyor.groups.replies import OffsetsDeleted
 from conveyor.kafka_api.apis import result_errors
@@ -19,7 +17,7 @@ def handle(call: KafkaCall) -> None:
         group_id=call.request.group_id,
         partitions=tuple(place for place, exists in zip(places, exist, strict=True) if exists),
     )
-    call.cancel = call.broker.groups.submit(command, partial(_finish, call, exist))
+    call.cancel = call.broker.groups.submit(command, call.guarded(_finish, exist))
 
 
 def _exists(call: KafkaCall, name: str, partition: int) -> bool:

@@ -3,7 +3,6 @@ and may subscribe by a pattern."""
 
 from collections.abc import Iterable
 from datetime import timedelta
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -37,7 +36,7 @@ def handle(call: KafkaCall) -> None:
         owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
         requires_member_id=call.api_version >= _CLIENT_CHOOSES_ID,
     )
-    call.cancel = call.broker.groups.submit(command, partial(_finish, call))
+    call.cancel = call.broker.groups.submit(command, call.guarded(_finish))
 
 
 def by_topic(partitions: Assigned) -> Iterable[tuple[Any, list[int]]]:

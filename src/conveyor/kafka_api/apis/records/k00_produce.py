@@ -82,7 +82,11 @@ def _finish(call: KafkaCall, results: Sequence[Published]) -> None:
     if call.meter is not None:
         call.meter.answered()
     topics, throttle_ms, brokers = call.request.topic_data, call.throttle_ms, call.broker.metadata.image.brokers
-    call.answer_parts([encode(call.api_version, call.correlation_id, topics, results, throttle_ms, brokers)])
+    try:
+        response = encode(call.api_version, call.correlation_id, topics, results, throttle_ms, brokers)
+    except Exception as bug:  # noqa: BLE001 - the caller is the partition, which must answer the other producers
+        return call.fail(bug)
+    call.answer_parts([response])
 
 
 def _finish_silently(call: KafkaCall, results: Sequence[Published]) -> None:

@@ -10,7 +10,6 @@ The response is packed by hand around file slices, which the socket layer sends 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from struct import Struct
 from typing import Any
 
@@ -63,15 +62,15 @@ def handle(call: KafkaCall) -> None:
     positions = _positions(call)
     if epoch in (FIRST_EPOCH, LAST_EPOCH):
         call.broker.fetch_sessions.close(getattr(request, "session_id", NO_SESSION))
-        return _fetch(call, positions, partial(_answer_all, call, positions))
+        return _fetch(call, positions, call.guarded(_answer_all, positions))
     try:
         session = _continue_session(call, positions)
     except RequestError as error:
         return call.answer_parts(encode(call, [], [], error))
     if session is None:
-        return _fetch(call, positions, partial(_answer_all, call, positions))
+        return _fetch(call, positions, call.guarded(_answer_all, positions))
     names = call.broker.metadata.image.names_by_id
-    _fetch(call, session.positions(names), partial(_answer_changes, call, session))
+    _fetch(call, session.positions(names), call.guarded(_answer_changes, session))
 
 
 def _replica_id(request: Any) -> int:

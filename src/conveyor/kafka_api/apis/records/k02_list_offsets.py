@@ -47,7 +47,7 @@ def handle(call: KafkaCall) -> None:
     """Answer at once, unless an offset depends on records that acks=1 acknowledged before their commit: wait for it."""
     behind = _behind(call)
     if behind:
-        call.broker.tasks.start(_answer_when_committed(call, behind))
+        call.start(_answer_when_committed(call, behind))
     else:
         _answer(call, {})
 

@@ -18,7 +18,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def handle(call: KafkaCall) -> None:
-    call.broker.tasks.start(_delete_all(call))
+    call.start(_delete_all(call))
 
 
 async def _delete_all(call: KafkaCall) -> None:

@@ -10,7 +10,7 @@ _NO_EPOCH = -1
 
 
 def handle(call: KafkaCall) -> None:
-    call.broker.tasks.start(_init(call))
+    call.start(_init(call))
 
 
 async def _init(call: KafkaCall) -> None:

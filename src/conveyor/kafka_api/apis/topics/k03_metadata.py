@@ -37,7 +37,7 @@ def handle(call: KafkaCall) -> None:
     if call.request.topics == () or call.broker.metadata.session.is_embedded:
         _answer_or_create(call)
     else:
-        call.broker.tasks.start(_answer_when_settled(call))
+        call.start(_answer_when_settled(call))
 
 
 async def _answer_when_settled(call: KafkaCall) -> None:
@@ -62,7 +62,7 @@ def _answer_or_create(call: KafkaCall) -> None:
         by_id = RequestError(ErrorKind.INVALID_REQUEST, "topic ids can be used from version 12 on")
         return _answer(call, [_failed(by_id, topic.name or "") for topic in topics])
     if _may_create(call) and any(_is_new(call.broker, topic) for topic in topics):
-        call.broker.tasks.start(_create_and_answer(call))
+        call.start(_create_and_answer(call))
     else:
         _answer(call, [_look_up(call.broker, topic) for topic in topics])
 

@@ -17,7 +17,7 @@ _QUOTA_ERRORS = 6
 
 
 def handle(call: KafkaCall) -> None:
-    call.broker.tasks.start(_create_all(call))
+    call.start(_create_all(call))
 
 
 async def _create_all(call: KafkaCall) -> None:

@@ -12,7 +12,7 @@ _QUOTA_ERRORS = 5
 
 
 def handle(call: KafkaCall) -> None:
-    call.broker.tasks.start(_delete_all(call))
+    call.start(_delete_all(call))
 
 
 async def _delete_all(call: KafkaCall) -> None:

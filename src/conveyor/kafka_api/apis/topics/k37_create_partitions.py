@@ -11,7 +11,7 @@ _QUOTA_ERRORS = 3
 
 
 def handle(call: KafkaCall) -> None:
-    call.broker.tasks.start(_add_all(call))
+    call.start(_add_all(call))
 
 
 async def _add_all(call: KafkaCall) -> None:
