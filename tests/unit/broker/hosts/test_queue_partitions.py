@@ -1,6 +1,7 @@
 """Which partitions have queues, as topics grow and subscriptions are created and deleted."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
+from conveyor.replication.roles import Leader
 from tests.unit.broker.parts import Storage, running_parts, stored_image
 
 EARLIEST = StartPosition(kind="earliest")
@@ -51,6 +53,30 @@ async def test_subscription_made_while_the_last_is_deleted_has_its_queues(broker
         broker.subscription_lifecycle.create("t", "s", EARLIEST, {}), broker.subscription_lifecycle.delete("last")
     )
     assert await leased(broker) == ["1-0"]
+
+
+async def test_policy_that_a_queue_refuses_is_passed_again(broker: BrokerNode, storage: Storage) -> None:
+    """The queue's state log has too few in-sync replicas to commit the policy."""
+    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    state = broker.partitions.find("__queue_state.t", 0)
+    role = state.role
+    assert isinstance(role, Leader)
+    state.assume(replace(role, min_isr=2))
+    with pytest.raises(RequestError, match="in-sync replica"):
+        await broker.subscription_lifecycle.change("s", {"max_deliveries": 7})
+    queue = broker.queue_partitions.running("t", 0)
+    assert queue is not None
+    view = queue.machine.queue(broker.subscriptions.existing("s").id)
+    assert view is not None
+    await publish(broker, 0)
+    with pytest.raises(RequestError) as refused:
+        await leased(broker)
+    assert refused.value.kind is ErrorKind.NOT_ENOUGH_REPLICAS
+    state.assume(role)
+    while view.subscription.policy.max_deliveries != 7:
+        await asyncio.sleep(0)
+        storage.clock.advance(seconds=5)
+    assert await leased(broker) == ["0-0"]
 
 
 async def test_rates_are_there_when_they_are_first_asked_for(broker: BrokerNode, storage: Storage) -> None:
