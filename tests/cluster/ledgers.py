@@ -14,12 +14,20 @@ class RecordLedger:
     def __init__(self) -> None:
         self.acknowledged: dict[tuple[int, int], bytes] = {}
         """Values by (partition, offset)."""
+        self.implied: list[tuple[int, bytes]] = []
+        """Partitions and values that are stored at offsets which their producers were not told."""
         self.seen: dict[tuple[int, int], bytes] = {}
         self.violations: list[str] = []
         self._lock = threading.Lock()
 
-    def acknowledge(self, partition: int, offset: int, value: bytes) -> None:
+    def acknowledge(self, partition: int, offset: int | None, value: bytes) -> None:
+        """offset: None if the producer knows only that the record is stored. librdkafka concludes it for a batch whose
+        outcome was in doubt when the partition acknowledges the next one.
+        """
         with self._lock:
+            if offset is None:
+                self.implied.append((partition, value))
+                return
             before = self.acknowledged.setdefault((partition, offset), value)
             if before != value:
                 self.violations.append(f"{partition}:{offset} was acknowledged for {before!r} and for {value!r}")
@@ -38,6 +46,8 @@ class RecordLedger:
             for place, value in told.items():
                 if final.get(place) != value:
                     violations.append(f"{kind} {value!r} at {place}; in the end there is {final.get(place)!r}")
+        stored = {(partition, value) for (partition, _), value in final.items()}
+        violations += [f"{value!r} of {partition} is gone" for partition, value in {*self.implied} - stored]
         counts = Counter(final.values())
         violations += [f"{value!r} is there {count} times" for value, count in counts.items() if count > 1]
         violations += _disordered(final)

@@ -118,7 +118,10 @@ class RecordWriter:
         if error is not None:
             self._site.errors.append(f"a record failed: {error}")
             return
-        self._ledger.acknowledge(*_content(message))
+        partition, value = message.partition(), message.value()
+        assert partition is not None
+        assert value is not None
+        self._ledger.acknowledge(partition, message.offset(), value)
         self._site.acknowledged()
 
 
