@@ -165,6 +165,11 @@ class ClusterImage:
         """Return the topic with this id; None if it was deleted."""
         return self.topics.get(self.names_by_id.get(topic_id, ""))
 
+    def partition(self, topic: str, number: int) -> PartitionImage | None:
+        """Return a partition; None if there is none of this topic and number, which may be negative."""
+        found = self.topics.get(topic)
+        return found.partitions[number] if found is not None and 0 <= number < len(found.partitions) else None
+
     @property
     def controller_id(self) -> NodeId:
         """The broker to which clients send changes. Every broker accepts them; this is the lowest id of a live one."""

@@ -56,10 +56,7 @@ class ReplicaReads:
             raise NotLeader(f"{partition.identity}: this replica is not in sync", role.leader, role.epoch)
 
     def _state(self, partition: Partition) -> PartitionImage | None:
-        identity = partition.identity
-        topic = self._metadata.image.topics.get(identity.topic)
-        is_known = topic is not None and identity.partition < len(topic.partitions)
-        return topic.partitions[identity.partition] if topic is not None and is_known else None
+        return self._metadata.image.partition(*partition.identity)
 
 
 class RackReads(msgspec.Struct, frozen=True, kw_only=True):

@@ -153,9 +153,8 @@ class PartitionTable:
         unopened = self._unopened.get((topic, number))
         if unopened is not None:
             return RequestError(ErrorKind.PARTITION_OFFLINE, f"{topic}-{number} is offline: {unopened.reason}")
-        topic_image = self._image().topics.get(topic)
-        if topic_image is None or not 0 <= number < len(topic_image.partitions):
+        image = self._image().partition(topic, number)
+        if image is None:
             return RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic}' has no partition {number}")
-        image = topic_image.partitions[number]
         message = f"{topic}-{number} is led by broker {image.leader} in epoch {image.leader_epoch}, or will be soon"
         return NotLeader(message, image.leader, image.leader_epoch)

@@ -195,12 +195,12 @@ class Reconciler:
 
     def resign_lost(self) -> None:
         """Stop leading what other brokers lead by the newest image, although the disk may keep this task busy."""
-        topics = self._metadata.image.topics
+        image = self._metadata.image
         for partition in self.partitions:
-            topic, number = topics.get(partition.identity.topic), partition.identity.partition
-            if not isinstance(partition.role, Leader) or topic is None or number >= len(topic.partitions):
+            stored = image.partition(*partition.identity)
+            if not isinstance(partition.role, Leader) or stored is None:
                 continue
-            if topic.partitions[number].leader_epoch > partition.leader_epoch:
+            if stored.leader_epoch > partition.leader_epoch:
                 partition.resign()
                 self.leadership.changed(partition.identity)
         self.leadership.notify()
@@ -297,8 +297,7 @@ class Reconciler:
                 self._assume(image, step.topic, step.number)
         late, self._late = self._late, set()
         for identity in late:
-            if (topic := image.topics.get(identity.topic)) and identity.partition < len(topic.partitions):
-                self._assume(image, topic, identity.partition)
+            self._assume_known(image, identity)
         if may_lead != self._may_lead:
             self._assume_all(image)
         if self._configured is not defaults:
@@ -417,9 +416,11 @@ class Reconciler:
 
     def _assume_all(self, image: ClusterImage) -> None:
         for partition in list(self.partitions):
-            topic = image.topics.get(partition.identity.topic)
-            if topic is not None and partition.identity.partition < len(topic.partitions):
-                self._assume(image, topic, partition.identity.partition)
+            self._assume_known(image, partition.identity)
+
+    def _assume_known(self, image: ClusterImage, identity: TopicPartition) -> None:
+        if image.partition(*identity) is not None:
+            self._assume(image, image.topics[identity.topic], identity.partition)
 
     def _assume(self, image: ClusterImage, topic: TopicImage, number: int) -> None:
         partition = self.partitions.get(topic.name, number)

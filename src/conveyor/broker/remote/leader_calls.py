@@ -56,10 +56,10 @@ class LeaderCalls:
 
     def partition(self, topic: str, number: int) -> PartitionImage:
         """Return a partition in the newest image. Raises RequestError (UNKNOWN_TOPIC)."""
-        topic_image = self._metadata.image.topics.get(topic)
-        if topic_image is None or not 0 <= number < len(topic_image.partitions):
+        partition = self._metadata.image.partition(topic, number)
+        if partition is None:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic}' has no partition {number}")
-        return topic_image.partitions[number]
+        return partition
 
     async def ask(
         self,
@@ -135,11 +135,8 @@ class LeaderCalls:
             return
 
         def is_newer() -> bool:
-            topic_image = self._metadata.image.topics.get(topic)
-            if topic_image is None or number >= len(topic_image.partitions):
-                return True
-            present = topic_image.partitions[number]
-            return (present.leader, present.leader_epoch) != (before.leader, before.leader_epoch)
+            present = self._metadata.image.partition(topic, number)
+            return present is None or (present.leader, present.leader_epoch) != (before.leader, before.leader_epoch)
 
         def submit(over: Callable[[None], None]) -> Callable[[], None]:
             def look() -> None:

@@ -236,14 +236,14 @@ class IsrKeeper:
     def _bundle(self, owner: TopicPartition) -> _Bundle | None:
         """Return the bundle if this broker serves all of it, in the roles of the newest image."""
         image = self._metadata.image
-        topic = image.topics.get(owner.topic)
-        if topic is None or owner.partition >= len(topic.partitions):
+        owner_image = image.partition(*owner)
+        if owner_image is None:
             return None
         members = tuple(self._members(image, owner))
         partitions = tuple(partition for partition in members if partition is not None)
         if len(partitions) < len(members):
             return None
-        return _Bundle(image=topic.partitions[owner.partition], partitions=partitions)
+        return _Bundle(image=owner_image, partitions=partitions)
 
     def _members(self, image: ClusterImage, owner: TopicPartition) -> Iterator[Partition | None]:
         for name in _bundle_topics(image, owner):
@@ -282,8 +282,7 @@ def _altered(image: ClusterImage, request: _Request, settings: Settings) -> Sequ
 
 def _bundle_topics(image: ClusterImage, owner: TopicPartition) -> Iterator[str]:
     for name in (owner.topic, *(companion(kind, owner.topic) for kind in COMPANIONS)):
-        topic = image.topics.get(name)
-        if topic is not None and owner.partition < len(topic.partitions):
+        if image.partition(name, owner.partition) is not None:
             yield name
 
 

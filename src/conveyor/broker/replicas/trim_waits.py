@@ -69,11 +69,9 @@ class TrimWaits:
 
     def _others(self, partition: Partition) -> Iterator[NodeId]:
         """Yield the live replicas on other brokers."""
-        image, identity = self._metadata.image, partition.identity
-        topic = image.topics.get(identity.topic)
-        if topic is None or identity.partition >= len(topic.partitions):
-            return
-        for node in topic.partitions[identity.partition].replicas:
+        image = self._metadata.image
+        stored = image.partition(*partition.identity)
+        for node in () if stored is None else stored.replicas:
             broker = image.brokers.get(node)
             if node != self._node_id and broker is not None and not broker.is_fenced:
                 yield node

@@ -65,10 +65,9 @@ class ClusterOperations:
         return reassigned(image, request, self._settings())
 
     def _elected(self, request: ElectionRequest, image: ClusterImage) -> Sequence[Change]:
-        topic = image.topics.get(request.topic)
-        if topic is not None and 0 <= request.partition < len(topic.partitions):
-            leader = topic.partitions[request.partition].leader
-            failure = self._failure(request.topic, request.partition, leader)
+        partition = image.partition(request.topic, request.partition)
+        if partition is not None:
+            failure = self._failure(request.topic, request.partition, partition.leader)
             if failure is not None:
                 raise _offline(request, failure)
         return elected_leader(image, request, self._settings())

@@ -51,8 +51,7 @@ def _name(call: KafkaCall, topic: Any) -> str:
 
 
 def _exists(call: KafkaCall, offset: OffsetToCommit) -> bool:
-    topic = call.broker.metadata.image.topics.get(offset.topic)
-    return topic is not None and 0 <= offset.partition < len(topic.partitions)
+    return call.broker.metadata.image.partition(offset.topic, offset.partition) is not None
 
 
 def _finish(call: KafkaCall, exist: list[bool], reply: object) -> None:

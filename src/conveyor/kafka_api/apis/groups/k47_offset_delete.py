@@ -21,8 +21,7 @@ def handle(call: KafkaCall) -> None:
 
 
 def _exists(call: KafkaCall, name: str, partition: int) -> bool:
-    topic = call.broker.metadata.image.topics.get(name)
-    return topic is not None and 0 <= partition < len(topic.partitions)
+    return call.broker.metadata.image.partition(name, partition) is not None
 
 
 def _finish(call: KafkaCall, exist: list[bool], reply: object) -> None:
