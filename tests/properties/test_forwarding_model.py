@@ -59,7 +59,7 @@ class Machine:
             call_soon=self.soon.append,
             off_loop=lambda look, looked: self.soon.append(lambda: looked(look())),
             cache=CacheShare(1 << 20),
-            cannot_read=_never_stopped,
+            failed=_never_stopped,
             bytes_per_tick=at_once,
         )
 
@@ -301,8 +301,8 @@ def _records(partition: Partition) -> list[Record]:
     return found
 
 
-def _never_stopped(failure: OutOfFiles) -> None:
-    raise AssertionError("this disk does not run out of files") from failure
+def _never_stopped(failure: OutOfFiles | RequestError) -> None:
+    raise AssertionError("this disk does not run out of files, and this broker surely leads") from failure
 
 
 def _ignore(partition: Partition) -> None:

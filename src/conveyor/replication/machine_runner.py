@@ -35,6 +35,7 @@ from conveyor.records.batch import CONTROL
 from conveyor.records.checked_batch import check_size, own_batch
 from conveyor.records.record import decode_records, encode_batch
 from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Leader
 
 Respond = Callable[[Any], None]
 """Accepts a reply of the command's reply type, or a RequestError."""
@@ -110,8 +111,8 @@ class MachineRunner(Generic[Asked]):
         refusal = self.refusal()
         if refusal is None:
             self._carry_out(self._machine.expire(self._clock.now_ms()))
-        elif self._partition.offline_reason is None and refusal.kind is not ErrorKind.NOT_LEADER:
-            self._alarm.after(_RETRY_MS)
+        elif self._partition.offline_reason is None and isinstance(self._partition.role, Leader):
+            self._alarm.after(_RETRY_MS)  # Also while this broker cannot be sure that it still leads.
 
     def append_snapshot(self, records: Sequence[LogRecord]) -> int | None:
         """Append records that rebuild the machine's state from nothing, as one batch. Returns the offset of the first.

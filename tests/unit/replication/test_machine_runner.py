@@ -281,6 +281,20 @@ def test_what_is_due_waits_for_replicas() -> None:
     assert stage.answers == [("wait a", "gave up")]
 
 
+def test_what_is_due_waits_until_the_broker_is_sure_that_it_leads() -> None:
+    stage = Stage()
+    stage.submit("wait a")
+    is_sure = False
+    role = stage.owner.partition.role
+    assert isinstance(role, Leader)
+    stage.owner.partition.assume(replace(role, epoch=LeaderEpoch(role.epoch + 1), is_sure=lambda: is_sure))
+    stage.clock.advance(ms=WAIT_MS)
+    assert stage.answers == []
+    is_sure = True
+    stage.clock.advance(ms=WAIT_MS)
+    assert stage.answers == [("wait a", "gave up")]
+
+
 def test_leader_that_may_not_append_decides_nothing() -> None:
     """A decision that cannot be written would take the partition offline, and leases with it."""
     stage = Stage()

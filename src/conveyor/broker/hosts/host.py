@@ -23,6 +23,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock
 from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Leader
 
 log = logging.getLogger(__name__)
 
@@ -234,7 +235,8 @@ class Host(Generic[Machine]):
 
     def _fail(self, place: _Place[Machine], error: RequestError) -> None:
         identity = place.partition.identity
-        if error.kind is ErrorKind.NOT_LEADER:  # `gained` loads it again when this broker leads the partition.
+        if error.kind is ErrorKind.NOT_LEADER and not isinstance(place.partition.role, Leader):
+            # `gained` loads it again when this broker leads the partition.
             place.failure = error
             if self._places.get(identity) is place:
                 del self._places[identity]

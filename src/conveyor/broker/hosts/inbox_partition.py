@@ -5,7 +5,8 @@
 
 Nothing is forwarded while the disk is low on space. When either partition goes offline, or too many files are open, the
 forwarder stops, even in the middle of an intent. The next forwarder derives from the two logs which records have been
-forwarded.
+forwarded. It stops, too, when the partition refuses records because this broker cannot be sure for a while that it
+still leads; another forwarder continues.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ from conveyor.records.message import Message
 from conveyor.records.message_attributes import read_attributes
 from conveyor.replication.machine_runner import MachineRunner, replay
 from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Leader
 
 Look = Callable[[], list[DueRun]]
 Looked = Callable[[list[DueRun] | StorageFailure], None]
@@ -77,8 +79,8 @@ def load_inbox(
 class InboxPartition:
     """See the module's docstring. It forwards from the start, on the event loop.
 
-    bytes_per_tick: the bytes appended to the topic in one tick, rounded up to whole batches. cannot_read: called if the
-    forwarder stops although both partitions are online; the caller loads another.
+    bytes_per_tick: the bytes appended to the topic in one tick, rounded up to whole batches. failed: called if the
+    forwarder stops although this broker leads and both partitions are online; the caller loads another.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class InboxPartition:
         call_soon: CallSoon,
         off_loop: OffLoop,
         cache: CacheShare,
-        cannot_read: Callable[[OutOfFiles], None],
+        failed: Callable[[OutOfFiles | RequestError], None],
         bytes_per_tick: int = _FORWARDED_BYTES,
     ) -> None:
         self.topic = loaded.topic
@@ -100,7 +102,7 @@ class InboxPartition:
         self._clock = clock
         self._call_soon = call_soon
         self._off_loop = off_loop
-        self._cannot_read = cannot_read
+        self._failed = failed
         self._bytes_per_tick = bytes_per_tick
         self._batches: Iterator[bytes] = iter(())
         self._is_stopped = False
@@ -197,7 +199,9 @@ class InboxPartition:
 
     def _carry_out(self, intent: Intent | RequestError) -> None:
         """Forward the records of an intent that is on the disk. An error ends the forwarder."""
-        if isinstance(intent, RequestError) or not self._is_online():
+        if isinstance(intent, RequestError):
+            return self._refused(intent)
+        if not self._is_online():
             return
         assert self.topic.log.log_end_offset == intent.topic_offset, "another writer has appended to the topic"
         self._batches = batches_of(intent, self._source, self.inbox.high_watermark, self.topic.log.topic)
@@ -216,17 +220,24 @@ class InboxPartition:
                     self._call_soon(partial(self._forward, intent))
                     return
         except OutOfFiles as failure:
-            return self._cannot_read(failure)
+            return self._failed(failure)
         except StorageFailure as failure:
             return self.inbox.go_offline(failure)
         except RequestError as error:
-            if self._is_online() and error.kind is not ErrorKind.NOT_LEADER:  # It was not the topic's partition.
+            if error.kind is ErrorKind.NOT_LEADER:
+                return self._refused(error)
+            if self._is_online():  # It was not the topic's partition.
                 self.inbox.go_offline(StorageFailure(f"a record to be forwarded cannot be read: {error}"))
             return
         assert self.topic.log.log_end_offset == intent.end_offset, "an intent was not carried out as it was noted"
         self.topic.when_committed(intent.end_offset, partial(self._release, intent))
         self._follower.advance()
         self._runner.submit(NextIntent(), self._carry_out)
+
+    def _refused(self, error: RequestError) -> None:
+        """End the forwarder: a partition refuses its records."""
+        if self._is_online() and isinstance(self.inbox.role, Leader):
+            self._failed(error)
 
     def _release(self, intent: Intent, error: RequestError | None) -> None:
         if error is None:

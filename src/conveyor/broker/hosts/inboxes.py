@@ -120,7 +120,7 @@ class Inboxes:
             call_soon=loop.call_soon,
             off_loop=self._off_loop,
             cache=self._cache,
-            cannot_read=lambda failure: self._host.failed(partition, _not_loaded(partition, failure)),
+            failed=lambda failure: self._host.failed(partition, _not_loaded(partition, failure)),
         )
 
     def _off_loop(self, work: Look, looked: Looked) -> None:
@@ -143,5 +143,5 @@ class Inboxes:
         return await self._host.loaded(partition)
 
 
-def _not_loaded(partition: Partition, failure: OutOfFiles) -> RequestError:
+def _not_loaded(partition: Partition, failure: OutOfFiles | RequestError) -> RequestError:
     return RequestError(ErrorKind.PARTITION_OFFLINE, f"the inbox of {partition.identity} is not loaded: {failure}")
