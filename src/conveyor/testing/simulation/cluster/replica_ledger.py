@@ -8,8 +8,9 @@ Invariants, by the names that failures report:
 
 Some failures are too much for a promise: the power of all machines that hold unflushed records of a topic with
 `flush.policy=os` is cut, or an unclean election is held. It is too much, too, that `min.insync.replicas` machines lose
-their records and that the other replicas leave the ISR before the controller knows of the losses. The partition is then
-excused, and nothing is promised about its records any more.
+their records and that the other replicas leave the ISR before the controller knows of the losses. A disk that fails
+counts as lost: a leader that cannot read or write its log leaves the ISR and the ELR. The partition is then excused, and
+nothing is promised about its records any more.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -45,6 +46,8 @@ class ReplicaLedger:
         self._committed: dict[TopicPartition, int] = {}
         self._lost_machines: dict[Loss, bool] = {}
         """Whether the disk is lost, of each machine that is not back."""
+        self._failing: dict[NodeId, int] = {}
+        """The broker epochs of the brokers whose disks fail."""
         self._losses: dict[TopicPartition, set[Loss]] = {}
         self._excused: set[TopicPartition] = set()
         self._ends: dict[Partition, int] = {}
@@ -63,8 +66,15 @@ class ReplicaLedger:
             elif before is not after:
                 self._changed(identity, topic, before, after)
         self._lost_machines = {loss: wiped for loss, wiped in self._lost_machines.items() if not self._is_back(loss)}
+        for node_id, epoch in list(self._failing.items()):
+            if new.brokers[node_id].broker_epoch > epoch:
+                del self._failing[node_id]
         for identity, losses in self._losses.items():
             self._losses[identity] = {loss for loss in losses if not self._is_back(loss)}
+
+    def note_failing_disk(self, node_id: NodeId) -> None:
+        """Note that a live broker's disk fails from now on. It heals before the broker registers again."""
+        self._failing[node_id] = self._image.brokers[node_id].broker_epoch
 
     def lose(self, node_id: NodeId, boot_id: str, *, is_wiped: bool) -> None:
         """Note that a machine loses its power, and perhaps its disk. boot_id: of its next boot."""
@@ -120,7 +130,7 @@ class ReplicaLedger:
             self._note("unclean election")
             self._excuse(identity)
         if self._losses.get(identity) and not self._intact(identity, after) and identity not in self._excused:
-            losers = {loss.node_id for loss in self._losses[identity]}
+            losers = {loss.node_id for loss in self._losses[identity]} | self._failing.keys()
             if len(losers) < bundle_policy(topic, self._settings).min_insync:
                 self._break(f"{identity}: no replica with all committed records is in the ISR or eligible: {after}")
             self._excuse(identity)
