@@ -19,8 +19,8 @@ this order:
 A broker is ready if it is live and not stopping. The order is that of the replicas.
 
     leader epoch      rises with a new leader, with the loss of the leader, with an unclean election, and when a
-                      reassignment that adds replicas drops one; before a replica's log begins again; not with a
-                      change of the ISR alone (KAFKA-15021)
+                      replica is dropped, which might be added again with an empty log: what it has reported must not
+                      count then; before a replica's log begins again; not with a change of the ISR alone (KAFKA-15021)
     partition epoch   rises with every stored change, see `ImageDraft`
 
 Invariants: the leader is in the ISR. The ISR and the ELR are disjoint parts of the replicas. A partition with as many
@@ -148,8 +148,8 @@ def _unclean(partition: PartitionImage, rules: Rules) -> _Elected | None:
 
 
 def _drops_replicas(before: PartitionImage, after: PartitionImage) -> bool:
-    """Return whether a reassignment that adds replicas drops some. A plain shrink needs no new leader epoch."""
-    return bool(before.adding) and not set(before.replicas) <= set(after.replicas)
+    """Return whether a reassignment, or its cancellation, drops replicas."""
+    return not set(before.replicas) <= set(after.replicas)
 
 
 def _last_known_leader(

@@ -63,9 +63,9 @@ def test_reassignment_adds_before_it_removes() -> None:
     assert (leadership(done), done.replicas, done.target) == ((4, 6, (4, 2), ()), nodes(4, 2), ())
 
 
-def test_plain_shrink_completes_at_once_and_begins_no_epoch() -> None:
+def test_plain_shrink_completes_at_once_and_begins_an_epoch() -> None:
     state = first(moved(IMAGE, to(1, 2)))
-    assert (leadership(state), state.replicas, state.partition_epoch) == ((1, 5, (1, 2), ()), nodes(1, 2), 1)
+    assert (leadership(state), state.replicas, state.partition_epoch) == ((1, 6, (1, 2), ()), nodes(1, 2), 1)
 
 
 def test_shrink_that_drops_the_leader_begins_an_epoch() -> None:

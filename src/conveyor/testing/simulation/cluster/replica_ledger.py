@@ -9,8 +9,8 @@ Invariants, by the names that failures report:
 Some failures are too much for a promise: the power of all machines that hold unflushed records of a topic with
 `flush.policy=os` is cut, or an unclean election is held. It is too much, too, that `min.insync.replicas` machines lose
 their records and that the other replicas leave the ISR before the controller knows of the losses. A disk that fails
-counts as lost: a leader that cannot read or write its log leaves the ISR and the ELR. The partition is then excused, and
-nothing is promised about its records any more.
+counts as lost: a leader that cannot read or write its log leaves the ISR and the ELR. The partition is then excused,
+and nothing is promised about its records any more.
 """
 
 from collections.abc import Callable, Iterable, Iterator
