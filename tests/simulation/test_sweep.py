@@ -29,3 +29,11 @@ def test_a_long_sweep_tells_the_same_stories_in_two_processes_and_says_what_has_
     assert not result.failed
     assert set(result.missing).isdisjoint(result.happened)
     assert "wipe" in {*result.missing, *result.happened}
+
+
+def test_the_number_of_processes_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeps, "_SEEDS_OF_ONE_PROCESS", 1)
+    monkeypatch.setattr(sweeps, "_CHUNK", 1)
+    two, three = (sweep(CLUSTER, range(20, 23), lambda _: None, processes) for processes in (2, 3))
+
+    assert two.happened == three.happened

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -13,8 +14,10 @@ from rich.progress import Progress
 from conveyor.testing.simulation.shrink import shrink
 from conveyor.testing.simulation.stories import STORIES, play_any
 from conveyor.testing.simulation.story import StoryOutcome
-from conveyor.testing.simulation.story_schedule import StorySchedule, decode_schedule
+from conveyor.testing.simulation.story_schedule import ONE_BROKER, StorySchedule, decode_schedule
 from conveyor.testing.simulation.sweep import sweep
+
+_CLUSTERS_PER_BROKER = 10
 
 
 def main() -> None:
@@ -24,8 +27,15 @@ def main() -> None:
     chosen.add_argument("--seed", type=int, help="play this seed and print the outcome")
     chosen.add_argument("--seeds", type=int, help="play this many seeds, from --first on")
     chosen.add_argument("--schedule", type=Path, help="play a schedule stored as JSON")
-    parser.add_argument("--story", choices=STORIES, help="play only this story (default: every story)")
+    parser.add_argument(
+        "--story",
+        choices=STORIES,
+        help="play only this story (default: both; of --seeds, a tenth as many of one broker as of a cluster)",
+    )
     parser.add_argument("--first", type=int, default=0, help="first seed of --seeds (default: 0)")
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, help="processes of --seeds, two or more (default: CPUs)"
+    )
     parser.add_argument("--keep", type=Path, help="write the shrunk schedule of a failure to this file")
     options = parser.parse_args()
     logging.getLogger("conveyor").setLevel(logging.CRITICAL)  # Crashes are expected here, so their log lines are noise.
@@ -35,8 +45,13 @@ def main() -> None:
     elif options.seeds is None:
         failing = _first(_play_one(STORIES[name].make(options.seed)) for name in stories)
     else:
-        seeds = range(options.first, options.first + options.seeds)
-        failing = _first(_play_all(name, seeds) for name in stories)
+        counts = dict.fromkeys(stories, options.seeds)
+        if options.story is None:
+            counts[ONE_BROKER] = max(1, options.seeds // _CLUSTERS_PER_BROKER)
+        failing = _first(
+            _play_all(name, range(options.first, options.first + count), options.processes)
+            for name, count in counts.items()
+        )
     if failing is not None:
         _explain(failing, options.keep)
         sys.exit(1)
@@ -47,11 +62,11 @@ def _first(failing: Iterable[StorySchedule | None]) -> StorySchedule | None:
     return next((schedule for schedule in failing if schedule is not None), None)
 
 
-def _play_all(name: str, seeds: range) -> StorySchedule | None:
+def _play_all(name: str, seeds: range, processes: int) -> StorySchedule | None:
     began_s = time.monotonic()
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(name, total=len(seeds))
-        result = sweep(name, seeds, lambda count: progress.advance(task, count))
+        result = sweep(name, seeds, lambda count: progress.advance(task, count), processes)
     for played in result.failed:
         print(f"{name}, seed {played.seed}: {played.failure}", file=sys.stderr)
     if result.failed:

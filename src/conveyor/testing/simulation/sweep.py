@@ -1,14 +1,15 @@
-"""Plays the stories of many seeds: two processes, unless there are few seeds.
+"""Plays the stories of many seeds in several processes, unless there are few seeds.
 
-The processes have different hash seeds. Both play every twentieth seed, which must then tell the same story. A sweep
-that is long enough must have met every kind of fault and event of its story: otherwise its schedules have lost depth.
+The processes have different hash seeds. Two of them play every twentieth seed, which must then tell the same story; the
+result does not depend on the number of processes. A sweep that is long enough must have met every kind of fault and
+event of its story: otherwise its schedules have lost depth.
 """
 
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from logging import CRITICAL, getLogger
 from multiprocessing import get_context
@@ -19,7 +20,6 @@ _SEEDS_OF_ONE_PROCESS = 50
 _SEEDS_OF_A_LONG_SWEEP = 500
 _CHUNK = 10
 _PLAYED_TWICE_EACH = 20
-_HASH_SEEDS = ("1", "2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +43,21 @@ class SweepResult:
     cpu_s: float = 0.0
 
 
-def sweep(story: str, seeds: range, advanced: Callable[[int], None]) -> SweepResult:
-    """Play the seeds until one fails. advanced: called with the number of seeds played since the last call."""
+def sweep(story: str, seeds: range, advanced: Callable[[int], None], processes: int = 2) -> SweepResult:
+    """Play the seeds until one fails. advanced: called with the number of seeds played since the last call.
+
+    processes: at least two play a sweep of more than a few seeds, because they compare what they play.
+    """
     result = SweepResult()
     digests: dict[int, str] = {}
-    for outcomes in _chunks(story, seeds):
+    for outcomes in _chunks(story, seeds, processes):
         for played in outcomes:
             result.happened.update(played.happened)
             result.cpu_s += played.cpu_s
             if played.failure:
                 result.failed.append(played)
             elif digests.setdefault(played.seed, played.digest) != played.digest:
-                raise AssertionError(f"seed {played.seed} tells different stories under the hash seeds {_HASH_SEEDS}")
+                raise AssertionError(f"seed {played.seed} tells different stories under two hash seeds")
         advanced(len(outcomes))
         if result.failed:
             break
@@ -64,19 +67,20 @@ def sweep(story: str, seeds: range, advanced: Callable[[int], None]) -> SweepRes
     return result
 
 
-def _chunks(story: str, seeds: range) -> Iterator[Sequence[Played]]:
+def _chunks(story: str, seeds: range, processes: int) -> Iterator[Sequence[Played]]:
     chunks = [seeds[first : first + _CHUNK] for first in range(0, len(seeds), _CHUNK)]
     if len(seeds) <= _SEEDS_OF_ONE_PROCESS:
         yield from (_play(story, chunk) for chunk in chunks)
         return
-    pools = [_process(hash_seed) for hash_seed in _HASH_SEEDS]
+    pools = [_process(str(number)) for number in range(1, 1 + max(2, processes))]
     pending: list[Future[Sequence[Played]]] = []
     for number, chunk in enumerate(chunks):
         pending.append(pools[number % len(pools)].submit(_play, story, chunk))
         twice = [seed for seed in chunk if seed % _PLAYED_TWICE_EACH == 0]
         pending.append(pools[(number + 1) % len(pools)].submit(_play, story, twice))
     try:
-        yield from (done.result() for done in as_completed(pending))
+        # In the order of the seeds, so that the first failure is the same however many processes there are.
+        yield from (done.result() for done in pending)
     finally:
         for pool in pools:
             pool.shutdown(cancel_futures=True)
