@@ -124,13 +124,18 @@ class LeaderLinks:
         return self._partitions.get(topic.name, follow.partition) or FollowRefusal.NOT_LEADER
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
-        """End the links of broker starts that have ended."""
+        """End the links of registrations that have ended.
+
+        The image may never have shown such a registration, because the broker lost it at once. A link of a registration
+        that the image shows later is ended, too, and its follower dials again.
+        """
         if old.brokers is new.brokers:
             return
         for node, end in list(self._links.items()):
             before, after = old.brokers.get(node), new.brokers.get(node)
-            was_known = before is not None and before.incarnation == end.link.peer.incarnation
-            if was_known and (after is None or after.incarnation != end.link.peer.incarnation):
+            ended = None if before is None else before.incarnation
+            current = None if after is None else after.incarnation
+            if current not in (ended, end.link.peer.incarnation):
                 end.link.close("the broker has registered again")
 
 
