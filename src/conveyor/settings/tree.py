@@ -459,6 +459,11 @@ def check_relations(settings: Settings) -> None:
             f"topics.max_message_bytes ({topics.max_message_bytes}) is above network.max_request_bytes"
             f" ({network.max_request_bytes}): no request could carry such a batch; raise the second"
         )
+    if settings.broker.gateway and settings.broker.workers > 1:
+        raise SettingsError(
+            "broker.gateway and broker.workers exclude each other: a gateway is one process; start several, each with"
+            " its own ports"
+        )
     if settings.broker.gateway and settings.broker.metadata == EMBEDDED:
         raise SettingsError(
             "broker.gateway needs the metadata of the cluster that it belongs to: set broker.metadata to the address of"

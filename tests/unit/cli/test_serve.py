@@ -27,6 +27,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["--workers", "0"], "setting 'broker.workers' is 0: it must be at least 1 processes"),
         (["--workers", "2", "--node-id", "2"], "--workers and --node-id 2 exclude each other: "),
         (["--workers", "2", "--metadata", "zookeeper://zk"], "--workers and --metadata exclude each other: "),
+        (["--workers", "2", "--gateway"], "broker.gateway and broker.workers exclude each other: "),
         (["--workers", "2", "--peer", "127.0.0.1:1"], "--workers excludes --peer and network.peer_advertised: "),
         (["--workers", "2", "--kafka", "nowhere"], "setting 'network.kafka' is 'nowhere': it takes host:port"),
         (["--log-level", "loud"], "setting 'broker.log_level' is 'loud': it is one of debug, info, warning, error"),

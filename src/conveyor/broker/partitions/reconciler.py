@@ -343,11 +343,10 @@ class Reconciler:
 
     def _to_reopen(self, image: ClusterImage, identities: Sequence[TopicPartition]) -> list[tuple[TopicImage, int]]:
         """Return the requested partitions that still exist and may still be reopened."""
-        topics = {identity: image.topics.get(identity.topic) for identity in identities}
         return [
-            (topic, number)
-            for (name, number), topic in topics.items()
-            if topic is not None and self.partitions.may_return(name, number)
+            (image.topics[name], number)
+            for name, number in identities
+            if image.partition(name, number) is not None and self.partitions.may_return(name, number)
         ]
 
     async def _set_aside(
@@ -357,11 +356,12 @@ class Reconciler:
         chosen, self._anew = self._anew.intersection(identities), self._anew.difference(identities)
         to_open = []
         for name, number in chosen:
-            topic = image.topics.get(name)
-            if topic is None or not self.partitions.may_begin_again(name, number):
+            stored = image.partition(name, number)
+            if stored is None or not self.partitions.may_begin_again(name, number):
                 continue
-            if not is_withdrawn(topic.partitions[number], self._node_id):
+            if not is_withdrawn(stored, self._node_id):
                 continue
+            topic = image.topics[name]
             failure = await self._off_loop(self._directories.set_aside, topic, number)
             if failure is None:
                 to_open.append((topic, number))

@@ -17,6 +17,7 @@ from concurrent.futures import Executor
 from functools import partial
 
 from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.metadata.timed_signal import Pauses
 from conveyor.broker.partitions.log_directories import LogDirectories
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.reconciler import Reconciler
@@ -66,7 +67,7 @@ class DamagedLogs:
         self._tasks = tasks
         self._node_id = node_id
         self._is_working = False
-        self._pause_ms = _FIRST_PAUSE_MS
+        self._pauses = Pauses(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS)
         self._not_before_ms = 0
 
     def look(self) -> None:
@@ -81,10 +82,11 @@ class DamagedLogs:
 
     def _topic_of(self, identity: TopicPartition) -> tuple[TopicImage, int] | None:
         """Return the topic and number of a partition with a leader elsewhere."""
-        topic, number = self._metadata.image.topics.get(identity.topic), identity.partition
-        if topic is None or number >= len(topic.partitions):
+        image = self._metadata.image
+        partition = image.partition(*identity)
+        if partition is None or partition.leader in (-1, self._node_id):
             return None
-        return (topic, number) if topic.partitions[number].leader not in (-1, self._node_id) else None
+        return image.topics[identity.topic], identity.partition
 
     async def _replace(self, chosen: Sequence[tuple[TopicImage, int]]) -> None:
         try:
@@ -92,13 +94,13 @@ class DamagedLogs:
             if replaceable:
                 for identity in await self._withdrawn(replaceable):
                     await self._reconciler.begin_again(identity)
-                    self._pause_ms = _FIRST_PAUSE_MS
+                    if self._partitions.offline_reason(*identity) is None:
+                        self._pauses.reset()
         except RequestError as error:
             log.warning("damaged logs not copied again partitions=%d reason=%s", len(chosen), error)
         finally:
             self._is_working = False
-            self._not_before_ms = self._clock.steady_ms() + self._pause_ms
-            self._pause_ms = min(2 * self._pause_ms, _LONGEST_PAUSE_MS)
+            self._not_before_ms = self._clock.steady_ms() + self._pauses.next_ms()
 
     def _replaceable(self, chosen: Sequence[tuple[TopicImage, int]]) -> list[tuple[TopicImage, int]]:
         """Return the logs that can be set aside. Blocks."""

@@ -145,3 +145,21 @@ def test_a_replica_whose_recovery_has_removed_batches_does_not_lead(cluster: Bro
     three.start()
     cluster.until(lambda: has_all_in_sync(cluster), seconds=60)
     assert one.records() == two.records() == three.records() == expected
+
+
+def test_a_log_that_cannot_be_set_aside_waits_longer_each_time(
+    cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, three = filled(cluster)
+    before = cluster.image().leader_epoch
+    monkeypatch.setattr(three.disk, "rename", refuse)
+    three.partition().go_offline(StorageFailure("a bad sector"))
+    cluster.wait(60)
+    assert 2 <= cluster.image().leader_epoch - before <= 8
+    monkeypatch.undo()
+    cluster.until(lambda: three.disk.exists(ASIDE), seconds=70)
+    cluster.until(lambda: has_all_in_sync(cluster), seconds=10)
+
+
+def refuse(*_: object) -> None:
+    raise StorageFailure("the directory cannot be renamed")
