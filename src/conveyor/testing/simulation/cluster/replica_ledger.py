@@ -59,7 +59,7 @@ class ReplicaLedger:
         """Note a new image at the moment at which it is stored."""
         self._image = new
         for identity, topic, after in _bundles(new):
-            before = _partition(old, identity)
+            before = old.partition(*identity)
             if before is None:
                 for loss, is_wiped in self._lost_machines.items():
                     self._note_loss(identity, topic, after, loss, is_wiped=is_wiped)
@@ -104,9 +104,9 @@ class ReplicaLedger:
 
     def acknowledged(self, node_id: NodeId, partition: Partition) -> None:
         """Check a leader that has just acknowledged records. Raises InvariantBroken."""
-        role, stored = partition.role, _partition(self._image, partition.identity)
-        if not isinstance(role, Leader) or stored is None or len(stored.replicas) == 1:
-            return
+        role, stored = partition.role, self._image.partition(*partition.identity)
+        if not isinstance(role, Leader) or stored is None or len(role.replicas) == 1:
+            return  # Only this leader can add another replica to the ISR.
         is_replaced = stored.leader_epoch > role.epoch and stored.leader != node_id
         if role.isr == (node_id,) and is_replaced:
             raise InvariantBroken(
@@ -169,7 +169,7 @@ class ReplicaLedger:
     def _check_replica(self, node_id: NodeId, partition: Partition) -> None:
         identity, log = partition.identity, partition.log
         owner = _owner(identity)
-        stored = _partition(self._image, owner)
+        stored = self._image.partition(*owner)
         if stored is None or partition.offline_reason is not None or owner in self._excused:
             return
         durable = log.flushed_offset if log.topic.flush_policy == "ack" else log.written_offset
@@ -191,10 +191,3 @@ def _bundles(image: ClusterImage) -> Iterator[tuple[TopicPartition, TopicImage, 
     for topic in owners(image):
         for number, partition in enumerate(topic.partitions):
             yield TopicPartition(topic.name, number), topic, partition
-
-
-def _partition(image: ClusterImage, identity: TopicPartition) -> PartitionImage | None:
-    topic = image.topics.get(identity.topic)
-    if topic is None or identity.partition >= len(topic.partitions):
-        return None
-    return topic.partitions[identity.partition]
