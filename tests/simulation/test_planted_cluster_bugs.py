@@ -198,7 +198,7 @@ PLANTED: dict[Plant, Found] = {
     show_the_end_at_once: Found(0, {"NoOffsetGoesBack"}),
     join_below_the_epoch_start: Found(0, LOST),
     count_written_as_flushed: Found(0, LOST),
-    keep_stale_eligible_replicas: Found(1728, LOST),
+    keep_stale_eligible_replicas: Found(105, LOST),
     forget_producers: Found(0, {"OrderedOnce"}),
     forward_without_an_intent: Found(0, {"EveryDelayFiresOnce"}),
 }

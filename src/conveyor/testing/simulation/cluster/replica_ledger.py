@@ -4,7 +4,8 @@ Invariants, by the names that failures report:
 
     IsrTruth             every in-sync or eligible replica has made durable everything that any replica has ever shown
                          as committed, unless its machine has lost it and has not come back; there is at least one other
-    LoneLeaderIsSure     a leader that is alone in its ISR acknowledges nothing once another leader is stored
+    LoneLeaderIsSure     a leader that is alone in its ISR, and waits for no joining replica, acknowledges nothing once
+                         another leader is stored
 
 Some failures are too much for a promise: the power of all machines that hold unflushed records of a topic with
 `flush.policy=os` is cut, or an unclean election is held. It is too much, too, that `min.insync.replicas` machines lose
@@ -107,8 +108,9 @@ class ReplicaLedger:
         role, stored = partition.role, self._image.partition(*partition.identity)
         if not isinstance(role, Leader) or stored is None or len(role.replicas) == 1:
             return  # Only this leader can add another replica to the ISR.
+        is_alone = role.isr == (node_id,) and not partition.joining
         is_replaced = stored.leader_epoch > role.epoch and stored.leader != node_id
-        if role.isr == (node_id,) and is_replaced:
+        if is_alone and is_replaced:
             raise InvariantBroken(
                 "LoneLeaderIsSure",
                 f"{partition.identity}: broker {node_id} acknowledges alone in epoch {role.epoch}, broker"
