@@ -17,6 +17,7 @@ class ErrorKind(Enum):
     """The reason why a request fails."""
 
     BROKER_ID_NOT_REGISTERED = auto()
+    CONCURRENT_TRANSACTIONS = auto()
     CORRUPT_BATCH = auto()
     COORDINATOR_LOADING = auto()
     COORDINATOR_NOT_AVAILABLE = auto()
@@ -54,6 +55,7 @@ class ErrorKind(Enum):
     INVALID_SUBSCRIPTION = auto()
     INVALID_TIMESTAMP = auto()
     INVALID_TOPIC = auto()
+    INVALID_TXN_STATE = auto()
     INVALID_UPDATE_VERSION = auto()
     LEASE_LOST = auto()
     MEMBER_ID_REQUIRED = auto()
@@ -87,6 +89,7 @@ class ErrorKind(Enum):
     TOPIC_ALREADY_EXISTS = auto()
     TOPIC_DELETION_DISABLED = auto()
     TRANSACTIONS_UNSUPPORTED = auto()
+    TRANSACTION_COORDINATOR_FENCED = auto()
     UNKNOWN_LEADER_EPOCH = auto()
     UNKNOWN_MEMBER_ID = auto()
     UNKNOWN_MESSAGE = auto()
@@ -122,6 +125,7 @@ _MISSING = "AWS.SimpleQueueService.NonExistentQueue"
 
 ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.BROKER_ID_NOT_REGISTERED: ErrorCodes(102, 404, _INVALID),
+    ErrorKind.CONCURRENT_TRANSACTIONS: ErrorCodes(51, 409, _UNAVAILABLE, retriable=True),
     ErrorKind.CORRUPT_BATCH: ErrorCodes(2, 400, _INVALID, retriable=True),
     ErrorKind.COORDINATOR_LOADING: ErrorCodes(14, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.COORDINATOR_NOT_AVAILABLE: ErrorCodes(15, 503, _UNAVAILABLE, retriable=True),
@@ -159,6 +163,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.INVALID_SUBSCRIPTION: ErrorCodes(42, 400, _INVALID),
     ErrorKind.INVALID_TIMESTAMP: ErrorCodes(32, 400, _INVALID),
     ErrorKind.INVALID_TOPIC: ErrorCodes(17, 400, _INVALID),
+    ErrorKind.INVALID_TXN_STATE: ErrorCodes(48, 409, _INVALID),
     ErrorKind.INVALID_UPDATE_VERSION: ErrorCodes(95, 409, _INVALID),
     ErrorKind.LEASE_LOST: ErrorCodes(121, 409, "ReceiptHandleIsInvalid"),
     ErrorKind.MEMBER_ID_REQUIRED: ErrorCodes(79, 409, _INVALID),
@@ -192,6 +197,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.TOPIC_ALREADY_EXISTS: ErrorCodes(36, 409, "QueueNameExists"),
     ErrorKind.TOPIC_DELETION_DISABLED: ErrorCodes(73, 403, "AccessDenied"),
     ErrorKind.TRANSACTIONS_UNSUPPORTED: ErrorCodes(53, 501, "UnsupportedOperation"),
+    ErrorKind.TRANSACTION_COORDINATOR_FENCED: ErrorCodes(52, 409, _INVALID),
     ErrorKind.UNKNOWN_LEADER_EPOCH: ErrorCodes(75, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.UNKNOWN_MEMBER_ID: ErrorCodes(25, 404, _INVALID),
     ErrorKind.UNKNOWN_MESSAGE: ErrorCodes(1, 404, _INVALID),

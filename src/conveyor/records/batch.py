@@ -33,6 +33,7 @@ _PLACED = Struct(">qiib")
 _STAMP = Struct(">hiqq")
 _PRODUCER = Struct(">qhi")
 _PRODUCER_START = 43
+_ATTRIBUTES_END = 23
 
 COMPRESSION_MASK = 0x07
 LAST_COMPRESSION = 4
@@ -91,8 +92,9 @@ def with_append_time(batch: Bytes, now_ms: int) -> bytearray:
 
 
 def without_producer(batch: Bytes) -> bytes:
-    """Return a copy of the batch without its idempotent producer's fields, with a new CRC."""
+    """Return a copy of the batch without its producer's fields and its transaction, with a new CRC."""
     nobodys = bytearray(batch)
+    nobodys[_ATTRIBUTES_END - 1] &= ~TRANSACTIONAL & 0xFF
     _PRODUCER.pack_into(nobodys, _PRODUCER_START, NO_PRODUCER_ID, -1, NO_SEQUENCE)
     checksum = crc32c(memoryview(nobodys)[CRC_START:])
     nobodys[MAGIC_END:CRC_START] = checksum.to_bytes(4, "big")
