@@ -54,4 +54,4 @@ class FlushJob(msgspec.Struct, frozen=True, kw_only=True):
         if self.snapshot is not None:
             offset, producers = self.snapshot
             self.disk.write_atomic(segment_path(self.directory, offset, SUFFIX), encode_snapshot(producers))
-            remove_snapshots(self.disk, self.directory, keep=_KEPT_SNAPSHOTS)
+            remove_snapshots(self.disk, self.directory, keep=_KEPT_SNAPSHOTS, needed_at=self.active.base_offset)

@@ -28,6 +28,7 @@ from conveyor.log.log_parts import LogParts
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.producers.producer_state import ProducerEntries
+from conveyor.log.replay import record_appended
 from conveyor.log.retention_limits import is_too_old
 from conveyor.log.segments import lookup
 from conveyor.log.segments.offset_file import GapsJob
@@ -36,7 +37,7 @@ from conveyor.log.segments.segment import MAX_BYTES, Segment
 from conveyor.log.segments.segment_age import max_age_ms
 from conveyor.log.segments.trim import TrimJob
 from conveyor.log.truncation_job import Truncated, TruncationJob, plan_truncation, truncation_job
-from conveyor.records.batch import MAGIC_END, BatchHeader, placed_prefix, with_append_time
+from conveyor.records.batch import CONTROL, MAGIC_END, BatchHeader, placed_prefix, with_append_time
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.records.timestamps import stamps_records
 from conveyor.settings.tree import TopicSettings
@@ -67,7 +68,7 @@ class Log:
         self._pending: list[Bytes] = []
         self._end_position = self._active.size
         self._unsynced: list[Segment] = []
-        self._snapshot: tuple[int, ProducerEntries] = 0, ((), ())
+        self._snapshot: tuple[int, ProducerEntries] = 0, ProducerEntries()
         """The producers at the last roll or truncation, and the log end offset at that time."""
         self._directory_changed = parts.fresh
         self._is_swapping = False
@@ -111,7 +112,7 @@ class Log:
         content, header = batch.content, batch.header
         is_idempotent = header.producer_id >= 0
         if is_idempotent:
-            earlier = self.producers.check(header)
+            earlier = None if header.attributes & CONTROL else self.producers.check(header)
             if earlier is not None:
                 return AppendInfo(
                     Offset(earlier.base_offset), Offset(earlier.last_offset), earlier.append_timestamp_ms, True
@@ -122,7 +123,10 @@ class Log:
         base_offset = self.log_end_offset
         last_offset = self._add(content, header, base_offset, leader_epoch, timestamp_ms, now_ms)
         if is_idempotent:
-            self.producers.record(header, base_offset, now_ms)
+            if header.attributes & CONTROL:
+                record_appended(self.producers, self._active.aborted, header, content, base_offset, now_ms)
+            else:
+                self.producers.record(header, base_offset, now_ms)
         self._probe.appended_batches += 1
         self._probe.appended_records += header.records_count
         self._probe.appended_bytes += len(content)
@@ -149,7 +153,7 @@ class Log:
                 self._begin_below(header.base_offset)
             base_offset = Offset(header.base_offset)
             self._add(batch.content, header, base_offset, header.leader_epoch, header.max_timestamp, now_ms)
-            self.producers.replay(header, now_ms)
+            record_appended(self.producers, self._active.aborted, header, batch.content, base_offset, now_ms)
             taken_bytes += header.size
         return FollowerAppendInfo(taken_bytes, self.log_end_offset)
 
@@ -421,15 +425,10 @@ class Log:
         for segment in self._unsynced:
             segment.finish()
         job = FlushJob(
-            disk=self._disk,
-            directory=self.directory,
-            active=self._active,
-            closed=tuple(self._unsynced),
-            snapshot=snapshot,
-            leader_epochs=self.leader_epochs.encode() if self.leader_epochs.is_dirty else None,
-            directory_changed=self._directory_changed,
-            offset=self.written_offset,
-        )
+            disk=self._disk, directory=self.directory, active=self._active, closed=tuple(self._unsynced),
+            snapshot=snapshot, leader_epochs=self.leader_epochs.encode() if self.leader_epochs.is_dirty else None,
+            directory_changed=self._directory_changed, offset=self.written_offset,
+        )  # fmt: skip
         self._unsynced = []
         self._directory_changed = False
         return job

@@ -34,9 +34,12 @@ from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
 from conveyor.log.leader_epochs import load_leader_epochs
 from conveyor.log.producers.producer_snapshot import load_newest_snapshot, remove_snapshots
 from conveyor.log.producers.producer_state import ProducerState
+from conveyor.log.replay import replay_headers
 from conveyor.log.segments.lookup import headers, position_of, segment_for
 from conveyor.log.segments.offset_file import CLEANED, GAPS, LOG_START, read_offset, write_offset
 from conveyor.log.segments.segment import OFFSET_DIGITS, Segment, segment_path
+from conveyor.log.transactions.aborted_entries import entries_below
+from conveyor.records.transaction_marker import is_marker
 
 _MANIFEST = "truncation"
 _INTERVAL_BYTES = 4096
@@ -150,16 +153,14 @@ class TruncationJob(msgspec.Struct, frozen=True, kw_only=True):
         closed = Segment(self.disk, self.directory, self.kept.base_offset)
         if not closed.load_seal():
             raise StorageFailure(f"{closed.path('seal')} is damaged")
+        if self.kept.aborted is not None:
+            closed.restore_aborted(entries_below(self.kept.aborted, closed.next_offset))
         return [closed, *created]
 
     def _replay(self, segments: Sequence[Segment], producers: ProducerState) -> None:
         """Fill the state from the newest snapshot and from the batch headers after it."""
         offset = load_newest_snapshot(self.disk, self.directory, producers, self.bounds.end_offset)
-        for segment in segments:
-            if segment.next_offset > offset:
-                for _, header in headers(segment, segment.position_before(offset)):
-                    if header.base_offset >= offset:
-                        producers.replay(header, self.now_ms)
+        replay_headers(segments, offset, producers, self.now_ms)
         producers.expire(self.now_ms)
 
 
@@ -233,6 +234,7 @@ def _finish(disk: Directory, directory: str, bounds: Truncation) -> None:
 def _cut_file(disk: Directory, directory: str, base_offset: int, size: int) -> None:
     """Remove the seal first: without it, a segment may have any size."""
     disk.remove(segment_path(directory, base_offset, "seal"))
+    disk.remove(segment_path(directory, base_offset, "txnindex"))
     disk.sync_directory(directory)
     file = disk.open(segment_path(directory, base_offset, "log"))
     if file.size > size:
@@ -245,6 +247,8 @@ def _seal(segment: Segment, last_append_ms: int) -> None:
     """Write the indexes and the seal of a segment that ends below a gap: recovery accepts a gap only after a seal."""
     for position, header in headers(segment, 0):
         segment.note(header.next_offset - 1, header.max_timestamp, position, header.size, _INTERVAL_BYTES)
+        if is_marker(header):
+            segment.aborted = None
     segment.finish()
     segment.last_append_ms = last_append_ms
     segment.write_indexes(segment.encoded_indexes())

@@ -7,6 +7,7 @@ import msgspec
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.cluster.topic_creation import check_name
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import NO_SEQUENCE
 
 
 class ActiveProducer(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,12 +28,13 @@ def active_producers(partitions: PartitionTable, topic: str, number: int) -> Ite
     partition = partitions.find(topic, number)
     if partition.offline_reason is not None:
         raise RequestError(ErrorKind.PARTITION_OFFLINE, f"{partition.identity} is offline: {partition.offline_reason}")
+    entries = partition.log.producers.entries()
     return [
         ActiveProducer(
             producer_id=producer_id,
             producer_epoch=producer.epoch,
-            last_sequence=producer.batches[-1].last_sequence,
+            last_sequence=producer.batches[-1].last_sequence if producer.batches else NO_SEQUENCE,
             last_append_timestamp_ms=producer.last_timestamp_ms,
         )
-        for producer_id, producer in zip(*partition.log.producers.entries(), strict=True)
+        for producer_id, producer in zip(entries.producer_ids, entries.producers, strict=True)
     ]

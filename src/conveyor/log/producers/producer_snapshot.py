@@ -1,9 +1,15 @@
 """A snapshot of the producer state as a file, `<next offset, 20 digits>.producers`: the state after all records below
 that offset.
 
-    0 CRC-32C of the rest  uint32 | 4 version int16 | then for each remembered batch, oldest producer first:
-    producer id int64, epoch int16, base sequence int32, last sequence int32, base offset int64, last offset int64,
-    append timestamp int64
+    0 CRC-32C of the rest  uint32 | 4 version int16 (2) | 6 last marker's offset int64
+    14 count of open transactions int32, and for each: producer id int64, first offset int64, time of its first batch
+       int64
+    .. count of undecided transactions int32, and for each: first offset int64, marker's offset int64
+    .. for each producer, the least recently used first: producer id int64, epoch int16, last timestamp int64,
+       coordinator epoch int32, count of batches int8, and for each batch: base sequence int32, last sequence int32,
+       base offset int64, last offset int64, append timestamp int64
+
+Version 1 had no transactions: only, for each batch, the producer id, the epoch and the batch's fields.
 
 Written when a segment is sealed and at a clean stop. A damaged file is ignored.
 """
@@ -17,23 +23,33 @@ from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Directory
 from conveyor.log.producers.producer_state import ProducerEntries, ProducerState, RememberedBatch, RememberedProducer
 from conveyor.log.segments.segment import OFFSET_DIGITS, segment_path
+from conveyor.log.transactions.open_transactions import OpenTransaction, UndecidedTransaction
 
 SUFFIX = "producers"
-_VERSION = 1
+_VERSION = 2
 _CHECKSUM = Struct(">I")
 _VERSION_FIELD = Struct(">h")
-_ENTRY = Struct(">qhiiqqq")
+_COUNT = Struct(">i")
+_MARKER_OFFSET = Struct(">q")
+_OPENED = Struct(">qqq")
+_UNDECIDED = Struct(">qq")
+_PRODUCER = Struct(">qhqiB")
+_BATCH = Struct(">iiqqq")
+_V1_BATCH = Struct(">qhiiqqq")
 
 
 def encode_snapshot(producers: ProducerEntries) -> bytes:
     """Return the file's content. 50,000 producers take a tenth of a second: call it off the event loop."""
-    body = _VERSION_FIELD.pack(_VERSION) + b"".join(
-        [
-            _ENTRY.pack(producer_id, producer.epoch, *batch)
-            for producer_id, producer in zip(*producers, strict=True)
-            for batch in producer.batches
-        ]
-    )
+    parts = [_VERSION_FIELD.pack(_VERSION), _MARKER_OFFSET.pack(producers.last_marker_offset)]
+    parts.append(_COUNT.pack(len(producers.opened)))
+    parts += [_OPENED.pack(producer_id, *opened) for producer_id, opened in producers.opened]
+    parts.append(_COUNT.pack(len(producers.undecided)))
+    parts += [_UNDECIDED.pack(*undecided) for undecided in producers.undecided]
+    for producer_id, producer in zip(producers.producer_ids, producers.producers, strict=True):
+        epoch, last_timestamp_ms, batches, coordinator_epoch = producer
+        parts.append(_PRODUCER.pack(producer_id, epoch, last_timestamp_ms, coordinator_epoch, len(batches)))
+        parts += [_BATCH.pack(*batch) for batch in batches]
+    body = b"".join(parts)
     return _CHECKSUM.pack(crc32c(body)) + body
 
 
@@ -48,15 +64,20 @@ def load_newest_snapshot(disk: Directory, directory: str, state: ProducerState, 
     return 0
 
 
-def remove_snapshots(disk: Directory, directory: str, keep: int = 0, above: int | None = None) -> None:
+def remove_snapshots(
+    disk: Directory, directory: str, keep: int = 0, above: int | None = None, needed_at: int = -1
+) -> None:
     """Remove all snapshots but the newest `keep`, or those above an offset, which a truncation of the log has
     invalidated.
+
+    needed_at: the newest snapshot at or below this offset is kept too.
     """
     offsets = sorted(snapshot_offsets(disk.list(directory)))
+    needed = max((offset for offset in offsets if offset <= needed_at), default=-1)
     removed = (
         [offset for offset in offsets if offset > above]
         if above is not None
-        else offsets[: max(0, len(offsets) - keep)]
+        else [offset for offset in offsets[: max(0, len(offsets) - keep)] if offset != needed]
     )
     for offset in removed:
         disk.remove(segment_path(directory, offset, SUFFIX))
@@ -73,11 +94,45 @@ def _decode(content: bytes) -> ProducerEntries | None:
     if len(content) < start or _CHECKSUM.unpack_from(content)[0] != crc32c(memoryview(content)[_CHECKSUM.size :]):
         return None
     version = _VERSION_FIELD.unpack_from(content, _CHECKSUM.size)[0]
+    if version == 1:
+        return _decode_v1(memoryview(content)[start:])
     if version != _VERSION:
         raise StorageFailure(f"producer snapshot version {version} is newer than this broker: start a newer one")
+    return _decode_v2(memoryview(content)[start:])
+
+
+def _decode_v1(body: memoryview) -> ProducerEntries:
     producers: dict[int, RememberedProducer] = {}
-    for producer_id, epoch, *fields in _ENTRY.iter_unpack(memoryview(content)[start:]):
+    for producer_id, epoch, *fields in _V1_BATCH.iter_unpack(body):
         batch, earlier = RememberedBatch._make(fields), producers.get(producer_id)
         batches = (batch,) if earlier is None else (*earlier.batches, batch)
         producers[producer_id] = RememberedProducer(epoch, batch.append_timestamp_ms, batches)
-    return list(producers), list(producers.values())
+    return ProducerEntries(list(producers), list(producers.values()))
+
+
+def _decode_v2(body: memoryview) -> ProducerEntries:
+    (last_marker_offset,) = _MARKER_OFFSET.unpack_from(body)
+    position, opened = _counted(body, _MARKER_OFFSET.size, _OPENED)
+    position, undecided = _counted(body, position, _UNDECIDED)
+    producers: dict[int, RememberedProducer] = {}
+    while position < len(body):
+        producer_id, epoch, last_timestamp_ms, coordinator_epoch, count = _PRODUCER.unpack_from(body, position)
+        position += _PRODUCER.size
+        end = position + count * _BATCH.size
+        batches = tuple(map(RememberedBatch._make, _BATCH.iter_unpack(body[position:end])))
+        producers[producer_id] = RememberedProducer(epoch, last_timestamp_ms, batches, coordinator_epoch)
+        position = end
+    return ProducerEntries(
+        list(producers),
+        list(producers.values()),
+        [(producer_id, OpenTransaction(*fields)) for producer_id, *fields in opened],
+        [UndecidedTransaction._make(fields) for fields in undecided],
+        last_marker_offset,
+    )
+
+
+def _counted(body: memoryview, position: int, layout: Struct) -> tuple[int, list[tuple[int, ...]]]:
+    """Read a count and so many entries. Returns the position after them, too."""
+    start = position + _COUNT.size
+    end = start + _COUNT.unpack_from(body, position)[0] * layout.size
+    return end, list(layout.iter_unpack(body[start:end]))

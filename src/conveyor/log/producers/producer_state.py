@@ -1,24 +1,43 @@
-"""A partition's idempotent producers: their epochs and last five batches, by which retries are recognised.
+"""A partition's idempotent producers: their epochs and last five batches, by which retries are recognised, and their
+open transactions.
 
 Rules (KIP-98, KIP-360):
 - an older epoch is refused (INVALID_PRODUCER_EPOCH); a newer one starts at sequence 0;
 - a batch with the sequences of one of the last five is a duplicate and gets the offset of the first;
 - any other batch continues after the last sequence, which wraps to 0 after 2**31 - 1;
-- an unknown producer (new, or expired) may start at any sequence.
+- an unknown producer (new, or expired) may start at any sequence;
+- while a transaction of a producer is open, its other batches belong to the transaction: a plain one is refused
+  (INVALID_TXN_STATE), and one of a newer epoch has to wait for the marker (CONCURRENT_TRANSACTIONS);
+- a marker with a newer epoch starts that epoch: sequence 0 is due. After a marker of the same epoch the sequences
+  continue (KIP-890);
+- a producer with an open transaction is never forgotten (KAFKA-9144).
 
-All state is rebuilt from the log. The caller passes in the time for expiry.
+Leaders check batches and markers. Followers and recovery remember what is in the log. All state is rebuilt from the
+log. The caller passes in the time for expiry.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import Offset
-from conveyor.records.batch import CONTROL, BatchHeader
+from conveyor.log.transactions.open_transactions import (
+    EndedTransaction,
+    OpenTransaction,
+    OpenTransactions,
+    UndecidedTransaction,
+)
+from conveyor.records.batch import TRANSACTIONAL, BatchHeader
+from conveyor.records.transaction_marker import TransactionMarker
+
+log = logging.getLogger(__name__)
 
 REMEMBERED_BATCHES = 5
 _SEQUENCES = 1 << 31
+_EPOCH_BUMPED = 2
+"""From this transaction version on, each transaction ends with an epoch above that of its batches (KIP-890)."""
 
 
 class RememberedBatch(NamedTuple):
@@ -32,7 +51,8 @@ class RememberedBatch(NamedTuple):
 
 
 class RememberedProducer(NamedTuple):
-    """The state of one producer: its newest epoch, its last append time, and its last batches, oldest first.
+    """The state of one producer: its newest epoch, the time of its last batch or marker, its last batches, oldest
+    first, and the epoch of the coordinator that sent its last marker, or -1. A marker may leave no batches.
 
     Immutable: a snapshot of many producers needs no copy of each.
     """
@@ -40,12 +60,19 @@ class RememberedProducer(NamedTuple):
     epoch: int
     last_timestamp_ms: int
     batches: tuple[RememberedBatch, ...]
+    coordinator_epoch: int = -1
 
 
-ProducerEntries = tuple[Sequence[int], Sequence[RememberedProducer]]
-"""Producer ids, and their producers in the same order, least recently used first. Two lists, because these are fast
-to copy.
-"""
+class ProducerEntries(NamedTuple):
+    """A copy of the state: producer ids, and their producers in the same order, least recently used first. Two lists,
+    because these are fast to copy. The other fields are those of `OpenTransactions`.
+    """
+
+    producer_ids: Sequence[int] = ()
+    producers: Sequence[RememberedProducer] = ()
+    opened: Sequence[tuple[int, OpenTransaction]] = ()
+    undecided: Sequence[UndecidedTransaction] = ()
+    last_marker_offset: int = -1
 
 
 class ProducerState:
@@ -55,6 +82,7 @@ class ProducerState:
         self._max_producers = max_producers
         self._expiration_ms = expiration_ms
         self._producers: OrderedDict[int, RememberedProducer] = OrderedDict()
+        self.transactions = OpenTransactions()
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -63,18 +91,49 @@ class ProducerState:
         """Check a batch of an idempotent producer. Returns the earlier batch that it duplicates, or None if it may be
         appended.
 
-        Raises RequestError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE.
+        Raises RequestError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE, INVALID_TXN_STATE, CONCURRENT_TRANSACTIONS.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return None
         if header.producer_epoch != producer.epoch:
             _check_new_epoch(producer, header)
+            if self.transactions.opened:
+                self._check_open_transaction(header, producer)
             return None
         earlier = _earlier(producer, header)
         if earlier is None:
             _check_next_sequence(producer, header)
+            if self.transactions.opened:
+                self._check_open_transaction(header, producer)
         return earlier
+
+    def check_marker(self, marker: TransactionMarker, transaction_version: int) -> bool:
+        """Check a marker of a coordinator. Returns whether it is to be appended: a repeated one is not.
+
+        transaction_version: from 2 on, the marker of an open transaction must have a newer epoch than its batches, so
+        that a late marker cannot end the producer's next transaction (KIP-1228).
+        Raises RequestError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+        """
+        producer = self._producers.get(marker.producer_id)
+        if producer is None:
+            return True
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            raise RequestError(
+                ErrorKind.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {marker.coordinator_epoch} is older than {producer.coordinator_epoch}",
+            )
+        is_open = marker.producer_id in self.transactions.opened
+        if marker.producer_epoch == producer.epoch and not is_open:
+            return False
+        lowest = producer.epoch + 1 if is_open and transaction_version >= _EPOCH_BUMPED else producer.epoch
+        if marker.producer_epoch < lowest:
+            raise RequestError(
+                ErrorKind.INVALID_PRODUCER_EPOCH,
+                f"producer {marker.producer_id} has epoch {producer.epoch}: a marker of epoch {marker.producer_epoch}"
+                " is too old",
+            )
+        return True
 
     def knows(self, producer_id: int) -> bool:
         """Whether the state remembers a producer."""
@@ -99,17 +158,41 @@ class ProducerState:
             append_timestamp_ms,
         )
         batches = (*earlier[1 - REMEMBERED_BATCHES :], batch)
-        self._producers[header.producer_id] = RememberedProducer(header.producer_epoch, append_timestamp_ms, batches)
+        coordinator_epoch = -1 if producer is None else producer.coordinator_epoch
+        self._producers[header.producer_id] = RememberedProducer(
+            header.producer_epoch, append_timestamp_ms, batches, coordinator_epoch
+        )
         self._producers.move_to_end(header.producer_id)
+        if header.attributes & TRANSACTIONAL:
+            self.transactions.open(header.producer_id, base_offset, append_timestamp_ms)
         if producer is None:
             self._make_room()
 
-    def replay(self, header: BatchHeader, append_timestamp_ms: int) -> None:
-        """Remember a batch of the log without checking it: at recovery, and on a follower. Control batches and batches
-        without a producer change nothing.
+    def record_marker(
+        self, marker: TransactionMarker, offset: int, append_timestamp_ms: int
+    ) -> EndedTransaction | None:
+        """Remember a marker. Returns the transaction that it ends; None if that has no batch in this log.
+
+        A marker that `check_marker` would refuse counts too, because it is in the log; it cannot lower an epoch.
         """
-        if header.producer_id >= 0 and not header.attributes & CONTROL:
-            self.record(header, Offset(header.base_offset), append_timestamp_ms)
+        producer_id = marker.producer_id
+        producer = self._producers.get(producer_id, _UNKNOWN)
+        if marker.producer_epoch < producer.epoch or marker.coordinator_epoch < producer.coordinator_epoch:
+            log.warning(
+                "old marker in the log offset=%d producer_id=%d epoch=%d current_epoch=%d coordinator_epoch=%d"
+                " current_coordinator_epoch=%d", offset, producer_id, marker.producer_epoch, producer.epoch,
+                marker.coordinator_epoch, producer.coordinator_epoch,
+            )  # fmt: skip
+        self._producers[producer_id] = RememberedProducer(
+            max(marker.producer_epoch, producer.epoch),
+            append_timestamp_ms,
+            producer.batches if marker.producer_epoch <= producer.epoch else (),
+            max(marker.coordinator_epoch, producer.coordinator_epoch),
+        )
+        self._producers.move_to_end(producer_id)
+        if producer is _UNKNOWN:
+            self._make_room()
+        return self.transactions.end(producer_id, offset)
 
     def empty(self) -> "ProducerState":
         """Return a state without producers that has the same limits."""
@@ -117,28 +200,69 @@ class ProducerState:
 
     def remembers_from(self, offset: int) -> bool:
         """Whether the state depends on a batch at or above an offset. The cost is proportional to the producers."""
-        return any(producer.batches[-1].last_offset >= offset for producer in self._producers.values())
+        return self.transactions.last_marker_offset >= offset or any(
+            producer.batches and producer.batches[-1].last_offset >= offset for producer in self._producers.values()
+        )
 
     def entries(self) -> ProducerEntries:
         """Return a copy of all producers."""
-        return list(self._producers), list(self._producers.values())
+        transactions = self.transactions
+        return ProducerEntries(
+            list(self._producers),
+            list(self._producers.values()),
+            list(transactions.opened.items()),
+            list(transactions.undecided),
+            transactions.last_marker_offset,
+        )
 
     def restore(self, entries: ProducerEntries) -> None:
         """Replace the state by a result of `entries`."""
-        self._producers = OrderedDict(zip(*entries, strict=True))
+        self._producers = OrderedDict(zip(entries.producer_ids, entries.producers, strict=True))
+        self.transactions = OpenTransactions(entries.opened, entries.undecided, entries.last_marker_offset)
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers that have been idle for the expiration time. The cost is proportional to their number."""
-        oldest = now_ms - self._expiration_ms
-        while self._producers and next(iter(self._producers.values())).last_timestamp_ms < oldest:
-            self._producers.popitem(last=False)
+        """Forget producers that have been idle for the expiration time, except those with an open transaction. The
+        cost is proportional to their number.
+        """
+        oldest, expired = now_ms - self._expiration_ms, []
+        for producer_id, producer in self._producers.items():
+            if producer.last_timestamp_ms >= oldest:
+                break
+            if producer_id not in self.transactions.opened:
+                expired.append(producer_id)
+        for producer_id in expired:
+            del self._producers[producer_id]
 
     def clear(self) -> None:
         self._producers.clear()
+        self.transactions = OpenTransactions()
 
     def _make_room(self) -> None:
+        """Forget the producer that has been idle longest, but not the newest one, nor one with an open transaction."""
         if len(self._producers) > self._max_producers:
-            self._producers.popitem(last=False)
+            newest = next(reversed(self._producers))
+            for producer_id in self._producers:
+                if producer_id not in self.transactions.opened and producer_id != newest:
+                    del self._producers[producer_id]
+                    return
+
+    def _check_open_transaction(self, header: BatchHeader, producer: RememberedProducer) -> None:
+        """Check a batch of a producer whose transaction may be open."""
+        if header.producer_id not in self.transactions.opened:
+            return
+        if not header.attributes & TRANSACTIONAL:
+            raise RequestError(
+                ErrorKind.INVALID_TXN_STATE,
+                f"producer {header.producer_id} sent a batch outside of its open transaction",
+            )
+        if header.producer_epoch != producer.epoch:
+            raise RequestError(
+                ErrorKind.CONCURRENT_TRANSACTIONS,
+                f"the transaction of producer {header.producer_id} in epoch {producer.epoch} has not ended yet",
+            )
+
+
+_UNKNOWN = RememberedProducer(-1, 0, ())
 
 
 def _last_sequence(header: BatchHeader) -> int:
@@ -168,7 +292,7 @@ def _check_new_epoch(producer: RememberedProducer, header: BatchHeader) -> None:
 
 
 def _check_next_sequence(producer: RememberedProducer, header: BatchHeader) -> None:
-    expected = (producer.batches[-1].last_sequence + 1) % _SEQUENCES
+    expected = (producer.batches[-1].last_sequence + 1) % _SEQUENCES if producer.batches else 0
     if header.base_sequence != expected:
         raise RequestError(
             ErrorKind.OUT_OF_ORDER_SEQUENCE,

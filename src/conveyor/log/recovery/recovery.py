@@ -34,11 +34,13 @@ from conveyor.log.producers.producer_snapshot import SUFFIX as SNAPSHOT
 from conveyor.log.producers.producer_snapshot import encode_snapshot, load_newest_snapshot, remove_snapshots
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.recovery.cut import KEPT_CUTS, Cut
+from conveyor.log.replay import replay_stored, restore_aborted
 from conveyor.log.segments.lookup import headers
 from conveyor.log.segments.offset_file import CLEANED, GAPS, LOG_START, read_offset
 from conveyor.log.segments.segment import OFFSET_DIGITS, Segment, segment_path
 from conveyor.log.truncation_job import finish_truncation
 from conveyor.records.batch import HEADER_BYTES, BatchHeader, batch_is_intact, read_header
+from conveyor.records.transaction_marker import is_marker
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 
 log = logging.getLogger(__name__)
@@ -288,6 +290,8 @@ def _scan(segment: Segment, interval_bytes: int, *, has_gaps: bool) -> int:
         if not _follows(segment.next_offset, header, has_gaps) or not batch_is_intact(batch):
             return position
         segment.note(header.next_offset - 1, header.max_timestamp, position, size, interval_bytes)
+        if is_marker(header):
+            segment.aborted = None
         position += size
     return position
 
@@ -331,11 +335,12 @@ def _recover_state(
             path = segment_path(directory, segment.base_offset, SNAPSHOT)
             disk.write_atomic(path, encode_snapshot(producers.entries()))
         if segment.next_offset > read_from:
-            for _, header in headers(segment, segment.position_before(read_from)):
+            for position, header in headers(segment, segment.position_before(read_from)):
                 epochs.assign(header.leader_epoch, header.base_offset if reached is None else reached)
                 if header.base_offset >= snapshot_offset:
-                    producers.replay(header, now_ms)
+                    replay_stored(segment, position, header, producers, now_ms)
                 reached = header.next_offset
+    restore_aborted(disk, directory, segments, producers.empty(), now_ms)
     producers.expire(now_ms)
     return producers, epochs
 

@@ -3,8 +3,11 @@ files.
 
     0 CRC-32C of the rest uint32 | 4 version int16 | 6 size of the segment int64 | 14 next offset int64
     22 largest timestamp int64 | 30 time of the last append, in ms, int64 | 38 CRC-32C of the offset index uint32
-    42 CRC-32C of the time index uint32 | 46 whether the log ends here bool
+    42 CRC-32C of the time index uint32 | 46 whether the log ends here bool | 47 count of aborted transactions int32
+    51 CRC-32C of the transaction index uint32
 
+Version 3 ended before the count. A count of -1 says that the segment was sealed before the aborted transactions were
+known.
 It is written after the segment was flushed and its index files exist, and removed before the segment grows again. With
 it, a start knows a segment's bounds without reading the segment. "The log ends here" is true if a clean stop wrote the
 seal. Otherwise the next segment's file existed on the disk before this seal did.
@@ -15,9 +18,10 @@ from struct import Struct
 import msgspec
 from crc32c import crc32c
 
-_VERSION = 3
+_VERSION = 4
 _CHECKSUM = Struct(">I")
-_FIELDS = Struct(">hqqqqII?")
+_V3_FIELDS = Struct(">hqqqqII?")
+_FIELDS = Struct(">hqqqqII?iI")
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,30 +34,24 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     offset_index_crc: int
     time_index_crc: int
     ends_log: bool
+    aborted_count: int = 0
+    aborted_crc: int = 0
 
 
 def encode_seal(seal: Seal) -> bytes:
     """Return the file's content."""
     bounds = seal.size, seal.next_offset, seal.max_timestamp, seal.last_append_ms
-    body = _FIELDS.pack(_VERSION, *bounds, seal.offset_index_crc, seal.time_index_crc, seal.ends_log)
+    body = _FIELDS.pack(_VERSION, *bounds, seal.offset_index_crc, seal.time_index_crc, seal.ends_log,
+                        seal.aborted_count, seal.aborted_crc)  # fmt: skip
     return _CHECKSUM.pack(crc32c(body)) + body
 
 
 def decode_seal(content: bytes) -> Seal | None:
     """Return the seal, or None if the content is damaged or has another version."""
-    if len(content) != _CHECKSUM.size + _FIELDS.size or _CHECKSUM.unpack_from(content)[0] != crc32c(content[4:]):
+    size = len(content) - _CHECKSUM.size
+    if size not in (_V3_FIELDS.size, _FIELDS.size) or _CHECKSUM.unpack_from(content)[0] != crc32c(content[4:]):
         return None
-    version, size, next_offset, max_timestamp, last_append_ms, offset_index_crc, time_index_crc, ends_log = (
-        _FIELDS.unpack_from(content, _CHECKSUM.size)
-    )
-    if version != _VERSION:
+    version, *fields = (_FIELDS if size == _FIELDS.size else _V3_FIELDS).unpack_from(content, _CHECKSUM.size)
+    if version != (_VERSION if size == _FIELDS.size else 3):
         return None
-    return Seal(
-        size=size,
-        next_offset=next_offset,
-        max_timestamp=max_timestamp,
-        last_append_ms=last_append_ms,
-        offset_index_crc=offset_index_crc,
-        time_index_crc=time_index_crc,
-        ends_log=ends_log,
-    )
+    return Seal(**dict(zip(Seal.__struct_fields__, fields, strict=False)))

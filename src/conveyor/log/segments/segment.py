@@ -1,4 +1,4 @@
-"""One segment: a file of record batches and its two sparse indexes.
+"""One segment: a file of record batches, its two sparse indexes, and its aborted transactions.
 
 States: active (being written), closed (not yet flushed), sealed (flushed, with index files and seal on the disk), and
 active again if a clean stop had sealed it.
@@ -28,12 +28,13 @@ from conveyor.log.segments.index import (
     floor_by_second,
 )
 from conveyor.log.segments.seal import Seal, decode_seal, encode_seal
+from conveyor.log.transactions.aborted_entries import ENTRY_BYTES, entries_below
 from conveyor.records.batch import HEADER_BYTES, BatchHeader, read_header
 
 log = logging.getLogger(__name__)
 
 OFFSET_DIGITS = 20
-SUFFIXES = ("seal", "index", "timeindex", "log")
+SUFFIXES = ("seal", "index", "timeindex", "txnindex", "log")
 MAX_BYTES = (1 << 31) - 1
 """Positions in the index have 32 bits, and Kafka reads them as signed."""
 
@@ -72,6 +73,10 @@ class Segment:
         self._is_released = False
         self._max_timestamp_offset = base_offset
         self._bytes_since_entry = 0
+        self.aborted: bytearray | None = bytearray()
+        """The transactions that abort markers of this segment ended, as `aborted_entries` has them; None if that is not
+        known yet.
+        """
 
     def path(self, suffix: str) -> str:
         return segment_path(self._directory, self.base_offset, suffix) + self._ending
@@ -169,6 +174,8 @@ class Segment:
             offset_index_crc=crc32c(offsets),
             time_index_crc=crc32c(times),
             ends_log=ends_log,
+            aborted_count=-1 if self.aborted is None else len(self.aborted) // ENTRY_BYTES,
+            aborted_crc=crc32c(self.aborted or b""),
         )
         return EncodedIndexes(offsets, times, seal)
 
@@ -176,6 +183,8 @@ class Segment:
         """Write the index files, then the seal. Blocks; call it off the event loop, after the segment's file was
         flushed.
         """
+        if self.aborted:
+            self._disk.write_atomic(self.path("txnindex"), bytes(self.aborted))
         self._disk.write_atomic(self.path("timeindex"), encoded.times)
         self._disk.write_atomic(self.path("index"), encoded.offsets)
         self._disk.write_atomic(self.path("seal"), encode_seal(encoded.seal))
@@ -194,7 +203,27 @@ class Segment:
         self.seal(seal)
         self.next_offset, self.max_timestamp = seal.next_offset, seal.max_timestamp
         self.last_append_ms = seal.last_append_ms
+        self.aborted = self._stored_aborted(seal)
         return True
+
+    def _stored_aborted(self, seal: Seal) -> bytearray | None:
+        """Return the content of the transaction index; None if it is missing or damaged."""
+        if seal.aborted_count <= 0:
+            return bytearray() if seal.aborted_count == 0 else None
+        path = self.path("txnindex")
+        content = self._disk.read(path) if self._disk.exists(path) else b""
+        is_sound = len(content) == seal.aborted_count * ENTRY_BYTES and crc32c(content) == seal.aborted_crc
+        return bytearray(content) if is_sound else None
+
+    def restore_aborted(self, aborted: bytearray) -> None:
+        """Set the aborted transactions that were not known. The files of a sealed segment are corrected. Blocks."""
+        self.aborted = aborted
+        if self._seal is not None:
+            if aborted:
+                self._disk.write_atomic(self.path("txnindex"), bytes(aborted))
+            count, crc = len(aborted) // ENTRY_BYTES, crc32c(aborted)
+            self._seal = msgspec.structs.replace(self._seal, aborted_count=count, aborted_crc=crc)
+            self._disk.write_atomic(self.path("seal"), encode_seal(self._seal))
 
     def reopen(self) -> None:
         """Continue to write a segment that a clean stop sealed. The seal is removed before the segment grows.
@@ -233,6 +262,7 @@ class Segment:
             header = shorter.header_at(position)
             shorter._extend_bounds(header.next_offset - 1, header.max_timestamp)
             position += header.size
+        shorter.aborted = None if self.aborted is None else entries_below(self.aborted, shorter.next_offset)
         return shorter
 
     def _leading(self, suffix: str, entries: Entries, count: int) -> MemoryEntries | GrowingEntries:
@@ -246,7 +276,8 @@ class Segment:
         return GrowingEntries(stored, added)
 
     def forget_indexes(self) -> None:
-        """Reset indexes and bounds before a scan builds them again."""
+        """Reset indexes, bounds and aborted transactions before a scan builds them again."""
+        self.aborted = bytearray()
         self._close_indexes()
         self._offsets, self._times = MemoryEntries(), MemoryEntries("q")
         self._bytes_since_entry = 0
@@ -288,7 +319,7 @@ class Segment:
 
     def remove_index_files(self) -> None:
         """Remove the seal first: without it the index files are ignored."""
-        for suffix in ("seal", "index", "timeindex"):
+        for suffix in ("seal", "index", "timeindex", "txnindex"):
             self._disk.remove(self.path(suffix))
 
     def _close_indexes(self) -> None:
@@ -331,6 +362,7 @@ class Segment:
         rebuilt.close()
         rebuilt.finish()
         rebuilt.last_append_ms = bounds.last_append_ms
+        rebuilt.aborted = self.aborted
         encoded = rebuilt.encoded_indexes(ends_log=bounds.ends_log)
         if (encoded.seal.next_offset, encoded.seal.size) != (bounds.next_offset, bounds.size):
             raise StorageFailure(f"{self.path('log')} does not match its seal")

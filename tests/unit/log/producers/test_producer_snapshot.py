@@ -1,5 +1,7 @@
 """Snapshots of producer state: what is written is read, and what does not check out is as good as none."""
 
+import struct
+
 import pytest
 from crc32c import crc32c
 
@@ -12,7 +14,8 @@ from conveyor.log.producers.producer_snapshot import (
     snapshot_offsets,
 )
 from conveyor.log.producers.producer_state import ProducerState
-from conveyor.records.batch import read_header
+from conveyor.records.batch import TRANSACTIONAL, read_header
+from conveyor.records.transaction_marker import TransactionMarker
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import DIRECTORY, idempotent_batch, segment_file
 
@@ -42,6 +45,38 @@ def test_snapshot_round_trips() -> None:
     disk = disk_with(at_20=encode_snapshot(state.entries()))
     assert load_newest_snapshot(disk, DIRECTORY, loaded, 20) == 20
     assert list(loaded.entries()) == list(state.entries())
+
+
+def test_snapshot_of_transactions_round_trips() -> None:
+    state, loaded = state_of(5, 4), empty_state()
+    for producer_id, offset in ((9, 30), (8, 31), (7, 32)):
+        content = read_header(idempotent_batch(0, b"v", producer_id=producer_id, epoch=2))
+        state.record(content._replace(attributes=TRANSACTIONAL), Offset(offset), 2000 + offset)
+    marker = TransactionMarker(producer_id=8, producer_epoch=3, coordinator_epoch=6, commits=True)
+    state.record_marker(marker, 33, 3000)
+    disk = disk_with(at_40=encode_snapshot(state.entries()))
+    assert load_newest_snapshot(disk, DIRECTORY, loaded, 40) == 40
+    assert loaded.entries() == state.entries()
+    assert loaded.entries().opened == [(9, (30, 2030)), (7, (32, 2032))]
+    assert (loaded.entries().undecided, loaded.entries().last_marker_offset) == ([(31, 33)], 33)
+    assert loaded.entries().producers[-1] == (3, 3000, (), 6)
+
+
+def test_snapshot_of_version_1_is_read() -> None:
+    body = b"\0\1" + b"".join(
+        struct.pack(">qhiiqqq", 5, 3, sequence, sequence, 10 + sequence, 10 + sequence, 1000 + sequence)
+        for sequence in (0, 1)
+    )
+    loaded = empty_state()
+    assert load_newest_snapshot(disk_with(at_20=crc32c(body).to_bytes(4, "big") + body), DIRECTORY, loaded, 20) == 20
+    assert list(loaded.entries()[0]) == [5]
+    assert loaded.entries().producers[0] == (3, 1001, ((0, 0, 10, 10, 1000), (1, 1, 11, 11, 1001)), -1)
+
+
+def test_remove_snapshots_keeps_the_one_that_the_active_segment_needs() -> None:
+    disk = disk_with(at_1=b"", at_2=b"", at_3=b"", at_4=b"", at_5=b"")
+    remove_snapshots(disk, DIRECTORY, keep=2, needed_at=2)
+    assert snapshot_offsets(disk.list(DIRECTORY)) == [2, 4, 5]
 
 
 def test_snapshot_of_nobody_counts() -> None:
@@ -80,7 +115,7 @@ def test_cut_snapshot_is_as_good_as_none(size: int) -> None:
 
 
 def test_snapshot_of_a_newer_version_is_refused() -> None:
-    body = (2).to_bytes(2, "big")
+    body = (3).to_bytes(2, "big")
     disk = disk_with(at_10=crc32c(body).to_bytes(4, "big") + body)
     with pytest.raises(StorageFailure, match="newer than this broker"):
         load_newest_snapshot(disk, DIRECTORY, empty_state(), 10)

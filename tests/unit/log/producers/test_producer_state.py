@@ -5,7 +5,8 @@ import pytest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import Offset
 from conveyor.log.producers.producer_state import REMEMBERED_BATCHES, ProducerState, RememberedBatch
-from conveyor.records.batch import BatchHeader, read_header
+from conveyor.records.batch import TRANSACTIONAL, BatchHeader, read_header
+from conveyor.records.transaction_marker import TransactionMarker
 from tests.unit.log.logs import idempotent_batch
 
 LAST_SEQUENCE = 2**31 - 1
@@ -119,3 +120,61 @@ def test_clear_forgets_all() -> None:
     state = state_with(header(0))
     state.clear()
     assert len(state) == 0
+
+
+def opened_by(*producer_ids: int, max_producers: int = 10) -> ProducerState:
+    """A state in which each producer has begun a transaction, one millisecond apart."""
+    state = ProducerState(max_producers, expiration_ms=1000)
+    for now_ms, producer_id in enumerate(producer_ids):
+        batch = header(0, producer_id=producer_id)._replace(attributes=TRANSACTIONAL)
+        state.record(batch, Offset(now_ms), now_ms)
+    return state
+
+
+def marker(producer_id: int = 7, epoch: int = 1) -> TransactionMarker:
+    return TransactionMarker(producer_id=producer_id, producer_epoch=epoch, coordinator_epoch=0, commits=True)
+
+
+def test_expire_spares_open_transactions_and_counts_from_the_marker() -> None:
+    state = opened_by(7, 8)
+    state.record_marker(marker(8), 2, 5)
+    state.expire(100_000)
+    assert (state.knows(7), state.knows(8)) == (True, False)
+    state.record_marker(marker(7), 3, 100_000)
+    state.expire(101_000)
+    assert state.knows(7)
+    state.expire(101_001)
+    assert not state.knows(7)
+
+
+def test_full_state_spares_open_transactions_and_the_newest() -> None:
+    state = opened_by(1, 2, 3, max_producers=2)
+    assert len(state) == 3
+    state.record_marker(marker(9), 4, 4)
+    assert state.knows(9), "the marker of an unknown producer fences it"
+    state.record(header(0, producer_id=10), Offset(5), 5)
+    assert (state.knows(9), state.knows(10), len(state)) == (False, True, 4)
+
+
+def test_marker_of_a_newer_epoch_leaves_no_batches() -> None:
+    state = opened_by(7)
+    state.record_marker(marker(epoch=1), 1, 1)
+    assert state.check(header(0, epoch=1)) is None
+    assert refusal(state, header(1, epoch=1)) is ErrorKind.OUT_OF_ORDER_SEQUENCE
+    assert refusal(state, header(1, epoch=0)) is ErrorKind.INVALID_PRODUCER_EPOCH
+    assert state.remembers_from(1)
+    assert not state.remembers_from(2)
+
+
+def test_old_marker_in_the_log_ends_the_transaction_and_lowers_no_epoch() -> None:
+    state = opened_by(7)
+    state.record_marker(marker(epoch=4), 1, 1)
+    state.record(header(0, epoch=4)._replace(attributes=TRANSACTIONAL), Offset(2), 2)
+    assert state.record_marker(marker(epoch=3), 3, 3) is not None
+    assert refusal(state, header(1, epoch=3)) is ErrorKind.INVALID_PRODUCER_EPOCH
+
+
+def test_duplicate_is_answered_before_the_transaction_is_checked() -> None:
+    state = opened_by(7)
+    assert state.check(header(0)) is not None
+    assert refusal(state, header(1)) is ErrorKind.INVALID_TXN_STATE
