@@ -366,6 +366,8 @@ class Partition:
         """Take over the leader's high watermark, up to the end of this follower's log."""
         if self._progress.follow(min(offset, self.log.log_end_offset)):
             self.high_watermark = self._progress.offset
+            if self.log.producers.transactions.undecided:
+                self.log.producers.transactions.settle(self.high_watermark)
             self._watchers.notify()
 
     def cut_high_watermark(self) -> None:
@@ -485,10 +487,8 @@ class Partition:
         self._committed_waiters.fail(error)
 
     def _append_error(self) -> RequestError:
-        error = self._unserved()
-        if error is not None:
-            return error
-        return RequestError(ErrorKind.DISK_FULL, f"{self.identity}: there is no room to store its leader epoch")
+        no_room = f"{self.identity}: there is no room to store its leader epoch"
+        return self._unserved() or RequestError(ErrorKind.DISK_FULL, no_room)
 
     def _unserved(self) -> RequestError | None:
         if self.offline_reason is not None:

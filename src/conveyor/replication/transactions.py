@@ -1,0 +1,47 @@
+"""What a leader does for transactions: it appends markers, and tells how far records are stable.
+
+    last stable offset = max(log start, min(high watermark, first unstable offset))
+
+All records below it are committed, aborted, or not part of a transaction. It may fall behind the log end for as long as
+a transaction is open, but not behind the log start: deletion does not wait for transactions.
+"""
+
+from conveyor.kernel.ids import Offset
+from conveyor.log.aborted_search import aborted_between
+from conveyor.log.append_info import AppendInfo
+from conveyor.log.transactions.aborted_entries import AbortedTransaction
+from conveyor.records.checked_batch import own_batch
+from conveyor.records.transaction_marker import TransactionMarker, encode_marker
+from conveyor.replication.partition import Partition
+
+
+def append_marker(
+    partition: Partition, marker: TransactionMarker, transaction_version: int, now_ms: int
+) -> AppendInfo | None:
+    """Append the marker that ends a producer's transaction. Returns None if it was appended before.
+
+    Also then the caller waits until the high watermark has reached the log end: the first one may not be committed yet.
+    Raises RequestError: see `ProducerState.check_marker` and `Partition.append`.
+    """
+    partition.check_writable()
+    partition.log.producers.transactions.settle(partition.high_watermark)
+    if not partition.log.producers.check_marker(marker, transaction_version):
+        return None
+    return partition.append(own_batch(encode_marker(marker, now_ms)), now_ms)
+
+
+def last_stable_offset(partition: Partition) -> Offset:
+    """Return the offset below which all transactions are decided."""
+    high_watermark = partition.high_watermark
+    unstable = partition.log.producers.transactions.first_unstable_offset(high_watermark)
+    if unstable is None:
+        return high_watermark
+    return Offset(max(partition.log.log_start_offset, min(high_watermark, unstable)))
+
+
+def aborted_transactions(partition: Partition, offset: int, limit_offset: int) -> list[AbortedTransaction]:
+    """Return the aborted transactions with records in [offset, limit_offset), for a reader of committed records.
+
+    limit_offset: the end of the records that the reader gets, at most the last stable offset.
+    """
+    return aborted_between(partition.log.segments, offset, limit_offset)
