@@ -5,6 +5,7 @@ The model is the list of all batches and markers. PROPERTY_EXAMPLES in the envir
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -14,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.log.aborted_search import aborted_between
 from conveyor.log.log import Log
 from conveyor.log.producers.producer_state import REMEMBERED_BATCHES
@@ -25,6 +26,7 @@ from conveyor.records.transaction_marker import TransactionMarker, encode_marker
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import DIRECTORY, NOW_MS, flush, open_topic_log
+from tests.unit.log.power_switch import PowerSwitch
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "60"))
 pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
@@ -116,6 +118,20 @@ class TransactionsAreAFold(RuleBasedStateMachine):
             with pytest.raises(RequestError) as refused:
                 self.log.append(own_batch(encoded(batch)), 0, self.now_ms)
             assert refused.value.kind is answer
+
+    @rule(
+        steps=st.lists(
+            st.tuples(PRODUCERS, st.sampled_from(["batch", "batch", "abort", "commit"]), st.sampled_from([1, 2])),
+            min_size=3, max_size=10,
+        )
+    )  # fmt: skip
+    def run_transactions(self, steps: list[tuple[int, str, int]]) -> None:
+        """What well-behaved producers and coordinators do."""
+        for producer_id, what, version in steps:
+            if what == "batch":
+                self.append(producer_id, 1, True, 0, 0)
+            else:
+                self.end(producer_id, version, version - 1, 0, what == "commit")
 
     @rule(producer_id=PRODUCERS, back=st.integers(1, REMEMBERED_BATCHES))
     def append_again(self, producer_id: int, back: int) -> None:
@@ -211,8 +227,47 @@ class TransactionsAreAFold(RuleBasedStateMachine):
         if how == "power cut":
             self.disk = self.disk.power_cut(Random(seed))
         self.damage(damages, Random(seed))
+        flushed = self.flushed
         self.reopen()
-        assert self.log.log_end_offset >= self.flushed
+        assert self.log.log_end_offset >= flushed
+
+    @precondition(lambda self: not self.trimmed)
+    @rule(place=st.floats(0, 1), operations=st.integers(0, 25), seed=st.none() | SEEDS)
+    def fail_while_truncating(self, place: float, operations: int, seed: int | None) -> None:
+        """A disk that fails in the middle of a truncation; then a new start, or a power cut as well."""
+        end = round(place * self.log.log_end_offset)
+        self.log.truncate_to(end)
+        job = self.log.begin_truncation(self.now_ms)
+        if job is None:
+            return self.cut(self.log.log_end_offset)
+        self.flushed = min(self.flushed, self.log.log_end_offset)
+        self.fail(operations, seed, lambda: self.log.complete_truncation(job, job.run()))
+
+    @rule(operations=st.integers(0, 15), seed=st.none() | SEEDS)
+    def fail_while_closing(self, operations: int, seed: int | None) -> None:
+        self.fail(operations, seed, self.log.close)
+
+    @rule(operations=st.integers(0, 25), seed=st.none() | SEEDS)
+    def fail_while_recovering(self, operations: int, seed: int | None) -> None:
+        self.log.abandon()
+        if seed is not None:
+            self.disk = self.disk.power_cut(Random(seed))
+        self.fail(operations, seed, lambda: open_topic_log(self.disk, self.topic, now_ms=self.now_ms).abandon())
+
+    def fail(self, operations: int, seed: int | None, action: Callable[[], None]) -> None:
+        """Do something until the disk fails, and start again."""
+        try:
+            with PowerSwitch(self.disk, operations):
+                action()
+        except StorageFailure as failure:
+            if "was interrupted" not in str(failure):
+                raise
+        self.log.abandon()
+        if seed is not None:
+            self.disk = self.disk.power_cut(Random(seed))
+        flushed = self.flushed
+        self.reopen()
+        assert self.log.log_end_offset >= flushed
 
     @invariant()
     def first_unstable_offset_is_that_of_the_model(self) -> None:
