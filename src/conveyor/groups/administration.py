@@ -6,7 +6,6 @@ from conveyor.groups.classic.embedded_protocol import PROTOCOL_TYPE
 from conveyor.groups.committed_offsets import CommittedOffsets
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.consumer.consumer_groups import ConsumerGroups
-from conveyor.groups.decision import Decision
 from conveyor.groups.group_commands import DeleteOffsets, ListGroups
 from conveyor.groups.records.group_records import OffsetKey, offset_record
 from conveyor.groups.replies import (
@@ -18,6 +17,7 @@ from conveyor.groups.replies import (
     ListedGroups,
     OffsetsDeleted,
 )
+from conveyor.kernel.decision import Decision
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import Token
 

@@ -18,8 +18,6 @@ from conveyor.groups.committed_offsets import CommittedOffsets, commit_records
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.consumer.consumer_groups import ConsumerGroups
 from conveyor.groups.consumer.consumer_heartbeat import check_heartbeat
-from conveyor.groups.deadlines import Deadlines
-from conveyor.groups.decision import Decision
 from conveyor.groups.group_commands import (
     CommitOffsets,
     ConsumerHeartbeat,
@@ -53,6 +51,8 @@ from conveyor.groups.records.group_records import (
 )
 from conveyor.groups.replies import JoinRefused, SettingsUpdated, TopicsUpdated
 from conveyor.groups.silences import Silences
+from conveyor.kernel.deadlines import Deadlines
+from conveyor.kernel.decision import Decision
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.state_machine import LogRecord, Outcome, Token
 from conveyor.settings.tree import GroupsSettings

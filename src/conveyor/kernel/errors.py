@@ -44,6 +44,7 @@ class ErrorKind(Enum):
     INVALID_GROUP_ID = auto()
     INVALID_PARTITIONS = auto()
     INVALID_PRODUCER_EPOCH = auto()
+    INVALID_PRODUCER_ID_MAPPING = auto()
     INVALID_RECORD = auto()
     INVALID_REGULAR_EXPRESSION = auto()
     INVALID_REPLICA_ASSIGNMENT = auto()
@@ -55,6 +56,7 @@ class ErrorKind(Enum):
     INVALID_SUBSCRIPTION = auto()
     INVALID_TIMESTAMP = auto()
     INVALID_TOPIC = auto()
+    INVALID_TRANSACTION_TIMEOUT = auto()
     INVALID_TXN_STATE = auto()
     INVALID_UPDATE_VERSION = auto()
     LEASE_LOST = auto()
@@ -77,6 +79,7 @@ class ErrorKind(Enum):
     PARTITION_OFFLINE = auto()
     POLICY_VIOLATION = auto()
     PREFERRED_LEADER_NOT_AVAILABLE = auto()
+    PRODUCER_FENCED = auto()
     REBALANCE_IN_PROGRESS = auto()
     REQUEST_TIMED_OUT = auto()
     REQUEST_TOO_SLOW = auto()
@@ -88,8 +91,11 @@ class ErrorKind(Enum):
     THROTTLING_QUOTA_EXCEEDED = auto()
     TOPIC_ALREADY_EXISTS = auto()
     TOPIC_DELETION_DISABLED = auto()
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = auto()
+    TRANSACTIONAL_ID_NOT_FOUND = auto()
     TRANSACTIONS_UNSUPPORTED = auto()
     TRANSACTION_COORDINATOR_FENCED = auto()
+    TRANSACTION_ABORTABLE = auto()
     UNKNOWN_LEADER_EPOCH = auto()
     UNKNOWN_MEMBER_ID = auto()
     UNKNOWN_MESSAGE = auto()
@@ -152,6 +158,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.INVALID_GROUP_ID: ErrorCodes(24, 400, _INVALID),
     ErrorKind.INVALID_PARTITIONS: ErrorCodes(37, 400, _INVALID),
     ErrorKind.INVALID_PRODUCER_EPOCH: ErrorCodes(47, 409, _INVALID),
+    ErrorKind.INVALID_PRODUCER_ID_MAPPING: ErrorCodes(49, 409, _INVALID),
     ErrorKind.INVALID_RECORD: ErrorCodes(87, 400, _INVALID),
     ErrorKind.INVALID_REGULAR_EXPRESSION: ErrorCodes(128, 400, _INVALID),
     ErrorKind.INVALID_REPLICA_ASSIGNMENT: ErrorCodes(39, 400, _INVALID),
@@ -163,6 +170,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.INVALID_SUBSCRIPTION: ErrorCodes(42, 400, _INVALID),
     ErrorKind.INVALID_TIMESTAMP: ErrorCodes(32, 400, _INVALID),
     ErrorKind.INVALID_TOPIC: ErrorCodes(17, 400, _INVALID),
+    ErrorKind.INVALID_TRANSACTION_TIMEOUT: ErrorCodes(50, 400, _INVALID),
     ErrorKind.INVALID_TXN_STATE: ErrorCodes(48, 409, _INVALID),
     ErrorKind.INVALID_UPDATE_VERSION: ErrorCodes(95, 409, _INVALID),
     ErrorKind.LEASE_LOST: ErrorCodes(121, 409, "ReceiptHandleIsInvalid"),
@@ -184,6 +192,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.OUT_OF_ORDER_SEQUENCE: ErrorCodes(45, 409, _INVALID),
     ErrorKind.PARTITION_OFFLINE: ErrorCodes(56, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.PREFERRED_LEADER_NOT_AVAILABLE: ErrorCodes(80, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.PRODUCER_FENCED: ErrorCodes(90, 409, _INVALID),
     ErrorKind.POLICY_VIOLATION: ErrorCodes(44, 409, "UnsupportedOperation"),
     ErrorKind.REBALANCE_IN_PROGRESS: ErrorCodes(27, 409, _UNAVAILABLE),
     ErrorKind.REQUEST_TIMED_OUT: ErrorCodes(7, 504, _UNAVAILABLE, retriable=True),
@@ -196,8 +205,11 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.THROTTLING_QUOTA_EXCEEDED: ErrorCodes(89, 429, "RequestThrottled", retriable=True),
     ErrorKind.TOPIC_ALREADY_EXISTS: ErrorCodes(36, 409, "QueueNameExists"),
     ErrorKind.TOPIC_DELETION_DISABLED: ErrorCodes(73, 403, "AccessDenied"),
+    ErrorKind.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ErrorCodes(53, 403, "AccessDenied"),
+    ErrorKind.TRANSACTIONAL_ID_NOT_FOUND: ErrorCodes(105, 404, _MISSING),
     ErrorKind.TRANSACTIONS_UNSUPPORTED: ErrorCodes(53, 501, "UnsupportedOperation"),
     ErrorKind.TRANSACTION_COORDINATOR_FENCED: ErrorCodes(52, 409, _INVALID),
+    ErrorKind.TRANSACTION_ABORTABLE: ErrorCodes(120, 409, _INVALID),
     ErrorKind.UNKNOWN_LEADER_EPOCH: ErrorCodes(75, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.UNKNOWN_MEMBER_ID: ErrorCodes(25, 404, _INVALID),
     ErrorKind.UNKNOWN_MESSAGE: ErrorCodes(1, 404, _INVALID),

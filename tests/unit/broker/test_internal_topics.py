@@ -12,7 +12,7 @@ from conveyor.cluster.changes import topic_put
 from conveyor.cluster.image import INBOX, OFFSETS_TOPIC, QUEUE_STATE, companion
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.groups.coordinator_partition import partition_for_group
+from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicId
 from conveyor.records.checked_batch import own_batch
@@ -100,7 +100,7 @@ async def test_offsets_topic_keeps_partitions_that_may_hold_groups(
     await store_wrong(storage, OFFSETS_TOPIC, partitions)
     if written:
         async with running_parts({"groups.offsets_partitions": partitions}, storage) as broker:
-            partition = broker.partitions.find(OFFSETS_TOPIC, partition_for_group("g", partitions))
+            partition = broker.partitions.find(OFFSETS_TOPIC, partition_for_key("g", partitions))
             partition.append(own_batch(BATCH), storage.clock.now_ms())
             await publish(broker, ("ordinary", 0))
     async with running_parts(storage=storage) as broker:

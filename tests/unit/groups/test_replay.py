@@ -1,11 +1,11 @@
 """A coordinator after a crash: its state from the log, and the effect on its members."""
 
 from conveyor.groups.records.group_records import GroupKey, GroupValue, group_record
-from conveyor.groups.records.record_fields import FieldWriter
 from conveyor.groups.replies import Alive
 from conveyor.groups.silences import NOTED_EVERY_MS
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.state_machine import LogRecord
+from conveyor.records.record_fields import FieldWriter
 from tests.unit.groups.coordinator import GROUP, SESSION_MS, Coordinator, kind_of
 
 

@@ -4,10 +4,10 @@ import pytest
 
 from conveyor.groups.group_commands import DeleteGroup, DescribeGroup
 from conveyor.groups.records.group_records import SilenceKey, decode_key, decode_silences, silence_record
-from conveyor.groups.records.record_fields import FieldWriter
 from conveyor.groups.replies import Alive, DescribedGroup, HeartbeatAnswer
 from conveyor.groups.silences import NOTED_EVERY_MS, SHORTEST_SESSION_MS
 from conveyor.kernel.errors import ErrorKind, StorageFailure
+from conveyor.records.record_fields import FieldWriter
 from tests.unit.groups.consumers import CONSUMER_SESSION_MS, coordinator_with, described, joined, tell_topics
 from tests.unit.groups.coordinator import GROUP, Coordinator, kind_of
 

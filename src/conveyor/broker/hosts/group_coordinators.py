@@ -23,7 +23,6 @@ from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage, TopicImage
-from conveyor.groups.coordinator_partition import partition_for_group
 from conveyor.groups.group_commands import (
     FetchOffsets,
     GroupCommand,
@@ -35,6 +34,7 @@ from conveyor.groups.group_commands import (
 from conveyor.groups.group_machine import GroupMachine
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
 from conveyor.groups.replies import ListedGroup
+from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock
@@ -177,7 +177,7 @@ class Groups:
     async def find_coordinator(self, group_id: str) -> BrokerImage:
         """Return the coordinator of a group. Creates the offsets topic if it is missing. Raises RequestError."""
         topic = await self._offsets_topic()
-        number = partition_for_group(group_id, len(topic.partitions))
+        number = partition_for_key(group_id, len(topic.partitions))
         leader = self._metadata.image.brokers.get(topic.partitions[number].leader)
         if leader is None:
             raise RequestError(
@@ -246,7 +246,7 @@ class Groups:
 
     def _partition_number(self, group_id: str) -> int:
         topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
-        return -1 if topic is None else partition_for_group(group_id, len(topic.partitions))
+        return -1 if topic is None else partition_for_key(group_id, len(topic.partitions))
 
     def _known_topics(self) -> KnownTopics:
         image = self._metadata.image
@@ -260,7 +260,7 @@ class Groups:
     ) -> None:
         try:
             topic = await self._offsets_topic()
-            coordinator = await self._loaded(partition_for_group(command.group_id, len(topic.partitions)))
+            coordinator = await self._loaded(partition_for_key(command.group_id, len(topic.partitions)))
         except RequestError as error:
             return respond(error)
         self._update(coordinator)

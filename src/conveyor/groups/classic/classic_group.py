@@ -20,10 +20,10 @@ from enum import Enum
 
 from conveyor.groups.classic.classic_member import Member, restored_member
 from conveyor.groups.classic.embedded_protocol import PROTOCOL_TYPE, decode_subscription
-from conveyor.groups.decision import Decision
 from conveyor.groups.records.group_records import GroupKey, GroupValue, group_record
 from conveyor.groups.replies import Joined, Synced
 from conveyor.groups.silences import Silences
+from conveyor.kernel.decision import Decision
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import LogRecord
 

@@ -8,7 +8,6 @@ import msgspec
 from conveyor.groups.classic.classic_group import ClassicGroup, GroupState, restored_group
 from conveyor.groups.classic.classic_member import Member
 from conveyor.groups.classic.joining import check_join, check_member, join
-from conveyor.groups.decision import Decision
 from conveyor.groups.group_commands import (
     NO_GENERATION,
     NO_MEMBER,
@@ -23,6 +22,7 @@ from conveyor.groups.group_settings import SettingsByGroup
 from conveyor.groups.records.group_records import GroupKey, GroupValue, group_record
 from conveyor.groups.replies import Alive, Left
 from conveyor.groups.silences import Silences
+from conveyor.kernel.decision import Decision
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import LogRecord, Token
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
-from conveyor.groups.records.record_fields import FieldReader, FieldWriter
 from conveyor.kernel.errors import StorageFailure
+from conveyor.records.record_fields import FieldReader, FieldWriter
 
 PROTOCOL_TYPE = "consumer"
 

@@ -2,9 +2,9 @@
 
 from conveyor.groups.classic.classic_group import ClassicGroup, GroupState
 from conveyor.groups.classic.classic_member import Member, new_member
-from conveyor.groups.decision import Decision
 from conveyor.groups.group_commands import NO_MEMBER, JoinGroup
 from conveyor.groups.replies import JoinRefused
+from conveyor.kernel.decision import Decision
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import Token
 from conveyor.settings.tree import GroupsSettings

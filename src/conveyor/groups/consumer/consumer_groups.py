@@ -21,7 +21,6 @@ from conveyor.groups.consumer.consumer_sessions import ConsumerSessions
 from conveyor.groups.consumer.group_draft import GroupDraft, end_of_group
 from conveyor.groups.consumer.reconciliation import reconciled
 from conveyor.groups.consumer.target_assignment import refresh, retarget
-from conveyor.groups.decision import Decision
 from conveyor.groups.group_commands import NO_GENERATION, CommitOffsets, ConsumerHeartbeat, FetchOffsets
 from conveyor.groups.group_settings import SettingsByGroup
 from conveyor.groups.known_topics import Assigned, KnownTopics
@@ -35,6 +34,7 @@ from conveyor.groups.records.consumer_member import (
 from conveyor.groups.records.consumer_records import ConsumerKey, ConsumerKeyKind
 from conveyor.groups.replies import HeartbeatAnswer
 from conveyor.groups.silences import Silences
+from conveyor.kernel.decision import Decision
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import LogRecord, Token
 

@@ -17,11 +17,11 @@ from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.consumer.consumer_groups import ConsumerGroups
 from conveyor.groups.consumer.consumer_heartbeat import check_identity, remove, replace_static
 from conveyor.groups.consumer.group_draft import GroupDraft
-from conveyor.groups.decision import Decision
 from conveyor.groups.group_commands import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, SyncGroup
 from conveyor.groups.known_topics import Assigned, KnownTopics
 from conveyor.groups.records.consumer_member import ClassicMember, MemberState, MemberSubscription
 from conveyor.groups.replies import Alive, Joined, JoinRefused, Left, Synced
+from conveyor.kernel.decision import Decision
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import Token
 

@@ -18,13 +18,13 @@ from conveyor.groups.classic.embedded_protocol import (
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.consumer.consumer_groups import ConsumerGroups
 from conveyor.groups.consumer.group_draft import GroupDraft, end_of_group
-from conveyor.groups.decision import Decision
 from conveyor.groups.group_commands import ConsumerHeartbeat, JoinGroup
 from conveyor.groups.group_settings import SettingsByGroup
 from conveyor.groups.migration.classic_in_consumers import assigned_by_id, partitions_by_name
 from conveyor.groups.records.consumer_member import JOINING_EPOCH, ClassicMember, Current, MemberSubscription
 from conveyor.groups.records.consumer_records import ConsumerKey
 from conveyor.groups.records.group_records import decode_key
+from conveyor.kernel.decision import Decision
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _PLAIN_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")

@@ -20,9 +20,9 @@ import msgspec
 
 from conveyor.groups.known_topics import Assigned, TopicIdPartition
 from conveyor.groups.records.consumer_member import ClassicMember, Current, MemberState, MemberSubscription
-from conveyor.groups.records.record_fields import FieldReader, FieldWriter
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.state_machine import LogRecord
+from conveyor.records.record_fields import FieldReader, FieldWriter
 
 SubscribedTopics = Mapping[str, tuple[UUID, int]]
 """By topic name: the topic's id and partition count."""

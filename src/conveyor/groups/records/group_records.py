@@ -16,9 +16,9 @@ from uuid import UUID
 import msgspec
 
 from conveyor.groups.records.consumer_records import ConsumerKey, decode_consumer_key
-from conveyor.groups.records.record_fields import FieldReader, FieldWriter
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.state_machine import LogRecord
+from conveyor.records.record_fields import FieldReader, FieldWriter
 
 _OFFSET_KEYS = (0, 1)
 _OFFSET_KEY = 1

@@ -7,8 +7,8 @@ import pytest
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.changes import PartitionChanged, PartitionState
 from conveyor.cluster.image import NO_LEADER, OFFSETS_TOPIC
-from conveyor.groups.coordinator_partition import partition_for_group
 from conveyor.groups.group_commands import FetchOffsets, ListGroups
+from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.kernel.errors import ErrorKind, RequestError
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
@@ -45,7 +45,7 @@ async def test_only_the_leader_coordinates_a_group(brokers: TwoBrokers) -> None:
 async def test_coordinator_moves_with_the_leadership(brokers: TwoBrokers) -> None:
     leads, follows = await coordinator(brokers)
     await fetch(leads)
-    number = partition_for_group(GROUP, 4)
+    number = partition_for_key(GROUP, 4)
     await brokers.move(OFFSETS_TOPIC, number, TWO if leads is brokers.one else ONE)
     with pytest.raises(RequestError) as refused:
         await fetch(leads)
@@ -56,7 +56,7 @@ async def test_coordinator_moves_with_the_leadership(brokers: TwoBrokers) -> Non
 
 async def test_group_without_a_leader_has_no_coordinator(brokers: TwoBrokers) -> None:
     await coordinator(brokers)
-    number = partition_for_group(GROUP, 4)
+    number = partition_for_key(GROUP, 4)
     before = brokers.one.metadata.image.topics[OFFSETS_TOPIC].partitions[number]
     state = PartitionState(NO_LEADER, before.leader_epoch + 1, before.replicas, before.isr, before.partition_epoch + 1)
     change = PartitionChanged(topic=OFFSETS_TOPIC, partition=number, state=state)

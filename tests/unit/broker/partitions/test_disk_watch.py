@@ -9,9 +9,9 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.groups.coordinator_partition import partition_for_group
 from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetToCommit
 from conveyor.groups.replies import FetchedOffsets
+from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.kernel.errors import DiskFull, ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
@@ -178,7 +178,7 @@ async def test_a_log_is_trimmed_with_no_room_for_its_new_start_offset(broker: Br
 
 async def test_groups_go_on_from_what_they_had_committed(broker: BrokerNode, small: Storage) -> None:
     await commit(broker, 5)
-    number = partition_for_group("g", broker.settings.groups.offsets_partitions)
+    number = partition_for_key("g", broker.settings.groups.offsets_partitions)
     broker.partitions.find("__consumer_offsets", number).go_offline(DiskFull("no room"))
     await until(small, lambda: not broker.partitions.offline())
     assert await committed(broker) == 5

@@ -1,13 +1,13 @@
-"""The mapping from a group id to the partition of `__consumer_offsets` that coordinates the group."""
+"""The mapping from a group id or a transactional id to the internal topic's partition whose leader coordinates it."""
 
 
-def partition_for_group(group_id: str, partition_count: int) -> int:
-    """Return Kafka's partition for a group: the absolute value of the group id's Java hash, modulo the partition count.
+def partition_for_key(key: str, partition_count: int) -> int:
+    """Return Kafka's partition for a key: the absolute value of the key's Java hash, modulo the partition count.
 
     A hash of -2^31, which has no absolute value in 32 bits, counts as 0.
     """
     hashed = 0
-    units = group_id.encode("utf-16-be", "surrogatepass")
+    units = key.encode("utf-16-be", "surrogatepass")
     for high, low in zip(units[::2], units[1::2], strict=True):
         hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
     signed = hashed - (1 << 32) if hashed >= 1 << 31 else hashed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conveyor.groups.coordinator_partition import partition_for_group
+from conveyor.kernel.coordinator_partition import partition_for_key
 
 
 @pytest.mark.parametrize(
@@ -17,11 +17,11 @@ from conveyor.groups.coordinator_partition import partition_for_group
     ],
 )
 def test_partition_is_the_absolute_java_hash_modulo_the_count(group_id: str, java_hash: int) -> None:
-    assert [partition_for_group(group_id, count) for count in (1, 8, 50)] == [
+    assert [partition_for_key(group_id, count) for count in (1, 8, 50)] == [
         abs(java_hash) % count for count in (1, 8, 50)
     ]
 
 
 def test_hash_without_an_absolute_value_goes_to_partition_zero() -> None:
     """Java's `"polygenelubricants".hashCode()` is the smallest integer there is."""
-    assert partition_for_group("polygenelubricants", 50) == 0
+    assert partition_for_key("polygenelubricants", 50) == 0

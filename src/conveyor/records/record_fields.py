@@ -1,4 +1,4 @@
-"""Encoding of the fields of records in `__consumer_offsets`: big-endian numbers, length-prefixed strings and bytes.
+"""Encoding of the fields of records in Kafka's internal topics: big-endian numbers, length-prefixed strings and bytes.
 
 Flexible versions use compact lengths (a varint of the length plus one) and end with tagged fields.
 """
@@ -81,7 +81,7 @@ class FieldWriter:
 
 
 class FieldReader:
-    """Reads one key or value. All methods raise StorageFailure if the content is truncated."""
+    """Reads one key or value. All methods raise StorageFailure if the content is truncated or not UTF-8."""
 
     def __init__(self, content: bytes, *, flexible: bool = False) -> None:
         self._content = content
@@ -108,7 +108,12 @@ class FieldReader:
 
     def string(self) -> str | None:
         length = self._varint() - 1 if self.flexible else self.int16()
-        return None if length < 0 else self._take(length).decode()
+        if length < 0:
+            return None
+        try:
+            return self._take(length).decode()
+        except UnicodeDecodeError as cause:
+            raise StorageFailure("a record of an internal topic has a string that is not UTF-8") from cause
 
     def text(self) -> str:
         """Read a string that is never null."""
@@ -140,14 +145,14 @@ class FieldReader:
         try:
             number: int = layout.unpack_from(self._content, self._position)[0]
         except error as cause:
-            raise StorageFailure("a record of __consumer_offsets is truncated") from cause
+            raise StorageFailure("a record of an internal topic is truncated") from cause
         self._position += layout.size
         return number
 
     def _take(self, length: int) -> bytes:
         end = self._position + length
         if length < 0 or end > len(self._content):
-            raise StorageFailure("a record of __consumer_offsets is truncated")
+            raise StorageFailure("a record of an internal topic is truncated")
         content = self._content[self._position : end]
         self._position = end
         return content
