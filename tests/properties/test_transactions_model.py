@@ -27,14 +27,15 @@ from conveyor.transactions.transaction_replies import (
     TransactionEnded,
     TransactionMarkers,
 )
-from conveyor.transactions.transaction_value import ProducerIdentity
+from conveyor.transactions.transaction_value import ProducerIdentity, TransactionState
 from tests.unit.transactions.transaction_coordinator import P0, P1, TIMEOUT_MS, TransactionCoordinator, kind_of
 
-EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "200"))
 FENCED = {ErrorKind.PRODUCER_FENCED, ErrorKind.INVALID_PRODUCER_ID_MAPPING}
-CLIENTS = 3
+CLIENTS = 2
 PLACES = (P0, P1)
 number = st.integers(0, CLIENTS - 1)
+loss = st.sampled_from([False, False, False, True])
 
 
 @dataclass(slots=True)
@@ -96,6 +97,9 @@ class TransactionModel(RuleBasedStateMachine):
         self.abandoned: set[int] = set()
         self.writes: dict[int, set[TopicPartition]] = {}
         self.holder: int | None = None
+        self.may_be_fenced = False
+        self.recorded: set[tuple[int, TopicPartition]] = set()
+        self.late_answers: list[tuple[TransactionMarkers, TopicPartition]] = []
         self.count = 0
 
     @initialize(
@@ -106,14 +110,17 @@ class TransactionModel(RuleBasedStateMachine):
         if epoch >= 0:
             self.coordinator.with_epoch(32762 + epoch)
 
-    @rule(number=number, is_reply_lost=st.booleans())
+    @rule(number=number, is_reply_lost=loss)
     def initialize_producer(self, number: int, is_reply_lost: bool) -> None:
         """A client starts, or raises its epoch after a failure. The transaction before it is aborted."""
         client = self.clients[number]
         expected = client.producer if client.recovering else None
         reply = self.coordinator.try_init(expected=expected)
-        if isinstance(reply, ProducerInitialized) and expected is None:
-            self.holder = number
+        if isinstance(reply, ProducerInitialized):
+            self.holder = number if expected is None else self.holder
+            self.may_be_fenced = False
+        elif expected is None:
+            self.may_be_fenced = True
         if is_reply_lost and client.recovering:
             return
         if isinstance(reply, ProducerInitialized):
@@ -127,7 +134,7 @@ class TransactionModel(RuleBasedStateMachine):
             if expected is None:
                 client.stop()
 
-    @rule(number=number, place=st.sampled_from(PLACES), is_reply_lost=st.booleans())
+    @rule(number=number, place=st.sampled_from(PLACES), is_reply_lost=loss)
     def produce(self, number: int, place: TopicPartition, is_reply_lost: bool) -> None:
         client = self.clients[number]
         if client.producer is None or client.ending is not None or client.recovering:
@@ -151,7 +158,7 @@ class TransactionModel(RuleBasedStateMachine):
         client.written.add(place)
         self.writes.setdefault(client.transaction, set()).add(place)
 
-    @rule(number=number, commit=st.booleans(), is_reply_lost=st.booleans())
+    @rule(number=number, commit=st.booleans(), is_reply_lost=loss)
     def end(self, number: int, commit: bool, is_reply_lost: bool) -> None:
         """An end whose reply was lost is repeated with the same outcome."""
         client = self.clients[number]
@@ -173,6 +180,15 @@ class TransactionModel(RuleBasedStateMachine):
         else:
             assert kind_of(reply) is ErrorKind.CONCURRENT_TRANSACTIONS
             client.ending = commit
+
+    @rule(number=number, commit=st.booleans(), is_reply_lost=loss)
+    def run_transaction(self, number: int, commit: bool, is_reply_lost: bool) -> None:
+        """A client begins, writes to all partitions, and asks for the end."""
+        if self.clients[number].producer is None:
+            self.initialize_producer(number=number, is_reply_lost=False)
+        for place in PLACES:
+            self.produce(number=number, place=place, is_reply_lost=False)
+        self.end(number=number, commit=commit, is_reply_lost=is_reply_lost)
 
     @rule(number=number)
     def raise_epoch(self, number: int) -> None:
@@ -196,7 +212,10 @@ class TransactionModel(RuleBasedStateMachine):
 
     @rule(milliseconds=st.sampled_from([1, TIMEOUT_MS // 2, TIMEOUT_MS]))
     def time_passes(self, milliseconds: int) -> None:
+        before = self.coordinator.state() if self.coordinator.log else None
         self.coordinator.advance(milliseconds)
+        if before is TransactionState.ONGOING and self.coordinator.state() is not TransactionState.ONGOING:
+            self.may_be_fenced = True
 
     @rule(by_ms=st.sampled_from([-TIMEOUT_MS, TIMEOUT_MS]))
     def clock_is_set(self, by_ms: int) -> None:
@@ -205,24 +224,34 @@ class TransactionModel(RuleBasedStateMachine):
     @rule()
     def fail_over(self) -> None:
         self.coordinator.fail_over()
+        self.recorded, self.late_answers = set(), []
 
     @precondition(lambda self: self.coordinator.unanswered)
-    @rule(place=st.sampled_from(PLACES), is_reply_lost=st.booleans())
+    @rule(place=st.sampled_from(PLACES), is_reply_lost=loss)
     def write_marker(self, place: TopicPartition, is_reply_lost: bool) -> None:
         for markers in self.coordinator.unanswered:
-            if place in markers.partitions:
+            if place in markers.partitions and (markers.serial, place) not in self.recorded:
                 self.participants[place].mark(markers)
                 if not is_reply_lost:
+                    self.recorded.add((markers.serial, place))
+                    self.late_answers.append((markers, place))
                     self.coordinator.answer(markers, MarkerAnswer.WRITTEN, place)
+
+    @precondition(lambda self: self.late_answers)
+    @rule(data=st.data())
+    def answer_comes_twice(self, data: st.DataObject) -> None:
+        markers, place = data.draw(st.sampled_from(self.late_answers))
+        self.coordinator.answer(markers, MarkerAnswer.WRITTEN, place)
 
     @rule()
     def write_all_markers(self) -> None:
-        for markers in self.coordinator.write_markers():
-            for place in markers.partitions:
-                self.participants[place].mark(markers)
+        for place in PLACES:
+            self.write_marker(place=place, is_reply_lost=False)
+        self.coordinator.unanswered.clear()
 
     def fenced(self, number: int) -> None:
         client = self.clients[number]
+        assert self.holder != number or self.may_be_fenced, "a live producer is fenced"
         if client.transaction is not None and client.ending is None:
             self.abandoned.add(client.transaction)
         client.stop()

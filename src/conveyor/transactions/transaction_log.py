@@ -49,6 +49,10 @@ def decode_transaction(value: bytes) -> TransactionValue:
     timeout_ms, state, partitions = reader.int32(), _decode_state(reader.int8()), _decode_partitions(reader)
     last_update_ms, start_ms = reader.int64(), reader.int64()
     tags = reader.tags() if reader.flexible else {}
+    next_producer_id = _producer_id(tags, _NEXT_ID)
+    next_epoch = (
+        NO_PRODUCER_EPOCH if next_producer_id == NO_PRODUCER_ID else 0
+    )  # Before KIP-939, Kafka writes no epoch.
     return TransactionValue(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
@@ -58,9 +62,9 @@ def decode_transaction(value: bytes) -> TransactionValue:
         last_update_ms=last_update_ms,
         start_ms=start_ms,
         previous_producer_id=_producer_id(tags, _PREVIOUS_ID),
-        next_producer_id=_producer_id(tags, _NEXT_ID),
+        next_producer_id=next_producer_id,
         transaction_version=_int16(tags, _CLIENT_VERSION, 0),
-        next_producer_epoch=ProducerEpoch(_int16(tags, _NEXT_EPOCH, NO_PRODUCER_EPOCH)),
+        next_producer_epoch=ProducerEpoch(_int16(tags, _NEXT_EPOCH, next_epoch)),
         last_producer_epoch=ProducerEpoch(_int16(tags, _LAST_EPOCH, NO_PRODUCER_EPOCH)),
     )
 
