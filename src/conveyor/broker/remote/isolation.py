@@ -4,8 +4,12 @@
     not registered, or fenced in the newest image                cut off
     registered, not sure of it:
       another broker is sure and says that the registration has ended     cut off
-      no other live broker was reachable for a session timeout            cut off: they may have replaced this one
+      no other live broker has answered for a session timeout             cut off: they may have replaced this one
       otherwise                                                           as before
+
+Only the answer of a broker that is itself part of the cluster counts. One that has lost its registration answers with
+an error, and an error, a lost answer and an unreachable broker are the same: none of them shows that the metadata store
+is away for all. An answer does not wait for the asker's image, because a broker without the store may never get it.
 
 A gateway has no place in the image. It is cut off if, for a session timeout, it is not sure and other brokers are (its
 image is old), or it reaches none of them.
@@ -27,10 +31,9 @@ import msgspec
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
-from conveyor.broker.remote.remote import AnswerLost
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.alarm import Alarm
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, is_gateway
 from conveyor.kernel.peers import PeerUnreachable
 from conveyor.kernel.ports import Clock
@@ -42,7 +45,7 @@ _CHECKS_PER_TIMEOUT = 3
 UNREGISTERED = "this broker has lost its place in the cluster, and waits until it is registered again"
 REPLACED = "this broker cannot reach the metadata store, and the other brokers have ended its registration"
 OUTDATED = "this gateway cannot reach the metadata store, and brokers can"
-ALONE = "this broker can reach neither the metadata store nor any other broker"
+ALONE = "this broker can reach neither the metadata store nor any other broker of the cluster"
 
 
 class AskedRegistration(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +53,8 @@ class AskedRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
     node_id: int
     incarnation: str
+    image_seq: int
+    """The number of the asker's image. An older image may show an earlier incarnation."""
 
 
 HAS_ENDED: Call[AskedRegistration, bool] = Call("registration-has-ended", AskedRegistration, bool, is_repeatable=True)
@@ -59,9 +64,8 @@ HAS_ENDED: Call[AskedRegistration, bool] = Call("registration-has-ended", AskedR
 class _Answer(Enum):
     ENDED = auto()
     NOT_KNOWN_TO_HAVE_ENDED = auto()
-    UNREACHABLE = auto()
-    LOST = auto()
-    """The other broker may be reachable and unable to answer."""
+    NONE = auto()
+    """The other broker is not known to be part of the cluster."""
 
 
 class Isolation:
@@ -79,7 +83,7 @@ class Isolation:
         self._is_gateway = is_gateway(calls.node_id)
         self._is_asking = self._is_stopped = False
         self._connected_ms = clock.steady_ms()
-        """When this broker was last sure, or reached another broker, by the steady clock."""
+        """When this broker was last sure, or another broker of the cluster answered, by the steady clock."""
         self._sure_ms = self._connected_ms
         calls.handlers.register(HAS_ENDED, self._answer)
 
@@ -131,8 +135,11 @@ class Isolation:
 
     async def _ask_others(self) -> None:
         try:
-            own = AskedRegistration(node_id=self._calls.node_id, incarnation=self._session.incarnation)
-            others = [node.node_id for node in self._metadata.image.live_brokers if node.node_id != own.node_id]
+            image = self._metadata.image
+            own = AskedRegistration(
+                node_id=self._calls.node_id, incarnation=self._session.incarnation, image_seq=image.seq
+            )
+            others = [node.node_id for node in image.live_brokers if node.node_id != own.node_id]
             answers = await asyncio.gather(*(self._ask(node_id, own) for node_id in others))
             is_unsure = self._has_place() and not self._session.is_sure()
             if is_unsure and own.incarnation == self._session.incarnation:
@@ -143,12 +150,14 @@ class Isolation:
     def _judge(self, answers: list[_Answer]) -> None:
         if _Answer.ENDED in answers and not self._is_gateway:
             self._decide(REPLACED)
+        elif self.reason == REPLACED:
+            return  # A registration that has ended does not come back when the broker that has said so is out of reach.
         elif _Answer.ENDED in answers and self._has_passed(self._sure_ms):
             self._decide(OUTDATED)
         elif not answers or {_Answer.ENDED, _Answer.NOT_KNOWN_TO_HAVE_ENDED} & {*answers}:
             self._connected_ms = self._clock.steady_ms()
             self._decide(None)
-        elif _Answer.LOST not in answers and self._has_passed(self._connected_ms):
+        elif self._has_passed(self._connected_ms):
             self._decide(ALONE)
 
     def _has_place(self) -> bool:
@@ -159,17 +168,19 @@ class Isolation:
 
     async def _ask(self, node_id: NodeId, own: AskedRegistration) -> _Answer:
         try:
-            has_ended = await self._calls.ask_node(HAS_ENDED, node_id, own, self._session.timeout_ms)
-        except RequestError:
-            return _Answer.NOT_KNOWN_TO_HAVE_ENDED
-        except AnswerLost:
-            return _Answer.LOST
-        except PeerUnreachable:
-            return _Answer.UNREACHABLE
+            has_ended = await self._calls.ask_node(HAS_ENDED, node_id, own, self._session.timeout_ms, image_seq=0)
+        except (RequestError, PeerUnreachable):
+            return _Answer.NONE
         return _Answer.ENDED if has_ended else _Answer.NOT_KNOWN_TO_HAVE_ENDED
 
     async def _answer(self, asked: AskedRegistration) -> bool:
-        """A call is answered by an image that is not older than the asker's, so another incarnation is a newer one."""
-        broker = self._metadata.image.brokers.get(NodeId(asked.node_id))
+        """By an image that is not older than the asker's, so another incarnation in it is a newer one.
+
+        Raises RequestError if this broker has no place in the cluster. One that was alone is no longer: it was reached.
+        """
+        if self.reason is not None and self.reason != ALONE:
+            raise RequestError(ErrorKind.METADATA_UNAVAILABLE, self.reason)
+        image = self._metadata.image
+        broker = image.brokers.get(NodeId(asked.node_id))
         is_current = broker is not None and not broker.is_fenced and broker.incarnation == asked.incarnation
-        return self._session.is_sure() and not is_current
+        return self._session.is_sure() and image.seq >= asked.image_seq and not is_current

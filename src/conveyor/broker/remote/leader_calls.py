@@ -114,9 +114,22 @@ class LeaderCalls:
         except PeerUnreachable as failure:
             raise RequestError(ErrorKind.NOT_LEADER, f"a leader cannot be reached: {failure}") from failure
 
-    async def ask_node(self, call: Call[Request, Reply], node_id: NodeId, request: Request, timeout_ms: int) -> Reply:
-        """Return the answer of another broker. Raises RequestError as the other broker has, PeerUnreachable."""
-        payload = await self._remote.ask(node_id, call.name, call.encode_request(request), timeout_ms)
+    async def ask_node(
+        self,
+        call: Call[Request, Reply],
+        node_id: NodeId,
+        request: Request,
+        timeout_ms: int,
+        *,
+        image_seq: int | None = None,
+    ) -> Reply:
+        """Return the answer of another broker. Raises RequestError as the other broker has, PeerUnreachable.
+
+        image_seq: see `Remote.ask`.
+        """
+        payload = await self._remote.ask(
+            node_id, call.name, call.encode_request(request), timeout_ms, image_seq=image_seq
+        )
         try:
             return call.decode_reply(payload)
         except ProtocolViolation as violation:

@@ -129,8 +129,12 @@ class Remote:
         self._peers: dict[NodeId, _Peer] = {}
         self._is_stopped = False
 
-    async def ask(self, node_id: NodeId, name: str, payload: bytes, timeout_ms: int) -> bytes:
+    async def ask(
+        self, node_id: NodeId, name: str, payload: bytes, timeout_ms: int, *, image_seq: int | None = None
+    ) -> bytes:
         """Return the answer of another broker.
+
+        image_seq: the image that the other broker must have applied; None for this broker's newest, 0 for none.
 
         Raises RequestError as the other broker has raised it; PeerUnreachable if the call was not sent; AnswerLost if
         no answer has come within the time.
@@ -140,8 +144,11 @@ class Remote:
         left_ms = deadline_ms - self._clock.steady_ms()
         lost = AnswerLost(f"broker {node_id} has not answered '{name}' within {timeout_ms} ms")
 
+        def send(respond: Respond) -> int:
+            return end.ask(name, self._image_seq() if image_seq is None else image_seq, payload, respond)
+
         def submit(respond: Respond) -> Callable[[], None]:
-            return self._submit(end, name, payload, left_ms, lost, respond)
+            return self._submit(end, send, left_ms, lost, respond)
 
         answer: bytes | PeerUnreachable = await answered(submit)
         if isinstance(answer, PeerUnreachable):
@@ -158,10 +165,10 @@ class Remote:
                 peer.end.link.close("the broker stops")
 
     def _submit(
-        self, end: AskingEnd, name: str, payload: bytes, timeout_ms: int, lost: AnswerLost, respond: Respond
+        self, end: AskingEnd, send: Callable[[Respond], int], timeout_ms: int, lost: AnswerLost, respond: Respond
     ) -> Callable[[], None]:
         try:
-            call_id = end.ask(name, self._image_seq(), payload, respond)
+            call_id = send(respond)
         except (RequestError, PeerUnreachable) as error:
             respond(error)
             return lambda: None

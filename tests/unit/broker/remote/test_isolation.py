@@ -1,5 +1,6 @@
 """When a broker is cut off from its cluster: without its registration, replaced by others, or alone."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -23,6 +24,8 @@ class Watched:
     def __init__(self, member: Member, cable: Cable) -> None:
         self.member = member
         self.cut_off_count = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
         network = cable.plug(PeerIdentity(member.node_id, "start"))
         handlers, tasks = CallHandlers(), Tasks(member.failures.append)
         remote = Remote(network, _address, lambda: member.image.seq, member.clock)
@@ -51,6 +54,7 @@ class Watched:
         self.cut_off_count += 1
 
     async def _caught_up(self, seq: int) -> None:
+        await self.answers.wait()
         await until(lambda: self.member.image.seq >= seq)
 
 
@@ -137,6 +141,72 @@ async def test_broker_that_reaches_nobody_is_cut_off_after_a_session_timeout(add
     assert (broker.reason(), broker.cut_off_count) == (isolation.ALONE, 1)
     broker.member.store.reconnect()
     await until(lambda: broker.reason() is None)
+
+
+async def test_broker_whose_calls_nobody_answers_is_cut_off(add: Add) -> None:
+    """The other broker hangs: it has accepted the call, and says nothing."""
+    other, broker = await add(1), await add(2)
+    other.answers.clear()
+    broker.member.store.cut()
+    await broker.pass_time(timeouts=4)
+    assert broker.reason() == isolation.ALONE
+    other.answers.set()
+    await broker.pass_time(timeouts=1)
+    assert broker.reason() is None, "the other broker is sure, and still shows the registration"
+
+
+async def test_broker_that_is_cut_off_itself_keeps_no_other_one(add: Add) -> None:
+    other, broker = await add(1), await add(2)
+    broker.member.store.cut()
+    other.member.store.cut()
+    other.member.store.expire()
+    assert other.reason() == isolation.UNREGISTERED
+    await broker.pass_time()
+    assert broker.reason() == isolation.ALONE
+
+
+async def test_brokers_that_were_all_alone_serve_when_they_reach_each_other_again(add: Add, cable: Cable) -> None:
+    brokers = [await add(1), await add(2)]
+    networks = dict(cable.networks)
+    for node_id in networks:
+        cable.unplug(node_id)
+    for broker in brokers:
+        broker.member.store.cut()
+    for broker in brokers:
+        await broker.pass_time()
+    assert [broker.reason() for broker in brokers] == [isolation.ALONE] * 2
+    cable.networks.update(networks)
+    for broker in brokers:
+        await broker.pass_time()
+    assert [broker.reason() for broker in brokers] == [None, None]
+
+
+async def test_broker_stays_replaced_when_the_one_that_has_said_so_is_gone(
+    add: Add, cluster: Cluster, cable: Cable
+) -> None:
+    sure, unsure, broker = await add(1), await add(2), await add(3)
+    unsure.member.store.cut()
+    broker.member.store.cut()
+    await broker.pass_time(timeouts=2)
+    cluster.tree.end_session(broker.member.store)
+    await until(lambda: sure.member.image.brokers[NodeId(3)].is_fenced)
+    await broker.pass_time(timeouts=1)
+    assert broker.reason() == isolation.REPLACED
+    cable.unplug(NodeId(1))
+    await broker.pass_time(timeouts=2)
+    assert broker.reason() == isolation.REPLACED
+
+
+async def test_broker_with_an_older_image_answers(add: Add, cable: Cable) -> None:
+    """Without the store, the broker may never get the asker's image."""
+    broker, behind = await add(1), await add(2)
+    behind.member.store.cut()
+    await add(3)
+    assert broker.member.image.seq > behind.member.image.seq
+    cable.unplug(NodeId(3))
+    broker.member.store.cut()
+    await broker.pass_time(timeouts=4)
+    assert broker.reason() is None
 
 
 async def test_broker_that_stops_is_not_cut_off(add: Add) -> None:
