@@ -20,6 +20,7 @@ from typing import Any
 
 from conveyor.adapters.sqlite_tree import SqliteTree
 from conveyor.adapters.store_socket.store_server import StoreServer
+from conveyor.broker.metadata.timed_signal import Pauses
 from conveyor.kernel.errors import ConveyorError, StartupError
 from conveyor.server.data_directory import DataDirectory, holder_of
 from conveyor.server.metadata_stores import supervised_address
@@ -37,8 +38,6 @@ log = logging.getLogger(__name__)
 
 _CONNECTIONS_PER_WORKER = 4
 _KEY_BYTES = 32
-_FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 5.0
 _STEADY_AFTER_S = 30.0
 """A worker that has run for so long is started again without a pause."""
 _STOP_MARGIN_S = 20.0
@@ -144,20 +143,19 @@ class Supervisor:
 
     async def _keep_running(self, worker: WorkerProcess) -> None:
         """Start a worker again whenever it ends."""
-        loop, pause_s = asyncio.get_running_loop(), _FIRST_PAUSE_S
+        loop, pauses = asyncio.get_running_loop(), Pauses()
         while True:
             began_s = loop.time()
             code = await worker.wait()
             log.warning("worker %d has %s pid=%d", worker.number, ending_of(code), worker.pid)
             if loop.time() - began_s > _STEADY_AFTER_S:
-                pause_s = _FIRST_PAUSE_S
+                pauses.reset()
             while True:
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                await asyncio.sleep(pauses.next_ms() / 1000)
                 try:
                     await worker.start()
                 except StartupError as error:
-                    log.warning("worker not started reason=%s next_attempt_s=%.1f", error, pause_s)
+                    log.warning("worker not started reason=%s", error)
                 else:
                     log.info("worker %d is back pid=%d", worker.number, worker.pid)
                     break

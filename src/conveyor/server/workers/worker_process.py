@@ -15,6 +15,8 @@ from conveyor.server.workers.worker_reports import WorkerReady, decode_report, e
 from conveyor.settings.tree import Settings
 
 _LAST_WORD_LIMIT_S = 5.0
+_READY_LIMIT_S = 1800.0
+"""A worker that is not ready after this time hangs, and is killed. Recovery of large logs takes minutes, not this."""
 
 
 class WorkerProcess:
@@ -50,7 +52,14 @@ class WorkerProcess:
             await process.stdin.drain()
         process.stdin.close()
         try:
-            report = decode_report(await process.stdout.readline())
+            async with asyncio.timeout(_READY_LIMIT_S):
+                report = decode_report(await process.stdout.readline())
+        except TimeoutError as error:
+            self.send_signal(signal.SIGKILL)
+            await process.wait()
+            raise StartupError(
+                f"worker {self.number} was not ready within {_READY_LIMIT_S:.0f} s, and was killed"
+            ) from error
         except (msgspec.MsgspecError, ValueError) as error:
             ending = ending_of(await self._end(process))
             raise StartupError(f"worker {self.number} has {ending} before it was ready") from error

@@ -17,6 +17,7 @@ from conveyor.kernel.errors import StartupError, StorageFailure
 from conveyor.kernel.ports import PutNode
 from conveyor.server.data_directory import DataDirectory
 from conveyor.server.workers import supervisor as supervisor_module
+from conveyor.server.workers import worker_process as worker_process_module
 from conveyor.server.workers.supervisor import Supervisor
 from conveyor.server.workers.worker_process import WorkerProcess
 from conveyor.settings.tree import SUPERVISED, from_sources
@@ -100,6 +101,13 @@ async def test_the_reason_of_a_worker_that_cannot_start_is_the_supervisors(make:
 async def test_a_worker_that_ends_before_it_is_ready_is_named(make: Make) -> None:
     message = await raises_startup_error(make(FAILS).start())
     assert "has ended with exit code 3 before it was ready" in message
+
+
+async def test_a_worker_that_is_never_ready_is_killed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_process_module, "_READY_LIMIT_S", 0.2)
+    supervisor = make(HANGS)
+    assert "was not ready within 0 s, and was killed" in await raises_startup_error(supervisor.start())
+    assert -signal.SIGKILL in [await worker.wait() for worker in supervisor.workers]
 
 
 async def test_a_start_can_be_interrupted(make: Make) -> None:
