@@ -17,18 +17,21 @@ MAX_QUEUED_REQUESTS = 256
 MAX_WATCHES = 10_000
 _RETRY_S = 0.25
 
-OpenSession = Callable[[frames.Hello], Awaitable[SqliteSession | None]]
+OpenSession = Callable[["ServedClient", frames.Hello], Awaitable[SqliteSession | None]]
 """Returns None if the client is not one of the owner's."""
 
 
 class ServedClient:
-    """session: None before the client has said Hello. has_ended: set when the connection and the session have ended.
+    """session: None before the client was welcomed. has_greeted: whether it has said Hello with the right key.
+    has_ended: set when the connection and the session have ended.
 
     Requests that wait when the connection ends are dropped.
     """
 
     def __init__(self, open_session: OpenSession, session_timeout_ms: int) -> None:
         self.session: SqliteSession | None = None
+        self.has_greeted = False
+        self.began_s = asyncio.get_running_loop().time()
         self.has_ended = asyncio.Event()
         self.channel = StoreChannel(
             frames.client_messages,
@@ -81,7 +84,7 @@ class ServedClient:
         if self.session is not None:
             self._refuse("a second Hello")
             return
-        self.session = await self._open_session(hello)
+        self.session = await self._open_session(self, hello)
         if self.session is None:
             log.warning("client of the metadata store refused reason=another process has started it")
             self.channel.send(frames.encode(frames.Unwelcome()))

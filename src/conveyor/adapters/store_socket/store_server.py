@@ -4,7 +4,8 @@
 
 A connection is a session: when it ends, so does the session, with its ephemeral nodes and its watches. The session also
 ends if nothing was heard from the client for a session timeout; a client sends keep-alives when it has nothing else to
-send. A pause of this process itself is not the clients' silence.
+send. A pause of this process itself is not the clients' silence. A client that has not said Hello within a session
+timeout is disconnected, whatever it sends, and takes no place of those that have.
 
 A client that connects again names its last session. That session has ended before the new one begins, so a client never
 finds an ephemeral node of its own.
@@ -28,13 +29,15 @@ log = logging.getLogger(__name__)
 _CHECKS_PER_TIMEOUT = 8
 _PAUSED_AFTER_CHECKS = 2
 """A check that is late by this many intervals shows that this process was paused."""
+_REFUSAL_LOG_INTERVAL_S = 60.0
 _PRIVATE = 0o177
 
 
 class StoreServer:
     """See the module's docstring. Call `start`, and `stop` at the end; the caller closes the tree.
 
-    key: what clients must know. max_clients: connections at a time; others are closed. failed: called with a bug.
+    key: what clients must know. max_clients: connections at a time that have
+    said Hello, and as many that have not; others are closed. failed: called with a bug.
     """
 
     def __init__(
@@ -56,6 +59,8 @@ class StoreServer:
         self._path: Path | None = None
         self._check: asyncio.TimerHandle | None = None
         self._check_due_s = 0.0
+        self._refused_count = 0
+        self._next_refusal_log_s = 0.0
 
     async def start(self, path: Path) -> None:
         """Listen at a path. A socket that an earlier process has left there is replaced. Raises OSError."""
@@ -81,17 +86,31 @@ class StoreServer:
 
     def _accept(self) -> asyncio.BaseProtocol:
         client = ServedClient(self._open_session, self._session_timeout_ms)
-        if len(self._clients) >= self._max_clients:
-            log.warning("client of the metadata store refused reason=%d are connected", len(self._clients))
+        greeted_count = sum(other.has_greeted for other in self._clients)
+        if max(greeted_count, len(self._clients) - greeted_count) >= self._max_clients:
+            self._log_refusal()
             client.channel.abort()
             return client.channel
         task = self._clients[client] = asyncio.get_running_loop().create_task(client.run())
         task.add_done_callback(lambda task: self._ended(client, task))
         return client.channel
 
-    async def _open_session(self, hello: frames.Hello) -> SqliteSession | None:
+    def _log_refusal(self) -> None:
+        """Log the first refusal, and then no more than one in a minute."""
+        self._refused_count += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._next_refusal_log_s:
+            self._next_refusal_log_s = now_s + _REFUSAL_LOG_INTERVAL_S
+            log.warning(
+                "client of the metadata store refused reason=%d are connected refused=%d",
+                len(self._clients),
+                self._refused_count,
+            )
+
+    async def _open_session(self, greeting: ServedClient, hello: frames.Hello) -> SqliteSession | None:
         if not hmac.compare_digest(hello.key.encode(), self._key.encode()):
             return None
+        greeting.has_greeted = True
         for client in list(self._clients):
             if client.session is not None and client.session.number == hello.previous:
                 client.channel.abort()
@@ -115,6 +134,10 @@ class StoreServer:
         for client in self._clients:
             if was_paused:
                 client.channel.heard_s = now_s
+                client.began_s = now_s
+            elif not client.has_greeted and now_s - client.began_s > self._session_timeout_ms / 1000:
+                log.warning("client of the metadata store disconnected reason=no Hello within a session timeout")
+                client.channel.abort()
             elif now_s - client.channel.heard_s > self._session_timeout_ms / 1000:
                 session = 0 if client.session is None else client.session.number
                 log.warning("session of the metadata store expired session=%d", session)

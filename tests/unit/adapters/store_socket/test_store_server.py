@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.adapters.peers.peer_framing import LENGTH
+from conveyor.adapters.peers.peer_framing import KEEP_ALIVE, LENGTH
 from conveyor.adapters.store_socket import store_frames as frames
 from conveyor.adapters.store_socket.served_client import MAX_QUEUED_REQUESTS, MAX_WATCHES
 from conveyor.kernel.ports import MetadataStore, PutNode
@@ -67,6 +67,35 @@ async def test_a_connection_that_says_nothing_is_closed(tmp_path: Path, raw: Raw
     owner = await StoreOwner(tmp_path, SHORT_MS).start()
     await raw.open(owner.path)
     await raw.ended()
+    await owner.stop()
+
+
+async def test_a_client_that_only_keeps_its_connection_alive_is_disconnected(tmp_path: Path, raw: RawClient) -> None:
+    """Without Hello."""
+    owner = await StoreOwner(tmp_path, SHORT_MS).start()
+    await raw.open(owner.path)
+    ended = asyncio.ensure_future(raw.ended())
+    while not ended.done():
+        raw.send_bytes(KEEP_ALIVE)
+        await asyncio.sleep(SHORT_MS / 10_000)
+    await owner.stop()
+
+
+async def test_connections_without_hello_take_no_place_of_workers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = await StoreOwner(tmp_path, 600_000).start()
+    strangers = [await RawClient().open(owner.path) for _ in range(MAX_CLIENTS - 1)]
+    store = await owner.connect()
+    strangers.append(await RawClient().open(owner.path))
+    for _ in range(3):
+        refused = await RawClient().open(owner.path)
+        await refused.ended()
+        await refused.close()
+    assert len([record for record in caplog.records if "refused" in record.message]) == 1
+    for stranger in strangers:
+        await stranger.close()
+    await store.close()
     await owner.stop()
 
 
