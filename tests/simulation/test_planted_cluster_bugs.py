@@ -13,10 +13,10 @@ import pytest
 from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.cluster import topic_decisions
-from conveyor.cluster.controller import registrations
+from conveyor.cluster.controller import partition_transition, registrations
 from conveyor.cluster.controller.image_draft import ImageDraft
 from conveyor.cluster.controller.registrations import Registration
-from conveyor.cluster.image import ClusterImage, TopicImage
+from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.producers.producer_state import ProducerState
@@ -161,6 +161,17 @@ def keep_stale_eligible_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_decisions, "ended_eligibility", lambda *_: iter(()))
 
 
+def end_reassignments_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reassignment ends once the added replicas are in sync, although another target is not (KAFKA-15665)."""
+
+    def completed(wanted: PartitionImage) -> PartitionImage:
+        if not wanted.target or not set(wanted.adding) <= set(wanted.isr):
+            return wanted
+        return replace(wanted, replicas=wanted.target, isr=wanted.target, origin=(), target=())
+
+    monkeypatch.setattr(partition_transition, "_completed", completed)
+
+
 def forget_producers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that is sent again is not recognised."""
     monkeypatch.setattr(ProducerState, "check", lambda *_: None)
@@ -199,6 +210,7 @@ PLANTED: dict[Plant, Found] = {
     join_below_the_epoch_start: Found(0, LOST),
     count_written_as_flushed: Found(0, LOST),
     keep_stale_eligible_replicas: Found(105, LOST),
+    end_reassignments_early: Found(28, LOST),
     forget_producers: Found(0, {"OrderedOnce"}),
     forward_without_an_intent: Found(0, {"EveryDelayFiresOnce"}),
 }
