@@ -1,5 +1,6 @@
 """What every client has to get right, whatever its language: played with its program, checked here."""
 
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.clients.records import BASE_TIME_MS, COUNT, PARTITIONS, Sent, number_
 from tests.processes import BrokerProcess
 
 HALF = 10_000
+_COMMITTED_S = 60
 QUICK_COMPACTION = {"broker.compaction_check_ms": 20}
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
 KEYS = 20
@@ -54,10 +56,18 @@ def make_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS, config:
 
 
 def commit_start(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> None:
-    """Commit offset 0 everywhere for the group that is named as the topic: its members never need a reset position."""
-    places = [TopicPartition(topic, number, 0) for number in range(partitions)]
+    """Commit offset 0 everywhere for the group that is named as the topic: its members never need a reset position.
+
+    A coordinator that moves in the meantime refuses partitions, and the client tells that with each of them only.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(topic, places)])[topic].result()
+    deadline = time.monotonic() + _COMMITTED_S
+    refused = [TopicPartition(topic, number, 0) for number in range(partitions)]
+    while refused:
+        places = [TopicPartition(topic, place.partition, 0) for place in refused]
+        told = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(topic, places)])[topic].result()
+        refused = [place for place in told.topic_partitions if place.error is not None]
+        assert time.monotonic() < deadline, refused
 
 
 def to_line(record: Sent) -> Line:
