@@ -53,9 +53,9 @@ def test_whether_a_retry_may_help_is_as_in_the_protocol(kind: ErrorKind) -> None
 
 def test_codes_are_distinct() -> None:
     """Except that a failing disk and a full disk share a code, which the other doors distinguish. METADATA_UNAVAILABLE
-    has no code of its own: clients retry after a timeout.
+    has no code of its own: clients retry after a timeout; nor has TRANSACTIONS_UNSUPPORTED.
     """
-    others = {*QUEUES, ErrorKind.DISK_FULL, ErrorKind.METADATA_UNAVAILABLE}
+    others = {*QUEUES, ErrorKind.DISK_FULL, ErrorKind.METADATA_UNAVAILABLE, ErrorKind.TRANSACTIONS_UNSUPPORTED}
     codes = [face.kafka_code for kind, face in ERRORS.items() if kind not in others]
     assert len(codes) == len(set(codes))
 
