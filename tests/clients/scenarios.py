@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.clients.programs import Line, Program
@@ -14,7 +14,7 @@ from tests.clients.records import BASE_TIME_MS, COUNT, PARTITIONS, Sent, number_
 from tests.processes import BrokerProcess
 
 HALF = 10_000
-_COMMITTED_S = 60
+_CREATED_S = _COMMITTED_S = 60
 QUICK_COMPACTION = {"broker.compaction_check_ms": 20}
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
 KEYS = 20
@@ -51,8 +51,20 @@ class Bootstrap(Protocol):
 
 
 def make_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS, config: dict[str, str] | None = None) -> None:
+    """Create a topic. If the connection breaks, repeat it: the client does not, and the first may have succeeded."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, partitions, config=config or {})])[topic].result(20)
+    deadline, is_repeated = time.monotonic() + _CREATED_S, False
+    while True:
+        try:
+            admin.create_topics([NewTopic(topic, partitions, config=config or {})])[topic].result(20)
+            return
+        except KafkaException as failure:
+            code = failure.args[0].code()
+            if is_repeated and code == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            if code != KafkaError._TRANSPORT or time.monotonic() > deadline:
+                raise
+            is_repeated = True
 
 
 def commit_start(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> None:
