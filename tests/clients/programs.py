@@ -70,13 +70,14 @@ class Running:
         self.seen: list[Line] = []
 
     def until(self, wanted: Callable[[Line], bool], seconds: float = 60) -> Line:
-        """Take lines up to the first that is wanted."""
+        """Take lines up to the first that is wanted. Raises ProgramFailed if the program ends before."""
         while True:
             try:
                 line = self._lines.get(timeout=seconds)
             except queue.Empty:
-                line = None
-            assert line is not None, f"ended or silent after {self.seen[-5:]}\n{''.join(self._errors)}"
+                raise AssertionError(f"silent after {self.seen[-5:]}\n{''.join(self._errors)}") from None
+            if line is None:
+                raise ProgramFailed(f"ended after {self.seen[-5:]}\n{''.join(self._errors)}")
             self.seen.append(line)
             if wanted(line):
                 return line

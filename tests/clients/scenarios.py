@@ -70,15 +70,20 @@ def make_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS, config:
 def commit_start(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> None:
     """Commit offset 0 everywhere for the group that is named as the topic: its members never need a reset position.
 
-    A coordinator that moves in the meantime refuses partitions, and the client tells that with each of them only.
+    A coordinator that moves meanwhile refuses partitions, and the client tells that with each of them only. It does not
+    repeat a request whose connection breaks.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap})
     deadline = time.monotonic() + _COMMITTED_S
     refused = [TopicPartition(topic, number, 0) for number in range(partitions)]
     while refused:
         places = [TopicPartition(topic, place.partition, 0) for place in refused]
-        told = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(topic, places)])[topic].result()
-        refused = [place for place in told.topic_partitions if place.error is not None]
+        try:
+            told = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(topic, places)])[topic].result()
+            refused = [place for place in told.topic_partitions if place.error is not None]
+        except KafkaException as failure:
+            if failure.args[0].code() != KafkaError._TRANSPORT:
+                raise
         assert time.monotonic() < deadline, refused
 
 
