@@ -105,7 +105,9 @@ def test_packed_fetch_response_is_what_the_client_writes(golden: Golden) -> None
             content, aborted = each["records"], each["aborted_transactions"]
             records = FileSlice(file, file.size, len(content)) if content else None
             file.append([content])
-            results.append(Fetched(error_of(each), each["high_watermark"], each.get("log_start_offset", -1), records))
+            fetched = Fetched(error_of(each), each["high_watermark"], each.get("log_start_offset", -1), records)
+            fetched.last_stable_offset = each["last_stable_offset"]
+            results.append(fetched)
     request = SimpleNamespace(isolation_level=0 if aborted is None else 1)
     known = {"api_version": golden.version, "correlation_id": golden.correlation_id, "request": request}
     call = cast("KafkaCall", SimpleNamespace(**known))

@@ -122,7 +122,7 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
         name, partitions = data.draw(NAMES), []
         indexes = data.draw(st.lists(st.integers(0, 2**31 - 1), max_size=5))
         for index in indexes:
-            kind, high, start = data.draw(ERRORS), data.draw(INT64), data.draw(INT64)
+            kind, high, start, stable = data.draw(ERRORS), data.draw(INT64), data.draw(INT64), data.draw(INT64)
             content = data.draw(st.binary(max_size=300))
             records = FileSlice(file, file.size, len(content)) if content else None
             file.append([content])
@@ -135,11 +135,11 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
                 moved = NotLeader if kind is ErrorKind.NOT_LEADER else FencedLeaderEpoch
                 error = moved(name, None if leader is None else NodeId(leader), LeaderEpoch(epoch))
                 leaders.add(leader)
-            results.append(Fetched(error, high, start, records))
+            results.append(Fetched(error, high, start, records, last_stable_offset=stable))
             fields: dict[str, Any] = {"partition_index": index, "error_code": code(kind, version >= 13)}
             fields |= {
                 "high_watermark": high,
-                "last_stable_offset": high,
+                "last_stable_offset": stable,
                 "log_start_offset": start,
                 "records": content,
             }

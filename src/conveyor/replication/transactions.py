@@ -32,8 +32,10 @@ def append_marker(
 
 def last_stable_offset(partition: Partition) -> Offset:
     """Return the offset below which all transactions are decided."""
-    high_watermark = partition.high_watermark
-    unstable = partition.log.producers.transactions.first_unstable_offset(high_watermark)
+    high_watermark, transactions = partition.high_watermark, partition.log.producers.transactions
+    if not transactions.opened and not transactions.undecided:
+        return high_watermark
+    unstable = transactions.first_unstable_offset(high_watermark)
     if unstable is None:
         return high_watermark
     return Offset(max(partition.log.log_start_offset, min(high_watermark, unstable)))

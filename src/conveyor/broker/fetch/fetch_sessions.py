@@ -44,6 +44,7 @@ class SessionPartition:
     position: FetchPosition
     high_watermark: int = _NEVER_TOLD
     log_start_offset: int = _NEVER_TOLD
+    last_stable_offset: int = _NEVER_TOLD
 
     @property
     def key(self) -> PartitionKey:
@@ -58,9 +59,11 @@ class SessionPartition:
             or fetched.preferred_replica != NO_REPLICA
             or fetched.high_watermark != self.high_watermark
             or fetched.log_start_offset != self.log_start_offset
+            or fetched.last_stable_offset != self.last_stable_offset
         )
         self.high_watermark = _NEVER_TOLD if error else fetched.high_watermark
         self.log_start_offset = fetched.log_start_offset
+        self.last_stable_offset = fetched.last_stable_offset
         return news
 
 

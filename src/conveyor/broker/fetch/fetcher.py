@@ -12,8 +12,11 @@ from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Clock, FileSlice
+from conveyor.log.transactions.aborted_entries import AbortedTransaction
+from conveyor.replication.committed_reads import read_committed
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Follower
+from conveyor.replication.transactions import last_stable_offset
 
 
 class FetchPosition(msgspec.Struct, frozen=True):
@@ -28,25 +31,31 @@ class FetchPosition(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Fetched:
-    """The result for one partition: stored bytes, nothing, an error, or the replica to read from instead."""
+    """The result for one partition: stored bytes, nothing, an error, or the replica to read from instead.
+
+    aborted: the aborted transactions among the records, for a consumer that reads committed records only.
+    """
 
     error: RequestError | None = None
     high_watermark: int = -1
     log_start_offset: int = -1
     records: FileSlice | None = None
     preferred_replica: NodeId = NO_REPLICA
+    last_stable_offset: int = -1
+    aborted: Sequence[AbortedTransaction] = ()
 
 
 @dataclass(slots=True)
 class FetchWait:
     """The limits of a fetch: the longest wait, the bytes that end it early, and the most bytes to return. rack: for a
-    consumer that says where it runs.
+    consumer that says where it runs. reads_committed: whether the fetch stops at the last stable offset.
     """
 
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
     rack: RackReads | None = None
+    reads_committed: bool = False
 
 
 Finished = Callable[[Sequence[Fetched]], None]
@@ -90,7 +99,7 @@ class Fetcher:
         total = 0
         failed = False
         for position in positions:
-            fetched = self._read_one(position, left, wait.rack, at_least_one=total == 0)
+            fetched = self._read_one(position, left, wait, at_least_one=total == 0)
             results.append(fetched)
             failed = failed or fetched.error is not None or fetched.preferred_replica != NO_REPLICA
             if fetched.records is not None:
@@ -98,14 +107,15 @@ class Fetcher:
                 left = max(0, left - fetched.records.length)
         return results, failed or total >= wait.min_bytes
 
-    def _read_one(self, position: FetchPosition, left: int, rack: RackReads | None, *, at_least_one: bool) -> Fetched:
-        fetched = Fetched()
+    def _read_one(self, position: FetchPosition, left: int, wait: FetchWait, *, at_least_one: bool) -> Fetched:
+        fetched, rack = Fetched(), wait.rack
         try:
             partition = self._partitions.find(position.topic, position.partition)
             if rack is not None and isinstance(partition.role, Follower):
-                return _read_follower(partition, position, left, rack, at_least_one=at_least_one)
+                return _read_follower(partition, position, left, wait, rack, at_least_one=at_least_one)
             partition.check_leader_epoch(position.leader_epoch)
             fetched.high_watermark = partition.high_watermark
+            fetched.last_stable_offset = last_stable_offset(partition)
             fetched.log_start_offset = partition.log.log_start_offset
             if rack is not None:
                 fetched.preferred_replica = rack.preferred_replica(partition, position.offset)
@@ -113,21 +123,35 @@ class Fetcher:
                     return fetched
             if left > 0 or at_least_one:
                 limit = min(position.max_bytes, left)
-                fetched.records = partition.read(position.offset, limit, at_least_one=at_least_one)
+                if wait.reads_committed:
+                    partition.check_online()
+                    _read_committed(fetched, partition, position.offset, limit, at_least_one=at_least_one)
+                else:
+                    fetched.records = partition.read(position.offset, limit, at_least_one=at_least_one)
         except RequestError as error:
             fetched.error = error
         return fetched
 
 
+def _read_committed(fetched: Fetched, partition: Partition, offset: int, max_bytes: int, *, at_least_one: bool) -> None:
+    committed = read_committed(partition, offset, max_bytes, at_least_one=at_least_one)
+    fetched.records, fetched.aborted = committed.records, committed.aborted
+
+
 def _read_follower(
-    partition: Partition, position: FetchPosition, left: int, rack: RackReads, *, at_least_one: bool
+    partition: Partition, position: FetchPosition, left: int, wait: FetchWait, rack: RackReads, *, at_least_one: bool
 ) -> Fetched:
     """Raises RequestError."""
     fetched = Fetched(high_watermark=partition.high_watermark, log_start_offset=partition.log.log_start_offset)
+    fetched.last_stable_offset = last_stable_offset(partition)
     limit = min(position.max_bytes, left)
-    records = rack.read(partition, position.offset, position.leader_epoch, limit, at_least_one=at_least_one)
-    if left > 0 or at_least_one:
-        fetched.records = records
+    rack.check(partition, position.offset, position.leader_epoch)
+    if position.offset > partition.high_watermark or not (left > 0 or at_least_one):
+        return fetched
+    if wait.reads_committed:
+        _read_committed(fetched, partition, position.offset, limit, at_least_one=at_least_one)
+    else:
+        fetched.records = rack.read(partition, position.offset, limit, at_least_one=at_least_one)
     return fetched
 
 

@@ -9,6 +9,7 @@ from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.log.leader_epochs import NO_EPOCH
 from conveyor.log.segments.lookup import find_newest, find_time
 from conveyor.replication.partition import Partition
+from conveyor.replication.transactions import last_stable_offset
 
 LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -5, -6
@@ -17,9 +18,17 @@ NO_OFFSET = -1
 
 
 def find_offset(
-    partitions: PartitionTable, topic: str, number: int, timestamp_ms: int, leader_epoch: int
+    partitions: PartitionTable,
+    topic: str,
+    number: int,
+    timestamp_ms: int,
+    leader_epoch: int,
+    *,
+    reads_committed: bool = False,
 ) -> tuple[int, int, int]:
     """Return (offset, timestamp in ms, leader epoch) for a time or a constant above; offset -1 if no record is as new.
+
+    reads_committed: for a consumer to which the partition ends at the last stable offset.
 
     Raises RequestError: also OFFSET_NOT_AVAILABLE if the offset may fall behind one that was returned before (KIP-207).
     """
@@ -27,14 +36,14 @@ def find_offset(
     partition.check_leader_epoch(leader_epoch)
     if timestamp_ms == LATEST:
         _check_epoch_committed(partition)
-        return partition.high_watermark, NO_TIMESTAMP, partition.leader_epoch
+        return _end_offset(partition, reads_committed), NO_TIMESTAMP, partition.leader_epoch
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return partition.log.log_start_offset, NO_TIMESTAMP, partition.leader_epoch
     if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NO_OFFSET, NO_TIMESTAMP, NO_EPOCH
     if timestamp_ms < NEWEST_TIMESTAMP:
         raise RequestError(ErrorKind.UNSUPPORTED_VERSION, f"timestamp {timestamp_ms} has no meaning to this broker")
-    return _by_time(partition, timestamp_ms)
+    return _by_time(partition, timestamp_ms, _end_offset(partition, reads_committed))
 
 
 def find_epoch_end(
@@ -50,8 +59,12 @@ def find_epoch_end(
     return partition.log.leader_epochs.end_of(epoch, partition.log.log_end_offset)
 
 
-def _by_time(partition: Partition, timestamp_ms: int) -> tuple[int, int, int]:
-    segments, limit, start = partition.log.segments, partition.high_watermark, partition.log.log_start_offset
+def _end_offset(partition: Partition, reads_committed: bool) -> int:
+    return last_stable_offset(partition) if reads_committed else partition.high_watermark
+
+
+def _by_time(partition: Partition, timestamp_ms: int, limit: int) -> tuple[int, int, int]:
+    segments, start = partition.log.segments, partition.log.log_start_offset
     try:
         if timestamp_ms == NEWEST_TIMESTAMP:
             record = find_newest(segments, limit, start)

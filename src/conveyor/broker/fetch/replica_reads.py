@@ -69,27 +69,29 @@ class RackReads(msgspec.Struct, frozen=True, kw_only=True):
     def preferred_replica(self, partition: Partition, offset: int) -> NodeId:
         return self.reads.preferred_replica(partition, offset, self.rack) if self.selects else NO_REPLICA
 
-    def read(
-        self, partition: Partition, offset: int, leader_epoch: int, max_bytes: int, *, at_least_one: bool
-    ) -> FileSlice | None:
-        """Read from this follower, up to its own high watermark.
+    def check(self, partition: Partition, offset: int, leader_epoch: int) -> None:
+        """Check that this follower serves a consumer at an offset.
 
-        Raises RequestError: OFFSET_NOT_AVAILABLE if this replica does not have the offset yet, OFFSET_OUT_OF_RANGE if
-        its log starts above, NOT_LEADER if it is not in sync, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
+        Raises RequestError: OFFSET_NOT_AVAILABLE if this replica does not have the offset yet, NOT_LEADER if it is not
+        in sync, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
         """
         with suppress(NotLeader):
             partition.check_leader_epoch(leader_epoch)
         self.reads.check_in_sync(partition)
         if partition.offline_reason is not None:
             raise partition.offline_error()
-        log = partition.log
-        if offset > log.log_end_offset:
-            message = f"{partition.identity}: this replica ends at offset {log.log_end_offset} yet"
+        end_offset = partition.log.log_end_offset
+        if offset > end_offset:
+            message = f"{partition.identity}: this replica ends at offset {end_offset} yet"
             raise RequestError(ErrorKind.OFFSET_NOT_AVAILABLE, message)
-        if offset > partition.high_watermark:
-            return None
+
+    def read(self, partition: Partition, offset: int, max_bytes: int, *, at_least_one: bool) -> FileSlice | None:
+        """Read from this follower, up to its own high watermark; see `check`.
+
+        Raises RequestError: OFFSET_OUT_OF_RANGE if its log starts above.
+        """
         try:
-            return log.read(
+            return partition.log.read(
                 offset, max_bytes, partition.high_watermark, at_least_one=at_least_one, failed=partition.failed_read
             )
         except StorageFailure as failure:

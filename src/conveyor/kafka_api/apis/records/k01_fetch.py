@@ -32,6 +32,7 @@ from conveyor.kafka_api.wire.leader_hints import NO_TAGS, partition_tags, respon
 from conveyor.kafka_api.wire.packing import array_length, null_array, records_length, string
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
+from conveyor.log.transactions.aborted_entries import AbortedTransaction
 
 _LEADER_HINTS = 16
 _TOPIC_IDS = 13
@@ -47,6 +48,7 @@ _PARTITION_V4 = Struct(">ihqq")
 _PARTITION = Struct(">ihqqq")
 _THROTTLE = Struct(">i")
 _REPLICA = Struct(">i")
+_ABORTED = Struct(">qq")
 _CURRENT_LEADER_TAG = 1
 _NO_REPLICA = b"\xff\xff\xff\xff"
 _NO_UUID = bytes(16)
@@ -136,6 +138,7 @@ def _continue_session(call: KafkaCall, positions: Sequence[FetchPosition]) -> Fe
 def _fetch(call: KafkaCall, positions: Sequence[FetchPosition], finished: Callable[[Sequence[Fetched]], None]) -> None:
     request = call.request
     wait = FetchWait(request.max_wait // _MILLISECOND, request.min_bytes, request.max_bytes)
+    wait.reads_committed = request.isolation_level == _READ_COMMITTED
     if call.api_version >= _PREFERRED_REPLICA and request.rack_id:
         wait.rack = call.broker.replica_reads.from_rack(request.rack_id)
     if call.meter is not None:
@@ -237,13 +240,16 @@ def encode(
 
 def _add_partition(out: "_Parts", version: int, index: int, fetched: Fetched, isolation_level: int) -> None:
     flexible = version >= _FLEXIBLE
-    high_watermark = fetched.high_watermark
+    high_watermark, stable_offset = fetched.high_watermark, fetched.last_stable_offset
     code = result_errors.code_by_id(fetched.error) if version >= _TOPIC_IDS else result_errors.code(fetched.error)
     if version >= _LOG_START_OFFSET:
-        out.add(_PARTITION.pack(index, code, high_watermark, high_watermark, fetched.log_start_offset))
+        out.add(_PARTITION.pack(index, code, high_watermark, stable_offset, fetched.log_start_offset))
     else:
-        out.add(_PARTITION_V4.pack(index, code, high_watermark, high_watermark))
-    out.add(array_length(0, flexible) if isolation_level == _READ_COMMITTED else null_array(flexible))
+        out.add(_PARTITION_V4.pack(index, code, high_watermark, stable_offset))
+    if isolation_level == _READ_COMMITTED:
+        _add_aborted(out, fetched.aborted, flexible)
+    else:
+        out.add(null_array(flexible))
     if version >= _PREFERRED_REPLICA:
         out.add(_REPLICA.pack(fetched.preferred_replica) if fetched.preferred_replica >= 0 else _NO_REPLICA)
     if fetched.records is None:
@@ -255,6 +261,14 @@ def _add_partition(out: "_Parts", version: int, index: int, fetched: Fetched, is
         out.add(partition_tags(fetched.error, _CURRENT_LEADER_TAG))
     elif flexible:
         out.add(NO_TAGS)
+
+
+def _add_aborted(out: "_Parts", aborted: Sequence[AbortedTransaction], flexible: bool) -> None:
+    out.add(array_length(len(aborted), flexible))
+    for transaction in aborted:
+        out.add(_ABORTED.pack(transaction.producer_id, transaction.first_offset))
+        if flexible:
+            out.add(NO_TAGS)
 
 
 class _Parts:

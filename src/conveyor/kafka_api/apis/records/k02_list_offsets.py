@@ -40,6 +40,7 @@ _FIRST_VERSIONS = {
 _OFFSET_NOT_AVAILABLE = 5
 _LEADER_NOT_AVAILABLE_CODE = 5
 _TIMEOUT = 10
+_READ_COMMITTED = 1
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -111,7 +112,11 @@ def _find(
             raise RequestError(ErrorKind.INVALID_REQUEST, "a partition is named twice in one request")
         _check_timestamp(call, requested.timestamp)
         position = find_offset(
-            call.broker.partitions, *place, requested.timestamp, getattr(requested, "current_leader_epoch", -1)
+            call.broker.partitions,
+            *place,
+            requested.timestamp,
+            getattr(requested, "current_leader_epoch", -1),
+            reads_committed=getattr(call.request, "isolation_level", 0) == _READ_COMMITTED,
         )
         if place in late:
             raise late[place]
