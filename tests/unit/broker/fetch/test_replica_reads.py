@@ -10,6 +10,11 @@ from conveyor.broker.fetch.replica_reads import NO_REPLICA
 from conveyor.broker.produce.acknowledgement import ACKS_LEADER
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import NodeId
+from conveyor.records.batch import TRANSACTIONAL
+from conveyor.records.checked_batch import own_batch
+from conveyor.records.record import encode_batch
+from conveyor.records.transaction_marker import TransactionMarker
+from conveyor.replication.transactions import append_marker
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -24,11 +29,13 @@ def cluster() -> Iterator[BrokerCluster]:
     made.stop()
 
 
-def fetch(broker: ClusterBroker, offset: int, rack: str = "rack 3", epoch: int = -1) -> Fetched:
+def fetch(
+    broker: ClusterBroker, offset: int, rack: str = "rack 3", epoch: int = -1, *, reads_committed: bool = False
+) -> Fetched:
     """Fetch at once."""
 
     async def fetched() -> Fetched:
-        wait = FetchWait(0, 1, 1 << 20, broker.node.replica_reads.from_rack(rack))
+        wait = FetchWait(0, 1, 1 << 20, broker.node.replica_reads.from_rack(rack), reads_committed)
         answers: list[Fetched] = []
         broker.node.fetcher.fetch([FetchPosition("t", 0, offset, 1 << 20, epoch)], wait, answers.extend)
         return answers[0]
@@ -138,3 +145,28 @@ def test_leaders_propose_nothing_by_default() -> None:
     publish_everywhere(cluster)
     assert fetch(cluster.brokers[0], 0).preferred_replica == NO_REPLICA
     cluster.stop()
+
+
+def test_follower_stops_readers_of_committed_records_at_its_own_last_stable_offset(cluster: BrokerCluster) -> None:
+    publish_everywhere(cluster)
+    one, _, three = cluster.brokers
+    marker = TransactionMarker(producer_id=7, producer_epoch=0, coordinator_epoch=0, commits=False)
+    content = encode_batch(
+        [(0, None, b"v", ())], attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0, base_sequence=0
+    )
+
+    async def send() -> None:
+        one.partition().append(own_batch(content), 0)
+
+    async def end() -> None:
+        append_marker(one.partition(), marker, 1, 0)
+
+    one.run(send())
+    cluster.until(lambda: three.partition().high_watermark == 2)
+    unstable = fetch(three, 1, reads_committed=True)
+    assert (unstable.error, unstable.records, unstable.last_stable_offset) == (None, None, 1)
+    one.run(end())
+    cluster.until(lambda: three.partition().high_watermark == 3)
+    stable = fetch(three, 1, reads_committed=True)
+    assert stable.records is not None
+    assert [(aborted.producer_id, aborted.first_offset) for aborted in stable.aborted] == [(7, 1)]
