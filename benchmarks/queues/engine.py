@@ -12,7 +12,8 @@ from benchmarks.queues.loads import SIZE, Cycled
 from benchmarks.workers import Gate
 from conveyor.adapters.compactor import ThreadCompactor
 from conveyor.adapters.system_clock import SystemClock
-from conveyor.broker.broker_node import BrokerNode, BrokerPorts
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.hosts.queue_partition import QueuePartition
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import RequestError

@@ -2,11 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from concurrent.futures import Executor
-from dataclasses import dataclass
-from uuid import UUID
 
+from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.clients.quota_enforcement import Quotas
 from conveyor.broker.clients.request_budget import RequestBudget
 from conveyor.broker.cluster_links import ClusterLinks
@@ -27,7 +24,7 @@ from conveyor.broker.metadata.producer_ids import ProducerIds
 from conveyor.broker.metadata.store_patience import until_answered
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.commit_checks import CommitChecks
-from conveyor.broker.partitions.compaction import Compaction, Compactor
+from conveyor.broker.partitions.compaction import Compaction
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.disk_watch import DiskWatch
 from conveyor.broker.partitions.flush_stalls import FlushStalls
@@ -66,8 +63,7 @@ from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import BrokerImage
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.ids import NodeId, TopicPartition
-from conveyor.kernel.peers import PeerNetwork
-from conveyor.kernel.ports import Clock, Disk, MetadataStore
+from conveyor.kernel.ports import Clock
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
@@ -79,30 +75,6 @@ from conveyor.settings.tree import Settings
 log = logging.getLogger(__name__)
 
 _HOUSEKEEPING_MS = 60_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerPorts:
-    """The broker's external dependencies: disk, metadata, time, threads that may block, new ids.
-
-    metadata_threads: threads that never wait for the disk; None for `threads`. With these, a controller goes on whose
-    disk does not answer.
-    failed: called with an exception that is a bug; it must stop the broker. joined: called with the cluster's id,
-    before any data of the disk is touched; it raises StartupError if the disk belongs to another cluster. boot_id: of
-    the machine's boot; see `BrokerImage`. peers: the network to the other brokers; None for a broker that is alone.
-    """
-
-    disk: Disk
-    store: MetadataStore
-    clock: Clock
-    threads: Executor
-    new_id: Callable[[], UUID]
-    failed: Callable[[BaseException], None]
-    compactor: Compactor
-    joined: Callable[[str], None] = lambda _: None
-    boot_id: str = ""
-    peers: PeerNetwork | None = None
-    metadata_threads: Executor | None = None
 
 
 class BrokerNode:

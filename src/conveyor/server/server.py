@@ -23,7 +23,8 @@ from conveyor.adapters.compactor import ProcessCompactor, ThreadCompactor
 from conveyor.adapters.disk import RealDisk
 from conveyor.adapters.no_disk import NoDisk
 from conveyor.adapters.system_clock import SystemClock
-from conveyor.broker.broker_node import BrokerNode, BrokerPorts
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.partitions.compaction import Compactor
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.http_api.requests.tokens import read_tokens

@@ -9,7 +9,8 @@ from typing import Any
 from uuid import uuid4
 
 from conveyor.adapters.compactor import ThreadCompactor
-from conveyor.broker.broker_node import BrokerNode, BrokerPorts
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.metadata.metadata import Changed, Decide, Metadata
 from conveyor.broker.produce.publish import ACKS_ALL, Published
 from conveyor.cluster.changes import Change

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from conveyor.adapters.compactor import ThreadCompactor
-from conveyor.broker.broker_node import BrokerNode, BrokerPorts
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.cluster.changes import PartitionChanged, PartitionState, broker_registered
 from conveyor.cluster.image import COMPANIONS, BrokerImage, ClusterImage, companion
 from conveyor.cluster.topic_creation import TopicRequest

@@ -9,20 +9,20 @@ is sure, because an older offset would make a consumer read again what its group
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from conveyor.broker.answers import Answer, answered
+from conveyor.broker.hosts.coordinator_topic import CoordinatorTopic, as_coordinator, coordinator_error
 from conveyor.broker.hosts.host import Host
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
-from conveyor.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage, TopicImage
+from conveyor.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage
 from conveyor.groups.group_commands import (
     FetchOffsets,
     GroupCommand,
@@ -49,14 +49,6 @@ SettingsOfGroups = tuple[GroupsSettings, Mapping[str, GroupsSettings]]
 """The defaults, and the complete settings of groups that override some, by group id."""
 
 _MEMBER_NAME_LENGTH = 255
-_UNAVAILABLE = (
-    ErrorKind.PARTITION_OFFLINE,
-    ErrorKind.DISK_FULL,
-    ErrorKind.NOT_ENOUGH_REPLICAS,
-    ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    ErrorKind.REQUEST_TIMED_OUT,
-)
-"""Kafka's coordinator, too, answers all of these with COORDINATOR_NOT_AVAILABLE, and its clients repeat the request."""
 
 
 class Coordinator:
@@ -136,7 +128,7 @@ class CoordinatorKind:
     async def load(self, partition: Partition) -> Coordinator:
         settings = self.settings
         machine = GroupMachine(*settings)
-        with _as_coordinator():
+        with as_coordinator():
             partition.check_online()
             await asyncio.get_running_loop().run_in_executor(self._threads, _replay, partition, machine)
             partition.check_online()  # Another broker may lead it by now.
@@ -158,7 +150,7 @@ class Groups:
         tasks: Tasks, new_id: Callable[[], UUID],
     ) -> None:  # fmt: skip
         self._metadata = metadata
-        self._topics = topics
+        self._topic = CoordinatorTopic(OFFSETS_TOPIC, "groups.offsets_replication_factor", metadata, topics)
         self._partitions = partitions
         self._tasks = tasks
         self._new_id = new_id
@@ -176,15 +168,7 @@ class Groups:
 
     async def find_coordinator(self, group_id: str) -> BrokerImage:
         """Return the coordinator of a group. Creates the offsets topic if it is missing. Raises RequestError."""
-        topic = await self._offsets_topic()
-        number = partition_for_key(group_id, len(topic.partitions))
-        leader = self._metadata.image.brokers.get(topic.partitions[number].leader)
-        if leader is None:
-            raise RequestError(
-                ErrorKind.COORDINATOR_NOT_AVAILABLE,
-                f"no broker leads {OFFSETS_TOPIC}-{number} at the moment: ask again",
-            )
-        return leader
+        return await self._topic.coordinator_of(group_id)
 
     def submit(
         self, command: OneGroupCommand[Answer], respond: Callable[[Answer | RequestError], None]
@@ -193,7 +177,7 @@ class Groups:
 
         Returns a function that withdraws the caller, unless the coordinator must be loaded first.
         """
-        coordinator = self._host.running(TopicPartition(OFFSETS_TOPIC, self._partition_number(command.group_id)))
+        coordinator = self._host.running(TopicPartition(OFFSETS_TOPIC, self._topic.partition_number(command.group_id)))
         if coordinator is None:
             self._tasks.start(self._submit_when_loaded(command, respond))
             return None
@@ -207,9 +191,8 @@ class Groups:
 
     async def list_groups(self, command: ListGroups) -> list[ListedGroup]:
         """Return the groups that this broker coordinates. Raises RequestError."""
-        topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
         groups: list[ListedGroup] = []
-        for number in range(len(topic.partitions) if topic is not None else 0):
+        for number in range(self._topic.partition_count()):
             try:
                 coordinator = await self._loaded(number)
             except RequestError as error:
@@ -244,10 +227,6 @@ class Groups:
         coordinator.update_topics(self._known_topics())
         coordinator.use(self._kind.settings)
 
-    def _partition_number(self, group_id: str) -> int:
-        topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
-        return -1 if topic is None else partition_for_key(group_id, len(topic.partitions))
-
     def _known_topics(self) -> KnownTopics:
         image = self._metadata.image
         if self._known[0] is not image.topics:
@@ -259,27 +238,15 @@ class Groups:
         self, command: OneGroupCommand[Answer], respond: Callable[[Answer | RequestError], None]
     ) -> None:
         try:
-            topic = await self._offsets_topic()
+            topic = await self._topic.ensured()
             coordinator = await self._loaded(partition_for_key(command.group_id, len(topic.partitions)))
         except RequestError as error:
             return respond(error)
         self._update(coordinator)
         coordinator.submit(command, respond)
 
-    async def _offsets_topic(self) -> TopicImage:
-        try:
-            with _as_coordinator():
-                return await self._topics.ensure_offsets_topic()
-        except RequestError as error:
-            if error.kind is not ErrorKind.INVALID_REPLICATION_FACTOR:
-                raise
-            raise RequestError(
-                ErrorKind.COORDINATOR_NOT_AVAILABLE,
-                f"{OFFSETS_TOPIC} is not created yet, see groups.offsets_replication_factor: {error.message}",
-            ) from error
-
     async def _loaded(self, number: int) -> Coordinator:
-        with _as_coordinator():
+        with as_coordinator():
             return await self._host.loaded(self._partitions.find(OFFSETS_TOPIC, number))
 
 
@@ -295,25 +262,8 @@ def _known_topics(image: ClusterImage) -> KnownTopics:
     )
 
 
-@contextmanager
-def _as_coordinator() -> Iterator[None]:
-    try:
-        yield
-    except RequestError as error:
-        raise _coordinator_error(error) from error
-
-
-def _coordinator_error(error: RequestError) -> RequestError:
-    """Return the error that makes a group client retry, or find the coordinator again."""
-    if error.kind is ErrorKind.NOT_LEADER:
-        return RequestError(ErrorKind.NOT_COORDINATOR, error.message)
-    if error.kind in _UNAVAILABLE:
-        return RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, error.message)
-    return error
-
-
 def _respond(respond: Callable[[Any], None], reply: object) -> None:
-    respond(_coordinator_error(reply) if isinstance(reply, RequestError) else reply)
+    respond(coordinator_error(reply) if isinstance(reply, RequestError) else reply)
 
 
 def _replay(partition: Partition, machine: GroupMachine) -> None:

@@ -8,7 +8,8 @@ from random import Random
 from typing import Protocol, TypeVar
 from uuid import UUID
 
-from conveyor.broker.broker_node import BrokerNode, BrokerPorts
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.peers import PeerNetwork

@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from conveyor.adapters.compactor import ThreadCompactor
-from conveyor.broker.broker_node import BrokerNode, BrokerPorts
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.produce.acknowledgement import ACKS_ALL
 from conveyor.cluster.image import NO_EPOCH, NO_LEADER, PartitionImage
 from conveyor.cluster.topic_creation import TopicRequest

@@ -1,0 +1,34 @@
+"""What a broker needs from outside."""
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from uuid import UUID
+
+from conveyor.broker.partitions.compaction import Compactor
+from conveyor.kernel.peers import PeerNetwork
+from conveyor.kernel.ports import Clock, Disk, MetadataStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerPorts:
+    """The broker's external dependencies: disk, metadata, time, threads that may block, new ids.
+
+    metadata_threads: threads that never wait for the disk; None for `threads`. With these, a controller goes on whose
+    disk does not answer.
+    failed: called with an exception that is a bug; it must stop the broker. joined: called with the cluster's id,
+    before any data of the disk is touched; it raises StartupError if the disk belongs to another cluster. boot_id: of
+    the machine's boot; see `BrokerImage`. peers: the network to the other brokers; None for a broker that is alone.
+    """
+
+    disk: Disk
+    store: MetadataStore
+    clock: Clock
+    threads: Executor
+    new_id: Callable[[], UUID]
+    failed: Callable[[BaseException], None]
+    compactor: Compactor
+    joined: Callable[[str], None] = lambda _: None
+    boot_id: str = ""
+    peers: PeerNetwork | None = None
+    metadata_threads: Executor | None = None
