@@ -195,15 +195,19 @@ class TransactionMachine:
 
     def _end(self, command: EndTransaction, now_ms: int, decision: Decision) -> TransactionEnded:
         value = self._existing(command.transactional_id)
-        is_old = 0 < command.connection < self._newest_connections.get(command.transactional_id, 0)
-        if is_old and command.transaction_version < EPOCH_BUMPING_VERSION:
-            raise transitions.concurrent()
         spare, version = command.spare_producer_id, command.transaction_version
         ended = transitions.end(value, command.producer, command.commit, version, spare, now_ms)
         if ended is not value:
+            self._check_connection(command)
             self._decide(command.transactional_id, ended, now_ms, decision)
         self._heard(command.transactional_id, command.connection)
         return TransactionEnded(producer=client_identity(ended))
+
+    def _check_connection(self, command: EndTransaction) -> None:
+        """Refuse a request that may have been meant for an earlier transaction; see `EndTransaction`."""
+        is_old = 0 < command.connection < self._newest_connections.get(command.transactional_id, 0)
+        if is_old and command.transaction_version < EPOCH_BUMPING_VERSION:
+            raise transitions.concurrent()
 
     def _record_markers(self, command: RecordMarkers, now_ms: int, decision: Decision) -> MarkersRecorded:
         if self._markers.record(command):
