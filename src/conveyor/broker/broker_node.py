@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from itertools import count
 
 from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.clients.quota_enforcement import Quotas
@@ -59,6 +60,7 @@ from conveyor.broker.topics.partition_leader import PartitionLeaders
 from conveyor.broker.topics.shown_brokers import ShownBrokers
 from conveyor.broker.topics.topic_offsets import TopicOffsets
 from conveyor.broker.topics.topics import Topics
+from conveyor.broker.transaction_parts import make_transactions
 from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import BrokerImage
 from conveyor.kernel.alarm import Alarm
@@ -103,6 +105,7 @@ class BrokerNode:
         self.publisher = Publisher(self.partitions, ports.clock, inspected_appends)
         self._make_fetch(ports)
         self.producer_ids = ProducerIds(self.metadata)
+        self.connection_numbers = count(1)
         self.request_budget = RequestBudget(settings.network.max_buffered_bytes)
         self.quotas = Quotas(self.metadata, ports.clock, settings.clients)
         self._directories = LogDirectories(
@@ -117,17 +120,7 @@ class BrokerNode:
         self.isolation = Isolation(self.metadata, self._leader_calls, ports.clock, self.tasks)
         self._make_topics(ports)
         self._make_housekeeping(ports)
-        self.groups = Groups(
-            metadata=self.metadata,
-            topics=self.topics,
-            partitions=self.partitions,
-            settings=settings.groups,
-            own_settings=self.dynamic_settings.layers.group_settings,
-            clock=ports.clock,
-            threads=ports.threads,
-            tasks=self.tasks,
-            new_id=ports.new_id,
-        )
+        self._make_coordinators(ports, inspected_appends)
         self.queue_cache = CacheShare(settings.broker.queue_cache_bytes)
         self.inboxes = self._make_inboxes(ports)
         self.message_publisher = MessagePublisher(
@@ -206,6 +199,7 @@ class BrokerNode:
         self.queue_partitions.stop()
         self.inboxes.stop()
         self.groups.stop()
+        self.transactions.stop()
         self._remote.stop()
         await self.publisher.drain()
         await self.loop_tick.end()
@@ -372,6 +366,32 @@ class BrokerNode:
             settings=self.settings.broker,
         )
 
+    def _make_coordinators(self, ports: BrokerPorts, inspected_appends: InspectedAppends) -> None:
+        """Create the coordinators of consumer groups and of transactions."""
+        self.groups = Groups(
+            metadata=self.metadata,
+            topics=self.topics,
+            partitions=self.partitions,
+            settings=self.settings.groups,
+            own_settings=self.dynamic_settings.layers.group_settings,
+            clock=ports.clock,
+            threads=ports.threads,
+            tasks=self.tasks,
+            new_id=ports.new_id,
+        )
+        self.transactions, self.transactional_publisher = make_transactions(
+            metadata=self.metadata,
+            topics=self.topics,
+            partitions=self.partitions,
+            settings=self.settings.transactions,
+            leaders=self._leader_calls,
+            producer_ids=self.producer_ids,
+            publisher=self.publisher,
+            inspected_appends=inspected_appends,
+            ports=ports,
+            tasks=self.tasks,
+        )
+
     def _make_inboxes(self, ports: BrokerPorts) -> Inboxes:
         inboxes = Inboxes(
             partitions=self.partitions,
@@ -404,7 +424,7 @@ class BrokerNode:
             new_id=ports.new_id,
             node_id=NodeId(self.settings.broker.node_id),
         )
-        self.reconciler.leadership.listen(self.groups, self.inboxes, partitions)
+        self.reconciler.leadership.listen(self.groups, self.transactions, self.inboxes, partitions)
         return partitions
 
     def _queue_changed(self, partition: QueuePartition) -> None:

@@ -12,6 +12,7 @@ from uuid import UUID
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 
 OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
 QUEUE_STATE = "__queue_state"
 INBOX = "__inbox"
 COMPANIONS = (QUEUE_STATE, INBOX)
@@ -189,7 +190,7 @@ def changed_keys(old: Mapping[Key, object], new: Mapping[Key, object]) -> list[K
 
 def is_internal(name: str) -> bool:
     """Return whether this is the name of one of the broker's own topics."""
-    return name == OFFSETS_TOPIC or is_companion(name)
+    return name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) or is_companion(name)
 
 
 def is_companion(name: str) -> bool:

@@ -1,21 +1,22 @@
 """The fixed settings of the broker's internal topics. Clients cannot change them.
 
 They apply whether a client or the broker creates the topic. A state machine replays each of these topics at its start,
-so an internal topic must not lose a record that the machine still needs. `__consumer_offsets` is compacted: the last
-record of each key is the state. The owner of a companion trims it, so retention deletes nothing by time or size.
+so an internal topic must not lose a record that the machine still needs. `__consumer_offsets` and `__transaction_state`
+are compacted: the last record of each key is the state. The owner of a companion trims it, so retention deletes nothing
+by time or size.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from conveyor.cluster.image import COMPANIONS, OFFSETS_TOPIC, companion_of, is_companion
+from conveyor.cluster.image import COMPANIONS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, companion_of, is_companion
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _SAFE = {
     "flush.policy": "ack",  # A reply that depends on a record is sent only once the record is on the disk.
     "max.message.bytes": str((1 << 31) - 1),  # `groups.max_size` limits a group, not the size of its record.
 }
-_OFFSETS = MappingProxyType(
+_COORDINATORS = MappingProxyType(
     _SAFE
     | {
         "cleanup.policy": "compact",
@@ -37,8 +38,8 @@ def owner_of(name: str) -> str:
 
 def own_config(name: str) -> Mapping[str, str]:
     """Return the settings that a topic of this name must have; empty for a client's topic."""
-    if name == OFFSETS_TOPIC:
-        return _OFFSETS
+    if name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+        return _COORDINATORS
     return _COMPANION if is_companion(name) else _NONE
 
 

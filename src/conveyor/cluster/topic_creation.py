@@ -8,6 +8,7 @@ from types import MappingProxyType
 from conveyor.cluster.image import (
     NO_EPOCH,
     OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
     ClusterImage,
     PartitionImage,
     TopicImage,
@@ -87,20 +88,28 @@ def companion_partition(owner: PartitionImage) -> PartitionImage:
 def _with_broker_requirements(image: ClusterImage, request: TopicRequest, settings: Settings) -> TopicRequest:
     """Return the request, with the mandatory partitions, replicas and settings if the topic is the broker's own."""
     if request.name == OFFSETS_TOPIC:
-        request = TopicRequest(
-            name=request.name,
-            partitions=settings.groups.offsets_partitions,
-            replication_factor=_offsets_replication_factor(image, settings),
+        groups = settings.groups
+        request = _coordinators_request(
+            image, request.name, groups.offsets_partitions, groups.offsets_replication_factor, settings
+        )
+    elif request.name == TRANSACTIONS_TOPIC:
+        transactions = settings.transactions
+        request = _coordinators_request(
+            image, request.name, transactions.state_partitions, transactions.state_replication_factor, settings
         )
     return replace(request, config=own_config(request.name) or request.config)
 
 
-def _offsets_replication_factor(image: ClusterImage, settings: Settings) -> int:
-    """Return the configured factor, as Kafka does: with fewer replicas while a cluster starts, the committed offsets
-    could be lost later (KAFKA-3959). Embedded metadata cannot be shared between machines, so no more brokers will come.
+def _coordinators_request(
+    image: ClusterImage, name: str, partitions: int, factor: int, settings: Settings
+) -> TopicRequest:
+    """Return the request for a coordinators' topic with the configured factor, as Kafka does: with fewer replicas while
+    a cluster starts, the committed offsets could be lost later (KAFKA-3959). Embedded metadata cannot be shared between
+    machines, so no more brokers will come.
     """
-    factor = settings.groups.offsets_replication_factor
-    return min(factor, len(image.brokers)) if settings.broker.metadata == EMBEDDED else factor
+    if settings.broker.metadata == EMBEDDED:
+        factor = min(factor, len(image.brokers))
+    return TopicRequest(name=name, partitions=partitions, replication_factor=factor)
 
 
 def check_name(name: str) -> None:

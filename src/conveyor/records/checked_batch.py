@@ -3,6 +3,7 @@
 All code below the produce door accepts only a `CheckedBatch`. These functions are the only ones that create one:
 
     check_batch      a producer's bytes: checks length, magic, CRC-32C, fields
+    check_transactional_batch  the same for a batch of a transaction
     check_stored     a batch as a leader has stored it, with its offset and epoch: checks length, magic, CRC-32C, fields
     rebuild_checked  a checked batch after a stage dropped or repacked records: no second CRC check
     own_batch        a batch that the broker has encoded: state machines' records, control batches, REST messages
@@ -65,6 +66,18 @@ def check_batch(content: Bytes, max_bytes: int) -> CheckedBatch:
     return CheckedBatch(content, header)
 
 
+def check_transactional_batch(content: Bytes, max_bytes: int) -> CheckedBatch:
+    """Check the bytes that a transactional producer sent for one partition: exactly one batch of its transaction.
+
+    Raises RequestError: as `check_batch`, except that a transactional batch is required.
+    """
+    header = _intact_header(content, max_bytes)
+    if not header.attributes & TRANSACTIONAL or header.producer_id < 0:
+        raise RequestError(ErrorKind.INVALID_RECORD, "the batch of a transactional producer is not transactional")
+    _check_fields(header, False, may_be_transactional=True)
+    return CheckedBatch(content, header)
+
+
 def check_stored(content: Bytes) -> CheckedBatch:
     """Check the bytes of one batch as a leader has stored it. Its header contains the offset and the leader epoch.
 
@@ -96,7 +109,7 @@ def rebuild_checked(header: BatchHeader, packed: Bytes, max_bytes: int) -> Check
     """
     rebuilt = own_batch(seal_batch(header, packed))
     check_size(rebuilt, max_bytes)
-    _check_fields(rebuilt.header, True)
+    _check_fields(rebuilt.header, True, may_be_transactional=True)
     return rebuilt
 
 
@@ -129,7 +142,7 @@ def _intact_header(content: Bytes, max_bytes: int) -> BatchHeader:
     return header
 
 
-def _check_fields(header: BatchHeader, has_gaps: bool) -> None:
+def _check_fields(header: BatchHeader, has_gaps: bool, may_be_transactional: bool = False) -> None:
     """has_gaps: a stage may have dropped some of the records."""
     attributes = header.attributes
     if header.base_offset != 0:
@@ -143,7 +156,7 @@ def _check_fields(header: BatchHeader, has_gaps: bool) -> None:
     if count > MAX_RECORDS:
         raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, f"batch of {count} records is above {MAX_RECORDS}")
     if attributes:
-        _check_attributes(attributes)
+        _check_attributes(attributes, may_be_transactional)
     _check_producer(header)
 
 
@@ -165,11 +178,11 @@ def _check_codec(attributes: int) -> None:
         )
 
 
-def _check_attributes(attributes: int) -> None:
+def _check_attributes(attributes: int, may_be_transactional: bool) -> None:
     _check_codec(attributes)
     if attributes & CONTROL:
         raise RequestError(ErrorKind.INVALID_RECORD, "only the broker writes control batches")
-    if attributes & TRANSACTIONAL:
+    if attributes & TRANSACTIONAL and not may_be_transactional:
         raise RequestError(ErrorKind.TRANSACTIONS_UNSUPPORTED, "this broker does not support transactions")
     if attributes & LOG_APPEND_TIME:
         raise RequestError(ErrorKind.INVALID_TIMESTAMP, "producers do not set the timestamp type to LogAppendTime")

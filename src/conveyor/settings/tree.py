@@ -15,6 +15,7 @@ from conveyor.settings.groups_settings import GroupsSettings
 from conveyor.settings.network_settings import NetworkSettings
 from conveyor.settings.setting import parse, setting
 from conveyor.settings.topic_settings import TopicSettings, topic_setting_fields, topic_setting_name, topic_settings
+from conveyor.settings.transactions_settings import TransactionsSettings
 
 __all__ = [
     "BrokerSettings",
@@ -25,6 +26,7 @@ __all__ = [
     "ProducerSettings",
     "Settings",
     "TopicSettings",
+    "TransactionsSettings",
     "ZookeeperSettings",
     "check_relations",
     "from_sources",
@@ -297,6 +299,7 @@ class Settings:
     disk: DiskSettings = field(default_factory=DiskSettings)
     topics: TopicSettings = field(default_factory=TopicSettings)
     groups: GroupsSettings = field(default_factory=GroupsSettings)
+    transactions: TransactionsSettings = field(default_factory=TransactionsSettings)
     producers: ProducerSettings = field(default_factory=ProducerSettings)
     clients: ClientSettings = field(default_factory=ClientSettings)
     zookeeper: ZookeeperSettings = field(default_factory=ZookeeperSettings)

@@ -41,6 +41,8 @@ class Appended(NamedTuple):
 
 
 OnAppended = Callable[[Appended | RequestError], None]
+Recheck = Callable[[Partition], None]
+"""Checks a transactional batch directly before its append to this partition. Raises RequestError to refuse it."""
 
 
 class _ProducedBatch(NamedTuple):
@@ -50,6 +52,7 @@ class _ProducedBatch(NamedTuple):
     batch: CheckedBatch
     deduplicates: bool
     appended: OnAppended
+    recheck: Recheck | None
 
 
 class InspectedAppends:
@@ -75,12 +78,15 @@ class InspectedAppends:
             or self._lanes.has(partition)
         )
 
-    def append(self, partition: Partition, batch: CheckedBatch, deduplicates: bool, appended: OnAppended) -> None:
+    def append(
+        self, partition: Partition, batch: CheckedBatch, deduplicates: bool, appended: OnAppended,
+        recheck: Recheck | None = None,
+    ) -> None:  # fmt: skip
         """Append a batch. `appended` is called once, now or later, in the order of the calls of `append`.
 
         deduplicates: drop records with known ids, even if `dedup.enable` is off.
         """
-        produced = _ProducedBatch(partition, batch, deduplicates, appended)
+        produced = _ProducedBatch(partition, batch, deduplicates, appended, recheck)
         if self._lanes.has(partition) or not self._append_at_once(produced):
             self._lanes.add(partition, partial(self._append_in_turn, produced))
 
@@ -132,10 +138,12 @@ class InspectedAppends:
             info = AppendInfo(Offset(offsets[0]), Offset(max(offsets.values())), now_ms, duplicate=True)
         else:
             try:
+                if produced.recheck is not None:
+                    produced.recheck(into)
                 info = into.append(staged.batch, now_ms)
             except RequestError as error:
                 return produced.appended(error)
-            if staged.fresh:
+            if staged.fresh and produced.recheck is None:  # An aborted record must not make a later one a duplicate.
                 self._dedup_indexes.note(into, staged.fresh, info)
         repeats = {number: base_offset + first for number, first in staged.repeats.items()}
         produced.appended(Appended(into, info, {**staged.duplicates, **repeats}))

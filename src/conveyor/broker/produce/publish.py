@@ -88,7 +88,7 @@ class Publisher:
         request: PendingRequest,
         result: Published,
     ) -> None:
-        partition = self._writable(topic, number)
+        partition = self.writable(topic, number)
         result.log_start_offset = partition.log.log_start_offset
         if produced is None:
             raise RequestError(ErrorKind.INVALID_RECORD, "no records")
@@ -115,7 +115,8 @@ class Publisher:
         appended = partial(_settle_when_safe, request, result, partition)
         self._inspected_appends.append(partition, batch, request.deduplicates, appended)
 
-    def _writable(self, topic: str, number: int) -> Partition:
+    def writable(self, topic: str, number: int) -> Partition:
+        """Return a partition for producers. Raises RequestError: also if the topic is the broker's own."""
         if is_internal(topic):
             raise owned_by_broker(topic)
         return self._partitions.find_for_producer(topic, number)

@@ -139,6 +139,17 @@ class ProducerState:
         """Whether the state remembers a producer."""
         return producer_id in self._producers
 
+    def has_open(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a transaction of a producer is open, and of this epoch."""
+        producer = self._producers.get(producer_id)
+        return producer is not None and producer.epoch == producer_epoch and producer_id in self.transactions.opened
+
+    def check_epoch(self, header: BatchHeader) -> None:
+        """Raise RequestError (INVALID_PRODUCER_EPOCH) if the producer has a newer epoch."""
+        producer = self._producers.get(header.producer_id)
+        if producer is not None and header.producer_epoch < producer.epoch:
+            raise _old_epoch(producer, header)
+
     def find(self, header: BatchHeader) -> RememberedBatch | None:
         """Return the earlier batch that this one duplicates, without any check."""
         producer = self._producers.get(header.producer_id)
@@ -279,16 +290,19 @@ def _earlier(producer: RememberedProducer, header: BatchHeader) -> RememberedBat
 
 def _check_new_epoch(producer: RememberedProducer, header: BatchHeader) -> None:
     if header.producer_epoch < producer.epoch:
-        raise RequestError(
-            ErrorKind.INVALID_PRODUCER_EPOCH,
-            f"producer {header.producer_id} uses epoch {header.producer_epoch},"
-            f" but its current epoch is {producer.epoch}",
-        )
+        raise _old_epoch(producer, header)
     if header.base_sequence != 0:
         raise RequestError(
             ErrorKind.OUT_OF_ORDER_SEQUENCE,
             f"producer {header.producer_id} starts epoch {header.producer_epoch} at {header.base_sequence}, not 0",
         )
+
+
+def _old_epoch(producer: RememberedProducer, header: BatchHeader) -> RequestError:
+    return RequestError(
+        ErrorKind.INVALID_PRODUCER_EPOCH,
+        f"producer {header.producer_id} uses epoch {header.producer_epoch}, but its current epoch is {producer.epoch}",
+    )
 
 
 def _check_next_sequence(producer: RememberedProducer, header: BatchHeader) -> None:

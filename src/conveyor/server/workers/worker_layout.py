@@ -33,6 +33,7 @@ def worker_directory(data_dir: Path, number: int) -> Path:
 def worker_settings(settings: Settings, number: int, metadata: str) -> Settings:
     """Return the settings of one worker. metadata: where the supervisor serves the store."""
     broker, network, groups = settings.broker, settings.network, settings.groups
+    transactions = settings.transactions
     advertised = network.advertised and str(_shifted(network.advertised, "network.advertised", number))
     return replace(
         settings,
@@ -51,6 +52,9 @@ def worker_settings(settings: Settings, number: int, metadata: str) -> Settings:
             advertised=advertised,
         ),
         groups=replace(groups, offsets_replication_factor=min(groups.offsets_replication_factor, broker.workers)),
+        transactions=replace(
+            transactions, state_replication_factor=min(transactions.state_replication_factor, broker.workers)
+        ),
     )
 
 

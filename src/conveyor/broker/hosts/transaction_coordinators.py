@@ -1,0 +1,227 @@
+"""Coordinators of transactions: a partition of `__transaction_state` and its state machine coordinate a transactional
+id.
+
+A coordinator is loaded as soon as this broker leads its partition: transactions time out, and the markers of prepared
+transactions must be sent, whether or not a client asks. Each term of leadership has a coordinator of its own, because
+the leader epoch is the coordinator's epoch, which fences earlier coordinators.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+import msgspec
+
+from conveyor.broker.answers import Answer, answered
+from conveyor.broker.hosts.coordinator_topic import CoordinatorTopic, as_coordinator
+from conveyor.broker.hosts.host import Host
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.metadata.producer_ids import ProducerIds
+from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.remote.calls import Call
+from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.broker.tasks import Tasks
+from conveyor.broker.topics.topics import Topics
+from conveyor.broker.transactions.marker_sender import MarkerSender
+from conveyor.cluster.image import TRANSACTIONS_TOPIC, BrokerImage
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import ProducerEpoch, ProducerId, TopicPartition
+from conveyor.kernel.ports import Clock
+from conveyor.replication.machine_runner import MachineRunner, replay
+from conveyor.replication.partition import Partition
+from conveyor.settings.transactions_settings import TransactionsSettings
+from conveyor.transactions.transaction_commands import (
+    AddPartitions,
+    EndTransaction,
+    InitializeProducer,
+    ListTransactions,
+    OneTransactionCommand,
+    TransactionCommand,
+    TransactionLimits,
+)
+from conveyor.transactions.transaction_machine import TransactionMachine
+from conveyor.transactions.transaction_replies import (
+    ListedTransaction,
+    ProducerIdNeeded,
+    ProducerInitialized,
+    TransactionEnded,
+)
+from conveyor.transactions.transaction_value import ProducerIdentity
+
+_RETRY_MS = 1_000
+_VERIFY_TIMEOUT_MS = 10_000
+
+
+class VerifyPartitions(msgspec.Struct, frozen=True, array_like=True):
+    """Check which partitions take part in the open transaction of a producer: for each None, or why it does not."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: list[TopicPartition]
+
+
+VERIFY: Call[VerifyPartitions, list[RequestError | None]] = Call(
+    "transactions.verify", VerifyPartitions, list[RequestError | None], is_repeatable=True
+)
+
+
+class TransactionCoordinator:
+    """The machine of one partition in one term of leadership, with the sender of its markers."""
+
+    def __init__(
+        self, partition: Partition, machine: TransactionMachine, epoch: int, clock: Clock, sender: MarkerSender
+    ) -> None:
+        self.partition = partition
+        self.epoch = epoch
+        self._runner: MachineRunner[TransactionCommand[object]] = MachineRunner(partition, machine, clock)
+        self._sender = sender
+        sender.start(self)
+
+    async def ask(self, command: TransactionCommand[Answer]) -> Answer:
+        """Return the machine's reply, once it is durable. Raises RequestError."""
+
+        def submit(respond: Callable[[Answer | RequestError], None]) -> Callable[[], None]:
+            token = self._runner.submit(command, respond)
+            return lambda: self._runner.forget(token)
+
+        return await answered(submit)
+
+    def stop(self) -> None:
+        self._sender.stop()
+        self._runner.stop()
+
+
+class TransactionCoordinatorKind:
+    """How coordinators are loaded. new_sender: returns a sender for the markers of one coordinator."""
+
+    name = "transaction coordinator"
+
+    def __init__(
+        self, limits: TransactionLimits, clock: Clock, threads: Executor, new_sender: Callable[[], MarkerSender]
+    ) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._threads = threads
+        self._new_sender = new_sender
+
+    def logs(self, partition: Partition) -> tuple[Partition]:
+        return (partition,)
+
+    async def load(self, partition: Partition) -> TransactionCoordinator:
+        partition.check_online()
+        epoch = partition.leader_epoch
+        machine = TransactionMachine(self._limits, epoch)
+        await asyncio.get_running_loop().run_in_executor(self._threads, _replay, partition, machine)
+        partition.check_online()  # Another broker may lead it by now.
+        if partition.leader_epoch != epoch:
+            raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{partition.identity} has a newer leader epoch")
+        machine.loaded(self._clock.now_ms())
+        return TransactionCoordinator(partition, machine, epoch, self._clock, self._new_sender())
+
+    def try_continue(self, machine: TransactionCoordinator, partition: Partition) -> bool:
+        return machine.partition is partition and machine.epoch == partition.leader_epoch
+
+
+class Transactions:
+    """See the module's docstring. Every method that asks a coordinator raises RequestError."""
+
+    def __init__(
+        self, *, metadata: Metadata, topics: Topics, partitions: PartitionTable, settings: TransactionsSettings,
+        leaders: LeaderCalls, producer_ids: ProducerIds, clock: Clock, threads: Executor, tasks: Tasks,
+    ) -> None:  # fmt: skip
+        self._topic = CoordinatorTopic(TRANSACTIONS_TOPIC, "transactions.state_replication_factor", metadata, topics)
+        self._partitions = partitions
+        self._leaders = leaders
+        self._producer_ids = producer_ids
+        limits = TransactionLimits(max_timeout_ms=settings.max_timeout_ms, id_expiration_ms=settings.id_expiration_ms)
+        kind = TransactionCoordinatorKind(limits, clock, threads, lambda: MarkerSender(leaders, metadata, clock, tasks))
+        self._host: Host[TransactionCoordinator] = Host(kind, clock, tasks, retry_ms=_RETRY_MS)
+        leaders.handlers.register(VERIFY, self._verify_here)
+
+    async def find_coordinator(self, transactional_id: str) -> BrokerImage:
+        """Return the coordinator of a transactional id. Creates the topic if it is missing."""
+        return await self._topic.coordinator_of(transactional_id)
+
+    async def initialize(self, command: InitializeProducer) -> ProducerInitialized:
+        """Give a client a transactional id; see `InitializeProducer`."""
+        reply = await self.ask(command)
+        if isinstance(reply, ProducerIdNeeded):
+            spare = await self._producer_ids.allocate()
+            reply = await self.ask(msgspec.structs.replace(command, spare_producer_id=spare))
+        assert isinstance(reply, ProducerInitialized), reply
+        return reply
+
+    async def end(self, command: EndTransaction) -> TransactionEnded:
+        """Commit or abort a transaction; see `EndTransaction`."""
+        reply = await self.ask(command)
+        if isinstance(reply, ProducerIdNeeded):
+            spare = await self._producer_ids.allocate()
+            reply = await self.ask(msgspec.structs.replace(command, spare_producer_id=spare))
+        assert isinstance(reply, TransactionEnded), reply
+        return reply
+
+    async def ask(self, command: OneTransactionCommand[Answer]) -> Answer:
+        """Return the reply of the coordinator of a transactional id, which must be this broker (NOT_COORDINATOR)."""
+        with as_coordinator():
+            return await (await self._loaded(command.transactional_id)).ask(command)
+
+    async def verify(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: list[TopicPartition]
+    ) -> list[RequestError | None]:
+        """Ask the coordinator, on whichever broker it is, which partitions take part in the open transaction."""
+        number = self._topic.partition_number(transactional_id)
+        if number < 0:
+            raise RequestError(ErrorKind.INVALID_PRODUCER_ID_MAPPING, "no producer has a transactional id yet")
+        request = VerifyPartitions(transactional_id, producer.producer_id, producer.producer_epoch, partitions)
+        return await self._leaders.ask(VERIFY, TRANSACTIONS_TOPIC, number, request, _VERIFY_TIMEOUT_MS)
+
+    async def list_transactions(self, command: ListTransactions) -> list[ListedTransaction]:
+        """Return the transactional ids that this broker coordinates, sorted."""
+        listed: list[ListedTransaction] = []
+        for number in range(self._topic.partition_count()):
+            try:
+                with as_coordinator():
+                    coordinator = await self._host.loaded(self._partitions.find(TRANSACTIONS_TOPIC, number))
+                    listed += (await coordinator.ask(command)).transactions
+            except RequestError as error:
+                if error.kind is not ErrorKind.NOT_COORDINATOR:
+                    raise
+        return sorted(listed, key=lambda transaction: transaction.transactional_id)
+
+    def gained(self, partition: Partition) -> None:
+        """Load the coordinator of a partition; see `LeadershipListener`."""
+        if partition.identity.topic == TRANSACTIONS_TOPIC:
+            self._host.gained(partition)
+
+    def lost(self, partition: Partition) -> None:
+        """Stop the coordinator of a partition; see `LeadershipListener`."""
+        self._host.lost(partition)
+
+    def stop(self) -> None:
+        """Answer every waiting request."""
+        self._host.stop()
+
+    async def _loaded(self, transactional_id: str) -> TransactionCoordinator:
+        number = self._topic.partition_number(transactional_id)
+        if number < 0:
+            raise RequestError(ErrorKind.NOT_COORDINATOR, f"{TRANSACTIONS_TOPIC} does not exist: find the coordinator")
+        return await self._host.loaded(self._partitions.find(TRANSACTIONS_TOPIC, number))
+
+    async def _verify_here(self, request: VerifyPartitions) -> list[RequestError | None]:
+        command = AddPartitions(
+            transactional_id=request.transactional_id,
+            producer=ProducerIdentity(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch)),
+            partitions=tuple(request.partitions),
+            verify_only=True,
+            transaction_version=0,
+        )
+        coordinator = await self._loaded(request.transactional_id)
+        return list((await coordinator.ask(command)).errors)
+
+
+def _replay(partition: Partition, machine: TransactionMachine) -> None:
+    try:
+        replay(partition.log, machine)
+    except StorageFailure as failure:
+        raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"the coordinator's log: {failure}") from failure

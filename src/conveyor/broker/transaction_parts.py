@@ -1,0 +1,46 @@
+"""Assembles the parts of a broker that serve transactions."""
+
+from conveyor.broker.broker_ports import BrokerPorts
+from conveyor.broker.hosts.transaction_coordinators import Transactions
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.metadata.producer_ids import ProducerIds
+from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.produce.inspected_appends import InspectedAppends
+from conveyor.broker.produce.publish import Publisher
+from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.broker.tasks import Tasks
+from conveyor.broker.topics.topics import Topics
+from conveyor.broker.transactions.marker_writer import MarkerWriter
+from conveyor.broker.transactions.transactional_publisher import TransactionalPublisher
+from conveyor.broker.transactions.verifications import Verifications
+from conveyor.settings.transactions_settings import TransactionsSettings
+
+
+def make_transactions(
+    *, metadata: Metadata, topics: Topics, partitions: PartitionTable, settings: TransactionsSettings,
+    leaders: LeaderCalls, producer_ids: ProducerIds, publisher: Publisher, inspected_appends: InspectedAppends,
+    ports: BrokerPorts, tasks: Tasks,
+) -> tuple[Transactions, TransactionalPublisher]:  # fmt: skip
+    """Return the coordinators, and the publisher of transactional batches. Markers are written for all brokers."""
+    verifications = Verifications()
+    MarkerWriter(partitions, verifications, ports.clock, leaders.handlers)
+    transactions = Transactions(
+        metadata=metadata,
+        topics=topics,
+        partitions=partitions,
+        settings=settings,
+        leaders=leaders,
+        producer_ids=producer_ids,
+        clock=ports.clock,
+        threads=ports.threads,
+        tasks=tasks,
+    )
+    transactional_publisher = TransactionalPublisher(
+        publisher=publisher,
+        inspected_appends=inspected_appends,
+        verify=transactions.verify,
+        verifications=verifications,
+        clock=ports.clock,
+        tasks=tasks,
+    )
+    return transactions, transactional_publisher

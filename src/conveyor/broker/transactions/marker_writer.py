@@ -1,0 +1,88 @@
+"""Appends transaction markers to the partitions that this broker leads, for the coordinators of all brokers."""
+
+import asyncio
+from functools import partial
+
+import msgspec
+
+from conveyor.broker.answers import answered
+from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.remote.calls import Call, CallHandlers
+from conveyor.broker.transactions.verifications import Verifications
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import TopicPartition
+from conveyor.kernel.ports import Clock
+from conveyor.records.transaction_marker import TransactionMarker
+from conveyor.replication.partition import Partition
+from conveyor.replication.transactions import append_marker
+
+
+class MarkersOfTransaction(msgspec.Struct, frozen=True, array_like=True):
+    """The end of one transaction in some partitions. For the fields, see `TransactionMarkers`."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commit: bool
+    transaction_version: int
+    partitions: list[TopicPartition]
+
+
+class WriteMarkers(msgspec.Struct, frozen=True, array_like=True):
+    """Append markers, and answer once they are committed: for each partition of each transaction None, or why not."""
+
+    transactions: list[MarkersOfTransaction]
+
+
+MarkerResults = list[list[RequestError | None]]
+WRITE_MARKERS: Call[WriteMarkers, MarkerResults] = Call(
+    "transactions.write_markers", WriteMarkers, MarkerResults, is_repeatable=True
+)
+
+
+class MarkerWriter:
+    """See the module's docstring."""
+
+    def __init__(
+        self, partitions: PartitionTable, verifications: Verifications, clock: Clock, handlers: CallHandlers
+    ) -> None:
+        self._partitions = partitions
+        self._verifications = verifications
+        self._clock = clock
+        handlers.register(WRITE_MARKERS, self.write)
+
+    async def write(self, request: WriteMarkers) -> MarkerResults:
+        """Append the markers in one tick, and wait for all of them."""
+        places = [(markers, identity) for markers in request.transactions for identity in markers.partitions]
+        results = iter(await asyncio.gather(*(self._result(markers, identity) for markers, identity in places)))
+        return [[next(results) for _ in markers.partitions] for markers in request.transactions]
+
+    async def _result(self, markers: MarkersOfTransaction, identity: TopicPartition) -> RequestError | None:
+        try:
+            partition = self._partitions.find(*identity)
+            self._append(partition, markers)
+            await answered(partial(partition.when_acknowledged, partition.log.log_end_offset))
+        except RequestError as error:
+            return error
+        return None
+
+    def _append(self, partition: Partition, markers: MarkersOfTransaction) -> None:
+        """Append a marker, unless the log has it. Raises RequestError: see `append_marker`."""
+        self._verifications.ended(partition.identity, markers.producer_id)
+        if partition.inbox is not None and markers.producer_id not in partition.log.producers.transactions.opened:
+            return partition.check_writable()  # The forwarder alone appends here; the transaction has no batch to end.
+        marker = TransactionMarker(
+            producer_id=markers.producer_id,
+            producer_epoch=markers.producer_epoch,
+            coordinator_epoch=markers.coordinator_epoch,
+            commits=markers.commit,
+        )
+        append_marker(partition, marker, markers.transaction_version, self._clock.now_ms())
+
+
+def is_final(result: RequestError | None) -> bool:
+    """Return whether a marker need not be sent again."""
+    return result is None or result.kind in (
+        ErrorKind.INVALID_PRODUCER_EPOCH,
+        ErrorKind.TRANSACTION_COORDINATOR_FENCED,
+    )

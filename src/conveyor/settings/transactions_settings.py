@@ -1,0 +1,43 @@
+"""The transaction coordinators."""
+
+from dataclasses import dataclass
+
+from conveyor.settings.setting import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionsSettings:
+    """Transactions."""
+
+    state_partitions: int = setting(
+        8,
+        "Partitions of `__transaction_state`, the topic that holds the state of transactions. The number of an existing"
+        " topic does not change.",
+        unit="partitions",
+        kafka="transaction.state.log.num.partitions",
+        minimum=1,
+        maximum=1000,
+    )
+    state_replication_factor: int = setting(
+        3,
+        "Replicas of `__transaction_state`. Transactions cannot start before that many brokers have registered, because"
+        " the topic is not created. With embedded metadata, no more than there are workers.",
+        unit="replicas",
+        kafka="transaction.state.log.replication.factor",
+        minimum=1,
+    )
+    max_timeout_ms: int = setting(
+        900_000,
+        "The longest transaction timeout that a producer can request.",
+        unit="ms",
+        kafka="transaction.max.timeout.ms",
+        minimum=1,
+        maximum=2_147_483_646,
+    )
+    id_expiration_ms: int = setting(
+        7 * 24 * 3_600_000,
+        "How long the coordinator remembers a transactional id that has no transaction.",
+        unit="ms",
+        kafka="transactional.id.expiration.ms",
+        minimum=1,
+    )

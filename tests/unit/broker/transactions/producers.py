@@ -1,0 +1,116 @@
+"""A transactional producer on the test's event loop."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.publish import ACKS_ALL, Published
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import TopicPartition
+from conveyor.records.batch import TRANSACTIONAL
+from conveyor.records.record import encode_batch
+from conveyor.replication.partition import Partition
+from conveyor.replication.transactions import aborted_transactions, last_stable_offset
+from conveyor.transactions.transaction_commands import (
+    AddPartitions,
+    DescribeTransaction,
+    EndTransaction,
+    InitializeProducer,
+)
+from conveyor.transactions.transaction_replies import TransactionDescription
+from conveyor.transactions.transaction_value import ProducerIdentity
+from tests.unit.broker.parts import NOW_MS
+
+ID = "transfers"
+PLACE = TopicPartition("t", 0)
+_PATIENCE_SECONDS = 20
+Answer = TypeVar("Answer")
+
+
+class TransactionalClient:
+    """One client with a transactional id. asks: the broker that it takes for the coordinator."""
+
+    def __init__(self, asks: BrokerNode, producer: ProducerIdentity) -> None:
+        self.asks = asks
+        self.producer = producer
+        self.sequences: dict[TopicPartition, int] = {}
+
+    async def add(self, *partitions: TopicPartition) -> None:
+        """Add partitions, as soon as the previous transaction has ended."""
+        command = AddPartitions(
+            transactional_id=ID, producer=self.producer, partitions=partitions, transaction_version=0
+        )
+        await repeated(lambda: self.asks.transactions.ask(command))
+
+    async def end(self, *, commit: bool) -> None:
+        await self.asks.transactions.end(
+            EndTransaction(transactional_id=ID, producer=self.producer, commit=commit, transaction_version=0)
+        )
+
+    def batch(self, place: TopicPartition = PLACE) -> bytes:
+        """Return the next batch of one record for a partition."""
+        sequence = self.sequences.get(place, 0)
+        self.sequences[place] = sequence + 1
+        return encode_batch(
+            [(NOW_MS, b"key", b"value", [])],
+            attributes=TRANSACTIONAL,
+            producer_id=self.producer.producer_id,
+            producer_epoch=self.producer.producer_epoch,
+            base_sequence=sequence,
+        )
+
+    async def send(self, leader: BrokerNode, place: TopicPartition = PLACE) -> Published:
+        """Send the next batch to the leader of a partition."""
+        [result] = await send(leader, [(place, self.batch(place))])
+        return result
+
+
+async def send(
+    leader: BrokerNode, batches: Sequence[tuple[TopicPartition, bytes]], acks: int = ACKS_ALL
+) -> Sequence[Published]:
+    done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
+    contents = [(place.topic, place.partition, content) for place, content in batches]
+    leader.transactional_publisher.publish(contents, ID, acks, done.set_result)
+    return await done
+
+
+async def initialized(broker: BrokerNode, timeout_ms: int = 60_000) -> TransactionalClient:
+    """Return a client that has taken the transactional id from all earlier ones."""
+    await broker.transactions.find_coordinator(ID)
+    command = InitializeProducer(transactional_id=ID, timeout_ms=timeout_ms)
+    reply = await repeated(lambda: broker.transactions.initialize(command))
+    return TransactionalClient(broker, reply.producer)
+
+
+async def described(broker: BrokerNode) -> TransactionDescription:
+    return await broker.transactions.ask(DescribeTransaction(transactional_id=ID))
+
+
+async def repeated(ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Ask again while the previous transaction is being ended."""
+    async with asyncio.timeout(_PATIENCE_SECONDS):
+        while True:
+            try:
+                return await ask()
+            except RequestError as error:
+                if error.kind is not ErrorKind.CONCURRENT_TRANSACTIONS:
+                    raise
+            await asyncio.sleep(0.001)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let tasks run until a condition holds."""
+    async with asyncio.timeout(_PATIENCE_SECONDS):
+        while not condition():  # noqa: ASYNC110 - the condition is about the log
+            await asyncio.sleep(0.001)
+
+
+def is_stable(partition: Partition) -> bool:
+    """Whether all transactions of a partition are decided, and their markers committed."""
+    return last_stable_offset(partition) == partition.log.log_end_offset
+
+
+def aborted_offsets(partition: Partition) -> list[int]:
+    """Return the first offset of each aborted transaction."""
+    return [entry.first_offset for entry in aborted_transactions(partition, 0, partition.log.log_end_offset)]

@@ -1,0 +1,236 @@
+"""Transactions on one broker: from the coordinator's decision to the markers in the partitions."""
+
+import pytest
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.publish import ACKS_LEADER
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import TopicPartition
+from conveyor.replication.transactions import last_stable_offset
+from conveyor.transactions.transaction_value import TransactionState
+from tests.unit.broker.parts import Storage, running_parts
+from tests.unit.broker.transactions.producers import (
+    PLACE,
+    aborted_offsets,
+    described,
+    initialized,
+    is_stable,
+    send,
+    until,
+)
+
+OTHER = TopicPartition("t", 1)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_markers_end_a_transaction_in_all_its_partitions(broker: BrokerNode, commit: bool) -> None:
+    client = await initialized(broker)
+    await client.add(PLACE, OTHER)
+    for place in (PLACE, OTHER):
+        assert (await client.send(broker, place)).error is None
+        assert last_stable_offset(broker.partitions.find(*place)) == 0
+    await client.end(commit=commit)
+    for place in (PLACE, OTHER):
+        partition = broker.partitions.find(*place)
+        await until(lambda partition=partition: is_stable(partition))  # type: ignore[misc]
+        assert partition.log.log_end_offset == 2
+        assert aborted_offsets(partition) == ([] if commit else [0])
+
+
+async def test_one_transaction_follows_the_other(broker: BrokerNode) -> None:
+    client = await initialized(broker)
+    for _ in range(3):
+        await client.add(PLACE)
+        assert (await client.send(broker)).error is None
+        assert (await client.send(broker)).error is None
+        await client.end(commit=True)
+    await until(lambda: is_stable(broker.partitions.find(*PLACE)))
+    assert broker.partitions.find(*PLACE).log.log_end_offset == 9
+
+
+async def test_a_successor_aborts_the_transaction_of_a_zombie_and_fences_it(broker: BrokerNode) -> None:
+    zombie = await initialized(broker)
+    await zombie.add(PLACE)
+    assert (await zombie.send(broker)).error is None
+    successor = await initialized(broker)
+    assert successor.producer.producer_epoch > zombie.producer.producer_epoch
+    refused = (await zombie.send(broker)).error
+    assert refused is not None
+    assert refused.kind is ErrorKind.INVALID_PRODUCER_EPOCH
+    with pytest.raises(RequestError) as fenced:
+        await zombie.end(commit=True)
+    assert fenced.value.kind is ErrorKind.PRODUCER_FENCED
+    await successor.add(PLACE)
+    assert (await successor.send(broker)).error is None
+    await successor.end(commit=True)
+    partition = broker.partitions.find(*PLACE)
+    await until(lambda: is_stable(partition))
+    assert aborted_offsets(partition) == [0]
+
+
+async def test_a_transaction_that_takes_too_long_is_aborted(broker: BrokerNode, storage: Storage) -> None:
+    client = await initialized(broker, timeout_ms=1_000)
+    await client.add(PLACE)
+    assert (await client.send(broker)).error is None
+    partition = broker.partitions.find(*PLACE)
+    storage.clock.advance(seconds=1.1)
+    await until(lambda: is_stable(partition))
+    assert aborted_offsets(partition) == [0]
+    with pytest.raises(RequestError) as fenced:
+        await client.end(commit=True)
+    assert fenced.value.kind is ErrorKind.PRODUCER_FENCED
+
+
+async def test_a_batch_outside_of_the_transaction_is_refused(broker: BrokerNode) -> None:
+    client = await initialized(broker)
+    await client.add(OTHER)
+    refused = (await client.send(broker)).error
+    assert refused is not None
+    assert refused.kind is ErrorKind.TRANSACTION_ABORTABLE
+    assert broker.partitions.find(*PLACE).log.log_end_offset == 0
+
+
+async def test_batches_that_wait_for_the_coordinator_keep_their_order(broker: BrokerNode) -> None:
+    client = await initialized(broker)
+    await client.add(PLACE)
+    first, second, third = client.batch(), client.batch(), client.batch()
+    results = await send(broker, [(PLACE, first), (PLACE, second), (PLACE, third)])
+    assert [result.base_offset for result in results] == [0, 1, 2]
+    [again] = await send(broker, [(PLACE, second)])
+    assert (again.error, again.base_offset) == (None, 1)
+
+
+async def test_batch_that_is_verified_before_a_marker_and_arrives_after_it_is_refused(broker: BrokerNode) -> None:
+    """Source: KAFKA-14884."""
+    client = await initialized(broker)
+    await client.add(PLACE)
+    publisher = broker.transactional_publisher
+    ask = publisher._ask_coordinator
+
+    async def late(*asked):  # type: ignore[no-untyped-def]
+        answer = await ask(*asked)
+        await client.end(commit=False)
+        await until(lambda: broker.partitions.find(*PLACE).log.log_end_offset == 1)
+        return answer
+
+    publisher._ask_coordinator = late
+    refused = (await client.send(broker)).error
+    assert refused is not None
+    assert refused.kind is ErrorKind.NOT_ENOUGH_REPLICAS
+    assert is_stable(broker.partitions.find(*PLACE))
+
+
+async def test_only_acks_all_is_accepted(broker: BrokerNode) -> None:
+    client = await initialized(broker)
+    with pytest.raises(RequestError) as refused:
+        await send(broker, [(PLACE, client.batch())], ACKS_LEADER)
+    assert refused.value.kind is ErrorKind.INVALID_REQUIRED_ACKS
+
+
+@pytest.mark.parametrize("config", [{"cleanup.policy": "compact"}, {"dedup.enable": "true"}, {"delay.enable": "true"}])
+async def test_some_topics_take_no_part(broker: BrokerNode, config: dict[str, str]) -> None:
+    await broker.topics.create(TopicRequest(name="other", config=config))
+    client = await initialized(broker)
+    place = TopicPartition("other", 0)
+    refused = (await client.send(broker, place)).error
+    assert refused is not None
+    assert refused.kind is ErrorKind.POLICY_VIOLATION
+
+
+async def test_recompressed_transaction_is_committed() -> None:
+    async with running_parts() as broker:
+        await broker.topics.create(TopicRequest(name="t", config={"compression.type": "zstd"}))
+        client = await initialized(broker)
+        await client.add(PLACE)
+        results = await send(broker, [(PLACE, client.batch()), (PLACE, client.batch())])
+        assert [result.error for result in results] == [None, None]
+        await client.end(commit=True)
+        await until(lambda: is_stable(broker.partitions.find(*PLACE)))
+
+
+async def test_markers_of_a_deleted_topic_are_done(broker: BrokerNode) -> None:
+    client = await initialized(broker)
+    await client.add(PLACE)
+    await broker.topics.delete("t")
+    await client.end(commit=True)
+    await client_can_begin_again(broker)
+
+
+async def client_can_begin_again(broker: BrokerNode) -> None:
+    await initialized(broker)
+    assert (await described(broker)).state is TransactionState.EMPTY
+
+
+async def test_restart_continues_an_open_transaction() -> None:
+    storage = Storage()
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t"))
+        client = await initialized(broker)
+        await client.add(PLACE)
+        assert (await client.send(broker)).error is None
+    async with running_parts(storage=storage) as broker:
+        client.asks = broker
+        assert (await client.send(broker)).error is None
+        await client.end(commit=True)
+        partition = broker.partitions.find(*PLACE)
+        await until(lambda: is_stable(partition))
+        assert (partition.log.log_end_offset, aborted_offsets(partition)) == (3, [])
+
+
+async def test_restart_aborts_an_open_transaction_in_time() -> None:
+    storage = Storage()
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t"))
+        client = await initialized(broker, timeout_ms=1_000)
+        await client.add(PLACE)
+        assert (await client.send(broker)).error is None
+    async with running_parts(storage=storage) as broker:
+        partition = broker.partitions.find(*PLACE)
+
+        def is_aborted() -> bool:
+            storage.clock.advance(seconds=0.1)
+            return is_stable(partition)
+
+        await until(is_aborted)
+        assert aborted_offsets(partition) == [0]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_restart_sends_missing_markers(commit: bool) -> None:
+    """No client asks the coordinator after the restart."""
+    storage = Storage()
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t"))
+        client = await initialized(broker)
+        await client.add(PLACE)
+        assert (await client.send(broker)).error is None
+        for coordinator in broker.transactions._host.all_running():
+            coordinator._sender.stop()
+        await client.end(commit=commit)
+        state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+        assert (await described(broker)).state is state
+    async with running_parts(storage=storage) as broker:
+        partition = broker.partitions.find(*PLACE)
+        await until(lambda: is_stable(partition))
+        assert aborted_offsets(partition) == ([] if commit else [0])
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_restart_remembers_a_complete_transaction(commit: bool) -> None:
+    storage = Storage()
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t"))
+        client = await initialized(broker)
+        await client.add(PLACE)
+        assert (await client.send(broker)).error is None
+        await client.end(commit=commit)
+        await until(lambda: is_stable(broker.partitions.find(*PLACE)))
+    async with running_parts(storage=storage) as broker:
+        client.asks = broker
+        await client.add(PLACE)
+        assert (await client.send(broker)).error is None
+        await client.end(commit=commit)
+        partition = broker.partitions.find(*PLACE)
+        await until(lambda: is_stable(partition))
+        assert aborted_offsets(partition) == ([] if commit else [0, 2])
