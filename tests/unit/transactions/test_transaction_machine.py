@@ -197,6 +197,13 @@ def test_end_of_version_1_is_no_retry_of_a_successor_s_transaction() -> None:
     assert kind_of(coordinator.end(zombie, version=2)) is ErrorKind.PRODUCER_FENCED
 
 
+def test_a_zombie_is_fenced_on_its_old_connection() -> None:
+    coordinator = TransactionCoordinator()
+    zombie = coordinator.init(connection=3)
+    coordinator.init(connection=4)
+    assert kind_of(coordinator.end(zombie, version=1, connection=3)) is ErrorKind.PRODUCER_FENCED
+
+
 def test_end_on_an_older_connection_waits_in_version_1() -> None:
     coordinator = TransactionCoordinator()
     producer = coordinator.init(connection=3)

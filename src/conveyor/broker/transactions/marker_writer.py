@@ -69,8 +69,8 @@ class MarkerWriter:
     def _append(self, partition: Partition, markers: MarkersOfTransaction) -> None:
         """Append a marker, unless the log has it. Raises RequestError: see `append_marker`."""
         self._verifications.ended(partition.identity, markers.producer_id)
-        if partition.inbox is not None and markers.producer_id not in partition.log.producers.transactions.opened:
-            return partition.check_writable()  # The forwarder alone appends here; the transaction has no batch to end.
+        if partition.inbox is not None:
+            return _check_inbox(partition, markers.producer_id)
         marker = TransactionMarker(
             producer_id=markers.producer_id,
             producer_epoch=markers.producer_epoch,
@@ -78,6 +78,16 @@ class MarkerWriter:
             commits=markers.commit,
         )
         append_marker(partition, marker, markers.transaction_version, self._clock.now_ms())
+
+
+def _check_inbox(partition: Partition, producer_id: int) -> None:
+    """Only the forwarder appends to a topic with an inbox: a marker would break its count of forwarded records. So a
+    transaction that was open when `delay.enable` was turned on cannot end. Raises RequestError.
+    """
+    partition.check_writable()
+    if producer_id in partition.log.producers.transactions.opened:
+        reason = f"{partition.identity} has an open transaction, which cannot end while the topic has an inbox"
+        raise RequestError(ErrorKind.POLICY_VIOLATION, reason)
 
 
 def is_final(result: RequestError | None) -> bool:

@@ -185,6 +185,8 @@ def _belongs(partition: Partition, batch: CheckedBatch) -> bool:
 
 def _recheck(produced: _Produced, verification: Verification | None, into: Partition) -> None:
     check_takes_transactions(into.identity.topic, produced.partition.log.topic)
+    if into is not produced.partition:
+        raise RequestError(ErrorKind.POLICY_VIOLATION, f"{into.identity} takes no part in transactions: it is an inbox")
     if _belongs(into, produced.batch) or (verification is not None and verification.is_valid):
         return
     raise RequestError(ErrorKind.NOT_ENOUGH_REPLICAS, "the transaction may have ended meanwhile: send the batch again")
