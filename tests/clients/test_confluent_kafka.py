@@ -40,15 +40,6 @@ def test_produce_with_each_acks(broker: Broker, topic: str, acks: str) -> None:
     assert [each.value() for each in read_all(broker, topic, 1)] == [b"x"]
 
 
-def test_transactions_are_refused_at_once(broker: Broker, topic: str) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic})
-    with pytest.raises(KafkaException) as refused:
-        producer.init_transactions(60)
-    error = refused.value.args[0]
-    assert error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "and not a timeout"
-    assert error.fatal()
-
-
 def test_committed_offsets_are_where_a_group_goes_on(broker: Broker, topic: str) -> None:
     make_topic(broker, topic, 1)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})

@@ -20,6 +20,15 @@ BATCH = encode_batch([(1, b"key", b"value", [("name", b"header")])])
 EVERY_VERSION = [(api.key, version) for api in SERVED_APIS.values() for version in api.versions]
 
 
+TRANSACTION_REQUESTS: dict[int, dict[str, Any]] = {
+    24: {"v3_and_below_transactional_id": "x", "v3_and_below_producer_id": 0, "v3_and_below_producer_epoch": 0}
+    | {"v3_and_below_topics": [{"name": TOPIC, "partitions": (0,)}]},
+    26: {"transactional_id": "x", "producer_id": 0, "producer_epoch": 0, "committed": True},
+    65: {"transactional_ids": ("x",)},
+    66: {"state_filters": (), "producer_id_filters": (), "duration_filter": -1},
+}
+
+
 def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
     """Values for every field of every version, by API key."""
     named = {"name": TOPIC, "topic": TOPIC, "topic_id": topic_id}
@@ -39,7 +48,7 @@ def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
     acl_filter = {"resource_type_filter": 2, "resource_name_filter": TOPIC, "pattern_type_filter": 3}
     acl_filter |= {"principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1}
     joined = {"session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer"}
-    return {
+    return TRANSACTION_REQUESTS | {
         0: {"acks": -1, "timeout": 1000, "topic_data": [produced]},
         1: {"max_wait": 0, "min_bytes": 0, "topics": [fetched], "forgotten_topics_data": []},
         2: {"replica_id": -1, "isolation_level": 0, "topics": [listed], "timeout": 1000},
@@ -126,10 +135,12 @@ EXPECTED_ERRORS = {
     14: {25},
     15: {69},
     20: {3},
+    26: {16},
     42: {69},
     43: {84},
     47: {69},
     64: {102},
+    65: {16},
     69: {69},
 }
 EXPECTED_ERRORS |= {key: {54} for key in (29, 30, 31)}

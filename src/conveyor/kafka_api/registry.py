@@ -54,6 +54,12 @@ from conveyor.kafka_api.apis.topics import (
     k37_create_partitions,
     k75_describe_topic_partitions,
 )
+from conveyor.kafka_api.apis.transactions import (
+    k24_add_partitions_to_txn,
+    k26_end_txn,
+    k65_describe_transactions,
+    k66_list_transactions,
+)
 from conveyor.kafka_api.wire.call import Handler
 from conveyor.kafka_api.wire.versions import SERVED_APIS
 
@@ -77,6 +83,8 @@ HANDLERS: dict[int, Handler] = {
     21: k21_delete_records.handle,
     22: k22_init_producer_id.handle,
     23: k23_offset_for_leader_epoch.handle,
+    24: k24_add_partitions_to_txn.handle,
+    26: k26_end_txn.handle,
     29: k29_describe_acls.handle,
     30: k30_create_acls.handle,
     31: k31_delete_acls.handle,
@@ -95,6 +103,8 @@ HANDLERS: dict[int, Handler] = {
     60: k60_describe_cluster.handle,
     61: k61_describe_producers.handle,
     64: k64_unregister_broker.handle,
+    65: k65_describe_transactions.handle,
+    66: k66_list_transactions.handle,
     68: k68_consumer_group_heartbeat.handle,
     69: k69_consumer_group_describe.handle,
     74: k74_list_config_resources.handle,

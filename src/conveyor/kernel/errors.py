@@ -93,7 +93,6 @@ class ErrorKind(Enum):
     TOPIC_DELETION_DISABLED = auto()
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = auto()
     TRANSACTIONAL_ID_NOT_FOUND = auto()
-    TRANSACTIONS_UNSUPPORTED = auto()
     TRANSACTION_COORDINATOR_FENCED = auto()
     TRANSACTION_ABORTABLE = auto()
     UNKNOWN_LEADER_EPOCH = auto()
@@ -207,7 +206,6 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.TOPIC_DELETION_DISABLED: ErrorCodes(73, 403, "AccessDenied"),
     ErrorKind.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ErrorCodes(53, 403, "AccessDenied"),
     ErrorKind.TRANSACTIONAL_ID_NOT_FOUND: ErrorCodes(105, 404, _MISSING),
-    ErrorKind.TRANSACTIONS_UNSUPPORTED: ErrorCodes(53, 501, "UnsupportedOperation"),
     ErrorKind.TRANSACTION_COORDINATOR_FENCED: ErrorCodes(52, 409, _INVALID),
     ErrorKind.TRANSACTION_ABORTABLE: ErrorCodes(120, 409, _INVALID),
     ErrorKind.UNKNOWN_LEADER_EPOCH: ErrorCodes(75, 503, _UNAVAILABLE, retriable=True),

@@ -59,7 +59,7 @@ def check_batch(content: Bytes, max_bytes: int) -> CheckedBatch:
     """Check the bytes that a producer sent for one partition: exactly one valid batch of magic 2.
 
     Raises RequestError: CORRUPT_BATCH, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION,
-    TRANSACTIONS_UNSUPPORTED.
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED (a transactional batch).
     """
     header = _intact_header(content, max_bytes)
     _check_fields(header, False)
@@ -183,7 +183,9 @@ def _check_attributes(attributes: int, may_be_transactional: bool) -> None:
     if attributes & CONTROL:
         raise RequestError(ErrorKind.INVALID_RECORD, "only the broker writes control batches")
     if attributes & TRANSACTIONAL and not may_be_transactional:
-        raise RequestError(ErrorKind.TRANSACTIONS_UNSUPPORTED, "this broker does not support transactions")
+        raise RequestError(
+            ErrorKind.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch in a request without an id"
+        )
     if attributes & LOG_APPEND_TIME:
         raise RequestError(ErrorKind.INVALID_TIMESTAMP, "producers do not set the timestamp type to LogAppendTime")
     if attributes & DELETE_HORIZON:

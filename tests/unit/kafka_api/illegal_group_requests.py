@@ -75,13 +75,6 @@ def coordinator(key: str, key_type: int) -> Values:
 
 
 FIND_COORDINATOR = [
-    Row(
-        10,
-        (1, 3, 4, 6),
-        "a transaction: they are not offered",
-        coordinator("x", 1),
-        E.transactional_id_authorization_failed,
-    ),
     Row(10, (1, 4, 6), "a share group: they are not offered", coordinator("x", 2), E.invalid_request),
     Row(10, (1, 4, 6), "an unknown type of key", coordinator("x", 9), E.invalid_request),
     Row(10, (1, 4, 6), "a negative type of key", coordinator("x", -1), E.invalid_request),

@@ -48,7 +48,8 @@ PRODUCE = [
     Row(0, (12,), "a partition beyond the last", produce(index=1), E.unknown_topic_or_partition),
     Row(0, (12,), "a negative partition", produce(index=-1), E.unknown_topic_or_partition),
     Row(0, (12,), "the broker's own topic", produce(topic="__consumer_offsets"), E.invalid_topic_exception),
-    Row(0, (3, 12), "a transactional id", produce(transactional_id="x"), E.transactional_id_authorization_failed),
+    Row(0, (3, 12), "a transactional id, and a plain batch", produce(transactional_id="x"), E.invalid_record),
+    Row(0, (3, 12), "a transaction with acks=1", produce(transactional_id="x", acks=1), E.invalid_required_acks),
     Row(0, (12,), "no records", produce(None), E.invalid_record),
     Row(0, (12,), "empty records", produce(b""), E.invalid_record),
     Row(0, (12,), "bytes too few for a batch", produce(b"short"), E.invalid_record),
@@ -182,7 +183,7 @@ def init_producer_id(transactional_id: str | None = None, producer_id: int = -1,
 
 
 INIT_PRODUCER_ID = [
-    Row(22, (0, 6), "a transactional id", init_producer_id("x"), E.transactional_id_authorization_failed),
+    Row(22, (0, 6), "a transactional id, at a broker that is no coordinator", init_producer_id("x"), E.not_coordinator),
     Row(22, (0, 6), "an empty transactional id", init_producer_id(""), E.invalid_request),
     Row(22, (3, 6), "a producer id without its epoch", init_producer_id(producer_id=5), E.invalid_request),
     Row(22, (3, 6), "an epoch without its producer id", init_producer_id(producer_epoch=5), E.invalid_request),

@@ -52,5 +52,6 @@ def errors_in(answer: Any) -> set[int]:
         return set().union(*map(errors_in, answer)) if answer else set()
     if not hasattr(answer, "__dataclass_fields__"):
         return set()
-    found = {int(answer.error_code)} if hasattr(answer, "error_code") else set()
+    names = ("error_code", "partition_error_code")
+    found = {int(getattr(answer, name)) for name in names if hasattr(answer, name)}
     return found.union(*(errors_in(getattr(answer, name)) for name in answer.__dataclass_fields__)) - {0}

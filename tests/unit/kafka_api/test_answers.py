@@ -167,7 +167,7 @@ async def test_produce_refuses_invalid_acks(client: MemoryClient) -> None:
     assert (int(refused.error_code), refused.error_message) == (21, "acks is 0, 1 or all (-1), not 2")
 
 
-@pytest.mark.parametrize(("key", "key_type", "code"), [("group", 0, 0), ("transaction", 1, 53)])
+@pytest.mark.parametrize(("key", "key_type", "code"), [("group", 0, 0), ("transaction", 1, 0), ("share group", 2, 42)])
 async def test_find_coordinator(client: MemoryClient, key: str, key_type: int, code: int) -> None:
     one = await client.ask(FIND_COORDINATOR, 3, key=key, key_type=key_type)
     several = await client.ask(FIND_COORDINATOR, 4, coordinator_keys=(key,), key_type=key_type)

@@ -8,11 +8,21 @@ import pytest
 
 from conveyor.kafka_api.registry import HANDLERS
 from conveyor.testing import Broker
-from tests.unit.kafka_api import illegal_admin_requests, illegal_group_requests, illegal_log_requests
+from tests.unit.kafka_api import (
+    illegal_admin_requests,
+    illegal_group_requests,
+    illegal_log_requests,
+    illegal_transaction_requests,
+)
 from tests.unit.kafka_api.illegal_row import Given, Row, errors_in, filled
 from tests.unit.kafka_api.illegal_world import BROKER_SETTINGS, Wire, build_world
 
-TABLE: list[Row] = [*illegal_log_requests.ROWS, *illegal_group_requests.ROWS, *illegal_admin_requests.ROWS]
+TABLE: list[Row] = [
+    *illegal_log_requests.ROWS,
+    *illegal_group_requests.ROWS,
+    *illegal_admin_requests.ROWS,
+    *illegal_transaction_requests.ROWS,
+]
 CASES = [
     pytest.param(row, version, id=f"{HANDLERS[row.api_key].__module__.rpartition('.')[2]} v{version}: {row.wrong}")
     for row in TABLE

@@ -97,7 +97,7 @@ def test_check_batch_refuses_two_batches() -> None:
         ({"last_offset_delta": 2**31 - 1}, ErrorKind.INVALID_RECORD),
         ({"attributes": 5}, ErrorKind.UNSUPPORTED_COMPRESSION),
         ({"attributes": CONTROL}, ErrorKind.INVALID_RECORD),
-        ({"attributes": TRANSACTIONAL}, ErrorKind.TRANSACTIONS_UNSUPPORTED),
+        ({"attributes": TRANSACTIONAL}, ErrorKind.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         ({"producer_id": 1, "producer_epoch": -1, "base_sequence": 0}, ErrorKind.INVALID_RECORD),
         ({"producer_id": 1, "producer_epoch": 0, "base_sequence": -1}, ErrorKind.INVALID_RECORD),
     ],

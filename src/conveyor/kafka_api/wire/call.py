@@ -25,12 +25,12 @@ class KafkaCall:
 
     __slots__ = (
         "_answered", "api_key", "api_version", "broker", "cancel", "client_host", "client_id", "close_reason",
-        "correlation_id", "is_large", "meter", "parts", "request", "weight_bytes",
+        "connection_number", "correlation_id", "is_large", "meter", "parts", "request", "weight_bytes",
     )  # fmt: skip
 
     def __init__(
         self, broker: BrokerNode, api_key: int, api_version: int, header: Any, request: Any, client_host: str,
-        answered: "Callable[[KafkaCall], None]",
+        answered: "Callable[[KafkaCall], None]", connection_number: int = 0,
     ) -> None:  # fmt: skip
         self.broker = broker
         self.api_key = api_key
@@ -38,6 +38,8 @@ class KafkaCall:
         self.correlation_id: int = header.correlation_id
         self.client_id: str = header.client_id or ""
         self.client_host = client_host
+        self.connection_number = connection_number
+        """Rises with each connection that the broker accepts."""
         self.request = request
         self.parts: list[Part] | None = None
         self.cancel: Callable[[], None] | None = None

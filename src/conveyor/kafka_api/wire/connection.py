@@ -56,6 +56,7 @@ class KafkaConnection:
         network = broker.settings.network
         self._broker = broker
         self._handlers = handlers
+        self._number = next(broker.connection_numbers)
         self._quotas = broker.quotas
         self._client_host = client_host
         self._send = send
@@ -157,7 +158,9 @@ class KafkaConnection:
             return self._refuse_version(api, version, frame)
         began = perf_counter() if self._quotas.in_force else 0.0
         header, request = decode_request(api_key, version, frame)
-        call = KafkaCall(self._broker, api_key, version, header, request, self._client_host, self._answered)
+        call = KafkaCall(
+            self._broker, api_key, version, header, request, self._client_host, self._answered, self._number
+        )
         call.is_large = _is_large(frame)
         if not call.is_large:
             call.weight_bytes = _weight_bytes(api_key, len(frame))

@@ -1,4 +1,5 @@
-"""The APIs that this broker serves and advertises, each in all versions that kio supports.
+"""The APIs that this broker serves and advertises, each in all versions that kio supports, unless `_NEWEST` limits
+them.
 
 Produce is served from version 3 on but, as in Kafka (KAFKA-18659), advertised from version 0 on: before 2.9, librdkafka
 concludes from missing old versions that the broker supports neither gzip, snappy nor lz4, and does not compress.
@@ -11,9 +12,14 @@ from kio.schema.index import api_key_map, schema_name_map
 
 PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
 
+_NEWEST = {24: 3, 26: 4, 66: 1}
+"""AddPartitionsToTxn from v4 on is for brokers. EndTxn v5 begins transaction version 2 (KIP-890), and ListTransactions
+v2 has patterns: neither is complete yet.
+"""
+
 _SERVED_KEYS = (
-    0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 29, 30, 31, 32, 33, 35, 37, 42, 43, 44, 45,
-    46, 47, 48, 49, 60, 61, 64, 68, 69, 74, 75,
+    0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24, 26, 29, 30, 31, 32, 33, 35, 37, 42, 43,
+    44, 45, 46, 47, 48, 49, 60, 61, 64, 65, 66, 68, 69, 74, 75,
 )  # fmt: skip
 
 
@@ -36,7 +42,7 @@ class ServedApi:
 
 def _served(key: int) -> ServedApi:
     kio_versions = schema_name_map[api_key_map[key]]
-    versions = range(min(kio_versions), max(kio_versions) + 1)
+    versions = range(min(kio_versions), _NEWEST.get(key, max(kio_versions)) + 1)
     return ServedApi(key=key, versions=versions, advertised_min_version=0 if key == PRODUCE_KEY else versions[0])
 
 

@@ -16,7 +16,6 @@ OTHER_NAMES = {
     ErrorKind.OUT_OF_ORDER_SEQUENCE: "out_of_order_sequence_number",
     ErrorKind.DISK_FULL: "kafka_storage_error",
     ErrorKind.PARTITION_OFFLINE: "kafka_storage_error",
-    ErrorKind.TRANSACTIONS_UNSUPPORTED: "transactional_id_authorization_failed",
     ErrorKind.UNKNOWN_TOPIC: "unknown_topic_or_partition",
     ErrorKind.UNSUPPORTED_COMPRESSION: "unsupported_compression_type",
 }
@@ -53,9 +52,9 @@ def test_whether_a_retry_may_help_is_as_in_the_protocol(kind: ErrorKind) -> None
 
 def test_codes_are_distinct() -> None:
     """Except that a failing disk and a full disk share a code, which the other doors distinguish. METADATA_UNAVAILABLE
-    has no code of its own: clients retry after a timeout; nor has TRANSACTIONS_UNSUPPORTED.
+    has no code of its own: clients retry after a timeout.
     """
-    others = {*QUEUES, ErrorKind.DISK_FULL, ErrorKind.METADATA_UNAVAILABLE, ErrorKind.TRANSACTIONS_UNSUPPORTED}
+    others = {*QUEUES, ErrorKind.DISK_FULL, ErrorKind.METADATA_UNAVAILABLE}
     codes = [face.kafka_code for kind, face in ERRORS.items() if kind not in others]
     assert len(codes) == len(set(codes))
 

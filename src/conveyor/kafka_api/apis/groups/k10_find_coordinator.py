@@ -1,11 +1,12 @@
-"""FindCoordinator (key 10): the broker that coordinates a group. v1 key type · v3 flexible · v4 several keys at once.
+"""FindCoordinator (key 10): the broker that coordinates a group or a transactional id. v1 key type · v3 flexible ·
+v4 several keys at once.
 
-Key type 1 (transactions) is not supported: the error, the same as that of InitProducerId, makes clients give up at
-once. Key type 2 (share groups) is answered with INVALID_REQUEST.
+Key type 2 (share groups) is answered with INVALID_REQUEST.
 """
 
 from typing import Any
 
+from conveyor.cluster.image import BrokerImage
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -26,8 +27,7 @@ async def _find(call: KafkaCall) -> None:
 
 async def _coordinator(call: KafkaCall, key: str) -> dict[str, Any]:
     try:
-        _check(getattr(call.request, "key_type", _GROUP))
-        broker = await call.broker.groups.find_coordinator(key)
+        broker = await _broker(call, getattr(call.request, "key_type", _GROUP), key)
     except RequestError as error:
         failed = {"node_id": -1, "host": "", "port": -1, "error_message": error.message}
         return failed | {"key": key, "error_code": result_errors.code(error)}
@@ -35,10 +35,12 @@ async def _coordinator(call: KafkaCall, key: str) -> dict[str, Any]:
     return coordinator | {"key": key, "error_code": result_errors.NONE}
 
 
-def _check(key_type: int) -> None:
+async def _broker(call: KafkaCall, key_type: int, key: str) -> BrokerImage:
+    if key_type == _GROUP:
+        return await call.broker.groups.find_coordinator(key)
     if key_type == _TRANSACTION:
-        raise RequestError(ErrorKind.TRANSACTIONS_UNSUPPORTED, "transactions are not offered by this broker yet")
-    if key_type != _GROUP:
-        raise RequestError(
-            ErrorKind.INVALID_REQUEST, f"coordinators of type {key_type} are not offered: only consumer groups (0)"
-        )
+        return await call.broker.transactions.find_coordinator(key)
+    raise RequestError(
+        ErrorKind.INVALID_REQUEST,
+        f"coordinators of type {key_type} are not offered: only those of consumer groups (0) and transactions (1)",
+    )

@@ -1,8 +1,8 @@
 """Produce (key 0).
 
 v3 magic 2 only · v5 log start offset · v7 zstd (KIP-110) · v8 record errors and messages (KIP-467) · v9 flexible ·
-v10 current leader (KIP-951) · v13 topic ids. Transactions are neither supported nor advertised, and transactional
-batches are refused.
+v10 current leader (KIP-951) · v11 TRANSACTION_ABORTABLE (KIP-890) · v13 topic ids. No version adds partitions to
+transactions: producers do so with AddPartitionsToTxn.
 
 The response is packed by hand: kio's writer takes about 12 us for one partition, this code about 1 us.
 """
@@ -25,6 +25,7 @@ from conveyor.records.compression import ZSTD
 from conveyor.records.record_checks import RecordError, RefusedRecords
 
 _TOPIC_IDS = 13
+_ABORTABLE = 11
 _LEADER_HINTS = 10
 _FLEXIBLE = 9
 _RECORD_ERRORS = 8
@@ -48,8 +49,6 @@ def handle(call: KafkaCall) -> None:
     request = call.request
     if call.meter is not None:
         call.meter.produced()
-    if request.transactional_id is not None:
-        return _refuse(call, ErrorKind.TRANSACTIONS_UNSUPPORTED, "transactions are not offered by this broker")
     if call.api_version < _ZSTD and _uses_zstd(request):
         return _refuse(call, ErrorKind.UNSUPPORTED_COMPRESSION, "zstd can be used from version 7 on")
     if call.api_version < _TOPIC_IDS:
@@ -66,7 +65,11 @@ def handle(call: KafkaCall) -> None:
             for partition in topic.partition_data
         ]
     try:
-        call.broker.publisher.publish(batches, request.acks, partial(_finish, call))
+        if request.transactional_id is None:
+            call.broker.publisher.publish(batches, request.acks, partial(_finish, call))
+        else:
+            finish = partial(_finish_transactional, call)
+            call.broker.transactional_publisher.publish(batches, request.transactional_id, request.acks, finish)
     except RequestError as error:
         _refuse(call, error.kind, error.message)
 
@@ -87,6 +90,15 @@ def _finish(call: KafkaCall, results: Sequence[Published]) -> None:
     except Exception as bug:  # noqa: BLE001 - the caller is the partition, which must answer the other producers
         return call.fail(bug)
     call.answer_parts([response])
+
+
+def _finish_transactional(call: KafkaCall, results: Sequence[Published]) -> None:
+    """Send versions before 11 the error that they know for a partition that takes no part in the transaction."""
+    for result in results:
+        error = result.error
+        if error is not None and error.kind is ErrorKind.TRANSACTION_ABORTABLE and call.api_version < _ABORTABLE:
+            result.error = RequestError(ErrorKind.INVALID_TXN_STATE, error.message)
+    _finish(call, results)
 
 
 def _finish_silently(call: KafkaCall, results: Sequence[Published]) -> None:

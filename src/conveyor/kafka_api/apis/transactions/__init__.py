@@ -1,0 +1,1 @@
+"""Transactions: the requests of transactional producers to their coordinator."""

@@ -1,0 +1,32 @@
+"""Invalid requests about transactions: AddPartitionsToTxn, EndTxn, DescribeTransactions, ListTransactions.
+
+Source: Kafka's KafkaApis and TransactionCoordinator.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode as E
+
+from tests.unit.kafka_api.illegal_row import Row, Values
+
+
+def end_txn(transactional_id: str) -> Values:
+    return {"transactional_id": transactional_id, "producer_id": 5, "producer_epoch": 0, "committed": True}
+
+
+def add_partitions(topic: str, partition: int = 0) -> dict[str, Any]:
+    producer = {"v3_and_below_producer_id": 5, "v3_and_below_producer_epoch": 0}
+    topics = [{"name": topic, "partitions": (partition,)}]
+    return producer | {"v3_and_below_transactional_id": "x", "v3_and_below_topics": topics}
+
+
+ROWS = [
+    Row(26, (0, 4), "no coordinator", end_txn("x"), E.not_coordinator),
+    Row(65, (0,), "no coordinator", {"transactional_ids": ("x",)}, E.not_coordinator),
+    Row(66, (0, 1), "an unknown state", {"state_filters": ("Nothing",), "producer_id_filters": ()}, E.none),
+    Row(24, (0, 3), "no coordinator", add_partitions("t"), E.not_coordinator),
+    Row(24, (0, 3), "an unknown topic", add_partitions("nothing"), E.unknown_topic_or_partition),
+    Row(24, (3,), "a negative partition", add_partitions("t", -1), E.unknown_topic_or_partition),
+    Row(24, (3,), "the broker's own topic", add_partitions("__consumer_offsets"), E.invalid_topic_exception),
+    Row(24, (3,), "a compacted topic", add_partitions("compacted"), E.policy_violation),
+]
