@@ -36,8 +36,9 @@ _PRIVATE = 0o177
 class StoreServer:
     """See the module's docstring. Call `start`, and `stop` at the end; the caller closes the tree.
 
-    key: what clients must know. max_clients: connections at a time that have
-    said Hello, and as many that have not; others are closed. failed: called with a bug.
+    key: what clients must know. failed: called with a bug.
+    max_clients: connections at a time that have said Hello; more are refused. As many may not have said it yet; another
+    one ends the oldest of them, so that nobody keeps clients out by saying nothing.
     """
 
     def __init__(
@@ -86,26 +87,25 @@ class StoreServer:
 
     def _accept(self) -> asyncio.BaseProtocol:
         client = ServedClient(self._open_session, self._session_timeout_ms)
-        greeted_count = sum(other.has_greeted for other in self._clients)
-        if max(greeted_count, len(self._clients) - greeted_count) >= self._max_clients:
-            self._log_refusal()
+        newcomers = [other for other in self._clients if not other.has_greeted]
+        if len(self._clients) - len(newcomers) >= self._max_clients:
+            self._log_refusal(f"{self._max_clients} are connected")
             client.channel.abort()
             return client.channel
+        for oldest in newcomers[: max(0, len(newcomers) - self._max_clients + 1)]:
+            self._log_refusal("others have connected, and it has not said Hello")
+            oldest.channel.abort()
         task = self._clients[client] = asyncio.get_running_loop().create_task(client.run())
         task.add_done_callback(lambda task: self._ended(client, task))
         return client.channel
 
-    def _log_refusal(self) -> None:
+    def _log_refusal(self, reason: str) -> None:
         """Log the first refusal, and then no more than one in a minute."""
         self._refused_count += 1
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._next_refusal_log_s:
             self._next_refusal_log_s = now_s + _REFUSAL_LOG_INTERVAL_S
-            log.warning(
-                "client of the metadata store refused reason=%d are connected refused=%d",
-                len(self._clients),
-                self._refused_count,
-            )
+            log.warning("client of the metadata store refused reason=%s refused=%d", reason, self._refused_count)
 
     async def _open_session(self, greeting: ServedClient, hello: frames.Hello) -> SqliteSession | None:
         if not hmac.compare_digest(hello.key.encode(), self._key.encode()):
@@ -136,7 +136,7 @@ class StoreServer:
                 client.channel.heard_s = now_s
                 client.began_s = now_s
             elif not client.has_greeted and now_s - client.began_s > self._session_timeout_ms / 1000:
-                log.warning("client of the metadata store disconnected reason=no Hello within a session timeout")
+                self._log_refusal("no Hello within a session timeout")
                 client.channel.abort()
             elif now_s - client.channel.heard_s > self._session_timeout_ms / 1000:
                 session = 0 if client.session is None else client.session.number

@@ -81,17 +81,14 @@ async def test_a_client_that_only_keeps_its_connection_alive_is_disconnected(tmp
     await owner.stop()
 
 
-async def test_connections_without_hello_take_no_place_of_workers(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_connections_without_hello_keep_no_worker_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     owner = await StoreOwner(tmp_path, 600_000).start()
-    strangers = [await RawClient().open(owner.path) for _ in range(MAX_CLIENTS - 1)]
+    strangers = [await RawClient().open(owner.path) for _ in range(MAX_CLIENTS)]
     store = await owner.connect()
-    strangers.append(await RawClient().open(owner.path))
-    for _ in range(3):
-        refused = await RawClient().open(owner.path)
-        await refused.ended()
-        await refused.close()
+    await strangers[0].ended()
+    strangers += [await RawClient().open(owner.path) for _ in range(3)]
+    for ended in strangers[1:3]:
+        await ended.ended()
     assert len([record for record in caplog.records if "refused" in record.message]) == 1
     for stranger in strangers:
         await stranger.close()
