@@ -244,10 +244,6 @@ class ProducerState:
         for producer_id in expired:
             del self._producers[producer_id]
 
-    def clear(self) -> None:
-        self._producers.clear()
-        self.transactions = OpenTransactions()
-
     def _make_room(self) -> None:
         """Forget the producer that has been idle longest, but not the newest one, nor one with an open transaction."""
         if len(self._producers) > self._max_producers:

@@ -103,7 +103,8 @@ def test_expire_forgets_the_silent_only() -> None:
 
 def test_full_state_forgets_the_longest_silent() -> None:
     ids = [1, 2, 1, 3]
-    state = state_with(*[header(number, producer_id=each) for number, each in enumerate(ids)], max_producers=2)
+    headers = [header(number, producer_id=producer_id) for number, producer_id in enumerate(ids)]
+    state = state_with(*headers, max_producers=2)
     assert set(state.entries()[0]) == {1, 3}
 
 
@@ -114,12 +115,6 @@ def test_entries_restore_the_same_state() -> None:
     assert list(other.entries()) == list(state.entries())
     assert other.check(header(0, 2, producer_id=1)) == RememberedBatch(0, 1, 1, 2, 1)
     assert other.check(header(2, producer_id=2)) is None
-
-
-def test_clear_forgets_all() -> None:
-    state = state_with(header(0))
-    state.clear()
-    assert len(state) == 0
 
 
 def opened_by(*producer_ids: int, max_producers: int = 10) -> ProducerState:
