@@ -13,7 +13,6 @@ from contextlib import suppress
 import msgspec
 
 from conveyor.broker.metadata.metadata import Metadata
-from conveyor.cluster.image import PartitionImage
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError, StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import FileSlice
@@ -38,7 +37,7 @@ class ReplicaReads:
     def preferred_replica(self, partition: Partition, offset: int, rack: str) -> NodeId:
         """Return the replica that a consumer in a rack should read an offset from; NO_REPLICA for this broker."""
         image = self._metadata.image
-        own, state = image.brokers.get(self._node_id), self._state(partition)
+        own, state = image.brokers.get(self._node_id), image.partition(*partition.identity)
         if state is None or own is None or own.rack == rack:
             return NO_REPLICA
         candidates = []
@@ -51,12 +50,9 @@ class ReplicaReads:
 
     def check_in_sync(self, partition: Partition) -> None:
         """Check that this follower is in sync. Raises RequestError: NOT_LEADER."""
-        state, role = self._state(partition), partition.role
+        state, role = self._metadata.image.partition(*partition.identity), partition.role
         if state is None or self._node_id not in state.isr or role.leader is None:
             raise NotLeader(f"{partition.identity}: this replica is not in sync", role.leader, role.epoch)
-
-    def _state(self, partition: Partition) -> PartitionImage | None:
-        return self._metadata.image.partition(*partition.identity)
 
 
 class RackReads(msgspec.Struct, frozen=True, kw_only=True):

@@ -485,9 +485,7 @@ class Reconciler:
         if len(topic.partitions[number].replicas) == 1:
             return
         for name in (topic.name, *(companion(kind, topic.name) for kind in COMPANIONS)):
-            member = image.topics.get(name)
-            if member is not None and number < len(member.partitions):
-                self._assume(image, member, number)
+            self._assume_known(image, TopicPartition(name, number))
 
     async def _off_loop(self, work: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)

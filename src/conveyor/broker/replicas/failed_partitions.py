@@ -106,12 +106,10 @@ class FailedPartitions:
         own = IsrMember(self._node_id, self._metadata.session.broker_epoch)
         requests = []
         for name, number in dict.fromkeys((owner_of(identity.topic), identity.partition) for identity in failed):
-            topic = image.topics.get(name)
-            if topic is None or number >= len(topic.partitions):
+            partition = image.partition(name, number)
+            if partition is None or partition.leader != self._node_id or len({*partition.isr, *partition.elr}) <= 1:
                 continue
-            partition = topic.partitions[number]
-            if partition.leader == self._node_id and len({*partition.isr, *partition.elr}) > 1:
-                requests.append(FailedLeader(leader=own, topic_id=topic.topic_id, partition=number))
+            requests.append(FailedLeader(leader=own, topic_id=image.topics[name].topic_id, partition=number))
         return requests
 
     async def _propose(self, requests: Sequence[FailedLeader]) -> None:

@@ -80,7 +80,7 @@ class OpenTransactions:
 
     def first_unstable_offset(self, high_watermark: int) -> Offset | None:
         """Return the lowest first offset of all open and undecided transactions; None if there are none."""
-        firsts = [each.first_offset for each in self.undecided if each.marker_offset >= high_watermark]
+        firsts = [decided.first_offset for decided in self.undecided if decided.marker_offset >= high_watermark]
         if self.opened:
             firsts.append(next(iter(self.opened.values())).first_offset)
         return Offset(min(firsts)) if firsts else None

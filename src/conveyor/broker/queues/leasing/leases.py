@@ -163,9 +163,10 @@ class Leases:
         """Answer another broker, once there are messages. Raises RequestError if none of them can be leased now."""
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         await self._subscribed.ready(subscription)
-        refusals = [partition.lease_refusal() for _, partition in self._ready(subscription, ())]
-        if refusals and (refusal := refusals[0]) is not None and None not in refusals:
-            raise refusal
+        answers = [partition.lease_refusal() for _, partition in self._ready(subscription, ())]
+        refusals = [answer for answer in answers if answer is not None]
+        if refusals and len(refusals) == len(answers):
+            raise refusals[0]
 
         def submit(told: Callable[[bool], None]) -> Callable[[], None]:
             watchers = self._watchers.setdefault(subscription.id, set())
