@@ -219,7 +219,7 @@ class ProducerSettings:
     max_producers_per_partition: int = setting(
         50_000,
         "Maximum number of producers remembered for one partition; the producer that has been idle longest is forgotten"
-        " first.",
+        " first. Also the maximum number of transactions that are open in a partition.",
         unit="producers",
         minimum=1,
     )

@@ -10,7 +10,7 @@ Rules (KIP-98, KIP-360):
   (INVALID_TXN_STATE), and one of a newer epoch has to wait for the marker (CONCURRENT_TRANSACTIONS);
 - a marker with a newer epoch starts that epoch: sequence 0 is due. After a marker of the same epoch the sequences
   continue (KIP-890);
-- a producer with an open transaction is never forgotten (KAFKA-9144).
+- a producer with an open transaction is never forgotten (KAFKA-9144), so the number of open transactions is limited.
 
 Leaders check batches and markers. Followers and recovery remember what is in the log. All state is rebuilt from the
 log. The caller passes in the time for expiry.
@@ -91,10 +91,13 @@ class ProducerState:
         """Check a batch of an idempotent producer. Returns the earlier batch that it duplicates, or None if it may be
         appended.
 
-        Raises RequestError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE, INVALID_TXN_STATE, CONCURRENT_TRANSACTIONS.
+        Raises RequestError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE, INVALID_TXN_STATE, CONCURRENT_TRANSACTIONS;
+        POLICY_VIOLATION if it begins a transaction and too many are open.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
+            if self.transactions.opened:
+                self._check_room(header)
             return None
         if header.producer_epoch != producer.epoch:
             _check_new_epoch(producer, header)
@@ -253,10 +256,16 @@ class ProducerState:
                     del self._producers[producer_id]
                     return
 
+    def _check_room(self, header: BatchHeader) -> None:
+        """Check a batch of a producer without an open transaction: it may begin one."""
+        if header.attributes & TRANSACTIONAL and len(self.transactions.opened) >= self._max_producers:
+            reason = f"the partition has {self._max_producers} open transactions, which is the limit: try again later"
+            raise RequestError(ErrorKind.POLICY_VIOLATION, reason)
+
     def _check_open_transaction(self, header: BatchHeader, producer: RememberedProducer) -> None:
         """Check a batch of a producer whose transaction may be open."""
         if header.producer_id not in self.transactions.opened:
-            return
+            return self._check_room(header)
         if not header.attributes & TRANSACTIONAL:
             raise RequestError(
                 ErrorKind.INVALID_TXN_STATE,

@@ -151,6 +151,15 @@ def test_full_state_spares_open_transactions_and_the_newest() -> None:
     assert (state.knows(9), state.knows(10), len(state)) == (False, True, 4)
 
 
+def test_open_transactions_are_limited() -> None:
+    state = opened_by(1, 2, max_producers=2)
+    assert refusal(state, header(0, producer_id=3)._replace(attributes=TRANSACTIONAL)) is ErrorKind.POLICY_VIOLATION
+    assert state.check(header(1, producer_id=1)._replace(attributes=TRANSACTIONAL)) is None
+    assert state.check(header(0, producer_id=3)) is None, "a plain batch opens none"
+    state.record_marker(marker(2, epoch=0), 3, 3)
+    assert state.check(header(1, producer_id=2)._replace(attributes=TRANSACTIONAL)) is None
+
+
 def test_marker_of_a_newer_epoch_leaves_no_batches() -> None:
     state = opened_by(7)
     state.record_marker(marker(epoch=1), 1, 1)
