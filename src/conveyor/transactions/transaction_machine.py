@@ -6,6 +6,7 @@ sender, deadlines, and which connection spoke last for an id. `transitions` has 
 has no partitions to end is completed with the decision itself. The contract is in `conveyor.kernel.state_machine`.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from conveyor.kernel.decision import Decision
@@ -65,17 +66,23 @@ class TransactionMachine:
         self._timers = TransactionTimers(limits.id_expiration_ms)
         self._newest_connections: dict[str, int] = {}
         self._is_loaded = False
+        self.state_counts: Counter[TransactionState] = Counter()
+        """How many transactional ids are in each state."""
 
     def apply(self, record: LogRecord) -> None:
         transactional_id = decode_transactional_id(record.key or b"")
         if transactional_id is None:
             return
         value = None if record.value is None else decode_transaction(record.value)
+        before = self._values.get(transactional_id)
+        if before is not None:
+            self.state_counts[before.state] -= 1
         if value is None:
             self._values.pop(transactional_id, None)
             self._newest_connections.pop(transactional_id, None)
         else:
             self._values[transactional_id] = value
+            self.state_counts[value.state] += 1
         if self._is_loaded:
             self._timers.changed(transactional_id, value)
 

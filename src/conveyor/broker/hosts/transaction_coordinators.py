@@ -7,6 +7,7 @@ the leader epoch is the coordinator's epoch, which fences earlier coordinators.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -46,7 +47,7 @@ from conveyor.transactions.transaction_replies import (
     ProducerInitialized,
     TransactionEnded,
 )
-from conveyor.transactions.transaction_value import ProducerIdentity
+from conveyor.transactions.transaction_value import ProducerIdentity, TransactionState
 
 _RETRY_MS = 1_000
 _VERIFY_TIMEOUT_MS = 10_000
@@ -74,6 +75,7 @@ class TransactionCoordinator:
     ) -> None:
         self.partition = partition
         self.epoch = epoch
+        self.state_counts = machine.state_counts
         self._runner: MachineRunner[TransactionCommand[object]] = MachineRunner(partition, machine, clock)
         self._sender = sender
         sender.start(self)
@@ -188,6 +190,10 @@ class Transactions:
                 if error.kind is not ErrorKind.NOT_COORDINATOR:
                     raise
         return sorted(listed, key=lambda transaction: transaction.transactional_id)
+
+    def state_counts(self) -> Counter[TransactionState]:
+        """Return how many of the transactional ids that this broker coordinates are in each state."""
+        return sum((coordinator.state_counts for coordinator in self._host.all_running()), Counter())
 
     def gained(self, partition: Partition) -> None:
         """Load the coordinator of a partition; see `LeadershipListener`."""

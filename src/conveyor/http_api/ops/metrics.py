@@ -11,6 +11,8 @@ from prometheus_client.registry import Collector
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.http_api.ops.queue_metrics import queue_metrics
 from conveyor.http_api.ops.replication_metrics import replication_metrics
+from conveyor.http_api.ops.transaction_metrics import transaction_metrics
+from conveyor.replication.transactions import last_stable_offset
 
 COUNTERS = {
     "conveyor_log_appended_records": ("log", "appended_records", "Records appended to logs."),
@@ -58,6 +60,7 @@ class _BrokerCollector(Collector):
         yield self._throttled()
         yield from self._per_partition()
         yield from replication_metrics(self._broker)
+        yield from transaction_metrics(self._broker)
         yield from queue_metrics(self._broker)
 
     def _requests(self) -> Iterator[Metric]:
@@ -89,10 +92,13 @@ class _BrokerCollector(Collector):
         labels = ["topic", "partition"]
         end = GaugeMetricFamily("conveyor_partition_log_end_offset", "Next offset of a partition.", labels=labels)
         high = GaugeMetricFamily("conveyor_partition_high_watermark", "Offset that consumers see up to.", labels=labels)
+        doc = "Offset that consumers of committed records see up to."
+        stable = GaugeMetricFamily("conveyor_partition_last_stable_offset", doc, labels=labels)
         size = GaugeMetricFamily("conveyor_partition_size_bytes", "Bytes of a partition's segments.", labels=labels)
         for partition in self._broker.partitions:
             names = [partition.identity.topic, str(partition.identity.partition)]
             end.add_metric(names, partition.log.log_end_offset)
             high.add_metric(names, partition.high_watermark)
+            stable.add_metric(names, last_stable_offset(partition))
             size.add_metric(names, partition.log.size_bytes)
-        yield from (end, high, size)
+        yield from (end, high, stable, size)

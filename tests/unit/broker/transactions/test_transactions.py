@@ -5,6 +5,7 @@ import pytest
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.publish import ACKS_LEADER
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.http_api.ops.transaction_metrics import transaction_metrics
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.replication.transactions import last_stable_offset
@@ -234,3 +235,22 @@ async def test_restart_remembers_a_complete_transaction(commit: bool) -> None:
         partition = broker.partitions.find(*PLACE)
         await until(lambda: is_stable(partition))
         assert aborted_offsets(partition) == ([] if commit else [0, 2])
+
+
+async def test_metrics_show_what_is_open(broker: BrokerNode) -> None:
+    def measured() -> dict[str, float]:
+        return {
+            "_".join([sample.name.removeprefix("conveyor_transactions_"), *sample.labels.values()]): sample.value
+            for metric in transaction_metrics(broker)
+            for sample in metric.samples
+        }
+
+    client = await initialized(broker)
+    assert (measured()["open"], measured()["ids_empty"], measured()["ids_ongoing"]) == (0, 1, 0)
+    await client.add(PLACE, OTHER)
+    for place in (PLACE, OTHER):
+        assert (await client.send(broker, place)).error is None
+    assert (measured()["open"], measured()["ids_empty"], measured()["ids_ongoing"]) == (2, 0, 1)
+    await client.end(commit=True)
+    await until(lambda: measured()["open"] == 0)
+    await until(lambda: measured()["ids_complete_commit"] == 1)
