@@ -1,4 +1,5 @@
 """A consumer of committed records gets exactly them, below the first open transaction, from any offset and in any size.
+A queue delivers exactly them.
 
 The model is the list of all records with the transaction of each. The consumer of these tests skips aborted records as
 Kafka's clients do: by the list that comes with the batches, and the markers among them.
@@ -9,6 +10,12 @@ from dataclasses import dataclass, field
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conveyor.kernel.state_machine import Token
+from conveyor.log.record_source import MessageSource
+from conveyor.queues.delivery.inspection import unsettled_messages
+from conveyor.queues.delivery.memory_budget import MemoryBudget
+from conveyor.queues.queue_commands import QueueProbe, SeekSubscription
+from conveyor.queues.queue_machine import QueueMachine
 from conveyor.records.batch import TRANSACTIONAL, iterate_batches
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import decode_records, encode_batch
@@ -17,6 +24,7 @@ from conveyor.replication.committed_reads import CommittedSlice, read_committed
 from conveyor.replication.transactions import append_marker, last_stable_offset
 from conveyor.settings.tree import TopicSettings
 from tests.unit.log.logs import NOW_MS
+from tests.unit.queues.stage import SUBSCRIPTION, subscription
 from tests.unit.replication.parts import Owner, batch
 
 PRODUCERS = st.integers(1, 2)
@@ -145,3 +153,34 @@ def test_consumer_gets_the_committed_records_from_any_offset(
         assert all(aborted.first_offset < following and aborted.last_offset >= offset for aborted in fetched.aborted)
         offset = following
     assert read_committed(partition, offset, max_bytes, at_least_one=True).records is None
+
+
+def queue_of(world: World) -> QueueMachine:
+    """Return the machine of a queue with one subscription, which begins at the first message."""
+    source = MessageSource("t", 0, world.owner.partition.log)
+    machine = QueueMachine(source, 0, lambda: 0.5, lambda _: QueueProbe(), MemoryBudget(1_000))
+    machine.set_subscriptions({SUBSCRIPTION: subscription()})
+    for record in machine.handle(SeekSubscription(subscription=SUBSCRIPTION, offset=0), Token(0), NOW_MS).records:
+        machine.apply(record)
+    return machine
+
+
+@given(STEPS, st.lists(st.booleans(), min_size=40, max_size=40))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_queue_holds_the_committed_messages(steps: list[tuple[str, int, int]], looks: list[bool]) -> None:
+    world = World()
+    machine = queue_of(world)
+    source, partition = machine._source, world.owner.partition
+    for step, is_looking in zip(steps, looks, strict=False):
+        world.step(*step)
+        while is_looking and not machine.advance(last_stable_offset(partition), NOW_MS):
+            pass
+    stable_offset = last_stable_offset(partition)
+    while not machine.advance(stable_offset, NOW_MS):
+        pass
+    queue = machine.queue(SUBSCRIPTION)
+    assert queue is not None
+    committed = world.committed(0, stable_offset)
+    assert [message.offset for message in unsettled_messages(queue, source, stable_offset)] == committed
+    assert queue.progress.unsettled_count(stable_offset) == len(committed)
+    assert [offset for offset in range(stable_offset) if source.get(offset) is not None] == committed

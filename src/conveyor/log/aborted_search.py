@@ -1,13 +1,14 @@
 """Finds the aborted transactions whose records a reader of committed records must skip."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.segments.lookup import base_offset
 from conveyor.log.segments.segment import Segment
-from conveyor.log.transactions.aborted_entries import AbortedTransaction, decode_aborted
+from conveyor.log.transactions.aborted_entries import AbortedTransaction, aborted_from
+from conveyor.records.batch import BatchHeader, is_transactional
 
 
 def aborted_between(segments: Sequence[Segment], offset: int, limit_offset: int) -> list[AbortedTransaction]:
@@ -21,9 +22,39 @@ def aborted_between(segments: Sequence[Segment], offset: int, limit_offset: int)
     for segment in islice(segments, first, None):
         if segment.aborted is None:
             raise StorageFailure(f"the aborted transactions of {segment.path('log')} are not known")
-        for aborted in decode_aborted(segment.aborted):
-            if aborted.last_offset >= offset and aborted.first_offset < limit_offset:
+        for aborted in aborted_from(segment.aborted, offset):
+            if aborted.first_offset < limit_offset:
                 found.append(aborted)
             if aborted.last_stable_offset >= limit_offset:
                 return found
     return found
+
+
+def is_aborted(segments: Sequence[Segment], header: BatchHeader) -> bool:
+    """Return whether a batch below the last stable offset belongs to an aborted transaction. Raises StorageFailure:
+    see `aborted_between`.
+    """
+    if not is_transactional(header):
+        return False
+    return AbortedBatches(aborted_between(segments, header.base_offset, header.next_offset)).has(header)
+
+
+class AbortedBatches:
+    """The batches of some aborted transactions, in the order of their markers."""
+
+    def __init__(self, transactions: Iterable[AbortedTransaction] = ()) -> None:
+        self._by_producer: dict[int, list[AbortedTransaction]] = {}
+        for transaction in transactions:
+            self._by_producer.setdefault(transaction.producer_id, []).append(transaction)
+
+    def has(self, header: BatchHeader) -> bool:
+        """Return whether a batch belongs to one of the transactions."""
+        if not is_transactional(header):
+            return False
+        own = self._by_producer.get(header.producer_id, ())
+        index = bisect_right(own, header.base_offset, key=_last_offset)
+        return index < len(own) and own[index].first_offset <= header.base_offset
+
+
+def _last_offset(transaction: AbortedTransaction) -> int:
+    return transaction.last_offset

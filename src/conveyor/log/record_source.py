@@ -4,8 +4,10 @@ The source caches the record positions of many batches, at a few bytes per recor
 few batches. A record of an uncompressed batch is read alone. Cached data stays valid because records never change. All
 sources of a broker share the memory limit; the last batch read is always kept.
 
-An unreadable batch, which a plain topic may contain, has no messages. If the caller sets a size limit, a batch that is
-slow to decompress raises StillPacked: the caller runs `unpack_batch` on a thread and passes the result to `keep`.
+An unreadable batch, which a plain topic may contain, has no messages. Neither has a batch of an aborted transaction:
+the caller reads below the last stable offset, where each transaction is decided. If the caller sets a size limit, a
+batch that is slow to decompress raises StillPacked: the caller runs `unpack_batch` on a thread and passes the result to
+`keep`.
 """
 
 import logging
@@ -16,6 +18,7 @@ from collections.abc import Callable, Iterator
 
 from conveyor.kernel.errors import ReadLater, RequestError
 from conveyor.kernel.ports import FileSlice
+from conveyor.log.aborted_search import AbortedBatches, aborted_between, is_aborted
 from conveyor.log.batch_reading import StoredBatch, batches_in
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.log import Log
@@ -25,6 +28,7 @@ from conveyor.records.batch import (
     CONTROL,
     HEADER_BYTES,
     BatchHeader,
+    is_transactional,
     read_header,
 )
 from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked, contains
@@ -58,6 +62,9 @@ _MAX_MESSAGE_BYTES = 16 << 20
 """A larger message is read only if its topic accepts messages of its decompressed size."""
 
 _MARK = PREFIX.encode()
+_SEARCHED_OFFSETS = 10_000
+"""How far ahead `batches` searches for aborted transactions at once."""
+
 _UNPACKED_AT_ONCE = 1 << 20
 """The most bytes that one call of `batches` decompresses, apart from its last batch."""
 
@@ -78,13 +85,25 @@ class StillPacked(ReadLater):
 class SourceBatch:
     """One batch: its header, its record positions, and its content while that is cached.
 
-    An unreadable batch has no positions. is_marked: a record may have queue headers.
+    An unreadable batch has no positions. is_marked: a record may have queue headers. is_aborted: whether it belongs to
+    an aborted transaction; None if that was not asked yet.
     """
 
-    __slots__ = ("base_offset", "content", "header", "is_marked", "is_small", "next_offset", "place", "positions")
+    __slots__ = (
+        "base_offset",
+        "content",
+        "header",
+        "is_aborted",
+        "is_marked",
+        "is_small",
+        "next_offset",
+        "place",
+        "positions",
+    )
 
     def __init__(self, header: BatchHeader, place: FileSlice, content: Unpacked, positions: "array[int]") -> None:
         self.header = header
+        self.is_aborted: bool | None = None
         self.base_offset = header.base_offset
         self.next_offset = header.next_offset
         self.place = place
@@ -188,13 +207,22 @@ class MessageSource:
 
     def batches(self, offset: int, limit_offset: int, max_bytes: int) -> Iterator[StoredBatch]:
         """Yield whole batches from the one that holds `offset` on, at least one if there is any: header, position
-        and bytes.
+        and bytes. The header of an aborted batch is that of a control batch: it has no messages.
+
+        limit_offset: at most the last stable offset. Raises StorageFailure.
         """
         piece = self._log.read(max(offset, self._log.log_start_offset), max_bytes, limit_offset, at_least_one=True)
         if piece is None:
             return
         unpacked_bytes = self._unpacked_bytes
+        aborted, searched_offset = AbortedBatches(), 0
         for batch in batches_in(piece):
+            header = batch.header
+            if is_transactional(header) and header.next_offset > searched_offset:
+                searched_offset = min(limit_offset, header.next_offset + _SEARCHED_OFFSETS)
+                aborted = AbortedBatches(aborted_between(self._log.segments, header.base_offset, searched_offset))
+            if aborted.has(header):
+                batch = batch._replace(header=header._replace(attributes=header.attributes | CONTROL))
             yield batch
             if self._unpacked_bytes - unpacked_bytes > _UNPACKED_AT_ONCE:
                 return
@@ -233,21 +261,26 @@ class MessageSource:
         self._keep(batch)
 
     def get(self, offset: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> Message | None:
-        """Return the record at an offset; None if it was compacted away or deleted, is a control record, or is
-        unreadable.
+        """Return the record at an offset; None if it was compacted away, deleted or aborted, is a control record, or
+        is unreadable.
 
-        limit_bytes: see `open`. Raises StorageFailure.
+        offset: below the last stable offset. limit_bytes: see `open`. Raises StorageFailure.
         """
         if offset < self._log.log_start_offset:
             return None
         try:
             batch = self._holding(offset, limit_bytes)
-            if batch is None or batch.header.attributes & CONTROL:
+            if batch is None or self._has_no_messages(batch):
                 return None
             return self._find(batch, offset, limit_bytes)
         except RequestError as error:  # A plain topic stores batches without checking their records.
             log.debug("record unreadable partition=%s-%d offset=%d: %s", self._topic, self._partition, offset, error)
             return None
+
+    def _has_no_messages(self, batch: SourceBatch) -> bool:
+        if batch.is_aborted is None:
+            batch.is_aborted = is_aborted(self._log.segments, batch.header)
+        return batch.is_aborted or bool(batch.header.attributes & CONTROL)
 
     def message(self, batch: SourceBatch, index: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> Message:
         """Return one record of a batch by its index. Raises UnreadableBatch, StillPacked, StorageFailure."""

@@ -99,7 +99,7 @@ class QueueMachine:
         self._lagging: dict[UUID, Queue] = {}
         self._dead_lettering: dict[UUID, Queue] = {}
         self._changed: set[UUID] = set()
-        self._high_watermark = 0
+        self._stable_offset = 0
         self._forgotten_below_offset = 0
 
     def apply(self, record: LogRecord) -> None:
@@ -205,24 +205,29 @@ class QueueMachine:
         """Return a subscription's queue, or None if it has none."""
         return self._queues.get(subscription)
 
-    def advance(self, high_watermark: int, now_ms: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> bool:
-        """Scan the log further, below the high watermark. Returns whether the scan has reached it.
+    @property
+    def has_queues(self) -> bool:
+        """Whether any subscription has begun here."""
+        return bool(self._queues)
+
+    def advance(self, stable_offset: int, now_ms: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> bool:
+        """Scan the log further, below the last stable offset. Returns whether the scan has reached it.
 
         limit_bytes: see `MessageSource.open`. After StillPacked, call again once the source has the batch.
         Raises StorageFailure.
         """
-        if high_watermark > self._high_watermark:
-            self._high_watermark = high_watermark
+        if stable_offset > self._stable_offset:
+            self._stable_offset = stable_offset
             self._lagging |= self._queues
-        self._forget_below(min(self._source.log_start_offset, high_watermark))
+        self._forget_below(min(self._source.log_start_offset, stable_offset))
         behind = self._behind()
         if behind:
             furthest = max(queue.deliveries.scanned_offset for queue in behind)
             slow = [queue for queue in behind if queue.deliveries.scanned_offset < furthest]
             first = [queue for queue in behind if queue.deliveries.scanned_offset == furthest]
-            self._scan(first, high_watermark, now_ms, limit_bytes)
+            self._scan(first, stable_offset, now_ms, limit_bytes)
             if slow:  # A queue that scans the whole log must not delay the others.
-                self._scan(slow, high_watermark, now_ms, limit_bytes)
+                self._scan(slow, stable_offset, now_ms, limit_bytes)
         return self.is_caught_up
 
     def close(self) -> None:
@@ -254,7 +259,7 @@ class QueueMachine:
         identity, deliveries = queue.subscription.id, queue.deliveries
         self._changed.add(identity)
         self._timetable.set(identity, deliveries.next_deadline_ms())
-        if deliveries.scanned_offset < self._high_watermark:
+        if deliveries.scanned_offset < self._stable_offset:
             self._lagging[identity] = queue
         else:
             self._lagging.pop(identity, None)
@@ -263,17 +268,17 @@ class QueueMachine:
         else:
             self._dead_lettering.pop(identity, None)
 
-    def _scan(self, queues: list[Queue], high_watermark: int, now_ms: int, limit_bytes: int) -> None:
+    def _scan(self, queues: list[Queue], stable_offset: int, now_ms: int, limit_bytes: int) -> None:
         try:
-            self._scan_batches([queue.deliveries for queue in queues], high_watermark, now_ms, limit_bytes)
+            self._scan_batches([queue.deliveries for queue in queues], stable_offset, now_ms, limit_bytes)
         finally:  # StillPacked may end the scan after some batches were added.
             for queue in queues:
                 self._reindex(queue)
 
-    def _scan_batches(self, behind: list[Deliveries], high_watermark: int, now_ms: int, limit_bytes: int) -> None:
+    def _scan_batches(self, behind: list[Deliveries], stable_offset: int, now_ms: int, limit_bytes: int) -> None:
         position = min(deliveries.scanned_offset for deliveries in behind)
         has_batches = False
-        for header, place, batch in self._source.batches(position, high_watermark, SCAN_BYTES):
+        for header, place, batch in self._source.batches(position, stable_offset, SCAN_BYTES):
             scan = BatchScan(self._source, header, place, batch, limit_bytes)
             has_batches = True
             for deliveries in behind:
@@ -282,15 +287,15 @@ class QueueMachine:
                     deliveries.take(runs, next_offset, now_ms)
             if any(deliveries.scanned_offset < header.next_offset for deliveries in behind):
                 return  # The next call scans the rest of the batch.
-        if not has_batches:  # Compaction has removed everything below the high watermark.
+        if not has_batches:  # Compaction has removed everything below the last stable offset.
             for deliveries in behind:
-                deliveries.take((), high_watermark, now_ms)
+                deliveries.take((), stable_offset, now_ms)
 
     def retain_from_offset(self) -> int | None:
         """Return the lowest offset that the log must keep: of unscanned, withheld and dead-lettering messages."""
         needed: list[int] = []
         for deliveries in (queue.deliveries for queue in self._queues.values()):
-            if deliveries.scanned_offset < self._high_watermark:
+            if deliveries.scanned_offset < self._stable_offset:
                 needed.append(deliveries.scanned_offset)
             withheld_offset = deliveries.first_withheld_offset()
             if withheld_offset is not None:
@@ -329,13 +334,13 @@ class QueueMachine:
         if command.subscription not in self._subscriptions:
             return Outcome(replies=(Reply(token, subscription_gone()),))
         queue = self._queues.get(command.subscription)
-        before = 0 if queue is None else queue.progress.unsettled_count(min(command.offset, self._high_watermark))
+        before = 0 if queue is None else queue.progress.unsettled_count(min(command.offset, self._stable_offset))
         return Outcome((started(command.subscription, command.offset),), (Reply(token, before),))
 
     def _cancel(self, command: Cancel, token: Token, now_ms: int) -> Outcome:
         """Cancel a delayed message that is not due yet."""
         try:
-            message = self._source.get(command.offset) if command.offset < self._high_watermark else None
+            message = self._source.get(command.offset) if command.offset < self._stable_offset else None
         except StorageFailure as failure:
             return Outcome(replies=(Reply(token, unreadable(failure)),))
         if message is None:

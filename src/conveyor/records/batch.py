@@ -76,6 +76,11 @@ def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
     return BatchHeader._make(HEADER.unpack_from(buffer, position))
 
 
+def is_transactional(header: BatchHeader) -> bool:
+    """Return whether a batch has records of a transaction. The markers that end transactions have none."""
+    return header.attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
+
+
 def placed_prefix(base_offset: int, header: BatchHeader, leader_epoch: int) -> bytes:
     """Return the batch's first 17 bytes with its offset and leader epoch set. The remaining bytes are unchanged."""
     return _PLACED.pack(base_offset, header.batch_length, leader_epoch, header.magic)

@@ -1,7 +1,10 @@
-"""Reading committed messages, for doors that do not send batches: browsing a topic, finding a message by its id."""
+"""Reading committed messages, for doors that do not send batches: browsing a topic, finding a message by its id.
+
+Messages of open transactions are not committed yet, and those of aborted transactions never are.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 
 from conveyor.broker.answers import all_answered
@@ -23,12 +26,16 @@ from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.topics.topics import Topics
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock, FileSlice
+from conveyor.log.aborted_search import AbortedBatches
 from conveyor.log.batch_reading import batches_in
+from conveyor.log.transactions.aborted_entries import AbortedTransaction
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.batch import CONTROL
 from conveyor.records.message import Message, format_message_id, is_message_id, parse_message_id
 from conveyor.records.record import Record, UnreadableBatch, decode_records
+from conveyor.replication.committed_reads import read_committed
 from conveyor.replication.partition import Partition
+from conveyor.replication.transactions import last_stable_offset
 
 _READ_BYTES = 1 << 20
 _BROWSED_BYTES = 8 << 20
@@ -94,7 +101,7 @@ class MessageBrowser:
         return await self._leaders.ask(READ, topic, number, request)
 
     async def end_offsets(self, topic: str) -> dict[int, int]:
-        """Return the high watermark of each partition that could be opened. Raises RequestError."""
+        """Return the last stable offset of each partition that could be opened. Raises RequestError."""
         numbers = range(len(self._topics.existing(topic).partitions))
         asks = [self._leaders.ask(END, topic, number, FindEnd(topic, number)) for number in numbers]
         return {number: end for number, end in enumerate(await all_answered(asks)) if end >= 0}
@@ -119,7 +126,7 @@ class MessageBrowser:
         partition = self._partitions.find(request.topic, request.number)
         await wait_for_commits([partition], self._clock)
         offset = max(request.start, int(partition.log.log_start_offset))
-        if offset > partition.high_watermark:
+        if offset > last_stable_offset(partition):
             return []
         messages, _ = await self._read(request.topic, request.number, offset, request.limit, request.max_bytes)
         return messages
@@ -127,20 +134,20 @@ class MessageBrowser:
     async def _end_here(self, request: FindEnd) -> int:
         if self._partitions.get(request.topic, request.number) is None:
             return -1
-        return int(self._partitions.find(request.topic, request.number).high_watermark)
+        return last_stable_offset(self._partitions.find(request.topic, request.number))
 
     async def _find_here(self, request: FindMessage) -> Message:
         topic, number, offset = request.topic, request.number, request.offset
         message_id = format_message_id(number, offset)
         partition = self._partitions.find(topic, number)
         await wait_for_commits([partition], self._clock)
-        first, end = partition.log.log_start_offset, partition.high_watermark
+        first, end = partition.log.log_start_offset, last_stable_offset(partition)
         if not first <= offset < end:
             held = f"{first} to {end - 1}" if first < end else "nothing"
             raise unknown_message(topic, message_id, f"partition {number} holds {held}")
         messages, _ = await self._read(topic, number, offset, 1, 1)
         if not messages or messages[0].offset != offset:
-            raise unknown_message(topic, message_id, "it was left out as a duplicate, or compacted away")
+            raise unknown_message(topic, message_id, "it was left out as a duplicate, aborted, or compacted away")
         return messages[0]
 
     def _start_offset(self, topic: str, number: int, start: StartPosition | int) -> int:
@@ -148,8 +155,8 @@ class MessageBrowser:
             return start
         names = {"earliest": EARLIEST, "latest": LATEST}
         timestamp_ms = names.get(start.kind, max(0, start.timestamp_ms))
-        offset, _, _ = find_offset(self._partitions, topic, number, timestamp_ms, -1)
-        return self._partitions.find(topic, number).high_watermark if offset == NO_OFFSET else offset
+        offset, _, _ = find_offset(self._partitions, topic, number, timestamp_ms, -1, reads_committed=True)
+        return last_stable_offset(self._partitions.find(topic, number)) if offset == NO_OFFSET else offset
 
     async def _read(
         self, topic: str, number: int, offset: int, limit: int, max_bytes: int
@@ -159,10 +166,13 @@ class MessageBrowser:
         messages: list[Message] = []
         used = 0
         while len(messages) < limit and (used < max_bytes or not messages):
-            stored = partition.read(offset, min(_READ_BYTES, max(1, max_bytes - used)), at_least_one=True)
+            partition.check_online()
+            piece_bytes = min(_READ_BYTES, max(1, max_bytes - used))
+            committed = read_committed(partition, offset, piece_bytes, at_least_one=True)
+            stored = committed.records
             if stored is None:
                 break
-            records, offset = await self._records(partition, stored, offset)
+            records, offset = await self._records(partition, stored, committed.aborted, offset)
             messages += (
                 Message(topic, number, record.offset, record.timestamp_ms, record.key, record.value, record.headers)
                 for record in records[: limit - len(messages)]
@@ -170,18 +180,21 @@ class MessageBrowser:
             used += stored.length
         return messages, used
 
-    async def _records(self, partition: Partition, stored: FileSlice, offset: int) -> tuple[list[Record], int]:
+    async def _records(
+        self, partition: Partition, stored: FileSlice, aborted: Sequence[AbortedTransaction], offset: int
+    ) -> tuple[list[Record], int]:
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._threads, _decode, stored, offset)
+            return await loop.run_in_executor(self._threads, _decode, stored, aborted, offset)
         except StorageFailure as failure:
             raise partition.failed_read(failure) from failure
 
 
-def _decode(stored: FileSlice, offset: int) -> tuple[list[Record], int]:
+def _decode(stored: FileSlice, aborted: Sequence[AbortedTransaction], offset: int) -> tuple[list[Record], int]:
     records: list[Record] = []
+    dropped = AbortedBatches(aborted)
     for header, _, batch in batches_in(stored):
-        if not header.attributes & CONTROL:
+        if not header.attributes & CONTROL and not dropped.has(header):
             records += _readable(batch, offset)
         offset = max(offset, header.next_offset)
     return records, offset

@@ -114,7 +114,13 @@ class InboxPartition:
             self.inbox, self.machine, clock, attributes=CONTROL, needs_replicas=False
         )
         self._follower = LogFollower(
-            self.inbox, clock=clock, call_soon=call_soon, look=self._look, unpack=self._unpack, looked=self.resume
+            self.inbox,
+            clock=clock,
+            call_soon=call_soon,
+            limit=lambda inbox: inbox.high_watermark,
+            look=self._look,
+            unpack=self._unpack,
+            looked=self.resume,
         )
         self._follower.follow(self.inbox)
         self._runner.submit(NextIntent(), self._carry_out)

@@ -20,6 +20,7 @@ _PAUSE_MS = 1_000
 class LogFollower:
     """See the module's docstring.
 
+    limit: returns the offset up to which a partition is scanned; it rises only with the high watermark.
     look: scans more records up to an offset; returns whether it has reached the offset. Raises StillPacked,
     StorageFailure.
     unpack: unpacks a batch on a thread, then calls back, with an error if that failed. looked: called after every
@@ -32,12 +33,14 @@ class LogFollower:
         *,
         clock: Clock,
         call_soon: CallSoon,
+        limit: Callable[[Partition], int],
         look: Callable[[int], bool],
         unpack: Callable[[StillPacked, Callable[[RequestError | None], None]], None],
         looked: Callable[[], None],
     ) -> None:
         self._partition = partition
         self._call_soon = call_soon
+        self._limit = limit
         self._look = look
         self._unpack = unpack
         self._looked = looked
@@ -61,7 +64,7 @@ class LogFollower:
         if self._is_busy or self._pause.is_set or self._is_resting:
             return
         try:
-            is_done = self._look(self._partition.high_watermark)
+            is_done = self._look(self._limit(self._partition))
         except StillPacked as packed:
             self._is_busy = True
             return self._unpack(packed, self._unpacked)

@@ -22,6 +22,7 @@ from conveyor.queues.subscription.policy import StartPosition, Subscription
 from conveyor.queues.subscription.queue_records import cut
 from conveyor.replication.machine_runner import replay
 from conveyor.replication.partition import Partition
+from conveyor.replication.transactions import last_stable_offset
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class QueueKind:
         source = MessageSource(*partition.identity, partition.log)
         machine = QueueMachine(source, self._next_incarnation(partition), self._fraction, self._probe, self._acks)
         cut_offset = await self._read(state, _replay, state, machine, partition.recovered_end_offset)
-        subscriptions, limit = self._subscriptions.by_id(topic_id), int(partition.high_watermark)
+        subscriptions, limit = self._subscriptions.by_id(topic_id), last_stable_offset(partition)
         await self._read(partition, _scan, machine, subscriptions, limit, self._services.clock.now_ms())
         _check_online(partition, state)
         queue = QueuePartition(topic_id, partition, state, source, machine, self._services)

@@ -1,7 +1,7 @@
 """One partition as a queue: runs its machine, keeps it up to date with the partition's log, and trims the state log.
 
-the topic's high watermark rises -> the machine scans the new records -> waiting lease requests are woken
-a command, or a deadline        -> the machine -> its records        -> waiting lease requests are woken
+the topic's last stable offset rises -> the machine scans the new records -> waiting lease requests are woken
+a command, or a deadline            -> the machine -> its records        -> waiting lease requests are woken
 
 When the machine meets a large compressed batch, a thread unpacks the batch and the command is submitted again.
 """
@@ -30,6 +30,7 @@ from conveyor.queues.queue_machine import QueueMachine
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.replication.machine_runner import MachineRunner, Respond, unsure_of_leading
 from conveyor.replication.partition import Partition
+from conveyor.replication.transactions import last_stable_offset
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ class QueuePartition:
             messages,
             clock=services.clock,
             call_soon=asyncio.get_running_loop().call_soon,
+            limit=last_stable_offset,
             look=self._look,
             unpack=self._unpack_then,
             looked=self._looked,
@@ -100,6 +102,11 @@ class QueuePartition:
     @property
     def number(self) -> int:
         return self.messages.identity.partition
+
+    @property
+    def stable_offset(self) -> int:
+        """The end of the messages: those above may still be aborted."""
+        return last_stable_offset(self.messages)
 
     async def ask(self, command: QueueCommand[Answer]) -> Answer:
         """Return the machine's reply, once it is durable. Raises RequestError."""
@@ -143,10 +150,15 @@ class QueuePartition:
         return None
 
     def retain_from_offset(self) -> int | None:
-        """Return the lowest offset that retention must keep: the log start while the state is offline."""
+        """Return the lowest offset that retention must keep: the log start while the state is offline. Messages of open
+        transactions are kept: they have not been delivered.
+        """
         if self._state.offline_reason is not None:
             return int(self.messages.log.log_start_offset)
-        return self.machine.retain_from_offset()
+        kept, stable_offset = self.machine.retain_from_offset(), self.stable_offset
+        if stable_offset == self.messages.high_watermark or not self.machine.has_queues:
+            return kept
+        return stable_offset if kept is None else min(kept, stable_offset)
 
     def settled_offset(self) -> int:
         """Return the offset below which every subscription has settled every message."""
@@ -155,7 +167,7 @@ class QueuePartition:
     async def begin(self, subscription: UUID, start: StartPosition) -> int:
         """Begin a subscription at a position. Returns the number of messages that settles. Raises RequestError."""
         await wait_for_commits([self.messages], self._services.clock)
-        end = int(self.messages.high_watermark)
+        end = self.stable_offset
         if start.kind == "earliest":
             offset = int(self.messages.log.log_start_offset)
         elif start.kind == "latest":

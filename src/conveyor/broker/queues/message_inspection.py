@@ -93,7 +93,7 @@ class MessageInspection:
         for partition in await self._partitions.committed(subscription):
             queue = partition.machine.queue(subscription.id)
             if queue is not None and len(messages) < max_messages and left_bytes > 0:
-                end, now_ms = partition.messages.high_watermark, self._clock.now_ms()
+                end, now_ms = partition.stable_offset, self._clock.now_ms()
                 with partition.reading():
                     peeked = peek(queue, partition.source, end, max_messages - len(messages), now_ms, left_bytes)
                 left_bytes -= sum(message.message.weight_bytes for message in peeked)
@@ -134,4 +134,4 @@ class MessageInspection:
 
 def _read(partition: QueuePartition, offset: int) -> Message | None:
     with partition.reading():
-        return partition.source.get(offset) if offset < partition.messages.high_watermark else None
+        return partition.source.get(offset) if offset < partition.stable_offset else None

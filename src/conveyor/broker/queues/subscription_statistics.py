@@ -152,4 +152,4 @@ def _counts(partition: QueuePartition, subscription: UUID) -> QueueCounts:
     queue = partition.machine.queue(subscription)
     if queue is None:
         return QueueCounts()
-    return count_messages(queue, partition.source, partition.messages.high_watermark)
+    return count_messages(queue, partition.source, partition.stable_offset)

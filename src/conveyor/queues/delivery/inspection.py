@@ -24,10 +24,10 @@ class Peeked(NamedTuple):
     state: MessageState
 
 
-def count_messages(queue: Queue, source: MessageSource, high_watermark: int) -> QueueCounts:
+def count_messages(queue: Queue, source: MessageSource, stable_offset: int) -> QueueCounts:
     """Count the messages of a partition by state."""
     progress, deliveries = queue.progress, queue.deliveries
-    unsettled = progress.unsettled_count(high_watermark) - progress.unsettled_count(source.log_start_offset)
+    unsettled = progress.unsettled_count(stable_offset) - progress.unsettled_count(source.log_start_offset)
     waiting = 0 if deliveries.keys is None else deliveries.keys.waiting_count
     elsewhere = len(deliveries.leases) + deliveries.withheld_count + len(deliveries.dead_lettering)
     return QueueCounts(
@@ -36,13 +36,13 @@ def count_messages(queue: Queue, source: MessageSource, high_watermark: int) -> 
         in_flight=len(deliveries.leases),
         withheld=deliveries.withheld_count,
         dead=progress.dead.count,
-        oldest_ms=_oldest_ms(queue, source, high_watermark),
+        oldest_ms=_oldest_ms(queue, source, stable_offset),
     )
 
 
-def _oldest_ms(queue: Queue, source: MessageSource, high_watermark: int) -> int | None:
+def _oldest_ms(queue: Queue, source: MessageSource, stable_offset: int) -> int | None:
     try:
-        oldest = next(unsettled_messages(queue, source, high_watermark, SMALL_BYTES), None)
+        oldest = next(unsettled_messages(queue, source, stable_offset, SMALL_BYTES), None)
     except StillPacked as packed:  # The batch's timestamp is close enough; unpacking would take too long.
         return packed.header.max_timestamp
     except StorageFailure:  # A lease of the message reports the failure; the counts are valid without it.
@@ -51,13 +51,13 @@ def _oldest_ms(queue: Queue, source: MessageSource, high_watermark: int) -> int 
 
 
 def peek(
-    queue: Queue, source: MessageSource, high_watermark: int, limit: int, now_ms: int, max_bytes: int = MAX_PEEKED_BYTES
+    queue: Queue, source: MessageSource, stable_offset: int, limit: int, now_ms: int, max_bytes: int = MAX_PEEKED_BYTES
 ) -> list[Peeked]:
     """Return the first unsettled messages by offset. max_bytes: no message is added once their values reach this
     size.
     """
     peeked = []
-    for message in unsettled_messages(queue, source, high_watermark):
+    for message in unsettled_messages(queue, source, stable_offset):
         peeked.append(Peeked(message, message_state(queue, message, now_ms)))
         max_bytes -= message.weight_bytes
         if len(peeked) == limit or max_bytes <= 0:
@@ -66,7 +66,7 @@ def peek(
 
 
 def unsettled_messages(
-    queue: Queue, source: MessageSource, high_watermark: int, limit_bytes: int = MAX_UNPACKED_BYTES
+    queue: Queue, source: MessageSource, stable_offset: int, limit_bytes: int = MAX_UNPACKED_BYTES
 ) -> Iterator[Message]:
     """Yield unsettled messages by offset, up to a limit of examined offsets per call. limit_bytes: see
     `MessageSource`.
@@ -74,7 +74,7 @@ def unsettled_messages(
     examined = 0
     progress = queue.progress
     start = max(progress.start_offset, source.log_start_offset)
-    for first, end in progress.settled.gaps(start, high_watermark):
+    for first, end in progress.settled.gaps(start, stable_offset):
         for offset in range(first, end):
             message = source.get(offset, limit_bytes)
             if message is not None:

@@ -29,6 +29,7 @@ class Reader:
             self.owner.partition,
             clock=self.clock,
             call_soon=self.soon.append,
+            limit=lambda partition: partition.high_watermark,
             look=self.look,
             unpack=lambda _, unpacked: self.unpacked.append(unpacked),
             looked=self.note,

@@ -2,6 +2,7 @@
 
 from conveyor.log.transactions.aborted_entries import (
     AbortedTransaction,
+    aborted_from,
     decode_aborted,
     encode_aborted,
     entries_below,
@@ -28,3 +29,10 @@ def test_entries_of_kafka_are_decoded() -> None:
 def test_entries_below_an_offset_have_their_marker_below_it() -> None:
     assert decode_aborted(entries_below(KAFKAS, 20)) == []
     assert decode_aborted(entries_below(KAFKAS, 21)) == [FIRST]
+
+
+def test_entries_are_found_by_their_marker() -> None:
+    entries = b"".join(encode_aborted(1, EndedTransaction(2 * n, 2 * n + 1, 2 * n + 2)) for n in range(200))
+    found = list(aborted_from(entries, 201))
+    assert [entry.last_offset for entry in found] == list(range(201, 400, 2))
+    assert list(aborted_from(entries, 400)) == []

@@ -46,7 +46,7 @@ DEAD: Call[DeadHere, DeadState] = Call("queue.dead", DeadHere, DeadState, is_rep
 
 def dead_queue(subscription: Subscription, partition: QueuePartition) -> DeadQueue:
     """Return the dead letters in a partition that this broker leads."""
-    queue, end = partition.machine.queue(subscription.id), int(partition.messages.high_watermark)
+    queue, end = partition.machine.queue(subscription.id), partition.stable_offset
     if queue is None:
         return DeadQueue(partition.number, RangeSet(), DeadCopies(), end)
     return DeadQueue(partition.number, queue.progress.dead, queue.progress.copies, end)
