@@ -271,7 +271,9 @@ if "mounted" in KINDS:
                 assert read_back(broker.kafka) == list(range(600))
                 disk.free()
                 wait_until_ready(http)
-                assert all(error is None for error in produce(producer_to(broker.kafka), range(600, 700)).values())
+                retrying = {"enable.idempotence": True, "message.send.max.retries": 100}  # The epoch is being stored.
+                written = produce(producer_to(broker.kafka, **retrying), range(600, 700))
+                assert all(error is None for error in written.values())
                 assert read_back(broker.kafka) == list(range(700))
                 assert broker.stop() == 0
             finally:
