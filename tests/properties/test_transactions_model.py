@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from conveyor.kernel.errors import ErrorKind
-from conveyor.kernel.ids import TopicPartition
+from conveyor.kernel.ids import ProducerIdentity, TopicPartition
 from conveyor.transactions.transaction_commands import MarkerAnswer
 from conveyor.transactions.transaction_replies import (
     PartitionsAdded,
@@ -27,7 +27,7 @@ from conveyor.transactions.transaction_replies import (
     TransactionEnded,
     TransactionMarkers,
 )
-from conveyor.transactions.transaction_value import ProducerIdentity, TransactionState
+from conveyor.transactions.transaction_value import TransactionState
 from tests.unit.transactions.transaction_coordinator import P0, P1, TIMEOUT_MS, TransactionCoordinator, kind_of
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "200"))

@@ -31,6 +31,13 @@ def is_gateway(node_id: int) -> bool:
     return node_id >= FIRST_GATEWAY_ID
 
 
+class ProducerIdentity(NamedTuple):
+    """A producer id and its epoch."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+
+
 class TopicPartition(NamedTuple):
     """One partition of one topic. `str` returns the name of its directory."""
 

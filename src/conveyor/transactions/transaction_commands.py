@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from conveyor.kernel.ids import ProducerId, TopicPartition
+from conveyor.kernel.ids import ProducerId, ProducerIdentity, TopicPartition
 from conveyor.kernel.state_machine import Command
 from conveyor.transactions.transaction_replies import (
     ListedTransactions,
@@ -21,7 +21,7 @@ from conveyor.transactions.transaction_replies import (
     TransactionDescription,
     TransactionEnded,
 )
-from conveyor.transactions.transaction_value import ProducerIdentity, TransactionState
+from conveyor.transactions.transaction_value import TransactionState
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 ANY_CONNECTION = 0

@@ -3,8 +3,8 @@
 import msgspec
 
 from conveyor.kernel.errors import RequestError
-from conveyor.kernel.ids import TopicPartition
-from conveyor.transactions.transaction_value import ProducerIdentity, TransactionState
+from conveyor.kernel.ids import ProducerIdentity, TopicPartition
+from conveyor.transactions.transaction_value import TransactionState
 
 
 class ProducerIdNeeded(msgspec.Struct, frozen=True, kw_only=True):

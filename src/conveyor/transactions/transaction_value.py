@@ -2,11 +2,10 @@
 
 from collections.abc import Set as AbstractSet
 from enum import IntEnum
-from typing import NamedTuple
 
 import msgspec
 
-from conveyor.kernel.ids import NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition
+from conveyor.kernel.ids import NO_PRODUCER_ID, ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
 
 NO_PRODUCER_EPOCH = ProducerEpoch(-1)
 LAST_USABLE_EPOCH = ProducerEpoch(32766)
@@ -48,13 +47,6 @@ class TransactionState(IntEnum):
     def kafka_name(self) -> str:
         """The name as in DescribeTransactions, for example `PrepareCommit`."""
         return self.name.title().replace("_", "")
-
-
-class ProducerIdentity(NamedTuple):
-    """A producer id and its epoch."""
-
-    producer_id: ProducerId
-    producer_epoch: ProducerEpoch
 
 
 class TransactionValue(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition
+from conveyor.kernel.ids import NO_PRODUCER_ID, ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
 from conveyor.transactions.transaction_value import (
     EPOCH_BUMPING_VERSION,
     LAST_EPOCH,
@@ -30,7 +30,6 @@ from conveyor.transactions.transaction_value import (
     NO_PRODUCER_EPOCH,
     NO_START,
     NO_TIMEOUT_MS,
-    ProducerIdentity,
     TransactionState,
     TransactionValue,
     client_identity,

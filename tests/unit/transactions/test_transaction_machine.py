@@ -3,7 +3,7 @@
 import pytest
 
 from conveyor.kernel.errors import ErrorKind
-from conveyor.kernel.ids import TopicPartition
+from conveyor.kernel.ids import ProducerIdentity, TopicPartition
 from conveyor.kernel.state_machine import Token
 from conveyor.transactions.transaction_commands import (
     AwaitMarkers,
@@ -18,7 +18,7 @@ from conveyor.transactions.transaction_replies import (
     ProducerInitialized,
     TransactionEnded,
 )
-from conveyor.transactions.transaction_value import ProducerIdentity, TransactionState
+from conveyor.transactions.transaction_value import TransactionState
 from tests.unit.transactions.transaction_coordinator import (
     ID,
     P0,

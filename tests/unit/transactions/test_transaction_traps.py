@@ -3,12 +3,12 @@
 import pytest
 
 from conveyor.kernel.errors import ErrorKind
-from conveyor.kernel.ids import ProducerEpoch
+from conveyor.kernel.ids import ProducerEpoch, ProducerIdentity
 from conveyor.kernel.state_machine import Outcome, Token
 from conveyor.transactions.transaction_commands import AwaitMarkers, EndTransaction
 from conveyor.transactions.transaction_log import decode_transaction
 from conveyor.transactions.transaction_replies import MarkersToSend, ProducerIdNeeded, TransactionEnded
-from conveyor.transactions.transaction_value import ProducerIdentity, TransactionState
+from conveyor.transactions.transaction_value import TransactionState
 from tests.unit.transactions.transaction_coordinator import ID, TIMEOUT_MS, TransactionCoordinator, after, kind_of
 
 

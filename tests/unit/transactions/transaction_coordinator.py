@@ -3,7 +3,7 @@
 from typing import Any
 
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import ProducerEpoch, ProducerId, TopicPartition
+from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
 from conveyor.kernel.state_machine import LogRecord, Outcome, Token
 from conveyor.transactions.transaction_commands import (
     AddPartitions,
@@ -25,7 +25,7 @@ from conveyor.transactions.transaction_replies import (
     TransactionEnded,
     TransactionMarkers,
 )
-from conveyor.transactions.transaction_value import ProducerIdentity, TransactionState, TransactionValue
+from conveyor.transactions.transaction_value import TransactionState, TransactionValue
 
 ID = "orders"
 TIMEOUT_MS = 60_000

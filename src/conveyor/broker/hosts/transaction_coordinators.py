@@ -26,7 +26,7 @@ from conveyor.broker.topics.topics import Topics
 from conveyor.broker.transactions.marker_sender import MarkerSender
 from conveyor.cluster.image import TRANSACTIONS_TOPIC, BrokerImage
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.ids import ProducerEpoch, ProducerId, TopicPartition
+from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
 from conveyor.kernel.ports import Clock
 from conveyor.replication.machine_runner import MachineRunner, replay
 from conveyor.replication.partition import Partition
@@ -47,7 +47,7 @@ from conveyor.transactions.transaction_replies import (
     ProducerInitialized,
     TransactionEnded,
 )
-from conveyor.transactions.transaction_value import ProducerIdentity, TransactionState
+from conveyor.transactions.transaction_value import TransactionState
 
 _RETRY_MS = 1_000
 _VERIFY_TIMEOUT_MS = 10_000

@@ -23,12 +23,11 @@ from conveyor.broker.tasks import Tasks
 from conveyor.broker.transactions.transactional_topics import check_takes_transactions
 from conveyor.broker.transactions.verifications import Verification, Verifications
 from conveyor.kernel.errors import ERRORS, ErrorKind, InconsistentState, RequestError
-from conveyor.kernel.ids import ProducerEpoch, ProducerId, TopicPartition
+from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
 from conveyor.kernel.ports import Bytes, Clock
 from conveyor.records.checked_batch import CheckedBatch, check_transactional_batch
 from conveyor.records.timestamps import is_too_new
 from conveyor.replication.partition import Partition
-from conveyor.transactions.transaction_value import ProducerIdentity
 
 _Place = tuple[Partition, ProducerIdentity]
 

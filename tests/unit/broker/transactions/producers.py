@@ -7,7 +7,7 @@ from typing import TypeVar
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.publish import ACKS_ALL, Published
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import TopicPartition
+from conveyor.kernel.ids import ProducerIdentity, TopicPartition
 from conveyor.records.batch import TRANSACTIONAL
 from conveyor.records.record import encode_batch
 from conveyor.replication.partition import Partition
@@ -19,7 +19,6 @@ from conveyor.transactions.transaction_commands import (
     InitializeProducer,
 )
 from conveyor.transactions.transaction_replies import TransactionDescription
-from conveyor.transactions.transaction_value import ProducerIdentity
 from tests.unit.broker.parts import NOW_MS
 
 ID = "transfers"

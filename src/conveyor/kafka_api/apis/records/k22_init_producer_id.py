@@ -10,9 +10,8 @@ from typing import Any
 from conveyor.kafka_api.apis.transactions import fenced_producers
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import ProducerEpoch, ProducerId
+from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
 from conveyor.transactions.transaction_commands import InitializeProducer
-from conveyor.transactions.transaction_value import ProducerIdentity
 
 _NO_ID = -1
 _NO_EPOCH = -1

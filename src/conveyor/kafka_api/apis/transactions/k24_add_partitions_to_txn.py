@@ -10,9 +10,8 @@ from conveyor.broker.transactions.transactional_topics import check_takes_part
 from conveyor.kafka_api.apis.transactions import fenced_producers
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
-from conveyor.kernel.ids import ProducerEpoch, ProducerId, TopicPartition
+from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
 from conveyor.transactions.transaction_commands import AddPartitions
-from conveyor.transactions.transaction_value import ProducerIdentity
 
 _PRODUCER_FENCED = 2
 _NOT_ATTEMPTED = 55

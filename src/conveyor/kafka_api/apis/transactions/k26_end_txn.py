@@ -7,9 +7,8 @@ with each transaction (KIP-890), is not served yet.
 from conveyor.kafka_api.apis.transactions import fenced_producers
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
-from conveyor.kernel.ids import ProducerEpoch, ProducerId
+from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
 from conveyor.transactions.transaction_commands import EndTransaction
-from conveyor.transactions.transaction_value import ProducerIdentity
 
 _PRODUCER_FENCED = 2
 
