@@ -2,18 +2,20 @@
 
 from dataclasses import dataclass, field
 
+from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, Token
 
 
 @dataclass(slots=True)
 class Decision:
-    """Collects records and replies while a command is handled."""
+    """Collects records and replies while a command is handled. producer: see `Outcome`."""
 
     records: list[LogRecord] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
+    producer: ProducerIdentity | None = None
 
     def reply(self, token: Token, value: object) -> None:
         self.replies.append(Reply(token, value))
 
     def outcome(self) -> Outcome:
-        return Outcome(tuple(self.records), tuple(self.replies))
+        return Outcome(tuple(self.records), tuple(self.replies), producer=self.producer)

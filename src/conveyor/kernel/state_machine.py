@@ -8,6 +8,10 @@ One runner drives each machine. The runner appends an outcome's records, applies
 replies once the records are durable. After a failed append the runner discards the machine and replays the log.
 The machine owns its soft state (callers that wait for a rebalance, ends of sessions); discarding the machine loses it.
 
+A machine can take part in the transactions of producers. It decides on records for a producer; they are appended as a
+batch of the producer's transaction, and applied with the producer's identity. The marker that ends the transaction, in
+the same log, calls `resolve`.
+
 All times are wall-clock time, as in stored records. When the wall clock is set, `clock_set` moves each deadline that
 ends a duration, so that the duration stays the same.
 """
@@ -15,6 +19,8 @@ ends a duration, so that the duration stays the same.
 from typing import Generic, NewType, Protocol, TypeVar
 
 import msgspec
+
+from conveyor.kernel.ids import ProducerIdentity
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 Asked = TypeVar("Asked", contravariant=True)
@@ -33,11 +39,13 @@ class LogRecord(msgspec.Struct, frozen=True):
     """One record as a state machine writes and reads it. `value=None` is a tombstone.
 
     timestamp_ms: the time of the append; 0 in a record that is not in a log yet.
+    producer: if the record belongs to a transaction, the producer that has it; see `TransactionalMachine`.
     """
 
     key: bytes | None
     value: bytes | None
     timestamp_ms: int = 0
+    producer: ProducerIdentity | None = None
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -51,11 +59,13 @@ class Outcome(msgspec.Struct, frozen=True):
     """The decision of a machine: the records to append, and the replies to send.
 
     at_once: the replies do not depend on any record that is not durable yet, in this outcome or an earlier one.
+    producer: the producer to whose transaction the records belong.
     """
 
     records: tuple[LogRecord, ...] = ()
     replies: tuple[Reply, ...] = ()
     at_once: bool = False
+    producer: ProducerIdentity | None = None
 
 
 class StateMachine(Protocol[Asked]):
@@ -87,4 +97,14 @@ class StateMachine(Protocol[Asked]):
 
     def next_deadline_ms(self) -> int | None:
         """Return the time of the next required `expire`, in milliseconds since the epoch; None for no deadline."""
+        ...
+
+
+class TransactionalMachine(StateMachine[Asked], Protocol[Asked]):
+    """A machine that takes part in transactions."""
+
+    def resolve(self, producer: ProducerIdentity, commits: bool) -> None:
+        """Apply or drop the records of a producer's transaction, both live and during replay. A producer without
+        records here has taken part in vain.
+        """
         ...

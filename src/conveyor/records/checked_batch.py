@@ -15,6 +15,7 @@ import msgspec
 from crc32c import crc32c
 
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import NO_SEQUENCE
 from conveyor.kernel.ports import Bytes
 from conveyor.records.batch import (
     COMPRESSION_MASK,
@@ -31,6 +32,7 @@ from conveyor.records.batch import (
     MIN_BATCH_LENGTH,
     TRANSACTIONAL,
     BatchHeader,
+    is_transactional,
     read_header,
 )
 from conveyor.records.record import seal_batch
@@ -95,7 +97,7 @@ def check_stored(content: Bytes) -> CheckedBatch:
         raise RequestError(ErrorKind.INVALID_RECORD, f"batch of {count} records ends at offset delta {last_delta}")
     _check_room(header)
     _check_codec(header.attributes)
-    if not header.attributes & CONTROL:
+    if not header.attributes & CONTROL and not is_from_coordinator(header):
         _check_producer(header)
     return CheckedBatch(content, header)
 
@@ -111,6 +113,11 @@ def rebuild_checked(header: BatchHeader, packed: Bytes, max_bytes: int) -> Check
     check_size(rebuilt, max_bytes)
     _check_fields(rebuilt.header, True, may_be_transactional=True)
     return rebuilt
+
+
+def is_from_coordinator(header: BatchHeader) -> bool:
+    """Return whether a coordinator has appended a batch for a producer's transaction: such a batch has no sequence."""
+    return is_transactional(header) and header.base_sequence == NO_SEQUENCE and header.producer_epoch >= 0
 
 
 def own_batch(content: Bytes) -> CheckedBatch:

@@ -13,7 +13,7 @@ do not wait: see `commit_deadline`. The decision stands and is committed with th
 to repeat a command. Meanwhile no further command is accepted, whether it writes records or not.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, Generic
@@ -27,15 +27,26 @@ from conveyor.kernel.errors import (
     RequestError,
     StorageFailure,
 )
+from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
 from conveyor.kernel.ports import Clock
-from conveyor.kernel.state_machine import Asked, LogRecord, Outcome, Reply, StateMachine, Token
+from conveyor.kernel.state_machine import (
+    Asked,
+    LogRecord,
+    Outcome,
+    Reply,
+    StateMachine,
+    Token,
+    TransactionalMachine,
+)
 from conveyor.log.batch_reading import batches_between
 from conveyor.log.log import Log
-from conveyor.records.batch import CONTROL
+from conveyor.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, is_transactional
 from conveyor.records.checked_batch import check_size, own_batch
 from conveyor.records.record import decode_records, encode_batch
+from conveyor.records.transaction_marker import TransactionMarker, decode_marker, is_marker
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
+from conveyor.replication.transactions import append_marker
 
 Respond = Callable[[Any], None]
 """Accepts a reply of the command's reply type, or a RequestError."""
@@ -49,7 +60,7 @@ _IN_DOUBT = (ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorKind.REQUEST_TIMED
 
 
 class MachineRunner(Generic[Asked]):
-    """See the module's docstring.
+    """See the module's docstring. Markers of transactions are appended by `TransactionalRunner`.
 
     stepped: called after each decision, when its records are applied. attributes: of the machine's batches; CONTROL if
     they share the log with producers' batches. needs_replicas: whether `min.insync.replicas` applies to the machine's
@@ -129,7 +140,7 @@ class MachineRunner(Generic[Asked]):
         self._fail_all()
 
     def _carry_out(self, outcome: Outcome) -> None:
-        if outcome.records and not self._append(outcome.records):
+        if outcome.records and not self._append(outcome.records, outcome.producer):
             return self._fail_all()
         if outcome.at_once:
             self._reply(outcome.replies, None if self._is_sure() else unsure_of_leading(self._partition))
@@ -139,17 +150,23 @@ class MachineRunner(Generic[Asked]):
         if self._stepped is not None:
             self._stepped()
 
-    def _append(self, records: tuple[LogRecord, ...]) -> bool:
+    def _append(self, records: tuple[LogRecord, ...], producer: ProducerIdentity | None) -> bool:
         now_ms = self._clock.now_ms()
-        if not self._append_batch(records, now_ms):
+        if not self._append_batch(records, now_ms, producer):
             return False
         for record in records:
-            self._machine.apply(LogRecord(record.key, record.value, now_ms))
+            self._machine.apply(LogRecord(record.key, record.value, now_ms, producer))
         return True
 
-    def _append_batch(self, records: Sequence[LogRecord], now_ms: int) -> bool:
+    def _append_batch(
+        self, records: Sequence[LogRecord], now_ms: int, producer: ProducerIdentity | None = None
+    ) -> bool:
         contents = [(now_ms, record.key, record.value, ()) for record in records]
-        partition, batch = self._partition, own_batch(encode_batch(contents, attributes=self._attributes))
+        if producer is None:
+            encoded = encode_batch(contents, attributes=self._attributes)
+        else:
+            encoded = encode_batch(contents, attributes=TRANSACTIONAL, **producer._asdict())
+        partition, batch = self._partition, own_batch(encoded)
         try:
             if not self._attributes & CONTROL:
                 check_size(batch, partition.log.topic.max_message_bytes)
@@ -210,13 +227,61 @@ def unsure_of_leading(partition: Partition) -> RequestError:
     )
 
 
+class TransactionalRunner(MachineRunner[Asked]):
+    """Runs a machine that takes part in transactions. Its log contains nobody else's batches."""
+
+    def __init__(self, partition: Partition, machine: TransactionalMachine[Asked], clock: Clock) -> None:
+        super().__init__(partition, machine, clock)
+        self._resolve = machine.resolve
+
+    def append_marker(self, marker: TransactionMarker, transaction_version: int) -> None:
+        """Append the marker that ends a producer's transaction, and resolve the transaction, unless that was done
+        before. See `transactions.append_marker`. Raises RequestError.
+        """
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
+        if append_marker(self._partition, marker, transaction_version, self._clock.now_ms()) is None:
+            return
+        try:
+            self._resolve(_producer_of(marker), marker.commits)
+        except Exception as bug:
+            raise InconsistentState(f"{self._partition.identity}: {marker}") from bug
+        self.wake()
+
+
 def replay(log: Log, machine: StateMachine[Asked], attributes: int = 0) -> None:
     """Apply the machine's own records of a log, oldest first. attributes: see `MachineRunner`.
 
     Blocks; call it off the event loop. Raises StorageFailure.
     """
-    start_offset = log.log_start_offset
-    for header, _, content in batches_between(log, start_offset, log.written_offset, checks_crc=True):
-        if header.base_offset >= start_offset and header.attributes & CONTROL == attributes & CONTROL:
+    for header, content in _stored(log):
+        if header.attributes & CONTROL == attributes & CONTROL:
             for record in decode_records(content):
                 machine.apply(LogRecord(record.key, record.value, record.timestamp_ms))
+
+
+def replay_transactions(log: Log, machine: TransactionalMachine[Asked]) -> None:
+    """Apply the records of a log, and resolve its transactions; see `replay`."""
+    for header, content in _stored(log):
+        if is_marker(header):
+            marker = decode_marker(header, content)
+            if marker is not None:
+                machine.resolve(_producer_of(marker), marker.commits)
+            continue
+        producer = None
+        if is_transactional(header):
+            producer = ProducerIdentity(ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch))
+        for record in decode_records(content):
+            machine.apply(LogRecord(record.key, record.value, record.timestamp_ms, producer))
+
+
+def _stored(log: Log) -> Iterator[tuple[BatchHeader, bytes]]:
+    start_offset = log.log_start_offset
+    for header, _, content in batches_between(log, start_offset, log.written_offset, checks_crc=True):
+        if header.base_offset >= start_offset:
+            yield header, content
+
+
+def _producer_of(marker: TransactionMarker) -> ProducerIdentity:
+    return ProducerIdentity(ProducerId(marker.producer_id), ProducerEpoch(marker.producer_epoch))

@@ -10,6 +10,7 @@ Rules (KIP-98, KIP-360):
   (INVALID_TXN_STATE), and one of a newer epoch has to wait for the marker (CONCURRENT_TRANSACTIONS);
 - a marker with a newer epoch starts that epoch: sequence 0 is due. After a marker of the same epoch the sequences
   continue (KIP-890);
+- the batches that coordinators append for a producer's transaction have no sequence, and none is checked;
 - a producer with an open transaction is never forgotten (KAFKA-9144), so the number of open transactions is limited.
 
 Leaders check batches and markers. Followers and recovery remember what is in the log. All state is rebuilt from the
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import Offset
+from conveyor.kernel.ids import NO_SEQUENCE, Offset, ProducerIdentity
 from conveyor.log.transactions.open_transactions import (
     EndedTransaction,
     OpenTransaction,
@@ -96,8 +97,8 @@ class ProducerState:
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            if self.transactions.opened:
-                self._check_room(header)
+            if header.attributes & TRANSACTIONAL:
+                self._check_room()
             return None
         if header.producer_epoch != producer.epoch:
             _check_new_epoch(producer, header)
@@ -106,7 +107,8 @@ class ProducerState:
             return None
         earlier = _earlier(producer, header)
         if earlier is None:
-            _check_next_sequence(producer, header)
+            if header.base_sequence != NO_SEQUENCE:
+                _check_next_sequence(producer, header)
             if self.transactions.opened:
                 self._check_open_transaction(header, producer)
         return earlier
@@ -147,11 +149,19 @@ class ProducerState:
         producer = self._producers.get(producer_id)
         return producer is not None and producer.epoch == producer_epoch and producer_id in self.transactions.opened
 
-    def check_epoch(self, header: BatchHeader) -> None:
+    def check_epoch(self, header: BatchHeader | ProducerIdentity) -> None:
         """Raise RequestError (INVALID_PRODUCER_EPOCH) if the producer has a newer epoch."""
         producer = self._producers.get(header.producer_id)
         if producer is not None and header.producer_epoch < producer.epoch:
             raise _old_epoch(producer, header)
+
+    def check_participant(self, producer: ProducerIdentity) -> None:
+        """Check that a coordinator can append to a producer's transaction. Raises RequestError: see `check`."""
+        self.check_epoch(producer)
+        if producer.producer_id not in self.transactions.opened:
+            self._check_room()
+        elif self._producers[producer.producer_id].epoch != producer.producer_epoch:
+            raise _still_open(producer, self._producers[producer.producer_id])
 
     def find(self, header: BatchHeader) -> RememberedBatch | None:
         """Return the earlier batch that this one duplicates, without any check."""
@@ -256,36 +266,37 @@ class ProducerState:
                     del self._producers[producer_id]
                     return
 
-    def _check_room(self, header: BatchHeader) -> None:
-        """Check a batch of a producer without an open transaction: it may begin one."""
-        if header.attributes & TRANSACTIONAL and len(self.transactions.opened) >= self._max_producers:
+    def _check_room(self) -> None:
+        """Check that another transaction may be opened."""
+        if len(self.transactions.opened) >= self._max_producers:
             reason = f"the partition has {self._max_producers} open transactions, which is the limit: try again later"
             raise RequestError(ErrorKind.POLICY_VIOLATION, reason)
 
     def _check_open_transaction(self, header: BatchHeader, producer: RememberedProducer) -> None:
         """Check a batch of a producer whose transaction may be open."""
         if header.producer_id not in self.transactions.opened:
-            return self._check_room(header)
+            return self._check_room() if header.attributes & TRANSACTIONAL else None
         if not header.attributes & TRANSACTIONAL:
             raise RequestError(
                 ErrorKind.INVALID_TXN_STATE,
                 f"producer {header.producer_id} sent a batch outside of its open transaction",
             )
         if header.producer_epoch != producer.epoch:
-            raise RequestError(
-                ErrorKind.CONCURRENT_TRANSACTIONS,
-                f"the transaction of producer {header.producer_id} in epoch {producer.epoch} has not ended yet",
-            )
+            raise _still_open(header, producer)
 
 
 _UNKNOWN = RememberedProducer(-1, 0, ())
 
 
 def _last_sequence(header: BatchHeader) -> int:
+    if header.base_sequence == NO_SEQUENCE:
+        return NO_SEQUENCE
     return (header.base_sequence + header.last_offset_delta) % _SEQUENCES
 
 
 def _earlier(producer: RememberedProducer, header: BatchHeader) -> RememberedBatch | None:
+    if header.base_sequence == NO_SEQUENCE:
+        return None
     last_sequence = _last_sequence(header)
     for batch in producer.batches:
         if batch.base_sequence == header.base_sequence and batch.last_sequence == last_sequence:
@@ -296,14 +307,21 @@ def _earlier(producer: RememberedProducer, header: BatchHeader) -> RememberedBat
 def _check_new_epoch(producer: RememberedProducer, header: BatchHeader) -> None:
     if header.producer_epoch < producer.epoch:
         raise _old_epoch(producer, header)
-    if header.base_sequence != 0:
+    if header.base_sequence not in (0, NO_SEQUENCE):
         raise RequestError(
             ErrorKind.OUT_OF_ORDER_SEQUENCE,
             f"producer {header.producer_id} starts epoch {header.producer_epoch} at {header.base_sequence}, not 0",
         )
 
 
-def _old_epoch(producer: RememberedProducer, header: BatchHeader) -> RequestError:
+def _still_open(header: BatchHeader | ProducerIdentity, producer: RememberedProducer) -> RequestError:
+    return RequestError(
+        ErrorKind.CONCURRENT_TRANSACTIONS,
+        f"the transaction of producer {header.producer_id} in epoch {producer.epoch} has not ended yet",
+    )
+
+
+def _old_epoch(producer: RememberedProducer, header: BatchHeader | ProducerIdentity) -> RequestError:
     return RequestError(
         ErrorKind.INVALID_PRODUCER_EPOCH,
         f"producer {header.producer_id} uses epoch {header.producer_epoch}, but its current epoch is {producer.epoch}",
