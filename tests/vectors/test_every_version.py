@@ -20,10 +20,16 @@ BATCH = encode_batch([(1, b"key", b"value", [("name", b"header")])])
 EVERY_VERSION = [(api.key, version) for api in SERVED_APIS.values() for version in api.versions]
 
 
+OFFSETS = {
+    "name": TOPIC,
+    "partitions": [{"partition_index": 0, "committed_offset": 1, "committed_metadata": "note"}],
+}
 TRANSACTION_REQUESTS: dict[int, dict[str, Any]] = {
     24: {"v3_and_below_transactional_id": "x", "v3_and_below_producer_id": 0, "v3_and_below_producer_epoch": 0}
     | {"v3_and_below_topics": [{"name": TOPIC, "partitions": (0,)}]},
+    25: {"transactional_id": "x", "producer_id": 0, "producer_epoch": 0, "group_id": "g"},
     26: {"transactional_id": "x", "producer_id": 0, "producer_epoch": 0, "committed": True},
+    28: {"transactional_id": "x", "producer_id": 0, "producer_epoch": 0, "group_id": "g", "topics": [OFFSETS]},
     65: {"transactional_ids": ("x",)},
     66: {"state_filters": (), "producer_id_filters": (), "duration_filter": -1},
 }
@@ -135,7 +141,9 @@ EXPECTED_ERRORS = {
     14: {25},
     15: {69},
     20: {3},
+    25: {16},
     26: {16},
+    28: {49},
     42: {69},
     43: {84},
     47: {69},

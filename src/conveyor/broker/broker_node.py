@@ -379,7 +379,7 @@ class BrokerNode:
             tasks=self.tasks,
             new_id=ports.new_id,
         )
-        self.transactions, self.transactional_publisher = make_transactions(
+        self.transactions, self.transactional_publisher, self.transactional_offsets = make_transactions(
             metadata=self.metadata,
             topics=self.topics,
             partitions=self.partitions,
@@ -388,6 +388,7 @@ class BrokerNode:
             producer_ids=self.producer_ids,
             publisher=self.publisher,
             inspected_appends=inspected_appends,
+            groups=self.groups,
             ports=ports,
             tasks=self.tasks,
         )

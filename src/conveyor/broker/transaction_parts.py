@@ -1,7 +1,9 @@
 """Assembles the parts of a broker that serve transactions."""
 
 from conveyor.broker.broker_ports import BrokerPorts
+from conveyor.broker.hosts.group_coordinators import Groups
 from conveyor.broker.hosts.transaction_coordinators import Transactions
+from conveyor.broker.hosts.transactional_offsets import TransactionalOffsets
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.producer_ids import ProducerIds
 from conveyor.broker.partitions.partition_table import PartitionTable
@@ -13,17 +15,19 @@ from conveyor.broker.topics.topics import Topics
 from conveyor.broker.transactions.marker_writer import MarkerWriter
 from conveyor.broker.transactions.transactional_publisher import TransactionalPublisher
 from conveyor.broker.transactions.verifications import Verifications
+from conveyor.cluster.image import OFFSETS_TOPIC
 from conveyor.settings.transactions_settings import TransactionsSettings
 
 
 def make_transactions(
     *, metadata: Metadata, topics: Topics, partitions: PartitionTable, settings: TransactionsSettings,
     leaders: LeaderCalls, producer_ids: ProducerIds, publisher: Publisher, inspected_appends: InspectedAppends,
-    ports: BrokerPorts, tasks: Tasks,
-) -> tuple[Transactions, TransactionalPublisher]:  # fmt: skip
-    """Return the coordinators, and the publisher of transactional batches. Markers are written for all brokers."""
+    groups: Groups, ports: BrokerPorts, tasks: Tasks,
+) -> tuple[Transactions, TransactionalPublisher, TransactionalOffsets]:  # fmt: skip
+    """Return the coordinators, and what takes part in transactions. Markers are written for all brokers."""
     verifications = Verifications()
-    MarkerWriter(partitions, verifications, ports.clock, leaders.handlers)
+    machines = {OFFSETS_TOPIC: groups.append_marker}
+    MarkerWriter(partitions, verifications, ports.clock, leaders.handlers, machines)
     transactions = Transactions(
         metadata=metadata,
         topics=topics,
@@ -43,4 +47,4 @@ def make_transactions(
         clock=ports.clock,
         tasks=tasks,
     )
-    return transactions, transactional_publisher
+    return transactions, transactional_publisher, TransactionalOffsets(groups, transactions, verifications)

@@ -101,11 +101,12 @@ class Administration:
         group = self._existing(command.group_id)
         if isinstance(group, ClassicGroup) and group.members and not group.uses_embedded_protocol:
             raise _not_empty(command.group_id)
-        committed, errors = self._offsets.of(command.group_id), list[RequestError | None]()
+        errors = list[RequestError | None]()
+        stored = {*self._offsets.of(command.group_id), *self._offsets.pending(command.group_id)}
         for topic, partition in command.partitions:
             is_read = group.subscribes_to(topic)
             errors.append(_is_read(command.group_id, topic) if is_read else None)
-            if not is_read and (topic, partition) in committed:
+            if not is_read and (topic, partition) in stored:
                 key = OffsetKey(group_id=command.group_id, topic=topic, partition=partition)
                 decision.records.append(offset_record(key, None))
         decision.reply(token, OffsetsDeleted(errors=tuple(errors)))
@@ -114,7 +115,7 @@ class Administration:
         group = self._consumers.find(group_id) or self._classic.find(group_id)
         if group is not None:
             return group
-        if not self._offsets.of(group_id):
+        if not self._offsets.of(group_id) and not self._offsets.pending(group_id):
             raise RequestError(ErrorKind.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         return ClassicGroup(group_id)
 

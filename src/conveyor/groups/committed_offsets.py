@@ -1,10 +1,19 @@
-"""Committed offsets of all groups of one coordinator partition: hard state, changed by applied records only."""
+"""Committed offsets of all groups of one coordinator partition: hard state, changed by applied records only.
+
+An offset that a producer commits in its transaction is pending until the transaction ends. If the transaction commits,
+the offset counts as of the place of its record in the log: a later record for the same partition of the same group
+replaces it, so it drops what is pending.
+"""
+
+from collections.abc import Collection
+from itertools import takewhile
 
 from conveyor.groups.group_commands import CommitOffsets, FetchOffsets
 from conveyor.groups.known_topics import KnownTopics
 from conveyor.groups.records.group_records import OffsetKey, OffsetValue, offset_record
 from conveyor.groups.replies import Committed, CommittedOffset, FetchedOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import ProducerId, ProducerIdentity
 from conveyor.kernel.state_machine import LogRecord
 
 
@@ -13,8 +22,52 @@ class CommittedOffsets:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[tuple[str, int], OffsetValue]] = {}
+        self._pending: dict[str, dict[tuple[str, int], dict[ProducerId, OffsetValue]]] = {}
+        """The offsets of open transactions, those of one partition in the order of their records."""
+        self._places: dict[ProducerId, dict[OffsetKey, None]] = {}
+        """Where each producer has pending offsets."""
 
-    def apply(self, key: OffsetKey, value: OffsetValue | None) -> None:
+    def apply(self, key: OffsetKey, value: OffsetValue | None, producer: ProducerIdentity | None) -> None:
+        """Apply a record. producer: see `LogRecord`."""
+        if producer is not None and value is not None:
+            self._drop_pending(key, producer.producer_id)
+            offsets = self._pending.setdefault(key.group_id, {}).setdefault((key.topic, key.partition), {})
+            offsets[producer.producer_id] = value
+            self._places.setdefault(producer.producer_id, {})[key] = None
+            return
+        for producer_id in list(self._pending_at(key)):
+            self._drop_pending(key, producer_id)
+        self._set(key, value)
+
+    def resolve(self, producer: ProducerIdentity, commits: bool) -> set[str]:
+        """End the transaction of a producer. Returns the groups of its offsets."""
+        groups = set()
+        for key in list(self._places.get(producer.producer_id, ())):
+            pending = self._pending_at(key)
+            if commits:
+                self._set(key, pending[producer.producer_id])
+                for producer_id in list(takewhile(lambda other: other != producer.producer_id, pending)):
+                    self._drop_pending(key, producer_id)
+            self._drop_pending(key, producer.producer_id)
+            groups.add(key.group_id)
+        return groups
+
+    def _pending_at(self, key: OffsetKey) -> dict[ProducerId, OffsetValue]:
+        return self._pending.get(key.group_id, {}).get((key.topic, key.partition), {})
+
+    def _drop_pending(self, key: OffsetKey, producer_id: ProducerId) -> None:
+        group, topic_partition = self._pending.get(key.group_id, {}), (key.topic, key.partition)
+        offsets, places = group.get(topic_partition, {}), self._places.get(producer_id, {})
+        offsets.pop(producer_id, None)
+        places.pop(key, None)
+        if not offsets:
+            group.pop(topic_partition, None)
+        if not group:
+            self._pending.pop(key.group_id, None)
+        if not places:
+            self._places.pop(producer_id, None)
+
+    def _set(self, key: OffsetKey, value: OffsetValue | None) -> None:
         topic_partition = (key.topic, key.partition)
         if value is not None:
             self._groups.setdefault(key.group_id, {})[topic_partition] = value
@@ -26,23 +79,43 @@ class CommittedOffsets:
     def of(self, group_id: str) -> dict[tuple[str, int], OffsetValue]:
         return self._groups.get(group_id, {})
 
+    def pending(self, group_id: str) -> Collection[tuple[str, int]]:
+        """Return the partitions for which an open transaction has an offset of a group."""
+        return self._pending.get(group_id, {}).keys()
+
     def group_ids(self) -> set[str]:
-        return set(self._groups)
+        return {*self._groups, *self._pending}
 
     def fetch(self, command: FetchOffsets) -> FetchedOffsets:
         """Return a group's committed offsets: those of the requested partitions in order, or all, sorted by topic and
         partition.
         """
         values = self.of(command.group_id)
+        unstable = self.pending(command.group_id) if command.requires_stable else ()
         topic_partitions = sorted(values) if command.partitions is None else command.partitions
-        return FetchedOffsets(offsets=tuple(_committed(topic, number, values) for topic, number in topic_partitions))
+        return FetchedOffsets(
+            offsets=tuple(
+                CommittedOffset(topic=topic, partition=number, is_unstable=True)
+                if (topic, number) in unstable
+                else _committed(topic, number, values)
+                for topic, number in topic_partitions
+            )
+        )
 
     def tombstones(self, group_id: str, committed_before_ms: int | None = None) -> list[LogRecord]:
-        """Return the records that delete a group's offsets: all of them, or only those committed before a time."""
+        """Return the records that delete a group's offsets: all of them, also pending ones, or only those committed
+        before a time.
+        """
+        committed = self.of(group_id)
+        if committed_before_ms is None:
+            topic_partitions = [*committed, *(place for place in self.pending(group_id) if place not in committed)]
+        else:
+            topic_partitions = [
+                place for place, value in committed.items() if value.commit_timestamp_ms < committed_before_ms
+            ]
         return [
             offset_record(OffsetKey(group_id=group_id, topic=topic, partition=number), None)
-            for (topic, number), value in self.of(group_id).items()
-            if committed_before_ms is None or value.commit_timestamp_ms < committed_before_ms
+            for topic, number in topic_partitions
         ]
 
     def tombstones_of_deleted(self, before: KnownTopics, now: KnownTopics) -> list[LogRecord]:
@@ -54,12 +127,21 @@ class CommittedOffsets:
         deleted = {name for topic_id, name in before.names_by_id.items() if topic_id not in now.names_by_id}
         if before.by_name and not deleted:
             return []
-        return [
-            offset_record(OffsetKey(group_id=group_id, topic=topic, partition=number), None)
-            for group_id, offsets in self._groups.items()
-            for (topic, number), value in offsets.items()
+        committed = (
+            (group_id, place, value) for group_id, offsets in self._groups.items() for place, value in offsets.items()
+        )
+        pending = (
+            (group_id, place, value)
+            for group_id, places in self._pending.items()
+            for place, offsets in places.items()
+            for value in offsets.values()
+        )
+        gone = {
+            OffsetKey(group_id=group_id, topic=topic, partition=number): None
+            for group_id, (topic, number), value in (*committed, *pending)
             if (topic in deleted if value.topic_id is None else value.topic_id not in now.names_by_id)
-        ]
+        }
+        return [offset_record(key, None) for key in gone]
 
 
 def commit_records(

@@ -24,6 +24,7 @@ from conveyor.groups.replies import (
     Synced,
     TopicsUpdated,
 )
+from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.state_machine import Answer_co, Command
 from conveyor.settings.tree import GroupsSettings
 
@@ -111,6 +112,7 @@ class CommitOffsets(OneGroupCommand[Committed], frozen=True, kw_only=True):
     """Commit a group's offsets. In the consumer protocol, `generation_id` is the member epoch.
 
     knows_member_epochs: whether the request's version supports member epochs.
+    producer: if the offsets belong to a transaction, the producer that has it.
     """
 
     generation_id: int
@@ -118,17 +120,20 @@ class CommitOffsets(OneGroupCommand[Committed], frozen=True, kw_only=True):
     offsets: tuple[OffsetToCommit, ...]
     group_instance_id: str | None = None
     knows_member_epochs: bool = True
+    producer: ProducerIdentity | None = None
 
 
 class FetchOffsets(OneGroupCommand[FetchedOffsets], frozen=True, kw_only=True):
     """Fetch a group's committed offsets: of the given partitions, or of all partitions if None.
 
-    member_id, member_epoch: sent by members of the consumer protocol.
+    member_id, member_epoch: sent by members of the consumer protocol. requires_stable: do not give an offset that an
+    open transaction may replace.
     """
 
     partitions: tuple[tuple[str, int], ...] | None
     member_id: str | None = None
     member_epoch: int = NO_GENERATION
+    requires_stable: bool = False
 
 
 class ConsumerHeartbeat(OneGroupCommand[HeartbeatAnswer], frozen=True, kw_only=True):

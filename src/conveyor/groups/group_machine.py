@@ -54,6 +54,7 @@ from conveyor.groups.silences import Silences
 from conveyor.kernel.deadlines import Deadlines
 from conveyor.kernel.decision import Decision
 from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.state_machine import LogRecord, Outcome, Token
 from conveyor.settings.tree import GroupsSettings
 
@@ -86,7 +87,7 @@ class GroupMachine:
         if isinstance(key, SilenceKey):
             return self._silences.apply(key.group_id, None if record.value is None else decode_silences(record.value))
         if isinstance(key, OffsetKey):
-            self._offsets.apply(key, None if record.value is None else decode_offset(record.value))
+            self._offsets.apply(key, None if record.value is None else decode_offset(record.value), record.producer)
         elif isinstance(key, ConsumerKey):
             self._consumers.apply(key, record.value, record.timestamp_ms)
         else:
@@ -94,6 +95,12 @@ class GroupMachine:
             self._classic.apply(key.group_id, value, record.timestamp_ms)
         if self._is_loaded:
             self._queue(key.group_id)
+
+    def resolve(self, producer: ProducerIdentity, commits: bool) -> None:
+        """See `TransactionalMachine`."""
+        for group_id in self._offsets.resolve(producer, commits):
+            if self._is_loaded:
+                self._queue(group_id)
 
     def loaded(self, now_ms: int) -> None:
         """Activate the groups once all records are applied. Members keep the remainder of their sessions."""
@@ -237,6 +244,7 @@ class GroupMachine:
         max_bytes = self._settings.of(command.group_id).offset_metadata_max_bytes
         records, reply = commit_records(command, now_ms, max_bytes, self._consumers.topics)
         decision.records += records
+        decision.producer = command.producer
         decision.reply(token, reply)
 
     def _fetch(self, command: FetchOffsets, token: Token, decision: Decision) -> None:
@@ -254,9 +262,13 @@ class GroupMachine:
             self._expire_empty(group_id, now_ms, decision)
 
     def _expire_empty(self, group_id: str, now_ms: int, decision: Decision) -> None:
-        """Delete the offsets of a group without members once they exceed their retention, and then the group."""
+        """Delete the offsets of a group without members once they exceed their retention, and then the group. One with
+        pending offsets is kept until their transactions end (KAFKA-19163).
+        """
         oldest_ms = now_ms - self._settings.of(group_id).offsets_retention_ms
         consumers, value = self._consumers.find(group_id), self._classic.value(group_id)
+        if self._offsets.pending(group_id):
+            return
         if value is not None:
             if value.state_timestamp_ms > oldest_ms or value.members:
                 return
@@ -297,6 +309,8 @@ class GroupMachine:
         member_deadline = None if group is None else group.next_deadline_ms()
         if member_deadline is not None or (group is not None and group.members):
             return member_deadline
+        if self._offsets.pending(group_id):
+            return None
         retention_ms = self._settings.of(group_id).offsets_retention_ms
         value = self._classic.value(group_id)
         if value is not None:

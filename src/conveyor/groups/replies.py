@@ -59,13 +59,16 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition's committed offset; -1 if the group has committed none."""
+    """A partition's committed offset; -1 if the group has committed none. is_unstable: an open transaction may commit
+    another one, and the client asked to be told (KIP-447).
+    """
 
     topic: str
     partition: int
     offset: int = -1
     leader_epoch: int = -1
     metadata: str = ""
+    is_unstable: bool = False
 
 
 class FetchedOffsets(msgspec.Struct, frozen=True, kw_only=True):

@@ -56,7 +56,9 @@ from conveyor.kafka_api.apis.topics import (
 )
 from conveyor.kafka_api.apis.transactions import (
     k24_add_partitions_to_txn,
+    k25_add_offsets_to_txn,
     k26_end_txn,
+    k28_txn_offset_commit,
     k65_describe_transactions,
     k66_list_transactions,
 )
@@ -84,7 +86,9 @@ HANDLERS: dict[int, Handler] = {
     22: k22_init_producer_id.handle,
     23: k23_offset_for_leader_epoch.handle,
     24: k24_add_partitions_to_txn.handle,
+    25: k25_add_offsets_to_txn.handle,
     26: k26_end_txn.handle,
+    28: k28_txn_offset_commit.handle,
     29: k29_describe_acls.handle,
     30: k30_create_acls.handle,
     31: k31_delete_acls.handle,

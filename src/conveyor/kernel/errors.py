@@ -104,6 +104,7 @@ class ErrorKind(Enum):
     UNKNOWN_TOPIC = auto()
     UNKNOWN_TOPIC_ID = auto()
     UNRELEASED_INSTANCE_ID = auto()
+    UNSTABLE_OFFSET_COMMIT = auto()
     UNSUPPORTED_ASSIGNOR = auto()
     UNSUPPORTED_COMPRESSION = auto()
     UNSUPPORTED_ENDPOINT_TYPE = auto()
@@ -217,6 +218,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.UNKNOWN_TOPIC: ErrorCodes(3, 404, _MISSING, retriable=True),
     ErrorKind.UNKNOWN_TOPIC_ID: ErrorCodes(100, 404, _MISSING, retriable=True),
     ErrorKind.UNRELEASED_INSTANCE_ID: ErrorCodes(111, 409, _INVALID),
+    ErrorKind.UNSTABLE_OFFSET_COMMIT: ErrorCodes(88, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.UNSUPPORTED_ASSIGNOR: ErrorCodes(112, 400, _INVALID),
     ErrorKind.UNSUPPORTED_COMPRESSION: ErrorCodes(76, 415, _INVALID),
     ErrorKind.UNSUPPORTED_ENDPOINT_TYPE: ErrorCodes(115, 400, _INVALID),

@@ -1,5 +1,6 @@
 """A group coordinator without a broker: a GroupMachine, run as the runner runs it, on a list as its log."""
 
+from collections import deque
 from typing import Any
 
 from conveyor.groups.group_commands import (
@@ -16,6 +17,7 @@ from conveyor.groups.group_commands import (
 from conveyor.groups.group_machine import GroupMachine
 from conveyor.groups.replies import CommittedOffset, FetchedOffsets, Joined, JoinRefused, Synced
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.state_machine import LogRecord, Outcome, Token
 from conveyor.settings.tree import GroupsSettings
 
@@ -32,6 +34,8 @@ class Coordinator:
         self.settings = GroupsSettings(**settings)
         self.now_ms = 1_700_000_000_000
         self.log: list[LogRecord] = []
+        self.markers: list[tuple[int, ProducerIdentity, bool]] = []
+        """The ends of transactions: the number of records before each marker, the producer, and whether it commits."""
         self.waiting: set[Token] = set()
         self.replies: dict[Token, object] = {}
         self._next_token = 0
@@ -114,6 +118,10 @@ class Coordinator:
         values = {"group_id": GROUP, "offsets": (place,)} | fields
         return self.ask(CommitOffsets(member_id=member_id, generation_id=generation_id, **values))
 
+    def end_transaction(self, producer: ProducerIdentity, *, commit: bool) -> None:
+        self.markers.append((len(self.log), producer, commit))
+        self.machine.resolve(producer, commit)
+
     def committed(self, group_id: str = GROUP) -> tuple[CommittedOffset, ...]:
         fetched = self.ask(FetchOffsets(group_id=group_id, partitions=None))
         assert isinstance(fetched, FetchedOffsets)
@@ -141,7 +149,7 @@ class Coordinator:
 
     def _carry_out(self, outcome: Outcome) -> None:
         for record in outcome.records:
-            self.log.append(LogRecord(record.key, record.value, self.now_ms))
+            self.log.append(LogRecord(record.key, record.value, self.now_ms, outcome.producer))
             self.machine.apply(self.log[-1])
         for reply in outcome.replies:
             assert reply.token not in self.replies, "a caller was answered twice"
@@ -150,8 +158,12 @@ class Coordinator:
 
     def _loaded_machine(self) -> GroupMachine:
         machine = GroupMachine(self.settings)
-        for record in self.log:
-            machine.apply(record)
+        markers = deque(self.markers)
+        for number, record in enumerate((*self.log, None)):
+            while markers and markers[0][0] == number:
+                machine.resolve(*markers.popleft()[1:])
+            if record is not None:
+                machine.apply(record)
         machine.loaded(self.now_ms)
         return machine
 

@@ -1,4 +1,5 @@
-"""Invalid requests about transactions: AddPartitionsToTxn, EndTxn, DescribeTransactions, ListTransactions.
+"""Invalid requests about transactions: AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn,
+DescribeTransactions, ListTransactions.
 
 Source: Kafka's KafkaApis and TransactionCoordinator.
 """
@@ -20,7 +21,15 @@ def add_partitions(topic: str, partition: int = 0) -> dict[str, Any]:
     return producer | {"v3_and_below_transactional_id": "x", "v3_and_below_topics": topics}
 
 
+def offsets(**fields: object) -> Values:
+    producer = {"transactional_id": "x", "producer_id": 5, "producer_epoch": 0, "group_id": "g"}
+    partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": None}
+    return producer | {"topics": [{"name": "t", "partitions": [partition]}]} | fields
+
+
 ROWS = [
+    Row(25, (0, 4), "no coordinator", offsets(), E.not_coordinator),
+    Row(28, (0, 4), "no producer has the transactional id", offsets(), E.invalid_producer_id_mapping),
     Row(26, (0, 4), "no coordinator", end_txn("x"), E.not_coordinator),
     Row(65, (0,), "no coordinator", {"transactional_ids": ("x",)}, E.not_coordinator),
     Row(66, (0, 1), "an unknown state", {"state_filters": ("Nothing",), "producer_id_filters": ()}, E.none),

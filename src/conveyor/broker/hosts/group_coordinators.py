@@ -39,12 +39,13 @@ from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock
 from conveyor.kernel.state_machine import Token
-from conveyor.replication.machine_runner import MachineRunner, replay, unsure_of_leading
+from conveyor.records.transaction_marker import TransactionMarker
+from conveyor.replication.machine_runner import TransactionalRunner, replay_transactions, unsure_of_leading
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from conveyor.settings.tree import GroupsSettings
 
-GroupRunner = MachineRunner[GroupCommand[object]]
+GroupRunner = TransactionalRunner[GroupCommand[object]]
 SettingsOfGroups = tuple[GroupsSettings, Mapping[str, GroupsSettings]]
 """The defaults, and the complete settings of groups that override some, by group id."""
 
@@ -133,7 +134,8 @@ class CoordinatorKind:
             await asyncio.get_running_loop().run_in_executor(self._threads, _replay, partition, machine)
             partition.check_online()  # Another broker may lead it by now.
         machine.loaded(self._clock.now_ms())
-        coordinator = Coordinator(partition, MachineRunner(partition, machine, self._clock), settings, self._is_sure)
+        runner = TransactionalRunner(partition, machine, self._clock)
+        coordinator = Coordinator(partition, runner, settings, self._is_sure)
         coordinator.use(self.settings)
         return coordinator
 
@@ -189,6 +191,25 @@ class Groups:
         """Return the reply of a group's coordinator. Raises RequestError."""
         return await answered(lambda respond: self.submit(command, respond))
 
+    async def coordinator(self, group_id: str) -> Coordinator:
+        """Return a group's coordinator, once it is loaded. Raises RequestError."""
+        coordinator = await self._loaded((await self.offsets_partition(group_id)).partition)
+        self._update(coordinator)
+        return coordinator
+
+    def is_running(self, coordinator: Coordinator) -> bool:
+        """Return whether a coordinator still has its partition."""
+        return self._host.running(coordinator.partition.identity) is coordinator
+
+    async def offsets_partition(self, group_id: str) -> TopicPartition:
+        """Return the partition of a group's offsets. Creates the topic if it is missing. Raises RequestError."""
+        topic = await self._topic.ensured()
+        return TopicPartition(OFFSETS_TOPIC, partition_for_key(group_id, len(topic.partitions)))
+
+    async def append_marker(self, partition: Partition, marker: TransactionMarker, transaction_version: int) -> None:
+        """End a producer's transaction in the coordinator of a partition; see `TransactionalRunner.append_marker`."""
+        (await self._host.loaded(partition)).runner.append_marker(marker, transaction_version)
+
     async def list_groups(self, command: ListGroups) -> list[ListedGroup]:
         """Return the groups that this broker coordinates. Raises RequestError."""
         groups: list[ListedGroup] = []
@@ -238,11 +259,9 @@ class Groups:
         self, command: OneGroupCommand[Answer], respond: Callable[[Answer | RequestError], None]
     ) -> None:
         try:
-            topic = await self._topic.ensured()
-            coordinator = await self._loaded(partition_for_key(command.group_id, len(topic.partitions)))
+            coordinator = await self.coordinator(command.group_id)
         except RequestError as error:
             return respond(error)
-        self._update(coordinator)
         coordinator.submit(command, respond)
 
     async def _loaded(self, number: int) -> Coordinator:
@@ -268,6 +287,6 @@ def _respond(respond: Callable[[Any], None], reply: object) -> None:
 
 def _replay(partition: Partition, machine: GroupMachine) -> None:
     try:
-        replay(partition.log, machine)
+        replay_transactions(partition.log, machine)
     except StorageFailure as failure:
         raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"the coordinator's log: {failure}") from failure

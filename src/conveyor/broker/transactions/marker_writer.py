@@ -1,6 +1,7 @@
 """Appends transaction markers to the partitions that this broker leads, for the coordinators of all brokers."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -34,6 +35,9 @@ class WriteMarkers(msgspec.Struct, frozen=True, array_like=True):
     transactions: list[MarkersOfTransaction]
 
 
+AppendMarker = Callable[[Partition, TransactionMarker, int], Awaitable[None]]
+"""Appends a marker of a transaction version to a partition whose machine takes part. Raises RequestError."""
+
 MarkerResults = list[list[RequestError | None]]
 WRITE_MARKERS: Call[WriteMarkers, MarkerResults] = Call(
     "transactions.write_markers", WriteMarkers, MarkerResults, is_repeatable=True
@@ -41,18 +45,24 @@ WRITE_MARKERS: Call[WriteMarkers, MarkerResults] = Call(
 
 
 class MarkerWriter:
-    """See the module's docstring."""
+    """See the module's docstring. machines: by topic, for the topics whose partitions have machines that take part."""
 
     def __init__(
-        self, partitions: PartitionTable, verifications: Verifications, clock: Clock, handlers: CallHandlers
+        self,
+        partitions: PartitionTable,
+        verifications: Verifications,
+        clock: Clock,
+        handlers: CallHandlers,
+        machines: Mapping[str, AppendMarker],
     ) -> None:
         self._partitions = partitions
         self._verifications = verifications
         self._clock = clock
+        self._machines = machines
         handlers.register(WRITE_MARKERS, self.write)
 
     async def write(self, request: WriteMarkers) -> MarkerResults:
-        """Append the markers in one tick, and wait for all of them."""
+        """Append the markers, in one tick unless a machine must be loaded first, and wait for all of them."""
         places = [(markers, identity) for markers in request.transactions for identity in markers.partitions]
         results = iter(await asyncio.gather(*(self._result(markers, identity) for markers, identity in places)))
         return [[next(results) for _ in markers.partitions] for markers in request.transactions]
@@ -60,7 +70,12 @@ class MarkerWriter:
     async def _result(self, markers: MarkersOfTransaction, identity: TopicPartition) -> RequestError | None:
         try:
             partition = self._partitions.find(*identity)
-            self._append(partition, markers)
+            self._verifications.ended(identity, markers.producer_id)
+            append = self._machines.get(identity.topic)
+            if append is None:
+                self._append(partition, markers)
+            else:
+                await append(partition, _marker(markers), markers.transaction_version)
             await answered(partial(partition.when_acknowledged, partition.log.log_end_offset))
         except RequestError as error:
             return error
@@ -68,16 +83,18 @@ class MarkerWriter:
 
     def _append(self, partition: Partition, markers: MarkersOfTransaction) -> None:
         """Append a marker, unless the log has it. Raises RequestError: see `append_marker`."""
-        self._verifications.ended(partition.identity, markers.producer_id)
         if partition.inbox is not None:
             return _check_inbox(partition, markers.producer_id)
-        marker = TransactionMarker(
-            producer_id=markers.producer_id,
-            producer_epoch=markers.producer_epoch,
-            coordinator_epoch=markers.coordinator_epoch,
-            commits=markers.commit,
-        )
-        append_marker(partition, marker, markers.transaction_version, self._clock.now_ms())
+        append_marker(partition, _marker(markers), markers.transaction_version, self._clock.now_ms())
+
+
+def _marker(markers: MarkersOfTransaction) -> TransactionMarker:
+    return TransactionMarker(
+        producer_id=markers.producer_id,
+        producer_epoch=markers.producer_epoch,
+        coordinator_epoch=markers.coordinator_epoch,
+        commits=markers.commit,
+    )
 
 
 def _check_inbox(partition: Partition, producer_id: int) -> None:

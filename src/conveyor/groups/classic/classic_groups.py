@@ -111,7 +111,8 @@ class ClassicGroups:
     def check_commit(self, command: CommitOffsets, now_ms: int) -> None:
         """Check that the sender is a member of the current generation, or that the group has no members.
 
-        Raises RequestError.
+        A commit in a transaction need not name the member, because older clients do not know it there. Otherwise it is
+        fenced like any other, also while the group rebalances (KIP-447). Raises RequestError.
         """
         group = self._groups.get(command.group_id)
         has_generation = command.generation_id > NO_GENERATION
@@ -121,12 +122,14 @@ class ClassicGroups:
         if group is None or (group.state is GroupState.EMPTY and not has_generation):
             return
         if not has_generation and command.member_id == NO_MEMBER and command.group_instance_id is None:
+            if command.producer is not None:
+                return
             raise RequestError(
                 ErrorKind.UNKNOWN_MEMBER_ID,
                 f"group '{command.group_id}' has members: only a member can commit its offsets",
             )
         _, member = self._member(command)
-        if group.state is GroupState.COMPLETING_REBALANCE:
+        if group.state is GroupState.COMPLETING_REBALANCE and command.producer is None:
             raise _rebalancing(group)
         member.touch(now_ms)
 

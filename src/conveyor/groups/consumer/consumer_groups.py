@@ -21,7 +21,7 @@ from conveyor.groups.consumer.consumer_sessions import ConsumerSessions
 from conveyor.groups.consumer.group_draft import GroupDraft, end_of_group
 from conveyor.groups.consumer.reconciliation import reconciled
 from conveyor.groups.consumer.target_assignment import refresh, retarget
-from conveyor.groups.group_commands import NO_GENERATION, CommitOffsets, ConsumerHeartbeat, FetchOffsets
+from conveyor.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitOffsets, ConsumerHeartbeat, FetchOffsets
 from conveyor.groups.group_settings import SettingsByGroup
 from conveyor.groups.known_topics import Assigned, KnownTopics
 from conveyor.groups.records.consumer_member import (
@@ -214,14 +214,16 @@ class ConsumerGroups:
             self._sessions.forget(group_id, member_id)
 
     def check_commit(self, group: ConsumerGroup, command: CommitOffsets) -> None:
-        """Check that the sender is a member at its current epoch, or that the group has no members.
-
-        Raises RequestError.
+        """Check that the sender is a member at its current epoch, or that the group has no members. A commit in a
+        transaction need not name the member. Raises RequestError.
         """
-        if command.generation_id <= NO_GENERATION and not group.subscriptions:
-            return
+        if command.generation_id <= NO_GENERATION:
+            names_member = command.member_id != NO_MEMBER or command.group_instance_id is not None
+            if not group.subscriptions or (command.producer is not None and not names_member):
+                return
         check_identity(group, command.member_id, command.group_instance_id)
-        if not command.knows_member_epochs and group.subscriptions[command.member_id].classic is None:
+        member = group.subscriptions[command.member_id]
+        if command.producer is None and not command.knows_member_epochs and member.classic is None:
             raise RequestError(
                 ErrorKind.UNSUPPORTED_VERSION,
                 "members of the consumer protocol commit with OffsetCommit version 9 or above",

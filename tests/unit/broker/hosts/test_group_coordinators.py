@@ -12,7 +12,7 @@ from conveyor.groups.replies import FetchedOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.state_machine import Token
-from conveyor.replication.machine_runner import MachineRunner, Respond
+from conveyor.replication.machine_runner import Respond, TransactionalRunner
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from conveyor.settings.tree import GroupsSettings
@@ -22,7 +22,7 @@ from tests.unit.replication.parts import EPOCH, NODE, Owner
 FETCH = FetchOffsets(group_id="readers", partitions=None)
 
 
-class NotingRunner(MachineRunner[GroupCommand[object]]):
+class NotingRunner(TransactionalRunner[GroupCommand[object]]):
     """Notes the commands."""
 
     def __init__(self, partition: Partition, machine: GroupMachine) -> None:

@@ -12,8 +12,9 @@ from conveyor.groups.group_commands import FetchOffsets
 from conveyor.groups.replies import CommittedOffset, FetchedOffsets
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 
+_UNSTABLE = ERRORS[ErrorKind.UNSTABLE_OFFSET_COMMIT].kafka_code
 _GROUP_ERROR = 2
 _GROUPS = 8
 _TOPIC_IDS = 10
@@ -31,6 +32,7 @@ def handle(call: KafkaCall) -> None:
             partitions=_partitions(call, group),
             member_id=getattr(group, "member_id", None),
             member_epoch=getattr(group, "member_epoch", -1),
+            requires_stable=getattr(call.request, "require_stable", False),
         )
         call.broker.groups.submit(command, call.guarded(_finish_one, answers, number, group))
 
@@ -69,7 +71,9 @@ def _topics(call: KafkaCall, offsets: Sequence[CommittedOffset], error: RequestE
     image = call.broker.metadata.image
     topics = []
     for name, of_topic in groupby(offsets, key=lambda offset: offset.topic):
-        partitions = [_partition(offset, result_errors.code(error)) for offset in of_topic]
+        partitions = [
+            _partition(offset, _UNSTABLE if offset.is_unstable else result_errors.code(error)) for offset in of_topic
+        ]
         if call.api_version < _TOPIC_IDS:
             topics.append({"name": name, "partitions": partitions})
         elif name in image.topics:

@@ -1,0 +1,56 @@
+"""What OffsetCommit and TxnOffsetCommit share: the offsets of a request, and the results of its partitions."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import Any
+
+from conveyor.groups.group_commands import OffsetToCommit
+from conveyor.groups.replies import Committed
+from conveyor.kafka_api.wire.call import KafkaCall
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+
+class RequestedOffsets:
+    """The offsets of a request, in order. Those of unknown partitions are answered with UNKNOWN_TOPIC.
+
+    name_of: returns the name of a topic in the request; "" if there is none.
+    """
+
+    def __init__(self, call: KafkaCall, name_of: Callable[[Any], str]) -> None:
+        self._topics = call.request.topics
+        image = call.broker.metadata.image
+        offsets = [offset for topic in self._topics for offset in _offsets(topic, name_of(topic))]
+        self._exist = [image.partition(offset.topic, offset.partition) is not None for offset in offsets]
+        self.to_commit = tuple(offset for offset, exists in zip(offsets, self._exist, strict=True) if exists)
+
+    def results(self, reply: Committed | RequestError, code: Callable[[RequestError | None], int]) -> list[list[Any]]:
+        """Return the results of the partitions of each topic. code: returns the code of an error."""
+        if isinstance(reply, RequestError):
+            errors: Iterator[RequestError | None] = repeat(reply)
+        else:
+            errors = iter(self._errors(reply.errors))
+        return [
+            [
+                {"partition_index": partition.partition_index, "error_code": code(next(errors))}
+                for partition in topic.partitions
+            ]
+            for topic in self._topics
+        ]
+
+    def _errors(self, committed: Sequence[RequestError | None]) -> list[RequestError | None]:
+        unknown = RequestError(ErrorKind.UNKNOWN_TOPIC, "there is no such topic or partition")
+        following = iter(committed)
+        return [next(following) if exists else unknown for exists in self._exist]
+
+
+def _offsets(topic: Any, name: str) -> list[OffsetToCommit]:
+    return [
+        OffsetToCommit(
+            topic=name,
+            partition=partition.partition_index,
+            offset=partition.committed_offset,
+            leader_epoch=getattr(partition, "committed_leader_epoch", -1),
+            metadata=partition.committed_metadata or "",
+        )
+        for partition in topic.partitions
+    ]

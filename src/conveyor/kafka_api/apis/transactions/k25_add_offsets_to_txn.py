@@ -1,0 +1,27 @@
+"""AddOffsetsToTxn (key 25): adds the partition of a group's offsets to a producer's transaction.
+
+v2 PRODUCER_FENCED (KIP-588) · v3 flexible · v4 TRANSACTION_ABORTABLE (KIP-890).
+"""
+
+from conveyor.kafka_api.apis.transactions import fenced_producers
+from conveyor.kafka_api.wire.call import KafkaCall
+from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
+
+_PRODUCER_FENCED = 2
+
+
+def handle(call: KafkaCall) -> None:
+    call.start(_add(call))
+
+
+async def _add(call: KafkaCall) -> None:
+    request, error = call.request, None
+    producer = ProducerIdentity(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
+    try:
+        await call.broker.transactional_offsets.add_group(
+            request.transactional_id, producer, request.group_id, call.connection_number
+        )
+    except RequestError as failure:
+        error = failure
+    call.answer({"error_code": fenced_producers.code(error, call.api_version, _PRODUCER_FENCED)})

@@ -1,0 +1,55 @@
+"""TxnOffsetCommit (key 28): commits offsets of a group in a producer's transaction. v2 leader epoch · v3 flexible, and
+the member, so that it can be fenced (KIP-447) · v4 TRANSACTION_ABORTABLE (KIP-890).
+"""
+
+from conveyor.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitOffsets
+from conveyor.groups.replies import Committed
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.apis.groups.offset_commits import RequestedOffsets
+from conveyor.kafka_api.wire.call import KafkaCall
+from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
+from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
+
+_ABORTABLE = 4
+
+
+def handle(call: KafkaCall) -> None:
+    call.start(_commit(call))
+
+
+async def _commit(call: KafkaCall) -> None:
+    request = call.request
+    offsets = RequestedOffsets(call, lambda topic: str(topic.name))
+    producer = ProducerIdentity(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
+    command = CommitOffsets(
+        group_id=request.group_id,
+        generation_id=getattr(request, "generation_id", NO_GENERATION),
+        member_id=getattr(request, "member_id", NO_MEMBER),
+        group_instance_id=getattr(request, "group_instance_id", None),
+        offsets=offsets.to_commit,
+        knows_member_epochs=False,
+        producer=producer,
+    )
+    reply: Committed | RequestError
+    try:
+        reply = await call.broker.transactional_offsets.commit(request.transactional_id, producer, command)
+    except RequestError as error:
+        reply = error
+    results = offsets.results(reply, lambda error: _code(error, call.api_version))
+    call.answer(
+        {
+            "topics": [
+                {"name": topic.name, "partitions": partitions}
+                for topic, partitions in zip(request.topics, results, strict=True)
+            ]
+        }
+    )
+
+
+def _code(error: RequestError | None, version: int) -> int:
+    """Return the code of an error that clients of this version know. A stale member epoch is an old generation."""
+    if error is not None and error.kind is ErrorKind.TRANSACTION_ABORTABLE and version < _ABORTABLE:
+        return ERRORS[ErrorKind.INVALID_TXN_STATE].kafka_code
+    if error is not None and error.kind is ErrorKind.STALE_MEMBER_EPOCH:
+        return ERRORS[ErrorKind.ILLEGAL_GENERATION].kafka_code
+    return result_errors.code(error)

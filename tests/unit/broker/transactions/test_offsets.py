@@ -1,0 +1,115 @@
+"""Offsets of consumer groups in transactions, from the coordinator's decision to the group that reads them."""
+
+import pytest
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.cluster.image import OFFSETS_TOPIC
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetToCommit
+from conveyor.groups.replies import Committed, CommittedOffset
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.transactions.transaction_value import TransactionState
+from tests.unit.broker.parts import Storage, running_parts
+from tests.unit.broker.transactions.producers import ID, TransactionalClient, described, initialized, is_stable, until
+
+GROUP = "readers"
+
+
+async def commit(broker: BrokerNode, client: TransactionalClient, offset: int) -> Committed:
+    """Commit an offset in the transaction of a client."""
+    place = OffsetToCommit(topic="t", partition=0, offset=offset, leader_epoch=-1, metadata="")
+    command = CommitOffsets(group_id=GROUP, generation_id=-1, member_id="", offsets=(place,), producer=client.producer)
+    return await broker.transactional_offsets.commit(ID, client.producer, command)
+
+
+async def add_group(broker: BrokerNode, client: TransactionalClient) -> None:
+    await broker.transactional_offsets.add_group(ID, client.producer, GROUP, 1)
+
+
+async def fetched(broker: BrokerNode) -> CommittedOffset:
+    command = FetchOffsets(group_id=GROUP, partitions=(("t", 0),), requires_stable=True)
+    [offset] = (await broker.groups.ask(command)).offsets
+    return offset
+
+
+async def until_ended(broker: BrokerNode) -> None:
+    partition = broker.partitions.find(*await broker.groups.offsets_partition(GROUP))
+    await until(lambda: is_stable(partition))
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_offsets_count_when_the_transaction_is_committed(broker: BrokerNode, commits: bool) -> None:
+    client = await initialized(broker)
+    await add_group(broker, client)
+    assert (await commit(broker, client, 5)).errors == (None,)
+    assert (await commit(broker, client, 6)).errors == (None,), "the second one need not be verified"
+    assert (await fetched(broker)).is_unstable
+    await client.end(commit=commits)
+    await until_ended(broker)
+    assert await fetched(broker) == CommittedOffset(topic="t", partition=0, offset=6 if commits else -1)
+    assert (await described(broker)).state.is_complete
+
+
+async def test_a_group_that_takes_no_part_is_refused(broker: BrokerNode) -> None:
+    client = await initialized(broker)
+    with pytest.raises(RequestError) as refused:
+        await commit(broker, client, 5)
+    assert refused.value.kind is ErrorKind.TRANSACTION_ABORTABLE
+    partition = broker.partitions.find(*await broker.groups.offsets_partition(GROUP))
+    assert partition.log.log_end_offset == 0
+
+
+async def test_a_zombie_commits_no_offsets(broker: BrokerNode) -> None:
+    zombie = await initialized(broker)
+    await add_group(broker, zombie)
+    await commit(broker, zombie, 5)
+    successor = await initialized(broker)
+    await until_ended(broker)
+    with pytest.raises(RequestError) as refused:
+        await commit(broker, zombie, 6)
+    assert refused.value.kind is ErrorKind.INVALID_PRODUCER_EPOCH
+    await add_group(broker, successor)
+    await commit(broker, successor, 7)
+    await successor.end(commit=True)
+    await until_ended(broker)
+    assert (await fetched(broker)).offset == 7
+    assert broker.partitions.offline() == {}, "a refused commit is no failure of the log"
+
+
+async def test_a_marker_that_arrives_meanwhile_refuses_the_commit(broker: BrokerNode) -> None:
+    """KAFKA-14884."""
+    client = await initialized(broker)
+    await add_group(broker, client)
+    await broker.groups.coordinator(GROUP)
+    verify = broker.transactions.verify
+
+    async def verified_late(*arguments: object) -> object:
+        answer = await verify(*arguments)  # type: ignore[arg-type]
+        await client.end(commit=False)
+        await until(lambda: broker.transactions.state_counts()[TransactionState.COMPLETE_ABORT] == 1)
+        return answer
+
+    broker.transactions.verify = verified_late  # type: ignore[assignment,method-assign]
+    with pytest.raises(RequestError) as refused:
+        await commit(broker, client, 5)
+    assert refused.value.kind is ErrorKind.COORDINATOR_LOADING
+    await until_ended(broker)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_offsets_of_an_open_transaction_survive_a_restart(commits: bool) -> None:
+    storage = Storage()
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t"))
+        client = await initialized(broker)
+        await add_group(broker, client)
+        await commit(broker, client, 5)
+    async with running_parts(storage=storage) as broker:
+        assert (await fetched(broker)).is_unstable
+        client.asks = broker
+        await client.end(commit=commits)
+        await until_ended(broker)
+        assert await fetched(broker) == CommittedOffset(topic="t", partition=0, offset=5 if commits else -1)
+    async with running_parts(storage=storage) as broker:
+        assert await fetched(broker) == CommittedOffset(topic="t", partition=0, offset=5 if commits else -1)
+        assert OFFSETS_TOPIC in broker.metadata.image.topics
