@@ -14,7 +14,9 @@ KEYS = 10
 ROUNDS = 200
 
 
-def read_all(broker: Broker, topic: str) -> list[tuple[int, bytes, bytes | None]]:
+def read_all(
+    broker: Broker, topic: str, isolation_level: str = "read_committed"
+) -> list[tuple[int, bytes, bytes | None]]:
     """(offset, key, value) from the beginning to the end."""
     consumer = Consumer(
         {
@@ -22,6 +24,7 @@ def read_all(broker: Broker, topic: str) -> list[tuple[int, bytes, bytes | None]
             "group.id": "reader",
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
+            "isolation.level": isolation_level,
         }
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
@@ -65,3 +68,32 @@ def test_a_record_without_a_key_is_refused() -> None:
         wanted = TopicPartition("state", 0, 0)
         with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
             admin.delete_records([wanted])[wanted].result(20)
+
+
+def test_readers_find_the_last_committed_value_of_each_key(tmp_path: Path) -> None:
+    """Of twelve transactions, every third commits. Once the aborted records are gone, all readers see the same."""
+    with Broker(tmp_path, settings=SETTINGS) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        config = CONFIG | {"delete.retention.ms": "0", "segment.bytes": "4000"}
+        admin.create_topics([NewTopic("state", 1, config=config)])["state"].result(20)
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t", "linger.ms": 0})
+        producer.init_transactions(20)
+        for number in range(12):
+            producer.begin_transaction()
+            for key in range(KEYS):
+                producer.produce("state", key=b"%d" % key, value=b"%d" % number + bytes(100))
+            producer.flush()
+            if number % 3 == 0:
+                producer.commit_transaction(20)
+            else:
+                producer.abort_transaction(20)
+        wanted = {b"%d" % key: b"9" + bytes(100) for key in range(KEYS)}
+        assert {key: value for _, key, value in read_all(broker, "state")} == wanted
+        while len(read := read_all(broker, "state", "read_uncommitted")) > 2 * KEYS:
+            producer.begin_transaction()
+            producer.produce("state", key=b"0", value=b"9" + bytes(100))
+            producer.commit_transaction(20)
+        assert {value for offset, _, value in read if offset < KEYS * 9} == set(), "aborted, or replaced"
+        assert {key: value for _, key, value in read_all(broker, "state")} == wanted
+    with Broker(tmp_path) as broker:
+        assert {key: value for _, key, value in read_all(broker, "state")} == wanted

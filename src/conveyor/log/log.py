@@ -300,6 +300,7 @@ class Log:
             end = Offset(plan_truncation(self.segments, self.log_start_offset, offset).end_offset)
             log.info("log truncated partition=%s from=%d to=%d", self.directory, self.log_end_offset, end)
             self.is_truncating = True
+            self._truncations_count += self.producers.transactions.last_marker_offset >= end
             self._truncations_count += any(segment.sealed and segment.next_offset > end for segment in self.segments)
             self.log_end_offset = self.written_offset = end
             self.flushed_offset = min(self.flushed_offset, end)
@@ -353,16 +354,10 @@ class Log:
         if "compact" not in self.topic.cleanup_policy or self._is_swapping or self.is_truncating:
             return None
         return plan_compaction(
-            self.directory,
-            self._disk.topic_id,
-            self.segments,
-            self.topic,
-            cleaned_offset=self.cleaned_offset,
-            limits=limits,
-            now_ms=now_ms,
-            max_keys=max_keys,
+            self.directory, self._disk.topic_id, self.segments, self.producers, self.topic,
+            cleaned_offset=self.cleaned_offset, limits=limits, now_ms=now_ms, max_keys=max_keys,
             truncations_count=self._truncations_count,
-        )
+        )  # fmt: skip
 
     def begin_swap(self, result: CompactionResult) -> SwapJob | None:
         """Start the swap of compacted segments. Run the job off the event loop, then call `complete_swap`.

@@ -161,6 +161,7 @@ class TruncationJob(msgspec.Struct, frozen=True, kw_only=True):
         """Fill the state from the newest snapshot and from the batch headers after it."""
         offset = load_newest_snapshot(self.disk, self.directory, producers, self.bounds.end_offset)
         replay_headers(segments, offset, producers, self.now_ms)
+        producers.transactions.forget_below(read_offset(self.disk, self.directory, CLEANED))
         producers.expire(self.now_ms)
 
 

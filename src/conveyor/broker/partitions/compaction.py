@@ -108,7 +108,7 @@ class Compaction:
             for partition in present
             if partition not in self._pauses or self._pauses[partition].until_ms <= steady_ms
         ]
-        online = [p for p in rested if p.offline_reason is None and not _has_transactions(p)]
+        online = [partition for partition in rested if partition.offline_reason is None]
         plans = [
             (partition, partition.log.plan_compaction(_limits(partition), now_ms, max_keys)) for partition in online
         ]
@@ -164,7 +164,7 @@ class Compaction:
             )  # fmt: skip
 
     async def _swap(self, partition: Partition, result: CompactionResult) -> None:
-        """Discard a result that lacks tombstones which a replica, perhaps a new one, does not have yet."""
+        """Discard a result that lacks tombstones or markers which a replica, perhaps a new one, does not have yet."""
         may_swap = result.removed_tombstones_end_offset <= partition.tombstones_end_offset
         try:
             job = partition.log.begin_swap(result) if may_swap else None
@@ -196,12 +196,6 @@ class Compaction:
 
 def _limits(partition: Partition) -> CompactionLimits:
     return CompactionLimits(partition.high_watermark, partition.tombstones_end_offset)
-
-
-def _has_transactions(partition: Partition) -> bool:
-    """Return whether a log has, or once had, transactions. Compaction does not tell aborted records from others yet."""
-    transactions = partition.log.producers.transactions
-    return bool(transactions.opened) or transactions.last_marker_offset >= 0
 
 
 def _dirty_bytes(plan: CompactionPlan) -> int:

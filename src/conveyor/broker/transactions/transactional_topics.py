@@ -19,13 +19,11 @@ def check_takes_part(image: ClusterImage, defaults: TopicSettings, partition: To
 def check_takes_transactions(topic: str, settings: TopicSettings) -> None:
     """Raise RequestError (POLICY_VIOLATION) if a topic cannot take part in transactions yet.
 
-    Compaction would treat aborted records as committed ones. An aborted record must not make later ones duplicates. An
-    inbox, whose topic only the forwarder may write to, has no markers.
+    An aborted record must not make later ones duplicates. An inbox, whose topic only the forwarder may write to, has no
+    markers.
     """
     obstacle = None
-    if "compact" in settings.cleanup_policy:
-        obstacle = "cleanup.policy=compact"
-    elif settings.dedup_enable:
+    if settings.dedup_enable:
         obstacle = "dedup.enable=true"
     elif settings.delay_enable:
         obstacle = "delay.enable=true"

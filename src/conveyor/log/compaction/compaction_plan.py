@@ -1,17 +1,20 @@
 """Decides whether a log needs compaction, and of which segments. Pure.
 
-Only sealed segments are compacted, from the start of the log up to the high watermark, and no records younger than
-`min.compaction.lag.ms`. Tombstones stay until all replicas have them. Compaction is due when the part that it has not
-processed yet is large enough (`min.cleanable.dirty.ratio`) or old enough (`max.compaction.lag.ms`). Source: KIP-58,
-KIP-354.
+Only sealed segments are compacted, from the start of the log up to the last stable offset, and no records younger than
+`min.compaction.lag.ms`. Therefore no transaction with records below `cleaned_offset` is open. Tombstones and markers
+stay until all replicas have them. Compaction is due when the part that it has not processed yet is large enough
+(`min.cleanable.dirty.ratio`) or old enough (`max.compaction.lag.ms`). Source: KIP-58, KIP-354.
 """
 
+from array import array
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
 
 from conveyor.kernel.ids import TopicId
+from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.segments.segment import Segment
 from conveyor.settings.tree import TopicSettings
 
@@ -27,8 +30,9 @@ class SegmentBounds(msgspec.Struct, frozen=True, kw_only=True):
 
 class CompactionLimits(NamedTuple):
     """Where compaction ends. end_offset: the high watermark; it and higher offsets are not touched.
-    tombstones_end_offset: all replicas have flushed everything below, so that tombstones may be removed there. A
-    replica without a tombstone would keep the older record of its key for ever.
+    tombstones_end_offset: all replicas have flushed everything below, so that tombstones and markers may be removed
+    there. A replica without a tombstone would keep the older record of its key for ever, and one without a marker an
+    open transaction.
     """
 
     end_offset: int
@@ -44,6 +48,9 @@ class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
     first_dirty_offset: earlier compactions have processed everything below.
     tombstones_end_offset: see `CompactionLimits`.
     max_keys: the most distinct keys in memory.
+    aborted: the aborted transactions of the whole log, as `aborted_entries` has them.
+    last_offsets: int64 numbers; the last offset of each producer's last batch.
+    markers: int64 numbers; for each producer whose last batch is a marker, its id and its epoch.
     """
 
     directory: str
@@ -57,12 +64,16 @@ class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
     index_interval_bytes: int
     max_keys: int
     truncations_count: int = 0
+    aborted: bytes = b""
+    last_offsets: bytes = b""
+    markers: bytes = b""
 
 
 def plan_compaction(
     directory: str,
     topic_id: TopicId,
     segments: Sequence[Segment],
+    producers: ProducerState,
     topic: TopicSettings,
     *,
     cleaned_offset: int,
@@ -72,7 +83,9 @@ def plan_compaction(
     truncations_count: int = 0,
 ) -> CompactionPlan | None:
     """Return the compaction that is due, or None."""
-    cleanable = _cleanable(segments, topic, limits.end_offset, now_ms)
+    unstable_offset = producers.transactions.first_unstable_offset(limits.end_offset)
+    end_offset = limits.end_offset if unstable_offset is None else min(limits.end_offset, unstable_offset)
+    cleanable = _cleanable(segments, topic, end_offset, now_ms)
     dirty = [segment for segment in cleanable if segment.next_offset > cleaned_offset]
     if not dirty or not _is_due(cleanable, dirty, topic, now_ms):
         return None
@@ -96,7 +109,19 @@ def plan_compaction(
         index_interval_bytes=topic.index_interval_bytes,
         max_keys=max_keys,
         truncations_count=truncations_count,
+        aborted=_aborted(segments),
+        last_offsets=array("q", producers.last_offsets(end_offset)).tobytes(),
+        markers=array("q", chain.from_iterable(producers.epochs_without_batches())).tobytes(),
     )
+
+
+def _aborted(segments: Sequence[Segment]) -> bytes:
+    """Return the entries of all segments: the marker of a compacted record may be in any later segment."""
+    entries = bytearray()
+    for segment in segments:
+        assert segment.aborted is not None, f"the aborted transactions of {segment.path('log')} are not known"
+        entries += segment.aborted
+    return bytes(entries)
 
 
 def _cleanable(segments: Sequence[Segment], topic: TopicSettings, limit_offset: int, now_ms: int) -> list[Segment]:

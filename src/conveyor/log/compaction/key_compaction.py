@@ -8,7 +8,8 @@ A batch keeps its offsets, its producer fields and its compression; compaction o
 stays for `delete.retention.ms` after the first compaction that saw it as the last record of its key; attribute bit 6 of
 the batch is then set, and the base timestamp is the time at which its tombstones expire. It also stays until all
 replicas have it; see `CompactionLimits`. Records without a key are removed. A batch with a correct CRC whose records
-cannot be read is kept unchanged and counted. Source: KIP-280, KIP-534.
+cannot be read is kept unchanged and counted. Aborted records are removed, and replace no others; for markers and the
+last batches of producers see `compacted_transactions`. Source: KIP-280, KIP-534.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,12 +21,14 @@ import msgspec
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Directory, Disk
+from conveyor.log.compaction.compacted_transactions import CompactedTransactions
 from conveyor.log.compaction.compaction_plan import CompactionPlan, SegmentBounds
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.segments.lookup import headers
 from conveyor.log.segments.segment import MAX_BYTES, Segment
-from conveyor.records.batch import DELETE_HORIZON, BatchHeader, read_header
+from conveyor.records.batch import COMPRESSION_MASK, CONTROL, DELETE_HORIZON, BatchHeader, read_header
 from conveyor.records.record import Record, decode_records, rebuild_batch
+from conveyor.records.transaction_marker import decode_marker
 
 CLEANED = ".cleaned"
 _DIGEST_BYTES = 16
@@ -45,7 +48,7 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
 
     unreadable_batches, first_unreadable_offset: the number of batches below cleaned_offset that were kept because their
     records cannot be read, and the base offset of the first, or -1. truncations_count: the plan's.
-    removed_tombstones_end_offset: the offset after the last removed tombstone, or 0.
+    removed_tombstones_end_offset: the offset after the last removed tombstone or marker, or 0.
     """
 
     replaced: tuple[int, ...]
@@ -65,8 +68,9 @@ def compact(disk: Disk, plan: CompactionPlan) -> CompactionResult:
 
 
 def _compact(disk: Directory, plan: CompactionPlan) -> CompactionResult:
-    latest, cleaned_offset = _latest_offsets(disk, plan)
-    passage = _Passage(latest=latest, cleaned_offset=cleaned_offset)
+    transactions = CompactedTransactions(plan)
+    latest, cleaned_offset = _latest_offsets(disk, plan, transactions)
+    passage = _Passage(latest=latest, cleaned_offset=cleaned_offset, transactions=transactions)
     replaced: list[int] = []
     cleaned: list[CleanedSegment] = []
     bytes_after = 0
@@ -104,13 +108,16 @@ class _Passage(msgspec.Struct, kw_only=True):
 
     latest: dict[bytes, int]
     cleaned_offset: int
+    transactions: CompactedTransactions
     unreadable: list[int] = msgspec.field(default_factory=list)
     removed_tombstones_end_offset: int = 0
 
 
-def _latest_offsets(disk: Directory, plan: CompactionPlan) -> tuple[dict[bytes, int], int]:
+def _latest_offsets(
+    disk: Directory, plan: CompactionPlan, transactions: CompactedTransactions
+) -> tuple[dict[bytes, int], int]:
     """Return the last offset of each key from the first dirty offset on, and where the collection ended: earlier if
-    memory was full.
+    memory was full. An aborted record replaces none.
     """
     latest: dict[bytes, int] = {}
     reached = plan.first_dirty_offset
@@ -119,6 +126,9 @@ def _latest_offsets(disk: Directory, plan: CompactionPlan) -> tuple[dict[bytes, 
             continue
         for header, batch in _batches(Segment(disk, plan.directory, bounds.base_offset)):
             if header.next_offset <= plan.first_dirty_offset:
+                continue
+            if header.attributes & CONTROL or transactions.is_aborted(header):
+                reached = header.next_offset
                 continue
             if latest and len(latest) + header.records_count > plan.max_keys:
                 return latest, reached
@@ -154,6 +164,7 @@ def _rewrite(
         disk.remove(path)
     new = Segment(disk, plan.directory, group[0].base_offset, CLEANED, create=True)
     new.last_append_ms = max(bounds.last_append_ms for bounds in group)
+    new.aborted = new_aborted = bytearray()
     changed = False
     pending: list[bytes] = []
     position = size = 0
@@ -164,6 +175,7 @@ def _rewrite(
             if kept is None:
                 continue
             kept_header = read_header(kept)
+            new_aborted += passage.transactions.aborted_at(kept_header)
             new.note(
                 kept_header.next_offset - 1, kept_header.max_timestamp, position, len(kept), plan.index_interval_bytes
             )
@@ -177,11 +189,25 @@ def _rewrite(
     new.file.sync()
     new.finish()
     new.write_indexes(new.encoded_indexes())
+    if plan.aborted and not new_aborted:
+        disk.write_atomic(new.path("txnindex"), b"")  # It takes the place of the original's.
     return new, changed
 
 
 def _cleaned(header: BatchHeader, batch: bytes, passage: _Passage, plan: CompactionPlan) -> bytes | None:
-    """Return the batch itself if it is unchanged, a smaller batch, or None if no record remains."""
+    """Return the batch itself if it is unchanged, a smaller batch, or None if it is removed."""
+    if header.attributes & CONTROL:
+        return _cleaned_control(header, batch, passage, plan)
+    kept = None if passage.transactions.is_aborted(header) else _cleaned_data(header, batch, passage, plan)
+    if kept is None and passage.transactions.is_last_of_producer(header):
+        kept = _emptied(header, batch)
+    if kept is not None:
+        passage.transactions.note_kept(header)
+    return kept
+
+
+def _cleaned_data(header: BatchHeader, batch: bytes, passage: _Passage, plan: CompactionPlan) -> bytes | None:
+    """Return a batch of committed records as `_cleaned` does."""
     records = _records(batch)
     if records is None:
         passage.unreadable.append(header.base_offset)
@@ -201,6 +227,30 @@ def _cleaned(header: BatchHeader, batch: bytes, passage: _Passage, plan: Compact
         return rebuild_batch(header, kept, horizon_ms, attributes | DELETE_HORIZON)
     base_timestamp = kept[0].timestamp_ms if has_horizon else header.base_timestamp
     return rebuild_batch(header, kept, base_timestamp, attributes)
+
+
+def _cleaned_control(header: BatchHeader, batch: bytes, passage: _Passage, plan: CompactionPlan) -> bytes | None:
+    """Return a control batch as `_cleaned` does. A marker whose transaction has no batch left gets a horizon, as a
+    tombstone does, and is removed after it.
+    """
+    marker = decode_marker(header, batch)
+    if marker is None or not passage.transactions.end_is_unneeded(header):
+        return batch
+    if not header.attributes & DELETE_HORIZON:
+        horizon_ms = plan.now_ms + plan.delete_retention_ms
+        return rebuild_batch(header, list(decode_records(batch)), horizon_ms, header.attributes | DELETE_HORIZON)
+    if header.base_timestamp > plan.now_ms or header.base_offset >= plan.tombstones_end_offset:
+        return batch
+    passage.removed_tombstones_end_offset = max(passage.removed_tombstones_end_offset, header.next_offset)
+    return None
+
+
+def _emptied(header: BatchHeader, batch: bytes) -> bytes:
+    """Return a batch without its records: it keeps the producer's epoch and sequence."""
+    if not header.records_count:
+        return batch
+    attributes = header.attributes & ~(DELETE_HORIZON | COMPRESSION_MASK)
+    return rebuild_batch(header, (), header.max_timestamp, attributes)
 
 
 def _is_last(record: Record, latest: dict[bytes, int]) -> bool:

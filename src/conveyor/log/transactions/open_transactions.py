@@ -78,6 +78,14 @@ class OpenTransactions:
         while self.undecided and self.undecided[0].marker_offset < high_watermark:
             self.undecided.popleft()
 
+    def forget_below(self, cleaned_offset: int) -> None:
+        """Forget the open transactions that began in the compacted part of the log. They have ended: compaction has
+        removed their markers, which an older snapshot does not know.
+        """
+        self.opened = {
+            producer_id: opened for producer_id, opened in self.opened.items() if opened.first_offset >= cleaned_offset
+        }
+
     def first_unstable_offset(self, high_watermark: int) -> Offset | None:
         """Return the lowest first offset of all open and undecided transactions; None if there are none."""
         firsts = [decided.first_offset for decided in self.undecided if decided.marker_offset >= high_watermark]

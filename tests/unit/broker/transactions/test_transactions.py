@@ -129,7 +129,7 @@ async def test_only_acks_all_is_accepted(broker: BrokerNode) -> None:
     assert refused.value.kind is ErrorKind.INVALID_REQUIRED_ACKS
 
 
-@pytest.mark.parametrize("config", [{"cleanup.policy": "compact"}, {"dedup.enable": "true"}, {"delay.enable": "true"}])
+@pytest.mark.parametrize("config", [{"dedup.enable": "true"}, {"delay.enable": "true"}])
 async def test_some_topics_take_no_part(broker: BrokerNode, config: dict[str, str]) -> None:
     await broker.topics.create(TopicRequest(name="other", config=config))
     client = await initialized(broker)
