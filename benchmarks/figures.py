@@ -16,6 +16,7 @@ class Kind(Enum):
 
     THROUGHPUT = "throughput", True
     REQUESTS = "requests", True
+    TRANSACTIONS = "transactions", True
     LATENCY = "latency", False
     TAIL_LATENCY = "tail latency", False
     READY = "time to ready", False
@@ -30,6 +31,7 @@ class Kind(Enum):
 TARGETS: dict[Kind, float | dict[str, float]] = {
     Kind.THROUGHPUT: 1.3,
     Kind.REQUESTS: 1.0,
+    Kind.TRANSACTIONS: {"ack": 0.7, "os": 1.0},
     Kind.TAIL_LATENCY: {"ack": 1.0, "os": 0.7},
     Kind.READY: 0.1,
     Kind.IDLE_MEMORY: 0.2,

@@ -18,11 +18,13 @@ from benchmarks.requests import Answered, send_requests
 from benchmarks.server import Server, System
 from benchmarks.steady import receive_steadily, send_steadily
 from benchmarks.streams import Consumed, consume, create_topic, produce
+from benchmarks.transactions import RECORDS, commit_transactions
 from benchmarks.workers import run_together, work
 
 _PRODUCERS = 2
 _CONNECTIONS = 16
 _CHEAP_PRODUCERS = 4
+_TRANSACTIONAL_PRODUCERS = (1, 4)
 _BATCH = 1_000
 _PARTITIONS = 2_000
 _IDLE_S = 2.0
@@ -187,6 +189,29 @@ def _send(trial: Trial, acks: int, seconds: float, *, connections: int = _CONNEC
     return answered
 
 
+def transactions(trial: Trial) -> Iterator[Figure]:
+    """Transactions of 100 records of 1 kB, each to one partition, committed one after the other by each producer."""
+    for producers in _TRANSACTIONAL_PRODUCERS:
+        count = max(10, int(400 * trial.load.scale))
+        before = trial.server.cpu_seconds()
+        rate = _transactions(trial, producers, count)
+        cpu_us = (trial.server.cpu_seconds() - before) / (producers * (count + 1)) * 1e6
+        name = f"transactions, {RECORDS} records of 1 kB, producers: {producers}"
+        yield Figure(name=name, kind=Kind.TRANSACTIONS, value=rate, unit="transactions/s")
+        yield Figure(name=f"{name}: server's CPU", kind=Kind.COST, value=cpu_us, unit="us/transaction")
+
+
+def _transactions(trial: Trial, producers: int, count: int) -> float:
+    """Every transaction is committed, and its records and its marker are in the log. Returns the transactions a
+    second.
+    """
+    servers = trial.server.bootstrap_servers
+    topic = trial.create_topic(f"bench-transactions-{producers}", producers)
+    run = run_together(*[work(commit_transactions, servers, topic, number, count, 1000) for number in range(producers)])
+    trial.server.wait_for_records(topic, producers, producers * (count + 1) * (RECORDS + 1))
+    return producers * count / run.seconds
+
+
 def tools(trial: Trial) -> Iterator[Figure]:
     """Kafka's own performance tools with the Java client's defaults, acks=all, messages of 1 kB to two partitions."""
     produced, consumed = _run_tools(trial, int(500_000 * trial.load.scale))
@@ -235,6 +260,10 @@ def _run_tools_a_little(trial: Trial) -> None:
     _run_tools(trial, int(150_000 * trial.load.scale))
 
 
+def _commit_a_little(trial: Trial) -> None:
+    _transactions(trial, max(_TRANSACTIONAL_PRODUCERS), max(10, int(200 * trial.load.scale)))
+
+
 def _server_seconds(trial: Trial, load: Callable[[Trial], object]) -> float:
     """The CPU time that the server spends on a load of always the same size."""
     before = trial.server.cpu_seconds()
@@ -261,6 +290,7 @@ GROUPS: dict[str, Group] = {
     "latency": Group(measure=latency, warm_up=lambda trial: _server_seconds(trial, _send_and_receive)),
     "requests": Group(measure=requests, warm_up=_server_seconds_a_request),
     "batches": Group(measure=batches, warm_up=_server_seconds_a_batch),
+    "transactions": Group(measure=transactions, warm_up=lambda trial: _server_seconds(trial, _commit_a_little)),
     "tools": Group(
         measure=tools, warm_up=lambda trial: _server_seconds(trial, _run_tools_a_little), needs_release=True
     ),

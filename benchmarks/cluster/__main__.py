@@ -18,6 +18,7 @@ from benchmarks import clients
 from benchmarks.cluster.catch_up import measure_catch_up
 from benchmarks.cluster.clusters import ClusterKind, ConveyorCluster, KafkaCluster, RunningCluster, running_cluster
 from benchmarks.cluster.many_partitions import measure_creation, measure_failover
+from benchmarks.cluster.transactions import measure_transactions
 from benchmarks.kafka.release import NotFetchedError, fetch
 from benchmarks.streams import produce
 from benchmarks.workers import run_together, work
@@ -143,6 +144,7 @@ _GROUPS = {
     "failover": measure_failover,
     "creation": measure_creation,
     "catch-up": measure_catch_up,
+    "transactions": measure_transactions,
 }
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.partitions.retention import HIGH_WATERMARK
 from conveyor.broker.produce.publish import ACKS_LEADER
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.http_api.ops.transaction_metrics import transaction_metrics
@@ -137,6 +138,35 @@ async def test_some_topics_take_no_part(broker: BrokerNode, config: dict[str, st
     refused = (await client.send(broker, place)).error
     assert refused is not None
     assert refused.kind is ErrorKind.POLICY_VIOLATION
+
+
+async def test_compacted_topic_takes_part(broker: BrokerNode) -> None:
+    """Its batches are inspected first, because each record needs a key."""
+    await broker.topics.create(TopicRequest(name="compacted", config={"cleanup.policy": "compact"}))
+    place = TopicPartition("compacted", 0)
+    client = await initialized(broker)
+    for commit in (True, False):
+        await client.add(place)
+        assert (await client.send(broker, place)).error is None
+        await client.end(commit=commit)
+    partition = broker.partitions.find(*place)
+    await until(lambda: is_stable(partition))
+    assert aborted_offsets(partition) == [2]
+
+
+async def test_deletion_above_the_last_stable_offset_does_not_keep_a_transaction_from_ending(
+    broker: BrokerNode,
+) -> None:
+    client = await initialized(broker)
+    await client.add(PLACE)
+    assert (await client.send(broker)).error is None
+    partition = broker.partitions.find(*PLACE)
+    assert await broker.retention.delete_records(*PLACE, HIGH_WATERMARK, 1_000) == 1
+    assert last_stable_offset(partition) == 1
+    assert (await client.send(broker)).error is None
+    await client.end(commit=True)
+    await until(lambda: is_stable(partition))
+    assert (last_stable_offset(partition), partition.log.log_end_offset) == (3, 3)
 
 
 async def test_recompressed_transaction_is_committed() -> None:
