@@ -98,6 +98,11 @@ class TransactionMachine:
         """See `StateMachine.clock_set`. Timeouts of transactions shift; the age of ids follows the wall clock."""
         self._timers.clock_set(by_ms, self._values)
 
+    def is_ending(self, transactional_id: str) -> bool:
+        """Whether the outcome of a transaction is decided and markers are missing."""
+        value = self._values.get(transactional_id)
+        return value is not None and value.state.is_prepared
+
     def next_deadline_ms(self) -> int | None:
         return self._timers.next_deadline_ms()
 

@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 
 import msgspec
 
@@ -37,6 +38,7 @@ from conveyor.transactions.transaction_commands import (
     InitializeProducer,
     ListTransactions,
     OneTransactionCommand,
+    RecordMarkers,
     TransactionCommand,
     TransactionLimits,
 )
@@ -51,6 +53,8 @@ from conveyor.transactions.transaction_value import TransactionState
 
 _RETRY_MS = 1_000
 _VERIFY_TIMEOUT_MS = 10_000
+_LONGEST_END_MS = 100
+"""The longest wait of a new transaction for the markers of the one before."""
 
 
 class VerifyPartitions(msgspec.Struct, frozen=True, array_like=True):
@@ -68,7 +72,11 @@ VERIFY: Call[VerifyPartitions, list[RequestError | None]] = Call(
 
 
 class TransactionCoordinator:
-    """The machine of one partition in one term of leadership, with the sender of its markers."""
+    """The machine of one partition in one term of leadership, with the sender of its markers.
+
+    A producer that begins its next transaction right after EndTxn finds the markers of the previous one on their way.
+    Its request waits for them a little, because clients that get CONCURRENT_TRANSACTIONS pause for 20 ms or more.
+    """
 
     def __init__(
         self, partition: Partition, machine: TransactionMachine, epoch: int, clock: Clock, sender: MarkerSender
@@ -76,18 +84,47 @@ class TransactionCoordinator:
         self.partition = partition
         self.epoch = epoch
         self.state_counts = machine.state_counts
+        self._machine = machine
+        self._clock = clock
+        self._ends: dict[str, list[Callable[[], None]]] = {}
+        """Called when a transaction has ended, by transactional id."""
         self._runner: MachineRunner[TransactionCommand[object]] = MachineRunner(partition, machine, clock)
         self._sender = sender
         sender.start(self)
 
     async def ask(self, command: TransactionCommand[Answer]) -> Answer:
         """Return the machine's reply, once it is durable. Raises RequestError."""
+        if isinstance(command, AddPartitions) and self._machine.is_ending(command.transactional_id):
+            await self._end_of(command.transactional_id)
 
         def submit(respond: Callable[[Answer | RequestError], None]) -> Callable[[], None]:
             token = self._runner.submit(command, respond)
+            if isinstance(command, RecordMarkers) and not self._machine.is_ending(command.transactional_id):
+                for ended in self._ends.pop(command.transactional_id, ()):
+                    ended()
             return lambda: self._runner.forget(token)
 
         return await answered(submit)
+
+    async def _end_of(self, transactional_id: str) -> None:
+        """Wait until the coordinator has recorded the last marker of a transaction, but not for long."""
+
+        def submit(over: Callable[[None], None]) -> Callable[[], None]:
+            ended = partial(over, None)
+            self._ends.setdefault(transactional_id, []).append(ended)
+            cancel = self._clock.call_later(_LONGEST_END_MS, ended)
+
+            def forget() -> None:
+                cancel()
+                waiting = self._ends.get(transactional_id, [])
+                if ended in waiting:
+                    waiting.remove(ended)
+                if not waiting:
+                    self._ends.pop(transactional_id, None)
+
+            return forget
+
+        await answered(submit)
 
     def stop(self) -> None:
         self._sender.stop()

@@ -37,10 +37,13 @@ class TransactionalClient:
 
     async def add(self, *partitions: TopicPartition) -> None:
         """Add partitions, as soon as the previous transaction has ended."""
-        command = AddPartitions(
-            transactional_id=ID, producer=self.producer, partitions=partitions, transaction_version=0
+        await repeated(lambda: self.add_once(*partitions))
+
+    async def add_once(self, *partitions: TopicPartition) -> None:
+        """Add partitions. Raises RequestError."""
+        await self.asks.transactions.ask(
+            AddPartitions(transactional_id=ID, producer=self.producer, partitions=partitions, transaction_version=0)
         )
-        await repeated(lambda: self.asks.transactions.ask(command))
 
     async def end(self, *, commit: bool) -> None:
         await self.asks.transactions.end(

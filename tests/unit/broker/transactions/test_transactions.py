@@ -1,5 +1,7 @@
 """Transactions on one broker: from the coordinator's decision to the markers in the partitions."""
 
+import asyncio
+
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
@@ -7,7 +9,7 @@ from conveyor.broker.partitions.retention import HIGH_WATERMARK
 from conveyor.broker.produce.publish import ACKS_LEADER
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.http_api.ops.transaction_metrics import transaction_metrics
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicPartition
 from conveyor.replication.transactions import last_stable_offset
 from conveyor.transactions.transaction_value import TransactionState
@@ -49,6 +51,30 @@ async def test_one_transaction_follows_the_other(broker: BrokerNode) -> None:
         await client.end(commit=True)
     await until(lambda: is_stable(broker.partitions.find(*PLACE)))
     assert broker.partitions.find(*PLACE).log.log_end_offset == 9
+
+
+async def test_the_next_transaction_waits_for_the_markers_of_the_one_before(broker: BrokerNode) -> None:
+    client = await initialized(broker)
+    for _ in range(3):
+        await client.add_once(PLACE)
+        assert (await client.send(broker)).error is None
+        await client.end(commit=True)
+    assert (await described(broker)).state is TransactionState.PREPARE_COMMIT
+
+
+async def test_the_next_transaction_does_not_wait_long_for_markers(broker: BrokerNode, storage: Storage) -> None:
+    client = await initialized(broker)
+    await client.add(PLACE)
+    assert (await client.send(broker)).error is None
+    broker.partitions.find(*PLACE).go_offline(StorageFailure("the test says so"))
+    await client.end(commit=True)
+    adding = asyncio.ensure_future(client.add_once(PLACE))
+    await asyncio.sleep(0)
+    assert not adding.done()
+    storage.clock.advance(seconds=0.1)
+    with pytest.raises(RequestError) as refused:
+        await adding
+    assert refused.value.kind is ErrorKind.CONCURRENT_TRANSACTIONS
 
 
 async def test_a_successor_aborts_the_transaction_of_a_zombie_and_fences_it(broker: BrokerNode) -> None:
