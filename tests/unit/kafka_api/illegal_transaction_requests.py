@@ -37,5 +37,4 @@ ROWS = [
     Row(24, (0, 3), "an unknown topic", add_partitions("nothing"), E.unknown_topic_or_partition),
     Row(24, (3,), "a negative partition", add_partitions("t", -1), E.unknown_topic_or_partition),
     Row(24, (3,), "the broker's own topic", add_partitions("__consumer_offsets"), E.invalid_topic_exception),
-    Row(24, (3,), "a compacted topic", add_partitions("compacted"), E.policy_violation),
 ]

@@ -49,7 +49,7 @@ from conveyor.transactions.transaction_replies import (
     ProducerInitialized,
     TransactionEnded,
 )
-from conveyor.transactions.transaction_value import TransactionState
+from conveyor.transactions.transaction_value import EPOCH_BUMPING_VERSION, TransactionState
 
 _RETRY_MS = 1_000
 _VERIFY_TIMEOUT_MS = 10_000
@@ -58,12 +58,16 @@ _LONGEST_END_MS = 100
 
 
 class VerifyPartitions(msgspec.Struct, frozen=True, array_like=True):
-    """Check which partitions take part in the open transaction of a producer: for each None, or why it does not."""
+    """Check which partitions take part in the open transaction of a producer: for each None, or why it does not.
+
+    adds: let them take part, as of transaction version 2; the transaction begins with the first.
+    """
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partitions: list[TopicPartition]
+    adds: bool = False
 
 
 VERIFY: Call[VerifyPartitions, list[RequestError | None]] = Call(
@@ -206,13 +210,13 @@ class Transactions:
             return await (await self._loaded(command.transactional_id)).ask(command)
 
     async def verify(
-        self, transactional_id: str, producer: ProducerIdentity, partitions: list[TopicPartition]
+        self, transactional_id: str, producer: ProducerIdentity, partitions: list[TopicPartition], adds: bool
     ) -> list[RequestError | None]:
-        """Ask the coordinator, on whichever broker it is, which partitions take part in the open transaction."""
+        """Ask the coordinator, on whichever broker it is, which partitions take part; see `VerifyPartitions`."""
         number = self._topic.partition_number(transactional_id)
         if number < 0:
             raise RequestError(ErrorKind.INVALID_PRODUCER_ID_MAPPING, "no producer has a transactional id yet")
-        request = VerifyPartitions(transactional_id, producer.producer_id, producer.producer_epoch, partitions)
+        request = VerifyPartitions(transactional_id, *producer, partitions, adds)
         return await self._leaders.ask(VERIFY, TRANSACTIONS_TOPIC, number, request, _VERIFY_TIMEOUT_MS)
 
     async def list_transactions(self, command: ListTransactions) -> list[ListedTransaction]:
@@ -256,8 +260,8 @@ class Transactions:
             transactional_id=request.transactional_id,
             producer=ProducerIdentity(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch)),
             partitions=tuple(request.partitions),
-            verify_only=True,
-            transaction_version=0,
+            verify_only=not request.adds,
+            transaction_version=EPOCH_BUMPING_VERSION if request.adds else 0,
         )
         coordinator = await self._loaded(request.transactional_id)
         return list((await coordinator.ask(command)).errors)

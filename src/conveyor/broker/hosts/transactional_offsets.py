@@ -40,9 +40,12 @@ class TransactionalOffsets:
             )
         )
 
-    async def commit(self, transactional_id: str, producer: ProducerIdentity, command: CommitOffsets) -> Committed:
+    async def commit(
+        self, transactional_id: str, producer: ProducerIdentity, command: CommitOffsets, *, adds: bool
+    ) -> Committed:
         """Commit offsets in the transaction of a producer, as the coordinator of the group.
 
+        adds: let the group take part, as of transaction version 2.
         Raises RequestError: TRANSACTION_ABORTABLE if the group takes no part in the transaction; COORDINATOR_LOADING if
         the request is to be repeated.
         """
@@ -51,7 +54,7 @@ class TransactionalOffsets:
             return await coordinator.ask(command)
         verification = self._verifications.begin(coordinator.partition, producer.producer_id)
         try:
-            await self._check_takes_part(transactional_id, producer, coordinator)
+            await self._check_takes_part(transactional_id, producer, coordinator, adds)
             if not verification.is_valid or not self._groups.is_running(coordinator):
                 raise _to_repeat("the transaction may have ended meanwhile")
             return await coordinator.ask(command)
@@ -59,12 +62,12 @@ class TransactionalOffsets:
             self._verifications.end(verification)
 
     async def _check_takes_part(
-        self, transactional_id: str, producer: ProducerIdentity, coordinator: Coordinator
+        self, transactional_id: str, producer: ProducerIdentity, coordinator: Coordinator, adds: bool
     ) -> None:
         partition = coordinator.partition
         partition.log.producers.check_epoch(producer)
         try:
-            [refusal] = await self._transactions.verify(transactional_id, producer, [partition.identity])
+            [refusal] = await self._transactions.verify(transactional_id, producer, [partition.identity], adds)
         except RequestError as error:
             refusal = error
         if refusal is not None:

@@ -5,10 +5,11 @@
     its transaction is open in the partition   -> append
     otherwise                                  -> ask the coordinator whether the partition takes part, then append
 
-So the coordinator is asked once per partition and transaction. Batches of the same producer and partition that arrive
-meanwhile wait for the same answer, and keep their order. The check is repeated in the tick of the append; see
-`verifications`. A client repeats a batch that is refused with NOT_ENOUGH_REPLICAS; older clients do not do so after all
-errors of a coordinator (KAFKA-15459). Source: KIP-890.
+So the coordinator is asked once per partition and transaction. From transaction version 2 on, the question itself lets
+the partition take part. Batches of the same producer and partition that arrive meanwhile wait for the same answer, and
+keep their order. The check is repeated in the tick of the append; see `verifications`. A client repeats a batch that is
+refused with NOT_ENOUGH_REPLICAS; older clients do not do so after all errors of a coordinator (KAFKA-15459). Source:
+KIP-890.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -31,7 +32,7 @@ from conveyor.replication.partition import Partition
 
 _Place = tuple[Partition, ProducerIdentity]
 
-Verify = Callable[[str, ProducerIdentity, list[TopicPartition]], Awaitable[list[RequestError | None]]]
+Verify = Callable[[str, ProducerIdentity, list[TopicPartition], bool], Awaitable[list[RequestError | None]]]
 """Asks the coordinator of a transactional id which partitions take part; see `Transactions.verify`."""
 
 
@@ -71,10 +72,13 @@ class TransactionalPublisher:
         transactional_id: str,
         acks: int,
         finished: Finished,
+        *,
+        adds: bool,
     ) -> None:
         """Append batches of (topic, partition, batch). `finished` gets one result for each batch, in order, now or
         later: TRANSACTION_ABORTABLE if the partition takes no part in the transaction.
 
+        adds: let the partitions take part, as of transaction version 2.
         Raises RequestError (INVALID_REQUIRED_ACKS): only acks=all lets a commit include all records.
         """
         if acks != ACKS_ALL:
@@ -90,7 +94,7 @@ class TransactionalPublisher:
             except Exception as bug:
                 raise InconsistentState(f"{topic}-{number}: a batch may be appended in part") from bug
         for producer, verifications in begun.items():
-            self._tasks.start(self._verify(transactional_id, producer, verifications))
+            self._tasks.start(self._verify(transactional_id, producer, verifications, adds))
         request.settle_one()
 
     def _publish_one(
@@ -122,12 +126,13 @@ class TransactionalPublisher:
         begun.setdefault(producer, []).append(self._verifications.begin(partition, producer.producer_id))
 
     async def _verify(
-        self, transactional_id: str, producer: ProducerIdentity, verifications: Sequence[Verification]
+        self, transactional_id: str, producer: ProducerIdentity, verifications: Sequence[Verification], adds: bool
     ) -> None:
         partitions = [verification.partition.identity for verification in verifications]
         errors: Sequence[RequestError | None]
         try:
-            errors = await self._ask_coordinator(transactional_id, producer, partitions)
+            errors = await self._ask_coordinator(transactional_id, producer, partitions, adds)
+            _check_answer(errors, partitions)
         except RequestError as error:
             errors = [error] * len(partitions)
         for verification, refusal in zip(verifications, errors, strict=True):
@@ -174,6 +179,12 @@ class TransactionalPublisher:
 def _producer(batch: CheckedBatch) -> ProducerIdentity:
     header = batch.header
     return ProducerIdentity(ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch))
+
+
+def _check_answer(errors: Sequence[RequestError | None], partitions: Sequence[TopicPartition]) -> None:
+    """Raise RequestError if a coordinator has answered for other partitions."""
+    if len(errors) != len(partitions):
+        raise RequestError(ErrorKind.UNSUPPORTED_VERSION, "the coordinator has answered for other partitions")
 
 
 def _belongs(partition: Partition, batch: CheckedBatch) -> bool:

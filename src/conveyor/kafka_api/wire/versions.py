@@ -12,10 +12,8 @@ from kio.schema.index import api_key_map, schema_name_map
 
 PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
 
-_NEWEST = {24: 3, 26: 4, 28: 4, 66: 1}
-"""AddPartitionsToTxn from v4 on is for brokers. EndTxn v5 and TxnOffsetCommit v5 begin transaction version 2 (KIP-890),
-and ListTransactions v2 has patterns: neither is complete yet.
-"""
+_NEWEST = {24: 3, 66: 1}
+"""AddPartitionsToTxn from v4 on is for brokers, and ListTransactions v2 has patterns, which are not served yet."""
 
 _SERVED_KEYS = (
     0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28, 29, 30, 31, 32, 33, 35, 37,

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+import pytest
+
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.publish import ACKS_ALL, Published
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -19,25 +21,31 @@ from conveyor.transactions.transaction_commands import (
     InitializeProducer,
 )
 from conveyor.transactions.transaction_replies import TransactionDescription
+from conveyor.transactions.transaction_value import EPOCH_BUMPING_VERSION
 from tests.unit.broker.parts import NOW_MS
 
 ID = "transfers"
+EACH_VERSION = pytest.mark.parametrize("version", [0, EPOCH_BUMPING_VERSION])
 PLACE = TopicPartition("t", 0)
 _PATIENCE_SECONDS = 20
 Answer = TypeVar("Answer")
 
 
 class TransactionalClient:
-    """One client with a transactional id. asks: the broker that it takes for the coordinator."""
+    """One client with a transactional id. asks: the broker that it takes for the coordinator. version: of its
+    transactions.
+    """
 
-    def __init__(self, asks: BrokerNode, producer: ProducerIdentity) -> None:
+    def __init__(self, asks: BrokerNode, producer: ProducerIdentity, version: int) -> None:
         self.asks = asks
         self.producer = producer
+        self.version = version
         self.sequences: dict[TopicPartition, int] = {}
 
     async def add(self, *partitions: TopicPartition) -> None:
-        """Add partitions, as soon as the previous transaction has ended."""
-        await repeated(lambda: self.add_once(*partitions))
+        """Add partitions, as soon as the previous transaction has ended. From version 2 on, sending does that."""
+        if self.version < EPOCH_BUMPING_VERSION:
+            await repeated(lambda: self.add_once(*partitions))
 
     async def add_once(self, *partitions: TopicPartition) -> None:
         """Add partitions. Raises RequestError."""
@@ -46,9 +54,12 @@ class TransactionalClient:
         )
 
     async def end(self, *, commit: bool) -> None:
-        await self.asks.transactions.end(
-            EndTransaction(transactional_id=ID, producer=self.producer, commit=commit, transaction_version=0)
+        command = EndTransaction(
+            transactional_id=ID, producer=self.producer, commit=commit, transaction_version=self.version
         )
+        producer = (await self.asks.transactions.end(command)).producer
+        if producer != self.producer:
+            self.producer, self.sequences = producer, {}
 
     def batch(self, place: TopicPartition = PLACE) -> bytes:
         """Return the next batch of one record for a partition."""
@@ -63,26 +74,34 @@ class TransactionalClient:
         )
 
     async def send(self, leader: BrokerNode, place: TopicPartition = PLACE) -> Published:
-        """Send the next batch to the leader of a partition."""
-        [result] = await send(leader, [(place, self.batch(place))])
-        return result
+        """Send the next batch to the leader of a partition; again while the previous transaction is being ended."""
+        batch = self.batch(place)
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            while True:
+                [result] = await send(leader, [(place, batch)], adds=self.version >= EPOCH_BUMPING_VERSION)
+                if result.error is None or result.error.kind is not ErrorKind.NOT_ENOUGH_REPLICAS:
+                    return result
 
 
 async def send(
-    leader: BrokerNode, batches: Sequence[tuple[TopicPartition, bytes]], acks: int = ACKS_ALL
+    leader: BrokerNode,
+    batches: Sequence[tuple[TopicPartition, bytes]],
+    acks: int = ACKS_ALL,
+    *,
+    adds: bool = False,
 ) -> Sequence[Published]:
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
     contents = [(place.topic, place.partition, content) for place, content in batches]
-    leader.transactional_publisher.publish(contents, ID, acks, done.set_result)
+    leader.transactional_publisher.publish(contents, ID, acks, done.set_result, adds=adds)
     return await done
 
 
-async def initialized(broker: BrokerNode, timeout_ms: int = 60_000) -> TransactionalClient:
+async def initialized(broker: BrokerNode, timeout_ms: int = 60_000, version: int = 0) -> TransactionalClient:
     """Return a client that has taken the transactional id from all earlier ones."""
     await broker.transactions.find_coordinator(ID)
     command = InitializeProducer(transactional_id=ID, timeout_ms=timeout_ms)
     reply = await repeated(lambda: broker.transactions.initialize(command))
-    return TransactionalClient(broker, reply.producer)
+    return TransactionalClient(broker, reply.producer, version)
 
 
 async def described(broker: BrokerNode) -> TransactionDescription:

@@ -8,9 +8,17 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetToCommit
 from conveyor.groups.replies import Committed, CommittedOffset
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.transactions.transaction_value import TransactionState
+from conveyor.transactions.transaction_value import EPOCH_BUMPING_VERSION, TransactionState
 from tests.unit.broker.parts import Storage, running_parts
-from tests.unit.broker.transactions.producers import ID, TransactionalClient, described, initialized, is_stable, until
+from tests.unit.broker.transactions.producers import (
+    EACH_VERSION,
+    ID,
+    TransactionalClient,
+    described,
+    initialized,
+    is_stable,
+    until,
+)
 
 GROUP = "readers"
 
@@ -19,10 +27,14 @@ async def commit(broker: BrokerNode, client: TransactionalClient, offset: int) -
     """Commit an offset in the transaction of a client."""
     place = OffsetToCommit(topic="t", partition=0, offset=offset, leader_epoch=-1, metadata="")
     command = CommitOffsets(group_id=GROUP, generation_id=-1, member_id="", offsets=(place,), producer=client.producer)
-    return await broker.transactional_offsets.commit(ID, client.producer, command)
+    adds = client.version >= EPOCH_BUMPING_VERSION
+    return await broker.transactional_offsets.commit(ID, client.producer, command, adds=adds)
 
 
 async def add_group(broker: BrokerNode, client: TransactionalClient) -> None:
+    """Let the group take part. From version 2 on, the commit does that."""
+    if client.version >= EPOCH_BUMPING_VERSION:
+        return
     await broker.transactional_offsets.add_group(ID, client.producer, GROUP, 1)
 
 
@@ -37,9 +49,10 @@ async def until_ended(broker: BrokerNode) -> None:
     await until(lambda: is_stable(partition))
 
 
+@EACH_VERSION
 @pytest.mark.parametrize("commits", [True, False])
-async def test_offsets_count_when_the_transaction_is_committed(broker: BrokerNode, commits: bool) -> None:
-    client = await initialized(broker)
+async def test_offsets_count_when_the_transaction_is_committed(broker: BrokerNode, commits: bool, version: int) -> None:
+    client = await initialized(broker, version=version)
     await add_group(broker, client)
     assert (await commit(broker, client, 5)).errors == (None,)
     assert (await commit(broker, client, 6)).errors == (None,), "the second one need not be verified"
@@ -59,11 +72,12 @@ async def test_a_group_that_takes_no_part_is_refused(broker: BrokerNode) -> None
     assert partition.log.log_end_offset == 0
 
 
-async def test_a_zombie_commits_no_offsets(broker: BrokerNode) -> None:
-    zombie = await initialized(broker)
+@EACH_VERSION
+async def test_a_zombie_commits_no_offsets(broker: BrokerNode, version: int) -> None:
+    zombie = await initialized(broker, version=version)
     await add_group(broker, zombie)
     await commit(broker, zombie, 5)
-    successor = await initialized(broker)
+    successor = await initialized(broker, version=version)
     await until_ended(broker)
     with pytest.raises(RequestError) as refused:
         await commit(broker, zombie, 6)
@@ -96,12 +110,13 @@ async def test_a_marker_that_arrives_meanwhile_refuses_the_commit(broker: Broker
     await until_ended(broker)
 
 
+@EACH_VERSION
 @pytest.mark.parametrize("commits", [True, False])
-async def test_offsets_of_an_open_transaction_survive_a_restart(commits: bool) -> None:
+async def test_offsets_of_an_open_transaction_survive_a_restart(commits: bool, version: int) -> None:
     storage = Storage()
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
-        client = await initialized(broker)
+        client = await initialized(broker, version=version)
         await add_group(broker, client)
         await commit(broker, client, 5)
     async with running_parts(storage=storage) as broker:

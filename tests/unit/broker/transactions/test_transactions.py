@@ -15,6 +15,7 @@ from conveyor.replication.transactions import last_stable_offset
 from conveyor.transactions.transaction_value import TransactionState
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.transactions.producers import (
+    EACH_VERSION,
     PLACE,
     aborted_offsets,
     described,
@@ -27,9 +28,10 @@ from tests.unit.broker.transactions.producers import (
 OTHER = TopicPartition("t", 1)
 
 
+@EACH_VERSION
 @pytest.mark.parametrize("commit", [True, False])
-async def test_markers_end_a_transaction_in_all_its_partitions(broker: BrokerNode, commit: bool) -> None:
-    client = await initialized(broker)
+async def test_markers_end_a_transaction_in_all_its_partitions(broker: BrokerNode, commit: bool, version: int) -> None:
+    client = await initialized(broker, version=version)
     await client.add(PLACE, OTHER)
     for place in (PLACE, OTHER):
         assert (await client.send(broker, place)).error is None
@@ -42,8 +44,9 @@ async def test_markers_end_a_transaction_in_all_its_partitions(broker: BrokerNod
         assert aborted_offsets(partition) == ([] if commit else [0])
 
 
-async def test_one_transaction_follows_the_other(broker: BrokerNode) -> None:
-    client = await initialized(broker)
+@EACH_VERSION
+async def test_one_transaction_follows_the_other(broker: BrokerNode, version: int) -> None:
+    client = await initialized(broker, version=version)
     for _ in range(3):
         await client.add(PLACE)
         assert (await client.send(broker)).error is None
@@ -77,11 +80,12 @@ async def test_the_next_transaction_does_not_wait_long_for_markers(broker: Broke
     assert refused.value.kind is ErrorKind.CONCURRENT_TRANSACTIONS
 
 
-async def test_a_successor_aborts_the_transaction_of_a_zombie_and_fences_it(broker: BrokerNode) -> None:
-    zombie = await initialized(broker)
+@EACH_VERSION
+async def test_a_successor_aborts_the_transaction_of_a_zombie_and_fences_it(broker: BrokerNode, version: int) -> None:
+    zombie = await initialized(broker, version=version)
     await zombie.add(PLACE)
     assert (await zombie.send(broker)).error is None
-    successor = await initialized(broker)
+    successor = await initialized(broker, version=version)
     assert successor.producer.producer_epoch > zombie.producer.producer_epoch
     refused = (await zombie.send(broker)).error
     assert refused is not None
@@ -97,8 +101,9 @@ async def test_a_successor_aborts_the_transaction_of_a_zombie_and_fences_it(brok
     assert aborted_offsets(partition) == [0]
 
 
-async def test_a_transaction_that_takes_too_long_is_aborted(broker: BrokerNode, storage: Storage) -> None:
-    client = await initialized(broker, timeout_ms=1_000)
+@EACH_VERSION
+async def test_a_transaction_that_takes_too_long_is_aborted(broker: BrokerNode, storage: Storage, version: int) -> None:
+    client = await initialized(broker, timeout_ms=1_000, version=version)
     await client.add(PLACE)
     assert (await client.send(broker)).error is None
     partition = broker.partitions.find(*PLACE)
@@ -143,7 +148,8 @@ async def test_batch_that_is_verified_before_a_marker_and_arrives_after_it_is_re
         return answer
 
     publisher._ask_coordinator = late
-    refused = (await client.send(broker)).error
+    [result] = await send(broker, [(PLACE, client.batch())])
+    refused = result.error
     assert refused is not None
     assert refused.kind is ErrorKind.NOT_ENOUGH_REPLICAS
     assert is_stable(broker.partitions.find(*PLACE))
@@ -219,11 +225,12 @@ async def client_can_begin_again(broker: BrokerNode) -> None:
     assert (await described(broker)).state is TransactionState.EMPTY
 
 
-async def test_restart_continues_an_open_transaction() -> None:
+@EACH_VERSION
+async def test_restart_continues_an_open_transaction(version: int) -> None:
     storage = Storage()
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
-        client = await initialized(broker)
+        client = await initialized(broker, version=version)
         await client.add(PLACE)
         assert (await client.send(broker)).error is None
     async with running_parts(storage=storage) as broker:
@@ -235,11 +242,12 @@ async def test_restart_continues_an_open_transaction() -> None:
         assert (partition.log.log_end_offset, aborted_offsets(partition)) == (3, [])
 
 
-async def test_restart_aborts_an_open_transaction_in_time() -> None:
+@EACH_VERSION
+async def test_restart_aborts_an_open_transaction_in_time(version: int) -> None:
     storage = Storage()
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
-        client = await initialized(broker, timeout_ms=1_000)
+        client = await initialized(broker, timeout_ms=1_000, version=version)
         await client.add(PLACE)
         assert (await client.send(broker)).error is None
     async with running_parts(storage=storage) as broker:
@@ -253,13 +261,14 @@ async def test_restart_aborts_an_open_transaction_in_time() -> None:
         assert aborted_offsets(partition) == [0]
 
 
+@EACH_VERSION
 @pytest.mark.parametrize("commit", [True, False])
-async def test_restart_sends_missing_markers(commit: bool) -> None:
+async def test_restart_sends_missing_markers(commit: bool, version: int) -> None:
     """No client asks the coordinator after the restart."""
     storage = Storage()
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
-        client = await initialized(broker)
+        client = await initialized(broker, version=version)
         await client.add(PLACE)
         assert (await client.send(broker)).error is None
         for coordinator in broker.transactions._host.all_running():
@@ -273,12 +282,13 @@ async def test_restart_sends_missing_markers(commit: bool) -> None:
         assert aborted_offsets(partition) == ([] if commit else [0])
 
 
+@EACH_VERSION
 @pytest.mark.parametrize("commit", [True, False])
-async def test_restart_remembers_a_complete_transaction(commit: bool) -> None:
+async def test_restart_remembers_a_complete_transaction(commit: bool, version: int) -> None:
     storage = Storage()
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
-        client = await initialized(broker)
+        client = await initialized(broker, version=version)
         await client.add(PLACE)
         assert (await client.send(broker)).error is None
         await client.end(commit=commit)

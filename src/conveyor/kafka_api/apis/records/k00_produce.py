@@ -1,8 +1,8 @@
 """Produce (key 0).
 
 v3 magic 2 only · v5 log start offset · v7 zstd (KIP-110) · v8 record errors and messages (KIP-467) · v9 flexible ·
-v10 current leader (KIP-951) · v11 TRANSACTION_ABORTABLE (KIP-890) · v13 topic ids. No version adds partitions to
-transactions: producers do so with AddPartitionsToTxn.
+v10 current leader (KIP-951) · v11 TRANSACTION_ABORTABLE (KIP-890) · v12 the partitions take part in the transaction,
+without AddPartitionsToTxn (KIP-890) · v13 topic ids.
 
 The response is packed by hand: kio's writer takes about 12 us for one partition, this code about 1 us.
 """
@@ -25,6 +25,7 @@ from conveyor.records.compression import ZSTD
 from conveyor.records.record_checks import RecordError, RefusedRecords
 
 _TOPIC_IDS = 13
+_ADDS_PARTITIONS = 12
 _ABORTABLE = 11
 _LEADER_HINTS = 10
 _FLEXIBLE = 9
@@ -69,7 +70,8 @@ def handle(call: KafkaCall) -> None:
             call.broker.publisher.publish(batches, request.acks, partial(_finish, call))
         else:
             finish = partial(_finish_transactional, call)
-            call.broker.transactional_publisher.publish(batches, request.transactional_id, request.acks, finish)
+            adds, transactional_id = call.api_version >= _ADDS_PARTITIONS, request.transactional_id
+            call.broker.transactional_publisher.publish(batches, transactional_id, request.acks, finish, adds=adds)
     except RequestError as error:
         _refuse(call, error.kind, error.message)
 

@@ -1,5 +1,6 @@
 """TxnOffsetCommit (key 28): commits offsets of a group in a producer's transaction. v2 leader epoch · v3 flexible, and
-the member, so that it can be fenced (KIP-447) · v4 TRANSACTION_ABORTABLE (KIP-890).
+the member, so that it can be fenced (KIP-447) · v4 TRANSACTION_ABORTABLE · v5 the group
+takes part in the transaction, without AddOffsetsToTxn (KIP-890).
 """
 
 from conveyor.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitOffsets
@@ -11,6 +12,7 @@ from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
 
 _ABORTABLE = 4
+_ADDS_GROUP = 5
 
 
 def handle(call: KafkaCall) -> None:
@@ -32,7 +34,8 @@ async def _commit(call: KafkaCall) -> None:
     )
     reply: Committed | RequestError
     try:
-        reply = await call.broker.transactional_offsets.commit(request.transactional_id, producer, command)
+        adds = call.api_version >= _ADDS_GROUP
+        reply = await call.broker.transactional_offsets.commit(request.transactional_id, producer, command, adds=adds)
     except RequestError as error:
         reply = error
     results = offsets.results(reply, lambda error: _code(error, call.api_version))
