@@ -60,16 +60,20 @@ class Words:
 
     def check_counts(self) -> None:
         """Wait until all is counted and committed: each word was counted once, one up each time."""
+        self.check_each_count()
+        for topic in (INPUT, REPARTITION):
+            while [each.offset for each in self._consumer.committed(places(topic), 20)] != self.ends(topic):
+                pass
+        assert sum(self.ends(OUTPUT)) == self._sent.total()
+
+    def check_each_count(self) -> None:
+        """Wait until all is counted: each word was counted once, one up each time."""
         for _ in range(sum(map(len, self._counts.values())), self._sent.total()):
             message = self._counted.poll(60)
             assert message is not None
             assert message.error() is None
             self._counts.setdefault(message.key().decode(), []).append(int.from_bytes(message.value()))
         assert self._counts == {word: list(range(1, count + 1)) for word, count in self._sent.items()}
-        for topic in (INPUT, REPARTITION):
-            while [each.offset for each in self._consumer.committed(places(topic), 20)] != self.ends(topic):
-                pass
-        assert sum(self.ends(OUTPUT)) == self._sent.total()
 
     def starts(self, topic: str) -> list[int]:
         return [self._consumer.get_watermark_offsets(each, 20)[0] for each in places(topic)]
