@@ -1,6 +1,7 @@
 """Consume, transform, produce: the output and the position in the input change together, or not at all."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -10,7 +11,9 @@ from kafka import TopicPartition as PythonPartition
 from kafka.structs import OffsetAndMetadata
 
 from conveyor.testing import Broker
+from tests.clients.programs import Program
 from tests.clients.scenarios import make_topic
+from tests.clients.toolchains import go_program, java_program
 
 PATIENCE_SECONDS = 60
 COUNT = 60
@@ -47,6 +50,31 @@ def check(broker: Broker, target: str) -> None:
         found.append(int(message.value()))
     assert found == [2 * number for number in range(COUNT)]
     assert consumer.poll(0.3) is None
+    consumer.close()
+
+
+@pytest.mark.parametrize("program", [java_program, go_program])
+def test_programs(broker: Broker, names: tuple[str, str], program: Callable[[], Program]) -> None:
+    program().run("transform", broker.bootstrap_servers, *names, COUNT)
+    check(broker, names[1])
+
+
+@pytest.mark.parametrize(
+    ("program", "errors"),
+    [
+        (java_program, {"ProducerFencedException", "InvalidProducerEpochException"}),
+        (go_program, {"PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}),
+    ],
+)
+def test_zombies_are_fenced(broker: Broker, topic: str, program: Callable[[], Program], errors: set[str]) -> None:
+    make_topic(broker.bootstrap_servers, topic, 1)
+    [outcome] = program().run("fence", broker.bootstrap_servers, topic)
+    assert outcome["error"] in errors
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": topic})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    message = consumer.poll(PATIENCE_SECONDS)
+    assert message is not None
+    assert message.value() == b"successor"
     consumer.close()
 
 

@@ -86,6 +86,10 @@ func main() {
 		read(ctx, bootstrap, topic)
 	case "admin":
 		administer(ctx, bootstrap, topic)
+	case "transform":
+		transform(ctx, bootstrap, topic, rest[0], number(rest[1]))
+	case "fence":
+		fence(ctx, bootstrap, topic)
 	case "groups":
 		administerGroup(ctx, bootstrap, topic, rest[0])
 	}

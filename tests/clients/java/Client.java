@@ -47,6 +47,8 @@ public final class Client {
             case "member" -> Member.run(settings, topic, given[3], given[4], Integer.parseInt(given[5]));
             case "admin" -> Administration.topic(settings, topic);
             case "groups" -> Administration.group(settings, topic, given[3]);
+            case "transform" -> Transactions.transform(settings, topic, given[3], Long.parseLong(given[4]));
+            case "fence" -> Transactions.fence(settings, topic);
             default -> throw new IllegalArgumentException(command);
         }
     }
