@@ -5,7 +5,7 @@ acknowledged; all other clients continue and treat the outcome as unknown.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from conveyor.broker.answers import answered
@@ -349,16 +349,35 @@ async def publish(
 async def append(
     broker: SimulatedBroker, inside: BrokerNode, topic: str, batches: Sequence[tuple[int, bytes]], acks: int
 ) -> Sequence[Published]:
-    """Do the same as `publish`, within a request."""
+    """Do the same as `publish`, within a request.
+
+    The acknowledgement is checked when the broker decides on it: the process may be paused before the client has it.
+    """
     wanted, incarnation = [(topic, *batch) for batch in batches], broker.starts
     image = inside.metadata.image.topics.get(topic)
     partitions = [inside.partitions.get(topic, number) for number, _ in batches]
     roles = [None if partition is None else partition.role for partition in partitions]
-    results: Sequence[Published] = await answered(lambda finished: inside.publisher.publish(wanted, acks, finished))
-    for (number, _), role, published in zip(batches, roles, results, strict=True):
-        is_appended = published.error is None and published.base_offset >= 0  # Else it lies in an inbox.
-        if is_appended and image is not None and isinstance(role, Leader) and not role.is_read_only:
-            broker.epochs.acknowledge(image.topic_id, number, role.epoch, incarnation)
+    broken: list[InvariantBroken] = []
+
+    def check(results: Sequence[Published]) -> None:
+        for (number, _), role, published in zip(batches, roles, results, strict=True):
+            is_appended = published.error is None and published.base_offset >= 0  # Else it lies in an inbox.
+            if is_appended and image is not None and isinstance(role, Leader) and not role.is_read_only:
+                broker.epochs.acknowledge(image.topic_id, number, role.epoch, incarnation)
+
+    def publish_checked(finished: Callable[[Sequence[Published]], None]) -> None:
+        def acknowledged(results: Sequence[Published]) -> None:
+            try:
+                check(results)
+            except InvariantBroken as failure:
+                broken.append(failure)
+            finished(results)
+
+        inside.publisher.publish(wanted, acks, acknowledged)
+
+    results: Sequence[Published] = await answered(publish_checked)
+    if broken:
+        raise broken[0]
     return results
 
 
