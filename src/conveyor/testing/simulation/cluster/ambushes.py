@@ -4,12 +4,14 @@
     at_leave       a replica leaves an ISR
     at_election    a leader is elected
     at_return      a broker is live again
+    at_begin       a partition has joined a transaction
+    at_end         a client is about to commit or abort a transaction
 
 By chance alone a fault would hardly ever meet the few milliseconds in which brokers disagree about such an event.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from conveyor.cluster.image import NO_LEADER, ClusterImage
@@ -27,8 +29,8 @@ Strike = Callable[[NodeId, str, int], Awaitable[None]]
 
 
 class _Event(NamedTuple):
-    """kind: the action of the ambushes that wait for it. first: who joins, leaves, leads or returns. second: the leader
-    or the leader before; or the same.
+    """kind: the action of the ambushes that wait for it. first: the broker that joins, leaves, leads, returns or
+    coordinates. second: the leader or the leader before; or the same.
     """
 
     kind: str
@@ -59,10 +61,17 @@ class Ambushes:
         self._counts.note(step.action)
         await self._strike(victim, _STRIKES[number % len(_STRIKES)], step.number)
 
+    def notice(self, kind: str, first: NodeId, second: NodeId) -> None:
+        """Let the ambushes of this kind strike, if both brokers are known."""
+        if self._waiting and NO_LEADER not in (first, second):
+            self._begin([_Event(kind, first, second)])
+
     def _stored(self, old: ClusterImage, new: ClusterImage) -> None:
-        if not self._waiting:
-            return
-        for event in _events(old, new):
+        if self._waiting:
+            self._begin(_events(old, new))
+
+    def _begin(self, events: Iterable[_Event]) -> None:
+        for event in events:
             for kind, waiting in self._waiting:
                 if kind == event.kind and not waiting.done():
                     waiting.set_result(event)

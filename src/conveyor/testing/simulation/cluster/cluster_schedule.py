@@ -9,7 +9,7 @@ from random import Random
 
 from conveyor.testing.simulation.actors import DELAY_TOPIC, QUEUE_TOPIC
 from conveyor.testing.simulation.cluster.store_faults import STORE_FAULTS
-from conveyor.testing.simulation.cluster.terms import LONE_TOPIC, PAIR_TOPIC, SOFT_TOPIC, make_terms
+from conveyor.testing.simulation.cluster.terms import LONE_TOPIC, MOVES_TOPIC, PAIR_TOPIC, SOFT_TOPIC, TERMS, make_terms
 from conveyor.testing.simulation.story_schedule import Step, StorySchedule
 
 CLUSTER = "cluster"
@@ -53,6 +53,27 @@ _OF_TOPICS: Mapping[str, Sequence[Action]] = {
     PAIR_TOPIC: (("producer-pair", "produce"), ("producer-pair", "produce")),
     SOFT_TOPIC: (("producer-soft", "produce"), ("producer-soft", "produce")),
 }
+_OF_TRANSACTIONS: Sequence[Action] = (
+    ("mover-1", "transact"),
+    ("mover-1", "transact"),
+    ("mover-2", "transact"),
+    ("mover-2", "transact"),
+    ("mover-2", "take_over"),
+    ("mover-3", "transact"),
+    ("mover-3", "transact"),
+    ("mover-1", "send_late"),
+    ("mover-3", "send_late"),
+    ("deserter", "desert"),
+    ("deserter", "send_late"),
+    ("auditor", "read"),
+    ("auditor", "read"),
+    ("auditor", "read"),
+    ("auditor", "read"),
+)
+_TRANSACTIONS_SHARE = 0.25
+_COORDINATOR_REPLICAS = (1, 2, 3, 3)
+_TRANSACTION_STEPS, _REPLACED_STEPS = 40, 60
+_OF_TRANSACTION_AMBUSHES = (0, 0, 4, 8)
 _BROKER_FAULTS = (
     "crash",
     "cut_power",
@@ -67,15 +88,27 @@ _BROKER_FAULTS = (
 )
 _NETWORK_FAULTS = ("cut_one_way", "cut_both_ways", "isolate", "reset")
 _AMBUSHES = ("at_join", "at_leave", "at_election", "at_return")
+_TRANSACTION_AMBUSHES = ("at_begin", "at_end")
 _OPERATIONS = ("reassign", "reassign", "reassign", "cancel_reassignment", "elect_preferred", "set_min_insync")
 _ALL_POWER = "cut_all_power"
-CLUSTER_FAULTS = frozenset({*_BROKER_FAULTS, *STORE_FAULTS, *_NETWORK_FAULTS, *_AMBUSHES, *_OPERATIONS, _ALL_POWER})
+CLUSTER_FAULTS = frozenset(
+    {
+        *_BROKER_FAULTS,
+        *STORE_FAULTS,
+        *_NETWORK_FAULTS,
+        *_AMBUSHES,
+        *_TRANSACTION_AMBUSHES,
+        *_OPERATIONS,
+        _ALL_POWER,
+    }
+)
 """All faults, ambushes and operations."""
 
 
 def make_cluster_schedule(seed: int) -> StorySchedule:
     """Return the schedule of a seed; the same on every machine."""
     chance = Random(f"{seed} cluster schedule")
+    transactions = Random(f"{seed} transactions")
     terms, story_ms = make_terms(chance), chance.choice(_STORIES_MS)
     clients = [*_CLIENTS]
     for topic, actions in _OF_TOPICS.items():
@@ -86,7 +119,20 @@ def make_cluster_schedule(seed: int) -> StorySchedule:
     steps += [
         _step(chance, story_ms, "operator", chance.choice(_OPERATIONS)) for _ in range(chance.choice(_OPERATOR_STEPS))
     ]
+    if transactions.random() < _TRANSACTIONS_SHARE:
+        terms.append(Step(0, TERMS, MOVES_TOPIC, transactions.choice(_COORDINATOR_REPLICAS)))
+        steps = _with_transactions(transactions, story_ms, steps)
     return StorySchedule(seed, (*terms, *sorted(steps)), CLUSTER)
+
+
+def _with_transactions(chance: Random, story_ms: int, steps: Sequence[Step]) -> list[Step]:
+    """Replace some of the requests of other clients, so that a story with transactions costs no more than another."""
+    kept = [*steps[_REPLACED_STEPS:]]
+    kept += [_step(chance, story_ms, *chance.choice(_OF_TRANSACTIONS)) for _ in range(_TRANSACTION_STEPS)]
+    return kept + [
+        _step(chance, story_ms, "ambushes", chance.choice(_TRANSACTION_AMBUSHES))
+        for _ in range(chance.choice(_OF_TRANSACTION_AMBUSHES))
+    ]
 
 
 def _chosen_faults(chance: Random) -> Sequence[Action]:

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.publish import ACKS_LEADER
+from conveyor.cluster.image import TRANSACTIONS_TOPIC
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.queues.subscription.policy import StartPosition
@@ -39,6 +40,7 @@ from conveyor.testing.simulation.cluster.fault_counts import FaultCounts
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
 from conveyor.testing.simulation.cluster.store_faults import STORE_FAULTS, StoreFaults
 from conveyor.testing.simulation.cluster.terms import terms_of
+from conveyor.testing.simulation.cluster.transactions.cluster_transactions import ClusterTransactions
 from conveyor.testing.simulation.ledger import (
     DelayLedger,
     InvariantBroken,
@@ -58,6 +60,7 @@ _LONGEST_DELAY_S = 21.0
 _SETTINGS: dict[str, object] = {
     "groups.offsets_partitions": 1,
     "groups.offsets_replication_factor": len(NODE_IDS),
+    "transactions.state_partitions": 1,
     "topics.segment_bytes": 16_384,
     "topics.min_insync_replicas": 2,
     "topics.index_interval_bytes": 512,
@@ -98,6 +101,7 @@ class _ClusterStory:
         self.bugs: list[BaseException] = []
         self._terms = terms = terms_of(schedule)
         settings = _SETTINGS | {"broker.replica_lag_time_max_ms": terms.lag_ms}
+        settings["transactions.state_replication_factor"] = terms.moves or len(NODE_IDS)
         self._cluster = cluster = SimulatedCluster(
             loop, schedule.seed, terms, settings, NODE_IDS, self._log, self.counts.note
         )
@@ -106,6 +110,8 @@ class _ClusterStory:
         self._watcher = EndWatcher(cluster, self._log)
         self._background: list[asyncio.Task[None]] = []
         factors = {request.name: request.replication_factor for request in terms.requests()}
+        if terms.moves:
+            factors[TRANSACTIONS_TOPIC] = terms.moves
         self._operator = ClusterOperator(cluster, factors, self.counts)
         self._clients: dict[str, _Client] = {
             "producer-all": Producer("all", LOG_TOPIC, self._log, pauses_s=_RETRIES_S),
@@ -116,14 +122,17 @@ class _ClusterStory:
             "committer": Committer(self._offsets),
             "operator": self._operator,
         }
-        for name in terms.topics:
-            self._clients |= self._clients_of(name)
         self._network = NetworkFaults(cluster, self.counts)
         self._faults: dict[str, _Fault] = {
             "network": self._network,
             "machines": MachineFaults(cluster, self.counts),
-            "ambushes": Ambushes(cluster, self._strike, self.counts),
+            "ambushes": (ambushes := Ambushes(cluster, self._strike, self.counts)),
         }
+        self._transactions = ClusterTransactions(cluster, ambushes, self.counts)
+        if terms.moves:
+            self._clients |= self._transactions.clients
+        for name in terms.topics:
+            self._clients |= self._clients_of(name)
         for number in NODE_IDS:
             self._faults[f"broker-{number}"] = BrokerFaults(cluster, NodeId(number), self.counts)
             self._faults[f"store-{number}"] = StoreFaults(cluster, NodeId(number), self.counts)
@@ -202,6 +211,8 @@ class _ClusterStory:
             await self._check_delays()
         if QUEUE_TOPIC in self._terms.topics:
             await self._drain_queue()
+        if self._terms.moves:
+            await self._transactions.check_the_end()
         await self._check_settled()
         self._cluster.look()
         check_images(self._cluster.nodes)
@@ -271,6 +282,8 @@ class _ClusterStory:
     async def _prepare(self, broker: BrokerNode) -> None:
         for request in self._terms.requests():
             await broker.topics.ensure(request)
+        if self._terms.moves:
+            await self._transactions.prepare(broker)
         subscriptions = {subscription.name for subscription in broker.subscriptions.all()}
         if QUEUE_TOPIC in self._terms.topics and SUBSCRIPTION not in subscriptions:
             start = StartPosition(kind="earliest")

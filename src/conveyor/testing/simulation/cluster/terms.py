@@ -6,6 +6,7 @@ store_delay_ms   the longest way to the metadata store, or back
 min_insync       `min.insync.replicas` of the plain topic
 is_unclean       whether unclean elections are allowed for the topics of TOPICS that may lose records
 <topic>          whether there is this topic of TOPICS
+moves            the replicas of the coordinator of transactions; 0 without transactions
 """
 
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ TERMS = "terms"
 LONE_TOPIC, PAIR_TOPIC, SOFT_TOPIC = "lone", "pair", "soft"
 TOPICS = (QUEUE_TOPIC, DELAY_TOPIC, LONE_TOPIC, PAIR_TOPIC, SOFT_TOPIC)
 """The topics that only some stories have."""
+MOVES_TOPIC = "moves"
+"""The topic of the stories with transactions, and their term."""
 
 _REPLICAS = 3
 _MIN_INSYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
@@ -34,6 +37,7 @@ class Terms:
     store_delay_ms: int = 3
     min_insync: int = 2
     is_unclean: int = 0
+    moves: int = 0
     topics: frozenset[str] = frozenset()
 
     def requests(self) -> list[TopicRequest]:
@@ -48,6 +52,8 @@ class Terms:
         }
         factors = {LONE_TOPIC: 1, PAIR_TOPIC: 2}
         requests = [_request(LOG_TOPIC, PARTITIONS, _REPLICAS, {_MIN_INSYNC: str(self.min_insync)})]
+        if self.moves:
+            requests.append(_request(MOVES_TOPIC, PARTITIONS, _REPLICAS, {}))
         for name in TOPICS:
             if name in self.topics:
                 partitions = 1 if name == DELAY_TOPIC else PARTITIONS

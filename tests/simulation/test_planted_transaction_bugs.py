@@ -1,0 +1,173 @@
+"""The simulation of a cluster finds bugs of transactions: each one that is planted here breaks an invariant.
+
+Other traps of transactions have tests of their own, because this simulation hardly ever meets them: exhausted epochs,
+failover after the producer id has changed, commits after a timeout, aborts without records, markers that leave before
+their outcome is safe (`tests/unit/transactions`); the expiry of producers, damaged indexes and snapshots, markers that
+are cut off (`tests/properties/test_transaction_log_model.py`); batches that wait for the
+coordinator while the transaction ends (`tests/unit/broker/transactions`).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from conveyor.broker.transactions import marker_sender, transactional_publisher
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import ProducerIdentity
+from conveyor.kernel.state_machine import Reply
+from conveyor.log.producers import producer_state
+from conveyor.log.producers.producer_state import ProducerState
+from conveyor.records.transaction_marker import TransactionMarker
+from conveyor.replication import committed_reads
+from conveyor.replication.machine_runner import MachineRunner
+from conveyor.testing.simulation.cluster.cluster_schedule import make_cluster_schedule
+from conveyor.testing.simulation.cluster.cluster_story import play_cluster
+from conveyor.testing.simulation.cluster.terms import terms_of
+from conveyor.testing.simulation.story import StoryOutcome
+from conveyor.transactions import transitions
+from conveyor.transactions.missing_markers import MissingMarkers
+from conveyor.transactions.transaction_commands import MarkerAnswer
+from conveyor.transactions.transaction_replies import TransactionEnded
+from conveyor.transactions.transaction_timers import TransactionTimers
+from conveyor.transactions.transaction_value import TransactionValue, client_identity
+from tests.simulation.seeds import check_found
+
+SEEDS = 400
+WRONG_READ = {"NoAbortedRead", "NoIntermediateRead", "NoZombieWrite"}
+TORN = {"CommittedIsWhole", "NoTornTransaction", "NothingTakenBack", "NoOffsetSkipped"} | WRONG_READ
+STUCK = {"StableOffsetRises"}
+
+
+def forget_aborted_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers do not hear which transactions were aborted."""
+    monkeypatch.setattr(committed_reads, "aborted_transactions", lambda *_: [])
+
+
+def read_to_the_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers of committed records get records of open transactions."""
+    monkeypatch.setattr(committed_reads, "last_stable_offset", lambda partition: partition.high_watermark)
+
+
+def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither InitProducerId nor the end of a transaction raises the epoch."""
+    monkeypatch.setattr(transitions, "_next_identity", lambda identity, _: identity)
+
+
+def end_whatever_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late EndTxn ends the next transaction (KAFKA-17754)."""
+
+    def end(value: TransactionValue, producer: ProducerIdentity, *rest: Any) -> TransactionValue:
+        is_late = producer.producer_id == client_identity(value).producer_id
+        return plain_end(value, client_identity(value) if is_late else producer, *rest)
+
+    plain_end = transitions.end
+    monkeypatch.setattr(transitions, "end", end)
+
+
+def accept_batches_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late batch begins a transaction that nobody ends (KAFKA-12671, KAFKA-14402)."""
+    monkeypatch.setattr(transactional_publisher, "_belongs", lambda *_: True)
+
+
+def accept_old_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late marker ends the next transaction (KAFKA-19446)."""
+
+    def check_marker(self: ProducerState, marker: TransactionMarker, _: int) -> bool:
+        return marker.producer_id in self.transactions.opened or not self.knows(marker.producer_id)
+
+    monkeypatch.setattr(ProducerState, "check_marker", check_marker)
+
+
+def refuse_repeated_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A marker whose reply was lost is refused when it is sent again (KAFKA-19999)."""
+
+    def check_marker(self: ProducerState, marker: TransactionMarker, version: int) -> bool:
+        if not plain_check_marker(self, marker, version):
+            raise RequestError(ErrorKind.INVALID_TXN_STATE, "no transaction is open")
+        return True
+
+    plain_check_marker = ProducerState.check_marker
+    monkeypatch.setattr(ProducerState, "check_marker", check_marker)
+
+
+def answer_before_the_outcome_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EndTxn is answered when the outcome is written, not when it is committed."""
+
+    def reply_when_safe(self: MachineRunner[object], replies: tuple[Reply, ...]) -> None:
+        early = tuple(reply for reply in replies if isinstance(reply.value, TransactionEnded))
+        self._reply(early, None)
+        if len(early) < len(replies):
+            plain_reply(self, tuple(reply for reply in replies if not isinstance(reply.value, TransactionEnded)))
+
+    plain_reply = MachineRunner._reply_when_safe
+    monkeypatch.setattr(MachineRunner, "_reply_when_safe", reply_when_safe)
+
+
+def send_each_marker_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A marker that a leader refuses, or that is lost, counts as written."""
+    monkeypatch.setattr(marker_sender, "is_final", lambda _: True)
+    monkeypatch.setattr(marker_sender, "_answer", lambda _: MarkerAnswer.WRITTEN)
+
+
+def forget_prepared_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that takes over does not send the markers that are missing."""
+
+    def prepared(self: MissingMarkers, transactional_id: str, value: TransactionValue) -> None:
+        if self._sender is not None:
+            plain_prepared(self, transactional_id, value)
+
+    plain_prepared = MissingMarkers.prepared
+    monkeypatch.setattr(MissingMarkers, "prepared", prepared)
+
+
+def forget_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that takes over does not abort the transactions of clients that are gone."""
+    monkeypatch.setattr(TransactionTimers, "loaded", lambda *_: None)
+
+
+def forget_open_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that has lost batches at its end restores the producers, but not their transactions."""
+
+    def restore(self: ProducerState, entries: producer_state.ProducerEntries) -> None:
+        plain_restore(self, entries._replace(opened=(), undecided=()))
+
+    plain_restore = ProducerState.restore
+    monkeypatch.setattr(ProducerState, "restore", restore)
+
+
+class Found(NamedTuple):
+    """first_seed: known to find the bug. invariants: one of them breaks."""
+
+    first_seed: int
+    invariants: set[str]
+
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+PLANTED: dict[Plant, Found] = {
+    forget_aborted_transactions: Found(3, TORN),
+    read_to_the_high_watermark: Found(3, TORN),
+    keep_the_epoch: Found(3, TORN | STUCK | {"SequencesHold"}),
+    end_whatever_is_open: Found(43, TORN),
+    accept_batches_without_asking: Found(8, TORN | STUCK),
+    accept_old_markers: Found(8, TORN),
+    refuse_repeated_markers: Found(41, STUCK),
+    answer_before_the_outcome_is_safe: Found(210, TORN),
+    send_each_marker_once: Found(3, TORN | STUCK),
+    forget_prepared_transactions: Found(3, STUCK),
+    forget_timeouts: Found(77, STUCK),
+    forget_open_transactions: Found(139, TORN | STUCK),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_of_transactions_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    first_seed, invariants = PLANTED[plant]
+    check_found(_play, range(first_seed, first_seed + SEEDS), invariants)
+
+
+def _play(seed: int) -> StoryOutcome:
+    """Play the story of a seed, if it has transactions."""
+    schedule = make_cluster_schedule(seed)
+    return play_cluster(schedule) if terms_of(schedule).moves else StoryOutcome(None, {}, "")
