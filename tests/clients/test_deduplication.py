@@ -1,5 +1,7 @@
 """Real clients on a topic that leaves out duplicates: what they produce twice, and read once, over gaps and all."""
 
+import json
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ from kafka import KafkaConsumer
 
 from conveyor.testing import Broker
 from tests.clients.test_confluent_kafka import read_all
+from tests.clients.test_confluent_transactions import PATIENCE_SECONDS, initialized, make_topic
 
 
 def read_with_confluent(broker: Broker, topic: str, count: int) -> list[Any]:
@@ -50,3 +53,34 @@ def test_idempotent_producer_goes_on_and_consumers_see_each_id_once(
         assert producer.flush(10) == 0
     assert errors == [None] * 10
     assert read(broker, topic, 4) == [b"a", b"b", b"c", b"d"]
+
+
+def test_ids_of_transactions_count_once_they_are_committed(broker: Broker, topic: str) -> None:
+    """A committed id comes once, an aborted one can be published again, through any door."""
+    make_topic(broker, topic, 1, **{"dedup.enable": "true"})
+    producer = initialized(broker, topic)
+    other = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, "linger.ms": 0})
+    for ids, commits in ((["a", "b"], False), (["b", "c"], True), (["a", "c"], True), (["d"], False)):
+        producer.begin_transaction()
+        for each in ids:
+            producer.produce(topic, value=each, headers=[("conveyor-dedup-id", each.encode())])
+        assert producer.flush(PATIENCE_SECONDS) == 0
+        other.produce(topic, value=ids[-1], headers=[("conveyor-dedup-id", ids[-1].encode())])
+        other.poll(0)
+        if commits:
+            producer.commit_transaction(PATIENCE_SECONDS)
+        else:
+            producer.abort_transaction(PATIENCE_SECONDS)
+        assert other.flush(PATIENCE_SECONDS) == 0
+    assert publish_by_rest(broker, topic, "a")["duplicate"]
+    assert not publish_by_rest(broker, topic, "e")["duplicate"]
+    found = [each.value() for each in read_all(broker, topic, 5)]
+    assert sorted(found) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def publish_by_rest(broker: Broker, topic: str, dedup_id: str) -> Any:
+    request = urllib.request.Request(
+        f"{broker.http_url}/topics/{topic}/messages", data=dedup_id.encode(), headers={"Conveyor-Dedup-Id": dedup_id}
+    )
+    with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as response:
+        return json.load(response)

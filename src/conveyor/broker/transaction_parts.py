@@ -26,8 +26,14 @@ def make_transactions(
 ) -> tuple[Transactions, TransactionalPublisher, TransactionalOffsets]:  # fmt: skip
     """Return the coordinators, and what takes part in transactions. Markers are written for all brokers."""
     verifications = Verifications()
-    machines = {OFFSETS_TOPIC: groups.append_marker}
-    MarkerWriter(partitions, verifications, ports.clock, leaders.handlers, machines)
+    MarkerWriter(
+        partitions=partitions,
+        verifications=verifications,
+        inspected_appends=inspected_appends,
+        clock=ports.clock,
+        handlers=leaders.handlers,
+        machines={OFFSETS_TOPIC: groups.append_marker},
+    )
     transactions = Transactions(
         metadata=metadata,
         topics=topics,

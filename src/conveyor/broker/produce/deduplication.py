@@ -2,13 +2,19 @@
 
 The indexes are not stored. `load` builds one from the log's records within the window before now, when a partition
 first receives an id (or any batch, if the topic has `dedup.enable`). No batch may be appended to the partition
-during the load: its lane ensures that. An index is valid in one leader epoch, because other brokers may
-append in others.
+during the load: its lane ensures that. Markers may be; `ended` reports them, also later. An index is valid in one
+leader epoch, because other brokers may append in others, and only as long as every transaction with provisional ids is
+open in the log. Otherwise it is dropped, and built again when it is needed.
+
+Stages on threads read the index of a partition, so only `current` and `note` change it: the partition's lane calls them
+while none of its stages runs.
 """
 
 import asyncio
 from concurrent.futures import Executor
 from weakref import WeakKeyDictionary
+
+import msgspec
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import LeaderEpoch
@@ -20,9 +26,10 @@ from conveyor.queues.messages.dedup import (
     DedupIndex,
     Deduplicated,
     KnownId,
+    add_log,
     deduplicate,
-    ids_of_log,
     ids_of_records,
+    transaction_of,
 )
 from conveyor.records.batch import BatchHeader
 from conveyor.records.compression import Unpacked
@@ -45,6 +52,20 @@ def drop_duplicates(
     return Deduplicated(header=header, content=content, fresh=tuple(ids_of_records(header, content)))
 
 
+class _Loaded(msgspec.Struct):
+    """The index of a partition. ended: the transactions that have ended since it was changed, and their outcomes."""
+
+    leader_epoch: LeaderEpoch
+    index: DedupIndex
+    ended: list[tuple[int, bool]] = msgspec.field(default_factory=list)
+
+    def decide(self, partition: Partition) -> None:
+        """Apply the outcomes of the transactions that have ended."""
+        for producer_id, commits in self.ended:
+            self.index.end(producer_id, partition.log.topic.dedup_window_ms, commits=commits)
+        self.ended.clear()
+
+
 class DedupIndexes:
     """See the module's docstring."""
 
@@ -52,40 +73,61 @@ class DedupIndexes:
         self._clock = clock
         self._threads = threads
         self._max_ids = max_ids
-        self._indexes: WeakKeyDictionary[Partition, tuple[LeaderEpoch, DedupIndex]] = WeakKeyDictionary()
+        self._indexes: WeakKeyDictionary[Partition, _Loaded] = WeakKeyDictionary()
+        self._loading: WeakKeyDictionary[Partition, _Loaded] = WeakKeyDictionary()
         self._is_on = False
 
     def covers(self, partition: Partition) -> bool:
         """Return whether a partition has an index."""
         found = self._indexes.get(partition) if self._is_on else None
-        return found is not None and found[0] == partition.leader_epoch
+        return found is not None and found.leader_epoch == partition.leader_epoch
 
-    def index(self, partition: Partition) -> DedupIndex:
-        """Return the index of a partition that has one."""
-        return self._indexes[partition][1]
+    def current(self, partition: Partition) -> DedupIndex | None:
+        """Return the index of a partition, with all outcomes of transactions; None if it must be loaded."""
+        if not self.covers(partition):
+            return None
+        found = self._indexes[partition]
+        found.decide(partition)
+        if any(not _is_open(partition, *first) for first in found.index.first_offsets()):
+            del self._indexes[partition]
+            return None
+        return found.index
 
     async def load(self, partition: Partition) -> None:
         """Build the index of a partition. Raises RequestError (PARTITION_OFFLINE)."""
-        epoch = partition.leader_epoch
-        self._indexes[partition] = epoch, await self._read_back(partition)
+        loading = self._loading[partition] = _Loaded(partition.leader_epoch, DedupIndex(self._max_ids))
+        try:
+            await self._read_back(partition, loading.index)
+        finally:
+            del self._loading[partition]
+        loading.decide(partition)
+        for producer_id, offset in loading.index.first_offsets():
+            if not _is_open(partition, producer_id, offset):  # Its marker was not found: it must not lose a message.
+                loading.index.end(producer_id, partition.log.topic.dedup_window_ms, commits=False)
+        self._indexes[partition] = loading
         self._is_on = True
 
-    def note(self, partition: Partition, fresh: tuple[KnownId, ...], info: AppendInfo) -> None:
+    def ended(self, partition: Partition, producer_id: int, *, commits: bool) -> None:
+        """Note that a transaction with records in a partition has ended: its marker was appended in this tick."""
+        for loaded in (self._indexes.get(partition), self._loading.get(partition)):
+            if loaded is not None:
+                loaded.ended.append((producer_id, commits))
+
+    def note(self, partition: Partition, header: BatchHeader, fresh: tuple[KnownId, ...], info: AppendInfo) -> None:
         """Add the ids of an appended batch to the index. fresh: ids by offset relative to the batch's first."""
-        if info.duplicate or not fresh:
+        index = None if info.duplicate or not fresh else self.current(partition)
+        if index is None:
             return
-        index, topic = self.index(partition), partition.log.topic
+        topic, producer_id = partition.log.topic, transaction_of(header)
         stamped = stamps_records(topic)
         for fresh_id in fresh:
             timestamp_ms = info.append_timestamp_ms if stamped else fresh_id.timestamp_ms
-            index.add(
-                KnownId(fresh_id.digest, info.first_offset + fresh_id.offset, timestamp_ms), topic.dedup_window_ms
-            )
+            known = KnownId(fresh_id.digest, info.first_offset + fresh_id.offset, timestamp_ms)
+            index.add(known, topic.dedup_window_ms, producer_id)
 
-    async def _read_back(self, partition: Partition) -> DedupIndex:
+    async def _read_back(self, partition: Partition, index: DedupIndex) -> None:
         partition.write()
-        log, index = partition.log, DedupIndex(self._max_ids)
-        window_ms = log.topic.dedup_window_ms
+        log, window_ms = partition.log, partition.log.topic.dedup_window_ms
         oldest_ms = self._clock.now_ms() - window_ms
         try:
             offset, limit = _first_offset(log, oldest_ms), log.written_offset
@@ -99,7 +141,12 @@ class DedupIndexes:
                 )
         except StorageFailure as failure:
             raise partition.failed_read(failure) from failure
-        return index
+
+
+def _is_open(partition: Partition, producer_id: int, offset: int) -> bool:
+    """Return whether a record of a producer is in its open transaction."""
+    opened = partition.log.producers.transactions.opened.get(producer_id)
+    return opened is not None and opened.first_offset <= offset
 
 
 def _first_offset(log: Log, oldest_ms: int) -> int:
@@ -114,7 +161,4 @@ def _first_offset(log: Log, oldest_ms: int) -> int:
 
 def _add_ids(index: DedupIndex, chunk: FileSlice, oldest_ms: int, window_ms: int) -> int:
     """Return the offset after the last record read."""
-    known_ids, next_offset = ids_of_log(batches_in(chunk), oldest_ms)
-    for known_id in known_ids:
-        index.add(known_id, window_ms)
-    return next_offset
+    return add_log(index, batches_in(chunk), oldest_ms, window_ms)

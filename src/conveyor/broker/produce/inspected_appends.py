@@ -1,6 +1,7 @@
 """Runs batches whose records must be inspected through their stages, up to the append:
 
     route -> (ids are loaded) -> record stages -> append -> note ids -> `appended`
+                                               -> (parked: an id is undecided) -> route
 
 A small batch is processed on the event loop at once, if no earlier batch of its partition is waiting. All others queue
 in their partition's lane, and their record stages run on threads, so that a batch with large content blocks no other
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from conveyor.broker.produce.deduplication import DedupIndexes
 from conveyor.broker.produce.lanes import Lanes
+from conveyor.broker.produce.parked_batches import DECISION_TIMEOUT_MS, ParkedBatch, ParkedBatches
 from conveyor.broker.produce.record_stages import RoutedBatch, StagedBatch, run_record_stages
 from conveyor.broker.produce.routing import route
 from conveyor.kernel.errors import RequestError
@@ -53,6 +55,8 @@ class _ProducedBatch(NamedTuple):
     deduplicates: bool
     appended: OnAppended
     recheck: Recheck | None
+    deadline_ms: int = 0
+    """Once it was parked: the end of its wait, on the steady clock."""
 
 
 class InspectedAppends:
@@ -63,6 +67,7 @@ class InspectedAppends:
         self._threads = threads
         self._lanes = lanes
         self._dedup_indexes = dedup_indexes
+        self._parked = ParkedBatches(clock)
         self._room = asyncio.Semaphore(UNPACKED_AT_ONCE)
 
     def is_needed(self, partition: Partition, deduplicates: bool) -> bool:
@@ -82,17 +87,26 @@ class InspectedAppends:
         self, partition: Partition, batch: CheckedBatch, deduplicates: bool, appended: OnAppended,
         recheck: Recheck | None = None,
     ) -> None:  # fmt: skip
-        """Append a batch. `appended` is called once, now or later, in the order of the calls of `append`.
+        """Append a batch. `appended` is called once, now or later; for the batches of one partition in the order of the
+        calls of `append`, except that no other producer waits for a parked batch.
 
         deduplicates: drop records with known ids, even if `dedup.enable` is off.
         """
-        produced = _ProducedBatch(partition, batch, deduplicates, appended, recheck)
-        if self._lanes.has(partition) or not self._append_at_once(produced):
-            self._lanes.add(partition, partial(self._append_in_turn, produced))
+        self._submit(_ProducedBatch(partition, batch, deduplicates, appended, recheck))
+
+    def transaction_ended(self, partition: Partition, producer_id: int, *, commits: bool) -> None:
+        """Decide on the message ids of a transaction with records in a partition: its marker was just appended."""
+        self._dedup_indexes.ended(partition, producer_id, commits=commits)
 
     async def drain(self) -> None:
-        """Wait until no batch is in progress."""
+        """Wait until no batch is in progress. Parked ones are refused."""
         await self._lanes.drain()
+        self._parked.end()
+
+    def _submit(self, produced: _ProducedBatch) -> None:
+        partition = produced.partition
+        if self._lanes.has(partition) or not self._append_at_once(produced):
+            self._lanes.add(partition, partial(self._append_in_turn, produced))
 
     def _append_at_once(self, produced: _ProducedBatch) -> bool:
         """Append a batch now, if its inspection is fast."""
@@ -102,6 +116,9 @@ class InspectedAppends:
             if into.log.producers.find(batch.header) is not None:
                 self._append(produced, into, StagedBatch(batch))
                 return True
+            if self._parked.has(into, batch.header.producer_id):
+                self._parked.follow(into, batch.header.producer_id, self._parkable(produced))
+                return True
             if not _is_small(produced) or self._must_load(produced, into):
                 return False
             staged = run_record_stages(self._routed(produced, into), _SMALL_BYTES)
@@ -110,8 +127,7 @@ class InspectedAppends:
         except RequestError as error:
             produced.appended(error)
             return True
-        self._append(produced, into, staged)
-        return True
+        return self._finish(produced, into, staged)
 
     async def _append_in_turn(self, produced: _ProducedBatch) -> None:
         try:
@@ -126,10 +142,24 @@ class InspectedAppends:
                     staged = await loop.run_in_executor(self._threads, _run_off_loop, routed)
                 if isinstance(staged, RequestError):
                     raise staged
-                if route(produced.partition, produced.batch.header) is into:
-                    return self._append(produced, into, staged)
+                is_routed = route(produced.partition, produced.batch.header) is into
+                if is_routed and self._finish(produced, into, staged):
+                    return
         except RequestError as error:
             produced.appended(error)
+
+    def _finish(self, produced: _ProducedBatch, into: Partition, staged: StagedBatch) -> bool:
+        """Append or park a batch. Returns False if its stages must run again: what it has to wait for is over."""
+        if staged.held_by < 0:
+            self._append(produced, into, staged)
+            return True
+        producer_id = produced.batch.header.producer_id
+        return self._parked.park(into, producer_id, staged.held_by, self._parkable(produced))
+
+    def _parkable(self, produced: _ProducedBatch) -> ParkedBatch:
+        if not produced.deadline_ms:
+            produced = produced._replace(deadline_ms=self._clock.steady_ms() + DECISION_TIMEOUT_MS)
+        return ParkedBatch(partial(self._submit, produced), produced.appended, produced.deadline_ms)
 
     def _append(self, produced: _ProducedBatch, into: Partition, staged: StagedBatch) -> None:
         base_offset, now_ms = into.log.log_end_offset, self._clock.now_ms()
@@ -143,13 +173,12 @@ class InspectedAppends:
                 info = into.append(staged.batch, now_ms)
             except RequestError as error:
                 return produced.appended(error)
-            if staged.fresh and produced.recheck is None:  # An aborted record must not make a later one a duplicate.
-                self._dedup_indexes.note(into, staged.fresh, info)
+            self._dedup_indexes.note(into, produced.batch.header, staged.fresh, info)
         repeats = {number: base_offset + first for number, first in staged.repeats.items()}
         produced.appended(Appended(into, info, {**staged.duplicates, **repeats}))
 
     def _must_load(self, produced: _ProducedBatch, into: Partition) -> bool:
-        return _drops_known(produced, into) and not self._dedup_indexes.covers(into)
+        return _drops_known(produced, into) and self._dedup_indexes.current(into) is None
 
     def _routed(self, produced: _ProducedBatch, into: Partition) -> RoutedBatch:
         return RoutedBatch(
@@ -157,7 +186,7 @@ class InspectedAppends:
             topic=produced.partition.log.topic,
             now_ms=self._clock.now_ms(),
             is_delayed=into is not produced.partition,
-            ids=self._dedup_indexes.index(into) if self._dedup_indexes.covers(into) else None,
+            ids=self._dedup_indexes.current(into),
             drops_known=_drops_known(produced, into),
         )
 

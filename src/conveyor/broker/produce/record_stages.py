@@ -12,6 +12,7 @@ from typing import NamedTuple
 from conveyor.broker.produce.deduplication import drop_duplicates
 from conveyor.broker.produce.recompression import recompress
 from conveyor.broker.produce.record_demands import check_demands, check_marked_size, may_have_delays
+from conveyor.kernel.ids import NO_PRODUCER_ID
 from conveyor.queues.messages.dedup import DedupIndex, KnownId, has_ids
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.records.compression import MAX_UNPACKED_BYTES
@@ -37,12 +38,16 @@ class RoutedBatch(NamedTuple):
 
 
 class StagedBatch(NamedTuple):
-    """A batch ready to append; None if all its records are duplicates. For the other fields see `Deduplicated`."""
+    """A batch ready to append; None if all its records are duplicates. For the other fields see `Deduplicated`.
+
+    held_by: if it is a producer id, the batch is not ready: it has to wait.
+    """
 
     batch: CheckedBatch | None
     duplicates: Mapping[int, int] = _NONE
     repeats: Mapping[int, int] = _NONE
     fresh: tuple[KnownId, ...] = ()
+    held_by: int = NO_PRODUCER_ID
 
 
 def run_record_stages(routed: RoutedBatch, limit_bytes: int = MAX_UNPACKED_BYTES) -> StagedBatch:
@@ -58,5 +63,7 @@ def run_record_stages(routed: RoutedBatch, limit_bytes: int = MAX_UNPACKED_BYTES
     if ids is None:
         return StagedBatch(recompress(batch, header, content, topic))
     left = drop_duplicates(header, content, ids, topic, now_ms, drops_known=routed.drops_known)
+    if left.held_by >= 0:
+        return StagedBatch(batch, held_by=left.held_by)
     new = None if left.content is None else recompress(batch, left.header, left.content, topic)
     return StagedBatch(new, left.duplicates, left.repeats, left.fresh)

@@ -8,6 +8,7 @@ import msgspec
 
 from conveyor.broker.answers import answered
 from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.produce.inspected_appends import InspectedAppends
 from conveyor.broker.remote.calls import Call, CallHandlers
 from conveyor.broker.transactions.verifications import Verifications
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -49,14 +50,17 @@ class MarkerWriter:
 
     def __init__(
         self,
+        *,
         partitions: PartitionTable,
         verifications: Verifications,
+        inspected_appends: InspectedAppends,
         clock: Clock,
         handlers: CallHandlers,
         machines: Mapping[str, AppendMarker],
     ) -> None:
         self._partitions = partitions
         self._verifications = verifications
+        self._inspected_appends = inspected_appends
         self._clock = clock
         self._machines = machines
         handlers.register(WRITE_MARKERS, self.write)
@@ -85,7 +89,11 @@ class MarkerWriter:
         """Append a marker, unless the log has it. Raises RequestError: see `append_marker`."""
         if partition.inbox is not None:
             return _check_inbox(partition, markers.producer_id)
-        append_marker(partition, _marker(markers), markers.transaction_version, self._clock.now_ms())
+        marker = _marker(markers)
+        is_open = marker.producer_id in partition.log.producers.transactions.opened
+        info = append_marker(partition, marker, markers.transaction_version, self._clock.now_ms())
+        if is_open and info is not None:
+            self._inspected_appends.transaction_ended(partition, marker.producer_id, commits=marker.commits)
 
 
 def _marker(markers: MarkersOfTransaction) -> TransactionMarker:

@@ -26,6 +26,7 @@ from conveyor.broker.transactions.verifications import Verification, Verificatio
 from conveyor.kernel.errors import ERRORS, ErrorKind, InconsistentState, RequestError
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
 from conveyor.kernel.ports import Bytes, Clock
+from conveyor.log.transactions.open_transactions import OpenTransaction
 from conveyor.records.checked_batch import CheckedBatch, check_transactional_batch
 from conveyor.records.timestamps import is_too_new
 from conveyor.replication.partition import Partition
@@ -151,7 +152,8 @@ class TransactionalPublisher:
 
     def _append(self, produced: _Produced, verification: Verification | None) -> None:
         partition, batch, now_ms = produced.partition, produced.batch, self._clock.now_ms()
-        recheck = partial(_recheck, produced, verification)
+        opened = partition.log.producers.transactions.opened.get(batch.header.producer_id)
+        recheck = partial(_recheck, produced, verification, opened)
         appended = partial(self._appended, produced, verification)
         try:
             is_inspected = self._inspected_appends.is_needed(partition, False)
@@ -193,11 +195,20 @@ def _belongs(partition: Partition, batch: CheckedBatch) -> bool:
     return producers.find(header) is not None or producers.has_open(header.producer_id, header.producer_epoch)
 
 
-def _recheck(produced: _Produced, verification: Verification | None, into: Partition) -> None:
+def _recheck(
+    produced: _Produced, verification: Verification | None, opened: OpenTransaction | None, into: Partition
+) -> None:
+    """Raise RequestError if the batch's transaction may have ended while the batch waited. opened: the producer's open
+    transaction when the wait began; the next one may have the same epoch.
+    """
     check_takes_transactions(into.identity.topic, produced.partition.log.topic)
     if into is not produced.partition:
         raise RequestError(ErrorKind.POLICY_VIOLATION, f"{into.identity} takes no part in transactions: it is an inbox")
-    if _belongs(into, produced.batch) or (verification is not None and verification.is_valid):
+    producers, header = into.log.producers, produced.batch.header
+    is_same = opened is not None and producers.transactions.opened.get(header.producer_id) == opened
+    if is_same and producers.has_open(header.producer_id, header.producer_epoch):
+        return
+    if producers.find(header) is not None or (verification is not None and verification.is_valid):
         return
     raise RequestError(ErrorKind.NOT_ENOUGH_REPLICAS, "the transaction may have ended meanwhile: send the batch again")
 

@@ -19,13 +19,10 @@ def check_takes_part(image: ClusterImage, defaults: TopicSettings, partition: To
 def check_takes_transactions(topic: str, settings: TopicSettings) -> None:
     """Raise RequestError (POLICY_VIOLATION) if a topic cannot take part in transactions yet.
 
-    An aborted record must not make later ones duplicates. An inbox, whose topic only the forwarder may write to, has no
-    markers.
+    An inbox, whose topic only the forwarder may write to, has no markers.
     """
     obstacle = None
-    if settings.dedup_enable:
-        obstacle = "dedup.enable=true"
-    elif settings.delay_enable:
+    if settings.delay_enable:
         obstacle = "delay.enable=true"
     if obstacle is not None:
         raise RequestError(ErrorKind.POLICY_VIOLATION, f"topic '{topic}' takes no part in transactions: {obstacle}")

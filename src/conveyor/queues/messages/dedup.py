@@ -1,6 +1,13 @@
 """Deduplication of messages by `conveyor-dedup-id`, within a time window, in one partition.
 
 The index of ids is built from the partition's records and holds nothing else. Ages are computed from record timestamps.
+
+    append without a transaction -> decided
+    append in a transaction      -> provisional -(commit)-> decided
+                                                -(abort)--> dropped
+
+A record with a decided id is a duplicate, and so is one with an id of its own transaction. One with an id of another
+open transaction is neither new nor a duplicate yet: its batch waits for the end of that transaction.
 """
 
 from collections import OrderedDict
@@ -9,12 +16,13 @@ from hashlib import blake2b
 
 import msgspec
 
-from conveyor.kernel.ids import NO_TIMESTAMP
+from conveyor.kernel.ids import NO_PRODUCER_ID, NO_TIMESTAMP
 from conveyor.log.batch_reading import StoredBatch
-from conveyor.records.batch import BatchHeader
+from conveyor.records.batch import CONTROL, TRANSACTIONAL, BatchHeader
 from conveyor.records.compression import Unpacked, contains, cut_out
 from conveyor.records.message_attributes import DEDUP_ID, last_header
 from conveyor.records.record import Header, UnreadableBatch, raw_records, unpacked_records
+from conveyor.records.transaction_marker import decode_marker, is_marker
 
 _NAME = DEDUP_ID.encode()
 _DIGEST_BYTES = 16
@@ -29,30 +37,77 @@ class KnownId(msgspec.Struct, frozen=True):
 
 
 class DedupIndex:
-    """The ids of one partition in offset order. Above `max_ids` the oldest id is dropped."""
+    """The ids of one partition: the decided ones, in the order in which they were decided, and those of each open
+    transaction. Of either kind there are at most `max_ids`: then the oldest one is dropped, or that of the transaction
+    to which one is added.
+    """
 
-    __slots__ = ("_known", "_max_ids")
+    __slots__ = ("_known", "_max_ids", "_provisional", "_provisional_count")
 
     def __init__(self, max_ids: int) -> None:
         self._max_ids = max_ids
         self._known: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self._provisional: dict[int, dict[bytes, KnownId]] = {}
+        """By producer id, of which at most one transaction is open; then by digest."""
+        self._provisional_count = 0
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._known) + self._provisional_count
 
-    def find(self, digest: bytes, now_ms: int, window_ms: int) -> int | None:
-        """Return the offset of an id's record if it is within the window."""
+    def find(self, digest: bytes, now_ms: int, window_ms: int, producer_id: int = NO_PRODUCER_ID) -> int | None:
+        """Return the offset of an id's record if it is within the window: a decided one, or one of the open transaction
+        of this producer.
+        """
         entry = self._known.get(digest)
-        return None if entry is None or now_ms - entry[1] >= window_ms else entry[0]
+        if entry is not None and now_ms - entry[1] < window_ms:
+            return entry[0]
+        own = self._provisional.get(producer_id) if self._provisional else None
+        known = None if own is None else own.get(digest)
+        return None if known is None or now_ms - known.timestamp_ms >= window_ms else known.offset
 
-    def add(self, known: KnownId, window_ms: int) -> None:
-        """Add an appended record. The first record of an id stays until its window has passed."""
+    def holder(self, digest: bytes, now_ms: int, window_ms: int, producer_id: int) -> int:
+        """Return another producer whose open transaction has an id within the window; -1 if there is none."""
+        for holder, ids in self._provisional.items():
+            known = ids.get(digest)
+            if known is not None and holder != producer_id and now_ms - known.timestamp_ms < window_ms:
+                return holder
+        return NO_PRODUCER_ID
+
+    def add(self, known: KnownId, window_ms: int, producer_id: int = NO_PRODUCER_ID) -> None:
+        """Add an appended record. The first record of an id stays until its window has passed.
+
+        producer_id: -1, or the producer in whose transaction the record is.
+        """
         digest, timestamp_ms = known.digest, known.timestamp_ms
-        if self.find(digest, timestamp_ms, window_ms) is not None:
+        if self.find(digest, timestamp_ms, window_ms, producer_id) is not None:
             return
+        if producer_id >= 0:
+            return self._add_provisional(known, producer_id)
         self._known[digest] = (known.offset, timestamp_ms)
         self._known.move_to_end(digest)
         self._forget(timestamp_ms - window_ms)
+
+    def end(self, producer_id: int, window_ms: int, *, commits: bool) -> None:
+        """Decide on the ids of a producer's transaction, if it has any."""
+        ids = self._provisional.pop(producer_id, {})
+        self._provisional_count -= len(ids)
+        for known in ids.values() if commits else ():
+            self.add(known, window_ms)
+
+    def first_offsets(self) -> list[tuple[int, int]]:
+        """Return the producers whose open transactions have ids, each with the offset of its oldest one."""
+        return [(producer_id, next(iter(ids.values())).offset) for producer_id, ids in self._provisional.items()]
+
+    def _add_provisional(self, known: KnownId, producer_id: int) -> None:
+        ids = self._provisional.setdefault(producer_id, {})
+        self._provisional_count += known.digest not in ids
+        ids.pop(known.digest, None)
+        ids[known.digest] = known
+        if self._provisional_count > self._max_ids:
+            del ids[next(iter(ids))]
+            self._provisional_count -= 1
+            if not ids:
+                del self._provisional[producer_id]
 
     def _forget(self, oldest_ms: int) -> None:
         while len(self._known) > self._max_ids or next(iter(self._known.values()))[1] <= oldest_ms:
@@ -66,6 +121,8 @@ class Deduplicated(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: by a record's offset delta in the batch, the offset of the earlier record.
     repeats: the same for an earlier record in this batch, whose offset delta it gives.
     fresh: ids to add to the index, with offsets relative to the batch.
+    held_by: -1, or a producer for the end of whose transaction the batch has to wait. The other fields then mean
+    nothing.
     """
 
     header: BatchHeader
@@ -73,6 +130,7 @@ class Deduplicated(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: Mapping[int, int] = msgspec.field(default_factory=dict)
     repeats: Mapping[int, int] = msgspec.field(default_factory=dict)
     fresh: tuple[KnownId, ...] = ()
+    held_by: int = NO_PRODUCER_ID
 
 
 def has_ids(content: Unpacked) -> bool:
@@ -93,7 +151,7 @@ def deduplicate(header: BatchHeader, content: Unpacked, index: DedupIndex, now_m
     repeats: dict[int, int] = {}
     for start, end, offset_delta, timestamp_ms, _, _, headers in raw_records(header, content, skims=True):
         digest = dedup_digest(headers)
-        first = None if digest is None else index.find(digest, now_ms, window_ms)
+        first = None if digest is None else index.find(digest, now_ms, window_ms, header.producer_id)
         if first is not None:
             duplicates[offset_delta] = first
         elif digest is not None and digest in fresh:
@@ -102,6 +160,9 @@ def deduplicate(header: BatchHeader, content: Unpacked, index: DedupIndex, now_m
             _extend(kept, start, end)
             kept_count, newest_ms = kept_count + 1, max(newest_ms, timestamp_ms)
             if digest is not None:
+                holder = index.holder(digest, now_ms, window_ms, header.producer_id)
+                if holder >= 0:
+                    return Deduplicated(header=header, content=content, held_by=holder)
                 fresh[digest] = KnownId(digest, offset_delta, timestamp_ms)
     if kept_count == header.records_count:
         return Deduplicated(header=header, content=content, fresh=tuple(fresh.values()))
@@ -125,18 +186,28 @@ def ids_of_records(header: BatchHeader, content: Unpacked) -> list[KnownId]:
     ]
 
 
-def ids_of_log(batches: Iterable[StoredBatch], oldest_ms: int) -> tuple[list[KnownId], int]:
-    """Return the ids in a chunk of a log, and the next offset. Batches older than `oldest_ms` are skipped.
+def add_log(index: DedupIndex, batches: Iterable[StoredBatch], oldest_ms: int, window_ms: int) -> int:
+    """Add the ids in a chunk of a log, and decide on those of the transactions that end in it. Returns the next offset.
 
-    An unreadable batch, which a plain topic may contain, has no ids.
+    Batches older than `oldest_ms` are skipped. An unreadable batch, which a plain topic may contain, has no ids.
     """
-    ids: list[KnownId] = []
     next_offset = 0
     for header, _, content in batches:
-        if header.max_timestamp >= oldest_ms:
-            ids += _ids_of_batch(content)
         next_offset = header.next_offset
-    return ids, next_offset
+        if header.attributes & CONTROL:
+            marker = decode_marker(header, content) if is_marker(header) else None
+            if marker is not None:
+                index.end(marker.producer_id, window_ms, commits=marker.commits)
+        elif header.max_timestamp >= oldest_ms:
+            producer_id = transaction_of(header)
+            for known in _ids_of_batch(content):
+                index.add(known, window_ms, producer_id)
+    return next_offset
+
+
+def transaction_of(header: BatchHeader) -> int:
+    """Return the producer in whose transaction a batch is; -1 if it is in none."""
+    return header.producer_id if header.attributes & TRANSACTIONAL else NO_PRODUCER_ID
 
 
 def _ids_of_batch(batch: bytes) -> list[KnownId]:

@@ -11,7 +11,7 @@ from conveyor.broker.produce.publish import ACKS_ALL, Published
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity, TopicPartition
 from conveyor.records.batch import TRANSACTIONAL
-from conveyor.records.record import encode_batch
+from conveyor.records.record import Header, encode_batch
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import aborted_transactions, last_stable_offset
 from conveyor.transactions.transaction_commands import (
@@ -36,10 +36,11 @@ class TransactionalClient:
     transactions.
     """
 
-    def __init__(self, asks: BrokerNode, producer: ProducerIdentity, version: int) -> None:
+    def __init__(self, asks: BrokerNode, producer: ProducerIdentity, version: int, transactional_id: str = ID) -> None:
         self.asks = asks
         self.producer = producer
         self.version = version
+        self.transactional_id = transactional_id
         self.sequences: dict[TopicPartition, int] = {}
 
     async def add(self, *partitions: TopicPartition) -> None:
@@ -49,36 +50,42 @@ class TransactionalClient:
 
     async def add_once(self, *partitions: TopicPartition) -> None:
         """Add partitions. Raises RequestError."""
-        await self.asks.transactions.ask(
-            AddPartitions(transactional_id=ID, producer=self.producer, partitions=partitions, transaction_version=0)
+        command = AddPartitions(
+            transactional_id=self.transactional_id, producer=self.producer, partitions=partitions, transaction_version=0
         )
+        await self.asks.transactions.ask(command)
 
     async def end(self, *, commit: bool) -> None:
         command = EndTransaction(
-            transactional_id=ID, producer=self.producer, commit=commit, transaction_version=self.version
+            transactional_id=self.transactional_id,
+            producer=self.producer,
+            commit=commit,
+            transaction_version=self.version,
         )
         producer = (await self.asks.transactions.end(command)).producer
         if producer != self.producer:
             self.producer, self.sequences = producer, {}
 
-    def batch(self, place: TopicPartition = PLACE) -> bytes:
+    def batch(self, place: TopicPartition = PLACE, *headers: Header, value: bytes = b"value") -> bytes:
         """Return the next batch of one record for a partition."""
         sequence = self.sequences.get(place, 0)
         self.sequences[place] = sequence + 1
         return encode_batch(
-            [(NOW_MS, b"key", b"value", [])],
+            [(NOW_MS, b"key", value, headers)],
             attributes=TRANSACTIONAL,
             producer_id=self.producer.producer_id,
             producer_epoch=self.producer.producer_epoch,
             base_sequence=sequence,
         )
 
-    async def send(self, leader: BrokerNode, place: TopicPartition = PLACE) -> Published:
+    async def send(
+        self, leader: BrokerNode, place: TopicPartition = PLACE, *headers: Header, value: bytes = b"value"
+    ) -> Published:
         """Send the next batch to the leader of a partition; again while the previous transaction is being ended."""
-        batch = self.batch(place)
+        batches, adds = [(place, self.batch(place, *headers, value=value))], self.version >= EPOCH_BUMPING_VERSION
         async with asyncio.timeout(_PATIENCE_SECONDS):
             while True:
-                [result] = await send(leader, [(place, batch)], adds=self.version >= EPOCH_BUMPING_VERSION)
+                [result] = await send(leader, batches, transactional_id=self.transactional_id, adds=adds)
                 if result.error is None or result.error.kind is not ErrorKind.NOT_ENOUGH_REPLICAS:
                     return result
 
@@ -88,20 +95,23 @@ async def send(
     batches: Sequence[tuple[TopicPartition, bytes]],
     acks: int = ACKS_ALL,
     *,
+    transactional_id: str = ID,
     adds: bool = False,
 ) -> Sequence[Published]:
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
     contents = [(place.topic, place.partition, content) for place, content in batches]
-    leader.transactional_publisher.publish(contents, ID, acks, done.set_result, adds=adds)
+    leader.transactional_publisher.publish(contents, transactional_id, acks, done.set_result, adds=adds)
     return await done
 
 
-async def initialized(broker: BrokerNode, timeout_ms: int = 60_000, version: int = 0) -> TransactionalClient:
+async def initialized(
+    broker: BrokerNode, timeout_ms: int = 60_000, version: int = 0, transactional_id: str = ID
+) -> TransactionalClient:
     """Return a client that has taken the transactional id from all earlier ones."""
-    await broker.transactions.find_coordinator(ID)
-    command = InitializeProducer(transactional_id=ID, timeout_ms=timeout_ms)
+    await broker.transactions.find_coordinator(transactional_id)
+    command = InitializeProducer(transactional_id=transactional_id, timeout_ms=timeout_ms)
     reply = await repeated(lambda: broker.transactions.initialize(command))
-    return TransactionalClient(broker, reply.producer, version)
+    return TransactionalClient(broker, reply.producer, version, transactional_id)
 
 
 async def described(broker: BrokerNode) -> TransactionDescription:

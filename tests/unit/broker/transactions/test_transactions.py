@@ -162,7 +162,7 @@ async def test_only_acks_all_is_accepted(broker: BrokerNode) -> None:
     assert refused.value.kind is ErrorKind.INVALID_REQUIRED_ACKS
 
 
-@pytest.mark.parametrize("config", [{"dedup.enable": "true"}, {"delay.enable": "true"}])
+@pytest.mark.parametrize("config", [{"delay.enable": "true"}])
 async def test_some_topics_take_no_part(broker: BrokerNode, config: dict[str, str]) -> None:
     await broker.topics.create(TopicRequest(name="other", config=config))
     client = await initialized(broker)
@@ -201,15 +201,27 @@ async def test_deletion_above_the_last_stable_offset_does_not_keep_a_transaction
     assert (last_stable_offset(partition), partition.log.log_end_offset) == (3, 3)
 
 
-async def test_recompressed_transaction_is_committed() -> None:
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"compression.type": "zstd"},
+        {"message.timestamp.type": "LogAppendTime"},
+        {"compression.type": "gzip", "message.timestamp.type": "LogAppendTime"},
+        {"message.timestamp.before.max.ms": "1000"},
+    ],
+)
+async def test_batches_that_the_broker_changes_or_inspects_stay_in_their_transaction(config: dict[str, str]) -> None:
     async with running_parts() as broker:
-        await broker.topics.create(TopicRequest(name="t", config={"compression.type": "zstd"}))
+        await broker.topics.create(TopicRequest(name="t", config=config))
         client = await initialized(broker)
         await client.add(PLACE)
         results = await send(broker, [(PLACE, client.batch()), (PLACE, client.batch())])
         assert [result.error for result in results] == [None, None]
-        await client.end(commit=True)
-        await until(lambda: is_stable(broker.partitions.find(*PLACE)))
+        partition = broker.partitions.find(*PLACE)
+        assert last_stable_offset(partition) == 0
+        await client.end(commit=False)
+        await until(lambda: is_stable(partition))
+        assert aborted_offsets(partition) == [0]
 
 
 async def test_markers_of_a_deleted_topic_are_done(broker: BrokerNode) -> None:

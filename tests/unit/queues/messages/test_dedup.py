@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 from conveyor.kernel.ports import FileSlice
 from conveyor.log.batch_reading import StoredBatch, batches_in
-from conveyor.queues.messages.dedup import DedupIndex, Deduplicated, KnownId, deduplicate, ids_of_log
+from conveyor.queues.messages.dedup import DedupIndex, Deduplicated, KnownId, add_log, deduplicate
 from conveyor.records import compression
+from conveyor.records.batch import MAGIC_END, TRANSACTIONAL, placed_prefix, read_header
 from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import Header, decode_records, encode_batch, seal_batch, unpacked_records
+from conveyor.records.transaction_marker import TransactionMarker, encode_marker
 from conveyor.testing import MemoryDisk
 
 NOW_MS = 1_700_000_000_000
@@ -118,12 +120,94 @@ def stored(content: bytes) -> Iterator[StoredBatch]:
 
 def test_ids_are_read_back_from_a_log() -> None:
     old, new = batch(b"old", timestamp_ms=NOW_MS - 10), batch(b"a", None, b"b", codec=compression.GZIP)
-    known, next_offset = ids_of_log(stored(old + new), NOW_MS)
-    assert [(known_id.offset, known_id.timestamp_ms) for known_id in known] == [(0, NOW_MS), (2, NOW_MS)]
-    assert next_offset == 3
+    index = DedupIndex(9)
+    assert add_log(index, stored(old + new), NOW_MS, WINDOW_MS) == 3
+    assert deduplicated(batch(b"old", b"a", b"b"), index).duplicates == {1: 0, 2: 2}
 
 
 def test_batch_that_cannot_be_unpacked_has_no_ids() -> None:
     garbage = bytearray(batch(b"a", codec=compression.GZIP))
     garbage[61:] = bytes(len(garbage) - 61)
-    assert ids_of_log(stored(bytes(garbage)), 0) == ([], 1)
+    index = DedupIndex(9)
+    assert add_log(index, stored(bytes(garbage)), 0, WINDOW_MS) == 1
+    assert len(index) == 0
+
+
+def holding(*ids: bytes, producer_id: int = 7, max_ids: int = 9) -> DedupIndex:
+    """Return an index with the ids of one open transaction, from offset 100 on."""
+    index = DedupIndex(max_ids)
+    for fresh_id in deduplicated(batch(*ids), index).fresh:
+        known = KnownId(fresh_id.digest, 100 + fresh_id.offset, fresh_id.timestamp_ms)
+        index.add(known, WINDOW_MS, producer_id)
+    return index
+
+
+def test_id_of_an_open_transaction_holds_up_other_producers_only() -> None:
+    index = holding(b"a")
+    assert deduplicated(batch(b"x", b"a"), index).held_by == 7
+    assert deduplicated(batch(b"a", producer_id=8), index).held_by == 7
+    own = deduplicated(batch(b"a", b"x", producer_id=7), index)
+    assert (own.held_by, own.duplicates) == (-1, {0: 100})
+    assert deduplicated(batch(b"a"), index, NOW_MS + WINDOW_MS).held_by == -1
+
+
+def test_commit_decides_on_ids_and_abort_drops_them() -> None:
+    index = holding(b"a", b"b")
+    index.end(8, WINDOW_MS, commits=True)
+    assert index.first_offsets() == [(7, 100)]
+    index.end(7, WINDOW_MS, commits=True)
+    assert deduplicated(batch(b"b", b"a"), index).duplicates == {0: 101, 1: 100}
+    index = holding(b"a", b"b")
+    index.end(7, WINDOW_MS, commits=False)
+    assert (len(index), deduplicated(batch(b"a"), index).duplicates) == (0, {})
+
+
+def test_id_of_two_transactions_outlives_the_aborted_one() -> None:
+    """A topic without `dedup.enable` appends both."""
+    index = holding(b"a")
+    digest = deduplicated(batch(b"a"), DedupIndex(9)).fresh[0].digest
+    index.add(KnownId(digest, 200, NOW_MS), WINDOW_MS, 8)
+    index.end(7, WINDOW_MS, commits=False)
+    index.end(8, WINDOW_MS, commits=True)
+    assert deduplicated(batch(b"a"), index).duplicates == {0: 200}
+
+
+def test_ids_of_transactions_are_limited() -> None:
+    index = holding(b"a", b"b", b"c", max_ids=2)
+    assert (len(index), index.first_offsets()) == (2, [(7, 101)])
+    digest = deduplicated(batch(b"x"), DedupIndex(9)).fresh[0].digest
+    index.add(KnownId(digest, 200, NOW_MS), WINDOW_MS, 8)
+    assert (len(index), index.first_offsets()) == (2, [(7, 101)])
+
+
+def test_ids_of_transactions_are_read_back_with_their_outcomes() -> None:
+    log = b"".join(
+        with_offset(content, offset)
+        for offset, content in enumerate(
+            [
+                transactional(b"a", 7), transactional(b"b", 8), transactional(b"c", 9), marker(7, commits=True),
+                marker(8, commits=False), transactional(b"b", 7),
+            ]
+        )
+    )  # fmt: skip
+    index = DedupIndex(9)
+    assert add_log(index, stored(log), 0, WINDOW_MS) == 6
+    assert index.first_offsets() == [(9, 2), (7, 5)]
+    assert deduplicated(batch(b"a"), index).duplicates == {0: 0}
+    assert [deduplicated(batch(each), index).held_by for each in (b"b", b"c")] == [7, 9]
+
+
+def transactional(dedup_id: bytes, producer_id: int) -> bytes:
+    return encode_batch(
+        [(NOW_MS, None, b"v", headers(dedup_id))], attributes=TRANSACTIONAL, producer_id=producer_id, producer_epoch=0,
+        base_sequence=0,
+    )  # fmt: skip
+
+
+def marker(producer_id: int, *, commits: bool) -> bytes:
+    ended = TransactionMarker(producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, commits=commits)
+    return encode_marker(ended, NOW_MS)
+
+
+def with_offset(content: bytes, offset: int) -> bytes:
+    return placed_prefix(offset, read_header(content), 0) + content[MAGIC_END:]

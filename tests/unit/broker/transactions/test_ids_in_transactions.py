@@ -1,0 +1,270 @@
+"""Message ids in transactions: an id counts once its transaction is committed, and never if it is aborted."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from threading import Event
+from typing import Any
+
+import pytest
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
+from conveyor.broker.produce.parked_batches import DECISION_TIMEOUT_MS
+from conveyor.broker.produce.publish import ACKS_ALL, Published
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import TopicPartition
+from conveyor.records.message_attributes import DEDUP_ID
+from conveyor.records.record import encode_batch
+from tests.unit.broker.parts import NOW_MS, Storage, running_parts
+from tests.unit.broker.transactions.producers import TransactionalClient, initialized, is_stable, until
+
+ONCE = TopicPartition("once", 0)
+A = (DEDUP_ID, b"a")
+B = (DEDUP_ID, b"b")
+
+
+@pytest.fixture
+async def once(broker: BrokerNode) -> BrokerNode:
+    await create(broker)
+    return broker
+
+
+async def create(broker: BrokerNode, **config: str) -> None:
+    await broker.topics.create(TopicRequest(name="once", partitions=1, config={"dedup.enable": "true", **config}))
+
+
+async def begun(broker: BrokerNode, name: str = "first") -> TransactionalClient:
+    client = await initialized(broker, transactional_id=name)
+    await client.add(ONCE)
+    return client
+
+
+async def end(broker: BrokerNode, client: TransactionalClient, *, commit: bool) -> None:
+    """End the only open transaction, and wait for its marker."""
+    await client.end(commit=commit)
+    await until(lambda: is_stable(broker.partitions.find(*ONCE)))
+
+
+def produce(broker: BrokerNode, *ids: bytes, **producer: int) -> "asyncio.Future[Sequence[Published]]":
+    """Produce a batch without a transaction."""
+    batch = encode_batch([(NOW_MS, None, b"plain", ((DEDUP_ID, each),)) for each in ids], **producer)
+    done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
+    broker.publisher.publish([("once", 0, batch)], ACKS_ALL, done.set_result)
+    return done
+
+
+async def publish(broker: BrokerNode, dedup_id: bytes = b"a") -> PublishedMessage | RequestError:
+    message = OutgoingMessage(value=b"rest", headers=((DEDUP_ID, dedup_id),), partition=0)
+    [result] = await broker.message_publisher.publish("once", [message])
+    return result
+
+
+def records_count(broker: BrokerNode) -> int:
+    return broker.partitions.find(*ONCE).log.log_end_offset
+
+
+async def test_republish_after_an_abort_is_not_lost(once: BrokerNode) -> None:
+    client = await begun(once)
+    assert (await client.send(once, ONCE, A)).error is None
+    await end(once, client, commit=False)
+    await client.add(ONCE)
+    again = await client.send(once, ONCE, A)
+    assert (again.error, again.duplicates, again.base_offset) == (None, {}, 2)
+    await end(once, client, commit=False)
+    [plain] = await produce(once, b"a")
+    assert (plain.error, plain.duplicates, plain.base_offset) == (None, {}, 4)
+
+
+async def test_id_of_a_committed_transaction_is_known(once: BrokerNode) -> None:
+    client = await begun(once)
+    await client.send(once, ONCE, A)
+    await end(once, client, commit=True)
+    [plain] = await produce(once, b"a", b"b")
+    assert (plain.base_offset, plain.duplicates) == (2, {0: 0})
+    other = await begun(once, "second")
+    result = await other.send(once, ONCE, B)
+    assert (result.error, result.duplicates) == (None, {0: 3})
+    await end(once, other, commit=True)
+
+
+async def test_id_that_comes_twice_in_a_transaction_is_stored_once(once: BrokerNode) -> None:
+    client = await begun(once)
+    await client.send(once, ONCE, A)
+    assert (await client.send(once, ONCE, A)).duplicates == {0: 0}
+    assert (await client.send(once, ONCE, B)).duplicates == {}
+    await end(once, client, commit=True)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_another_producer_waits_for_the_end_of_the_transaction(once: BrokerNode, commit: bool) -> None:
+    client = await begun(once)
+    await client.send(once, ONCE, A)
+    waiting = produce(once, b"a")
+    rest = asyncio.create_task(publish(once))
+    [beside] = await produce(once, b"b")
+    assert beside.base_offset == 1, "a parked batch holds up no other one"
+    assert (await client.send(once, ONCE)).error is None
+    assert not waiting.done()
+    await client.end(commit=commit)
+    [result] = await waiting
+    published = await rest
+    assert result.error is None
+    assert isinstance(published, PublishedMessage)
+    assert (result.base_offset, published.offset) == ((0, 0) if commit else (4, 4))
+    assert published.duplicate
+
+
+async def test_wait_ends_with_a_timeout(once: BrokerNode, storage: Storage) -> None:
+    client = await begun(once)
+    await client.send(once, ONCE, A)
+    waiting = produce(once, b"a", producer_id=9_000, producer_epoch=0, base_sequence=0)
+    behind = produce(once, b"c", producer_id=9_000, producer_epoch=0, base_sequence=1)
+    end_offset = records_count(once)
+    storage.clock.advance(ms=DECISION_TIMEOUT_MS - 1)
+    assert not waiting.done()
+    storage.clock.advance(ms=1)
+    for done in (waiting, behind):
+        [refused] = await done
+        assert refused.error is not None
+        assert (refused.error.kind, refused.may_be_stored) == (ErrorKind.REQUEST_TIMED_OUT, False)
+    assert records_count(once) == end_offset
+    await end(once, client, commit=False)
+    assert (await produce(once, b"a", producer_id=9_000, producer_epoch=0, base_sequence=0))[0].duplicates == {}
+
+
+async def test_later_batches_of_a_producer_wait_behind_a_parked_one(once: BrokerNode) -> None:
+    client = await begun(once)
+    await client.send(once, ONCE, A)
+    waiting = [
+        produce(once, dedup_id, producer_id=9_000, producer_epoch=0, base_sequence=sequence)
+        for sequence, dedup_id in enumerate((b"a", b"b", b"c"))
+    ]
+    await client.end(commit=False)
+    assert [(await done)[0].base_offset for done in waiting] == [2, 3, 4]
+
+
+async def test_batch_that_waits_for_one_transaction_after_the_other(once: BrokerNode) -> None:
+    first, second = await begun(once), await begun(once, "second")
+    await first.send(once, ONCE, A)
+    await second.send(once, ONCE, B)
+    waiting = produce(once, b"a", b"b")
+    await first.end(commit=True)
+    await until(lambda: records_count(once) == 3)
+    await once.loop_tick.end()
+    await once.flusher.drain()
+    assert not waiting.done()
+    await second.end(commit=False)
+    [result] = await waiting
+    assert (result.base_offset, result.duplicates) == (4, {0: 0})
+
+
+async def test_parked_batch_does_not_join_the_next_transaction_of_its_producer(once: BrokerNode) -> None:
+    """The epoch of the next transaction may be the same."""
+    holder, client = await begun(once), await begun(once, "second")
+    await holder.send(once, ONCE, A)
+    await client.send(once, ONCE, B)
+    late = asyncio.create_task(client.send(once, ONCE, A))
+    await until(lambda: bool(_parked(once)))
+    await client.end(commit=False)
+    await until(lambda: records_count(once) == 3)
+    await client.add(ONCE)
+    await holder.end(commit=False)
+    refused = (await late).error
+    assert refused is not None
+    assert refused.kind is ErrorKind.NOT_ENOUGH_REPLICAS
+
+
+def _parked(broker: BrokerNode) -> Any:
+    return broker.publisher._inspected_appends._parked._queues
+
+
+async def test_broker_that_stops_refuses_parked_batches(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await create(broker)
+        client = await begun(broker)
+        await client.send(broker, ONCE, A)
+        waiting = produce(broker, b"a")
+        assert not waiting.done()
+    [refused] = await waiting
+    assert refused.error is not None
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_restart_rebuilds_provisional_ids(storage: Storage, commit: bool) -> None:
+    async with running_parts(storage=storage) as broker:
+        await create(broker)
+        client = await begun(broker)
+        await client.send(broker, ONCE, A)
+    async with running_parts(storage=storage) as broker:
+        client.asks = broker
+        waiting = produce(broker, b"a")
+        assert (await client.send(broker, ONCE, A)).duplicates == {0: 0}
+        assert not waiting.done()
+        await client.end(commit=commit)
+        assert (await waiting)[0].base_offset == (0 if commit else 3)
+    async with running_parts(storage=storage) as broker:
+        assert (await produce(broker, b"a"))[0].base_offset == (0 if commit else 3)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_marker_that_is_appended_while_the_index_is_loaded_counts(storage: Storage, commit: bool) -> None:
+    async with running_parts(storage=storage) as broker:
+        await create(broker)
+        client = await begun(broker)
+        await client.send(broker, ONCE, A)
+    async with running_parts(storage=storage) as broker:
+        client.asks = broker
+        held = HeldThreads()
+        broker.publisher._inspected_appends._dedup_indexes._threads = held
+        waiting = produce(broker, b"a")
+        await until(lambda: held.is_asked)
+        await end(broker, client, commit=commit)
+        held.released.set()
+        assert (await waiting)[0].base_offset == (0 if commit else 2)
+        held.threads.shutdown()
+
+
+class HeldThreads(Executor):
+    """Threads whose work does not begin before it is released."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self.released = Event()
+        self.threads = ThreadPoolExecutor(1)
+
+    def submit(self, work: Any, /, *arguments: Any, **named: Any) -> "Future[Any]":
+        self.is_asked = True
+
+        def later() -> Any:
+            self.released.wait()
+            return work(*arguments, **named)
+
+        return self.threads.submit(later)
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+async def test_ids_of_a_topic_without_dedup_enable_follow_the_transaction_too(storage: Storage, restarts: bool) -> None:
+    """Kafka's producers get what they send; messages of REST are always compared."""
+    async with running_parts(storage=storage) as broker:
+        await create(broker, **{"dedup.enable": "false"})
+        await publish(broker, b"x")
+        client = await begun(broker)
+        await client.send(broker, ONCE, A)
+        await end(broker, client, commit=False)
+        await client.add(ONCE)
+        await client.send(broker, ONCE, B)
+        await end(broker, client, commit=True)
+        if not restarts:
+            await check_outcomes(broker)
+    if restarts:
+        async with running_parts(storage=storage) as broker:
+            await check_outcomes(broker)
+
+
+async def check_outcomes(broker: BrokerNode) -> None:
+    for dedup_id, duplicate in ((b"a", False), (b"b", True), (b"a", True)):
+        result = await publish(broker, dedup_id)
+        assert isinstance(result, PublishedMessage)
+        assert result.duplicate is duplicate
