@@ -81,12 +81,14 @@ class TransactionalClient:
     async def send(
         self, leader: BrokerNode, place: TopicPartition = PLACE, *headers: Header, value: bytes = b"value"
     ) -> Published:
-        """Send the next batch to the leader of a partition; again while the previous transaction is being ended."""
+        """Send the next batch to the leader of a partition. From version 2 on, repeat it while the previous transaction
+        is being ended.
+        """
         batches, adds = [(place, self.batch(place, *headers, value=value))], self.version >= EPOCH_BUMPING_VERSION
         async with asyncio.timeout(_PATIENCE_SECONDS):
             while True:
                 [result] = await send(leader, batches, transactional_id=self.transactional_id, adds=adds)
-                if result.error is None or result.error.kind is not ErrorKind.NOT_ENOUGH_REPLICAS:
+                if not adds or result.error is None or result.error.kind is not ErrorKind.NOT_ENOUGH_REPLICAS:
                     return result
 
 

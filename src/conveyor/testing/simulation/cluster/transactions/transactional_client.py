@@ -10,8 +10,9 @@ Clients with the same transactional id take it from each other, so that each is 
 each request until it has an answer, for some seconds; a client that gets none stops. A network may hold back a batch
 of a transaction that is to be aborted, until the abort is on its way or later.
 
-TV1 and TV2 are the transaction versions of KIP-890. A late EndTxn or marker is only sent in TV2: TV1 cannot tell it
-from one that is meant for the present transaction (KAFKA-17754, KAFKA-19446).
+TV1 and TV2 are the transaction versions of KIP-890; in TV2 the first batch lets a partition take part. A late EndTxn or
+marker is only sent in TV2: TV1 cannot tell it from one that is meant for the present transaction (KAFKA-17754,
+KAFKA-19446).
 """
 
 import asyncio
@@ -152,10 +153,13 @@ class TransactionalClient:
         added: set[Place] = set()
         for index in range(chance.randint(1, 4)):
             place = places[index % len(places)]
-            if place not in added:
+            is_new = place not in added
+            added.add(place)
+            if is_new and self._version < EPOCH_BUMPING_VERSION:
                 await self._add(chance, identity, place)
-                added.add(place)
             await self._send(chance, transaction, identity, place)
+            if is_new and self._version >= EPOCH_BUMPING_VERSION:
+                self._begun(place)
             if self._late and chance.random() < _REPEATS:
                 await self._send_late(chance.choice(self._late[-_LATEST:]))
             await _pause(chance)
@@ -187,6 +191,10 @@ class TransactionalClient:
         reply = await self._insist(chance, COORDINATOR, lambda inside: inside.transactions.ask(command))
         if reply.errors != (None,):
             raise _Failed
+        self._begun(place)
+
+    def _begun(self, place: Place) -> None:
+        """Note that a partition takes part in the transaction."""
         self.phase = "ongoing"
         self._noticed("at_begin", place)
 
@@ -212,13 +220,15 @@ class TransactionalClient:
             producer_epoch=identity.producer_epoch,
             base_sequence=self._sequences.get(place, 0),
         )
-        transactional_id = self._id
+        transactional_id, adds = self._id, self._version >= EPOCH_BUMPING_VERSION
         self._promises.send(transaction, transactional_id, identity, values)
 
         async def request(inside: BrokerNode) -> Published:
             wanted = [(*place, batch)]
             results: Sequence[Published] = await answered(
-                lambda finished: inside.transactional_publisher.publish(wanted, transactional_id, ACKS_ALL, finished)
+                lambda finished: inside.transactional_publisher.publish(
+                    wanted, transactional_id, ACKS_ALL, finished, adds=adds
+                )
             )
             (published,) = results
             if published.error is not None:
