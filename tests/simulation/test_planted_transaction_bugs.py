@@ -68,6 +68,7 @@ def end_whatever_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
 def accept_batches_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A late batch begins a transaction that nobody ends (KAFKA-12671, KAFKA-14402)."""
     monkeypatch.setattr(transactional_publisher, "_belongs", lambda *_: True)
+    monkeypatch.setattr(transactional_publisher, "_recheck", lambda *_: None)
 
 
 def accept_old_markers(monkeypatch: pytest.MonkeyPatch) -> None:
