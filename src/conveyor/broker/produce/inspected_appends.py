@@ -117,7 +117,7 @@ class InspectedAppends:
                 self._append(produced, into, StagedBatch(batch))
                 return True
             if self._parked.has(into, batch.header.producer_id):
-                self._parked.follow(into, batch.header.producer_id, self._parkable(produced))
+                self._parked.follow(into, batch.header.producer_id, self._parkable(produced, into))
                 return True
             if not _is_small(produced) or self._must_load(produced, into):
                 return False
@@ -154,12 +154,13 @@ class InspectedAppends:
             self._append(produced, into, staged)
             return True
         producer_id = produced.batch.header.producer_id
-        return self._parked.park(into, producer_id, staged.held_by, self._parkable(produced))
+        return self._parked.park(into, producer_id, staged.held_by, self._parkable(produced, into))
 
-    def _parkable(self, produced: _ProducedBatch) -> ParkedBatch:
+    def _parkable(self, produced: _ProducedBatch, into: Partition) -> ParkedBatch:
         if not produced.deadline_ms:
             produced = produced._replace(deadline_ms=self._clock.steady_ms() + DECISION_TIMEOUT_MS)
-        return ParkedBatch(partial(self._submit, produced), produced.appended, produced.deadline_ms)
+        check = _always if produced.recheck is None else partial(produced.recheck, into)
+        return ParkedBatch(partial(self._submit, produced), produced.appended, check, produced.deadline_ms)
 
     def _append(self, produced: _ProducedBatch, into: Partition, staged: StagedBatch) -> None:
         base_offset, now_ms = into.log.log_end_offset, self._clock.now_ms()
@@ -189,6 +190,10 @@ class InspectedAppends:
             ids=self._dedup_indexes.current(into),
             drops_known=_drops_known(produced, into),
         )
+
+
+def _always() -> None:
+    """A batch without a transaction can be appended at any time."""
 
 
 def _drops_known(produced: _ProducedBatch, into: Partition) -> bool:

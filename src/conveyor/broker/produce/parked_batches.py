@@ -1,6 +1,7 @@
 """Batches that wait for the end of another producer's transaction, in which one of their message ids is.
 
     parked -> the transaction has ended, or this broker no longer leads -> appended from the start
+           -> the batch's own transaction has ended                     -> refused
            -> DECISION_TIMEOUT_MS have passed                           -> REQUEST_TIMED_OUT
 
 A parked batch keeps no other producer waiting. Later batches of its own producer wait behind it, because their sequence
@@ -29,10 +30,14 @@ _Place = tuple[Partition, object]
 
 
 class ParkedBatch(NamedTuple):
-    """resume: append the batch from the start. refuse: answer it with an error. deadline_ms: on the steady clock."""
+    """resume: append the batch from the start. refuse: answer it with an error. deadline_ms: on the steady clock.
+
+    check: raises RequestError if the batch must not be appended any more.
+    """
 
     resume: Callable[[], None]
     refuse: Callable[[RequestError], None]
+    check: Callable[[], None]
     deadline_ms: int
 
 
@@ -104,9 +109,18 @@ class ParkedBatches:
         queue = self._queues.get(place)
         if queue is None:
             return
-        if queue.is_held():
-            return queue.partition.watch(partial(self._changed, place))
-        for batch in self._remove(place).batches:
+        first, *others = queue.batches
+        try:
+            first.check()
+        except RequestError as error:
+            self._remove(place)
+            first.refuse(error)
+        else:
+            if queue.is_held():
+                return queue.partition.watch(partial(self._changed, place))
+            self._remove(place)
+            first.resume()
+        for batch in others:
             batch.resume()
 
     def _time_out(self, place: _Place) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -14,9 +15,12 @@ from conveyor.broker.produce.parked_batches import DECISION_TIMEOUT_MS
 from conveyor.broker.produce.publish import ACKS_ALL, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import TopicPartition
+from conveyor.kernel.ids import LeaderEpoch, TopicPartition
+from conveyor.records.batch import TRANSACTIONAL
+from conveyor.records.checked_batch import own_batch
 from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import encode_batch
+from conveyor.replication.roles import Leader
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 from tests.unit.broker.transactions.producers import TransactionalClient, initialized, is_stable, until
 
@@ -170,10 +174,10 @@ async def test_parked_batch_does_not_join_the_next_transaction_of_its_producer(o
     await client.end(commit=False)
     await until(lambda: records_count(once) == 3)
     await client.add(ONCE)
-    await holder.end(commit=False)
     refused = (await late).error
     assert refused is not None
     assert refused.kind is ErrorKind.NOT_ENOUGH_REPLICAS
+    await holder.end(commit=False)
 
 
 def _parked(broker: BrokerNode) -> Any:
@@ -242,6 +246,46 @@ class HeldThreads(Executor):
             return work(*arguments, **named)
 
         return self.threads.submit(later)
+
+
+async def test_new_leader_epoch_reads_provisional_ids_again(once: BrokerNode) -> None:
+    client = await begun(once)
+    await client.send(once, ONCE, A)
+    waiting = produce(once, b"a")
+    partition = once.partitions.find(*ONCE)
+    assert isinstance(partition.role, Leader)
+    partition.assume(replace(partition.role, epoch=LeaderEpoch(partition.role.epoch + 1)))
+    [beside] = await produce(once, b"b")
+    assert beside.base_offset == 1
+    assert not waiting.done()
+    await client.end(commit=False)
+    assert (await waiting)[0].duplicates == {}
+
+
+@pytest.mark.parametrize("begins_again", [True, False])
+async def test_batch_whose_transaction_ends_while_a_thread_inspects_it_is_refused(
+    once: BrokerNode, begins_again: bool
+) -> None:
+    """The epoch of the next transaction may be the same."""
+    client = await begun(once)
+    await client.send(once, ONCE, B)
+    held = HeldThreads()
+    once.publisher._inspected_appends._threads = held
+    late = asyncio.create_task(client.send(once, ONCE, A, value=bytes(100_000)))
+    await until(lambda: held.is_asked)
+    await end(once, client, commit=False)
+    if begins_again:
+        await client.add(ONCE)
+        batch = encode_batch(
+            [(NOW_MS, None, b"next", ())] * 2, attributes=TRANSACTIONAL, base_sequence=1,
+            producer_id=client.producer.producer_id, producer_epoch=client.producer.producer_epoch,
+        )  # fmt: skip
+        once.partitions.find(*ONCE).append(own_batch(batch), NOW_MS)
+    held.released.set()
+    refused = (await late).error
+    assert refused is not None
+    assert refused.kind is ErrorKind.NOT_ENOUGH_REPLICAS
+    held.threads.shutdown()
 
 
 @pytest.mark.parametrize("restarts", [True, False])
