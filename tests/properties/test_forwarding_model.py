@@ -1,4 +1,5 @@
-"""An inbox is a list with times: whatever is produced, cancelled, flushed or crashed, each record comes out once.
+"""An inbox is a list with times: whatever is produced, cancelled, flushed or crashed, each record comes out once, and
+not before its transaction is committed.
 
 PROPERTY_EXAMPLES in the environment says how many such stories are told; 300 by default.
 """
@@ -22,11 +23,13 @@ from conveyor.log.cache_share import CacheShare
 from conveyor.log.flush import FlushJob
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.recovery.recovery import open_log
-from conveyor.records.batch import CONTROL, iterate_batches
+from conveyor.records.batch import CONTROL, TRANSACTIONAL, iterate_batches
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.message_attributes import DELIVER_AT_MS
 from conveyor.records.record import Record, decode_records, encode_batch
+from conveyor.records.transaction_marker import TransactionMarker, is_marker
 from conveyor.replication.partition import Partition
+from conveyor.replication.transactions import append_marker, last_stable_offset
 from conveyor.replication.trimming import retain
 from conveyor.settings.tree import DiskSettings, ProducerSettings, TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
@@ -38,6 +41,8 @@ pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
 DELAYS_MS = st.lists(st.sampled_from([0, 0, -5, 1, 20, 20, 300]), min_size=1, max_size=4)
 SIDES = st.sampled_from(["t", "__inbox.t"])
 AT_ONCE = 0
+DIRECT_PRODUCERS = (6, 7, 8, 9)
+"""Their transactions may have been open in the topic when the inbox was created."""
 TOPIC_ID = TopicId(UUID(int=1))
 
 
@@ -52,7 +57,9 @@ class Machine:
         self.jobs: dict[str, FlushJob] = {}
         inbox = TopicSettings(segment_bytes=600, cleanup_policy="acknowledged", retention_ms=-1, dedup_window_ms=1)
         self.sides = {name: self._open(name, each) for name, each in (("t", topic), ("__inbox.t", inbox))}
-        loaded = load_inbox(self.topic, self.inbox, DiskRoom(disk, DiskSettings()), records_at_once=at_once)
+        stable_offset = last_stable_offset(self.inbox)
+        room = DiskRoom(disk, DiskSettings())
+        loaded = load_inbox(self.topic, self.inbox, stable_offset, room, records_at_once=at_once)
         self.forwarder = InboxPartition(
             loaded,
             clock=self,
@@ -144,24 +151,32 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
         self.cancelled: set[bytes] = set()
         self.perhaps_cancelled: set[bytes] = set()
         self.out: set[bytes] = set()
+        self.permitted: set[bytes] = set()
+        """The records outside of transactions, and those of transactions that commit."""
+        self.open: dict[int, dict[bytes, int]] = {}
+        """The records of each producer's open transaction, and their offsets in the inbox."""
+        self.deciding: dict[int, bool] = {}
+        """The outcomes of transactions whose markers may still be lost."""
         self.latest_ms = self.clock.now_ms()
         """The latest time that the wall clock has shown."""
 
     @initialize(
-        segment_bytes=st.sampled_from([300, 1 << 20]), direct=st.integers(0, 2), at_once=st.sampled_from([1, 3, 1000])
+        segment_bytes=st.sampled_from([300, 1 << 20]), direct=st.integers(0, 4), at_once=st.sampled_from([1, 3, 1000])
     )
     def begin(self, segment_bytes: int, direct: int, at_once: int) -> None:
         self.at_once = at_once
         self.settings = TopicSettings(segment_bytes=segment_bytes, delay_enable=True)
         disk = MemoryDisk()
         self.machine = Machine(disk, self.clock, self.settings, self.at_once)
-        for _ in range(direct):  # Records of the time before the topic had an inbox.
-            self.machine.topic.append(own_batch(encode_batch([(0, None, None, ())])), 0)
-        self.direct = direct
+        for number in range(direct):  # Records of the time before the topic had an inbox, in open transactions.
+            batch = encode_batch([(0, None, None, ())], **transactional(DIRECT_PRODUCERS[number], 0))
+            self.machine.topic.append(own_batch(batch), 0)
         self.machine.settle()
 
-    @rule(delays_ms=DELAYS_MS)
-    def produce(self, delays_ms: list[int]) -> None:
+    @rule(delays_ms=DELAYS_MS, producer_id=st.sampled_from([None, 1, 2]))
+    def produce(self, delays_ms: list[int], producer_id: int | None) -> None:
+        if producer_id in self.deciding:  # A coordinator lets the next transaction wait for the marker.
+            return
         now_ms = self.clock.now_ms()
         records = []
         for delay_ms in delays_ms:
@@ -170,14 +185,58 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
             headers = [(DELIVER_AT_MS, b"%d" % due_ms)] if due_ms else []
             records.append((now_ms, None, value, headers))
             self.due[value] = due_ms
-        info = self.machine.inbox.append(own_batch(encode_batch(records)), now_ms)
-        values = [record[2] for record in records]
+        inbox, values = self.machine.inbox, [record[2] for record in records]
+        if producer_id is not None:
+            batch = encode_batch(records, **transactional(producer_id, next_sequence(inbox, producer_id)))
+            info = inbox.append(own_batch(batch), now_ms)
+            own = self.open.setdefault(producer_id, {})
+            own.update({value: info.first_offset + place for place, value in enumerate(values)})
+            return
+        self.permitted.update(values)
+        info = inbox.append(own_batch(encode_batch(records)), now_ms)
 
         def safe(error: RequestError | None) -> None:
             if error is None:
                 self.promised.update({value: info.first_offset + place for place, value in enumerate(values)})
 
         self.machine.inbox.when_committed(info.last_offset + 1, safe)
+
+    @rule(producer_id=st.sampled_from([1, 2]), commit=st.booleans())
+    def end_transaction(self, producer_id: int, commit: bool) -> None:
+        own = self.open.pop(producer_id, None)
+        if own is None:
+            return
+        if commit:
+            self.permitted.update(own)
+        self.deciding[producer_id] = commit
+        self._decide(producer_id, own)
+
+    def _decide(self, producer_id: int, own: dict[bytes, int]) -> None:
+        """Append the marker of a transaction. own: the records of the transaction, if it is known which there are."""
+        commit, machine = self.deciding[producer_id], self.machine
+        self._append_marker(machine.inbox, producer_id, commit)
+
+        def safe(error: RequestError | None) -> None:
+            if error is None and not machine.is_down:
+                del self.deciding[producer_id]
+                self.promised.update(own if commit else {})
+
+        machine.inbox.when_committed(machine.inbox.log.log_end_offset, safe)
+
+    @rule(producer_id=st.sampled_from(DIRECT_PRODUCERS), commit=st.booleans())
+    def end_transaction_of_the_topic(self, producer_id: int, commit: bool) -> None:
+        topic = self.machine.topic
+        if producer_id not in topic.log.producers.transactions.opened:
+            return
+
+        def append() -> None:
+            self._append_marker(topic, producer_id, commit)
+
+        self.machine.forwarder.append_to_topic(append, lambda _: None)
+
+    def _append_marker(self, partition: Partition, producer_id: int, commit: bool) -> None:
+        marker = TransactionMarker(producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, commits=commit)
+        append_marker(partition, marker, 0, self.clock.now_ms())
 
     @rule(choice=SEEDS)
     def cancel(self, choice: int) -> None:
@@ -194,8 +253,13 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
                 refusals.append(error.kind)
 
         now_ms = self.clock.now_ms()
-        self.machine.forwarder.cancel(self.promised[value], answer)
-        if refusals:
+        try:
+            self.machine.forwarder.cancel(self.promised[value], answer)
+        except RequestError as error:
+            refusals.append(error.kind)
+        if refusals == [ErrorKind.UNKNOWN_MESSAGE]:
+            assert self.promised[value] >= last_stable_offset(self.machine.inbox), "it is not found"
+        elif refusals:
             assert refusals == [ErrorKind.MESSAGE_NOT_DELAYED]
             latest_ms = max(self.latest_ms, now_ms)
             assert self.due[value] <= latest_ms or value in self.cancelled, "it could have been cancelled"
@@ -255,16 +319,29 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
     def restart(self, disk: MemoryDisk) -> None:
         self.machine.is_down = True
         self.machine = Machine(disk, self.clock, self.settings, self.at_once)
+        inbox = self.machine.inbox
+        opened, end_offset = inbox.log.producers.transactions.opened, inbox.recovered_end_offset
+        assert end_offset is not None
+        self.open = {
+            producer_id: {value: offset for value, offset in own.items() if offset < end_offset}
+            for producer_id, own in self.open.items()
+            if producer_id in opened
+        }
+        for producer_id in list(self.deciding):  # A coordinator sends its markers again.
+            if producer_id in opened:
+                self._decide(producer_id, {})
+            else:
+                del self.deciding[producer_id]
 
     @invariant()
     def what_has_come_out_was_due_and_came_once(self) -> None:
         if not hasattr(self, "machine"):
             return
-        values = [record.value for record in _records(self.machine.topic)][self.direct :]
+        values = [record.value for record in _records(self.machine.topic) if record.value is not None]
         assert len(set(values)) == len(values), "a record was forwarded twice"
         now_ms = self.clock.now_ms()
         for value in values:
-            assert value is not None
+            assert value in self.permitted, "a record was forwarded whose transaction is not committed"
             assert value in self.out or self.due[value] <= now_ms, "a record was forwarded before its time"
             assert value not in self.cancelled
             self.out.add(value)
@@ -272,18 +349,40 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "machine"):
             return
+        for producer_id in list(self.open):
+            self.end_transaction(producer_id, commit=True)
+        for producer_id in DIRECT_PRODUCERS:
+            self.end_transaction_of_the_topic(producer_id, commit=True)
         self.machine.settle()
-        before = len(self.machine.records())
+        before = len(self._found())
         self.clock.advance(ms=1_000 + max(0, self.latest_ms - self.clock.now_ms()))
         self.machine.settle()
-        found = self.machine.records()[self.direct :]
-        out = [record.value for record in found]
+        out = self._found()
+        assert not self.machine.topic.log.producers.transactions.opened, "a transaction of the topic cannot end"
         assert set(out) >= self.promised.keys() - self.perhaps_cancelled, "an acknowledged record was lost"
         self.what_has_come_out_was_due_and_came_once()
-        last = [self.due[value] for value in out[before - self.direct :] if value is not None]
+        last = [self.due[value] for value in out[before:]]
         assert last == sorted(last), "records that waited came out of order"
-        at_once = [int(value) for value in out if value is not None and self.due[value] == AT_ONCE]
+        at_once = [int(value) for value in out if self.due[value] == AT_ONCE]
         assert at_once == sorted(at_once), "records without delay came out of order"
+
+    def _found(self) -> list[bytes]:
+        return [record.value for record in self.machine.records() if record.value is not None]
+
+
+def transactional(producer_id: int, sequence: int) -> dict[str, int]:
+    return {
+        "attributes": TRANSACTIONAL,
+        "producer_id": producer_id,
+        "producer_epoch": 0,
+        "base_sequence": sequence,
+    }
+
+
+def next_sequence(partition: Partition, producer_id: int) -> int:
+    entries = partition.log.producers.entries()
+    known = dict(zip(entries.producer_ids, entries.producers, strict=True)).get(producer_id)
+    return known.batches[-1].last_sequence + 1 if known is not None and known.batches else 0
 
 
 def _records(partition: Partition) -> list[Record]:
@@ -295,8 +394,9 @@ def _records(partition: Partition) -> list[Record]:
         assert stored is not None
         content = stored.file.read(stored.position, stored.length)
         for position, header in iterate_batches(content):
-            assert not header.attributes & CONTROL
-            found += decode_records(content[position : position + header.size])
+            if not is_marker(header):
+                assert not header.attributes & CONTROL
+                found += decode_records(content[position : position + header.size])
             offset = header.next_offset
     return found
 

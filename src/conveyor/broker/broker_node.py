@@ -120,9 +120,9 @@ class BrokerNode:
         self.isolation = Isolation(self.metadata, self._leader_calls, ports.clock, self.tasks)
         self._make_topics(ports)
         self._make_housekeeping(ports)
-        self._make_coordinators(ports, inspected_appends)
         self.queue_cache = CacheShare(settings.broker.queue_cache_bytes)
         self.inboxes = self._make_inboxes(ports)
+        self._make_coordinators(ports, inspected_appends)
         self.message_publisher = MessagePublisher(
             metadata=self.metadata,
             topics=self.topics,
@@ -389,6 +389,7 @@ class BrokerNode:
             publisher=self.publisher,
             inspected_appends=inspected_appends,
             groups=self.groups,
+            inboxes=self.inboxes,
             ports=ports,
             tasks=self.tasks,
         )

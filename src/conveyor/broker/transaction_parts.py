@@ -2,6 +2,7 @@
 
 from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.hosts.group_coordinators import Groups
+from conveyor.broker.hosts.inboxes import Inboxes
 from conveyor.broker.hosts.transaction_coordinators import Transactions
 from conveyor.broker.hosts.transactional_offsets import TransactionalOffsets
 from conveyor.broker.metadata.metadata import Metadata
@@ -22,7 +23,7 @@ from conveyor.settings.transactions_settings import TransactionsSettings
 def make_transactions(
     *, metadata: Metadata, topics: Topics, partitions: PartitionTable, settings: TransactionsSettings,
     leaders: LeaderCalls, producer_ids: ProducerIds, publisher: Publisher, inspected_appends: InspectedAppends,
-    groups: Groups, ports: BrokerPorts, tasks: Tasks,
+    groups: Groups, inboxes: Inboxes, ports: BrokerPorts, tasks: Tasks,
 ) -> tuple[Transactions, TransactionalPublisher, TransactionalOffsets]:  # fmt: skip
     """Return the coordinators, and what takes part in transactions. Markers are written for all brokers."""
     verifications = Verifications()
@@ -30,6 +31,7 @@ def make_transactions(
         partitions=partitions,
         verifications=verifications,
         inspected_appends=inspected_appends,
+        append_beside_inbox=inboxes.append_to_topic,
         clock=ports.clock,
         handlers=leaders.handlers,
         machines={OFFSETS_TOPIC: groups.append_marker},

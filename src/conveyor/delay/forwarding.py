@@ -11,6 +11,8 @@ intent is executed. So at most one intent is in progress, and records that becom
 
 Records that are not due wait in a heap of plain integers, about 50 bytes each; a record is read when it is forwarded.
 Due records are forwarded in the order of their due times, records without a delay in the order of their offsets.
+
+The scan ends at the inbox's last stable offset and passes over aborted records, so only committed records are taken.
 """
 
 import heapq
@@ -73,6 +75,8 @@ class Forwarding:
         self._held: dict[int, int] = {}
         self._taker: Token | None = None
         """The caller that waits for the next intent."""
+        self._must_note = False
+        """Whether an intent was undone: the next one says where, also if it has no records."""
 
     def begin(self, inbox_start_offset: int) -> None:
         """All notes are applied.
@@ -81,7 +85,7 @@ class Forwarding:
         """
         history = self._history
         assert history is not None, "begin is called only once"
-        history.undo(self._topic_end_offset())
+        self._must_note = history.undo(self._topic_end_offset())
         self.scanned_offset = inbox_start_offset
         self._forwarded = history.forwarded()
         self._early = history.early()
@@ -132,6 +136,11 @@ class Forwarding:
         if self._ready:
             return 0
         return self._timers[0] >> _OFFSET_BITS if self._timers else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no intent is in progress: all that are noted are either in the topic, or undone by a later one."""
+        return self._taker is not None and not self._must_note
 
     @property
     def is_full(self) -> bool:
@@ -195,8 +204,9 @@ class Forwarding:
             start, end = self._ready.popleft()
             ranges.append((start, end))
             count += end - start
-        if not ranges:
+        if not ranges and not self._must_note:
             return None
+        self._must_note = False
         is_early, self._has_early = self._has_early, self._has_early and bool(self._ready)
         return Intent(self._topic_end_offset(), self._fired_ms, tuple(ranges), is_early)
 

@@ -35,7 +35,7 @@ PackedRecord = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
 def batches_of(intent: Intent, inbox: MessageSource, limit_offset: int, topic: TopicSettings) -> Iterator[bytes]:
     """Yield the batches in the intent's order.
 
-    limit_offset: the inbox's end. Raises StorageFailure, also for lost records.
+    limit_offset: the inbox's last stable offset. Raises StorageFailure, also for lost records.
     """
     codec = compression.NONE if topic.compression_type == AS_PRODUCED else CODECS[topic.compression_type]
     room = min(_BATCH_BYTES, topic.max_message_bytes - _HEADER_BYTES)

@@ -54,13 +54,18 @@ class ForwardingHistory:
         self.fired_ms = max(self.fired_ms, note.fired_ms)
         self._intents.append(_CarriedOut(note))
 
-    def undo(self, end_offset: int) -> None:
-        """Drop all records that were planned for this offset of the topic or beyond: they were not appended."""
-        intents = self._intents
+    def undo(self, end_offset: int) -> bool:
+        """Drop all records that were planned for this offset of the topic or beyond: they were not appended. Returns
+        whether there were any.
+        """
+        intents, is_undone = self._intents, False
         while intents and intents[-1].topic_offset >= end_offset:
+            is_undone = True
             del intents[-1]
         if intents and intents[-1].end_offset > end_offset:
+            is_undone = True
             intents[-1].cut(end_offset)
+        return is_undone
 
     def forwarded(self) -> RangeSet:
         """Return the inbox offsets of the records that are in the topic."""

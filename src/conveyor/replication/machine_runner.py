@@ -251,12 +251,13 @@ class TransactionalRunner(MachineRunner[Asked]):
 
 
 def replay(log: Log, machine: StateMachine[Asked], attributes: int = 0) -> None:
-    """Apply the machine's own records of a log, oldest first. attributes: see `MachineRunner`.
+    """Apply the machine's own records of a log, oldest first. attributes: see `MachineRunner`. Transaction markers are
+    none of them.
 
     Blocks; call it off the event loop. Raises StorageFailure.
     """
     for header, content in _stored(log):
-        if header.attributes & CONTROL == attributes & CONTROL:
+        if header.attributes & CONTROL == attributes & CONTROL and not is_marker(header):
             for record in decode_records(content):
                 machine.apply(LogRecord(record.key, record.value, record.timestamp_ms))
 

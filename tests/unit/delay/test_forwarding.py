@@ -190,3 +190,30 @@ def test_what_is_needed_still_is_held() -> None:
     assert last is not None
     forwarding.release(last)
     assert forwarding.retain_from_offset() == 20_000
+
+
+def test_forwarder_is_idle_once_all_intents_are_executed() -> None:
+    forwarding = machine(Intent(98, 10, ((0, 2),)), topic_end=100)
+    assert next_intent(forwarding, 10) is None
+    assert is_idle(forwarding)
+    take(forwarding, (2, 3, 0))
+    applied(forwarding, forwarding.expire(10))
+    assert not is_idle(forwarding)
+
+
+def test_intent_that_was_cut_short_is_noted_before_the_forwarder_is_idle() -> None:
+    """Another batch may be in the topic at the end of its records, and must not be taken for one of them."""
+    cut = Intent(100, 10, ((0, 5),))
+    forwarding = machine(cut, topic_end=102)
+    end = next_intent(forwarding, 5)
+    assert end == Intent(102, 10, ())
+    assert not is_idle(forwarding)
+    assert next_intent(forwarding, 5) is None
+    assert is_idle(forwarding)
+    again = machine(cut, end, topic_end=103)
+    assert again.has_forwarded(0, 2)
+    assert not again.has_forwarded(2, 3)
+
+
+def is_idle(forwarding: Forwarding) -> bool:
+    return forwarding.is_idle

@@ -1,7 +1,11 @@
 """The inbox of one partition, and its forwarder: the only writer of the partition while the inbox exists.
 
-    the inbox's high watermark rises -> the machine learns of the new records and their due times
+    the inbox's last stable offset rises -> the machine learns of the new records and their due times
     the machine's next intent is on the disk -> its records are appended to the topic -> the next intent
+
+Transactions end in the inbox: the machine never learns of aborted records, and of others once they are committed. One
+that was open in the topic when the inbox was created needs a marker there, too. The forwarder appends it between two
+intents, because the end of the topic says which records of an intent are in the topic.
 
 Nothing is forwarded while the disk is low on space. When either partition goes offline, or too many files are open, the
 forwarder stops, even in the middle of an intent. The next forwarder derives from the two logs which records have been
@@ -27,17 +31,20 @@ from conveyor.delay.forwarding_scan import DueRun
 from conveyor.delay.inbox_scan import InboxScan, scan_packed
 from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
+from conveyor.log.batch_reading import batches_in
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked
-from conveyor.records.batch import CONTROL, BatchHeader
+from conveyor.records.batch import CONTROL, BatchHeader, is_transactional
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import read_attributes
 from conveyor.replication.machine_runner import MachineRunner, replay
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
+from conveyor.replication.transactions import last_stable_offset
 
 Look = Callable[[], list[DueRun]]
+Answer = Callable[[RequestError | None], None]
 Looked = Callable[[list[DueRun] | StorageFailure], None]
 OffLoop = Callable[[Look, Looked], None]
 """Runs its first argument on a thread, and calls the second on the event loop with the result or the failure."""
@@ -51,24 +58,33 @@ class LoadedInbox:
     """The state of an inbox as read from its log, before its machine runs. Created by `load_inbox`."""
 
     def __init__(
-        self, topic: Partition, inbox: Partition, may_forward: Callable[[], bool], records_at_once: int
+        self,
+        topic: Partition,
+        inbox: Partition,
+        stable_offset: int,
+        may_forward: Callable[[], bool],
+        records_at_once: int,
     ) -> None:
         self.topic = topic
         self.inbox = inbox
         self.source = MessageSource(inbox.identity.topic, inbox.identity.partition, inbox.log)
         self.machine = Forwarding(lambda: int(topic.log.log_end_offset), may_forward, records_at_once)
-        self.loaded_offset = int(inbox.high_watermark)
+        self.loaded_offset = stable_offset
         self.scan = InboxScan(self.source, self.machine, self.loaded_offset, lambda: topic.log.topic.delay_enable)
 
 
 def load_inbox(
-    topic: Partition, inbox: Partition, room: DiskRoom, *, records_at_once: int = RECORDS_AT_ONCE
+    topic: Partition, inbox: Partition, stable_offset: int, room: DiskRoom, *, records_at_once: int = RECORDS_AT_ONCE
 ) -> LoadedInbox:
-    """Read an inbox: first its control records, then the records not yet forwarded. Blocks. Raises StorageFailure.
+    """Read an inbox: first its notes, then the records not yet forwarded. Blocks. Raises StorageFailure.
 
-    records_at_once: the most records of one intent.
+    stable_offset: the inbox's last stable offset. records_at_once: the most records of one intent.
     """
-    loaded = LoadedInbox(topic, inbox, lambda: not room.is_low and topic.offline_reason is None, records_at_once)
+
+    def may_forward() -> bool:
+        return not room.is_low and topic.offline_reason is None
+
+    loaded = LoadedInbox(topic, inbox, stable_offset, may_forward, records_at_once)
     replay(inbox.log, loaded.machine, CONTROL)
     loaded.machine.begin(int(inbox.log.log_start_offset))
     while not loaded.scan.advance(loaded.loaded_offset, _READ_BYTES, 0):
@@ -107,6 +123,7 @@ class InboxPartition:
         self._batches: Iterator[bytes] = iter(())
         self._is_stopped = False
         self._settled = (0, 0, 0)
+        self._between_intents: list[tuple[Callable[[], None], Answer]] = []
         self._source.join(cache)
         self.inbox.queue = self
         # Records of producers with acks=1 are forwarded even if the topic has fewer replicas than it demands.
@@ -117,7 +134,7 @@ class InboxPartition:
             self.inbox,
             clock=clock,
             call_soon=call_soon,
-            limit=lambda inbox: inbox.high_watermark,
+            limit=last_stable_offset,
             look=self._look,
             unpack=self._unpack,
             looked=self.resume,
@@ -136,8 +153,21 @@ class InboxPartition:
         self._follower.stop()
         self._runner.stop()
         self._source.leave()
+        for _, answer in self._between_intents:
+            reason = f"the inbox of {self.topic.identity} is being closed"
+            answer(RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, reason))
+        self._between_intents.clear()
 
-    def cancel(self, offset: int, answer: Callable[[RequestError | None], None]) -> Callable[[], None]:
+    def append_to_topic(self, append: Callable[[], None], answer: Answer) -> None:
+        """Append a batch to the topic between two intents. `answer` is called once that is done, or has failed.
+
+        append: appends it; may raise RequestError.
+        """
+        self._between_intents.append((append, answer))
+        if self._is_online() and self.machine.is_idle:
+            self._append_between_intents()
+
+    def cancel(self, offset: int, answer: Answer) -> Callable[[], None]:
         """Cancel a record; `answer` is called once that is durable. Returns a function that withdraws the caller.
 
         Raises RequestError, or answers with it: UNKNOWN_MESSAGE, MESSAGE_NOT_DELAYED, PARTITION_OFFLINE, and those of
@@ -161,12 +191,22 @@ class InboxPartition:
         return message if self.machine.is_waiting(offset, due_ms, self._clock.now_ms()) else None
 
     def find(self, offset: int) -> Message | None:
-        """Return the record at an offset of the inbox, also if it was forwarded or cancelled."""
+        """Return the record at an offset of the inbox, also if it was forwarded or cancelled; None if its transaction
+        is open, or was aborted.
+        """
         self.inbox.check_online()
         try:
-            return self._source.get(offset) if offset < self.inbox.high_watermark else None
+            return self._source.get(offset) if self._is_decided(offset) else None
         except StorageFailure as failure:
             raise self.inbox.failed_read(failure) from failure
+
+    def _is_decided(self, offset: int) -> bool:
+        """Return whether an offset is committed, and below the last stable offset or not in a transaction."""
+        if offset < last_stable_offset(self.inbox):
+            return True
+        log, end_offset = self.inbox.log, self.inbox.high_watermark
+        piece = log.read(offset, 1, end_offset, at_least_one=True) if offset < end_offset else None
+        return piece is not None and not any(is_transactional(batch.header) for batch in batches_in(piece))
 
     def retain_from_offset(self) -> int:
         return self.machine.retain_from_offset()
@@ -210,7 +250,7 @@ class InboxPartition:
         if not self._is_online():
             return
         assert self.topic.log.log_end_offset == intent.topic_offset, "another writer has appended to the topic"
-        self._batches = batches_of(intent, self._source, self.inbox.high_watermark, self.topic.log.topic)
+        self._batches = batches_of(intent, self._source, last_stable_offset(self.inbox), self.topic.log.topic)
         self._forward(intent)
 
     def _forward(self, intent: Intent) -> None:
@@ -238,7 +278,18 @@ class InboxPartition:
         assert self.topic.log.log_end_offset == intent.end_offset, "an intent was not carried out as it was noted"
         self.topic.when_committed(intent.end_offset, partial(self._release, intent))
         self._follower.advance()
+        self._append_between_intents()
         self._runner.submit(NextIntent(), self._carry_out)
+
+    def _append_between_intents(self) -> None:
+        waiting, self._between_intents = self._between_intents, []
+        for append, answer in waiting:
+            try:
+                append()
+            except RequestError as error:
+                answer(error)
+            else:
+                answer(None)
 
     def _refused(self, error: RequestError) -> None:
         """End the forwarder: a partition refuses its records."""

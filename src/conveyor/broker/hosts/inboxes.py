@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 
 from conveyor.broker.answers import answered
 from conveyor.broker.hosts.host import Host
@@ -22,6 +23,7 @@ from conveyor.kernel.ports import Clock
 from conveyor.log.cache_share import CacheShare
 from conveyor.records.message import Message
 from conveyor.replication.partition import Partition
+from conveyor.replication.transactions import last_stable_offset
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +77,14 @@ class Inboxes:
             topic, number, offset, message.timestamp_ms, message.key, message.value, message.headers, is_waiting=True
         )
 
+    async def append_to_topic(self, partition: Partition, append: Callable[[], None]) -> None:
+        """Append a batch to a topic with an inbox, where it cannot be taken for a forwarded one. Raises RequestError.
+
+        append: appends it; may raise RequestError.
+        """
+        inbox = await self._host.loaded(partition)
+        await answered(partial(inbox.append_to_topic, append))
+
     def gained(self, partition: Partition) -> None:
         """Load the inbox of a partition, if it has one, and forward from it."""
         if partition.inbox is not None:
@@ -105,8 +115,9 @@ class Inboxes:
         assert inbox is not None
         partition.check_online()
         inbox.check_online()
+        stable_offset = last_stable_offset(inbox)
         try:
-            loaded = await loop.run_in_executor(self._threads, load_inbox, partition, inbox, self._room)
+            loaded = await loop.run_in_executor(self._threads, load_inbox, partition, inbox, stable_offset, self._room)
         except OutOfFiles as failure:
             raise _not_loaded(partition, failure) from failure
         except StorageFailure as failure:

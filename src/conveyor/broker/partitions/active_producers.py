@@ -8,6 +8,7 @@ from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.cluster.topic_creation import check_name
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NO_SEQUENCE
+from conveyor.log.log import Log
 
 
 class ActiveProducer(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +21,7 @@ class ActiveProducer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def active_producers(partitions: PartitionTable, topic: str, number: int) -> Iterable[ActiveProducer]:
-    """Return a partition's producers, the longest inactive first.
+    """Return a partition's producers, the longest inactive first. Those of its inbox are included.
 
     Raises RequestError: INVALID_TOPIC, UNKNOWN_TOPIC, PARTITION_OFFLINE.
     """
@@ -28,7 +29,15 @@ def active_producers(partitions: PartitionTable, topic: str, number: int) -> Ite
     partition = partitions.find(topic, number)
     if partition.offline_reason is not None:
         raise RequestError(ErrorKind.PARTITION_OFFLINE, f"{partition.identity} is offline: {partition.offline_reason}")
-    entries = partition.log.producers.entries()
+    if partition.inbox is None:
+        return _producers(partition.log)
+    producers = [*_producers(partition.log), *_producers(partition.inbox.log)]
+    newest = {producer.producer_id: producer for producer in producers}
+    return sorted(newest.values(), key=lambda producer: producer.last_append_timestamp_ms)
+
+
+def _producers(log: Log) -> list[ActiveProducer]:
+    entries = log.producers.entries()
     return [
         ActiveProducer(
             producer_id=producer_id,

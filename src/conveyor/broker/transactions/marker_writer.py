@@ -1,4 +1,8 @@
-"""Appends transaction markers to the partitions that this broker leads, for the coordinators of all brokers."""
+"""Appends transaction markers to the partitions that this broker leads, for the coordinators of all brokers.
+
+The marker of a partition with an inbox is appended to the inbox, where the transaction's records are; and to the topic,
+if the transaction was open there when the inbox was created.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -45,6 +49,10 @@ WRITE_MARKERS: Call[WriteMarkers, MarkerResults] = Call(
 )
 
 
+AppendBesideInbox = Callable[[Partition, Callable[[], None]], Awaitable[None]]
+"""Runs a function that appends to a topic with an inbox, when that is possible; see `Inboxes.append_to_topic`."""
+
+
 class MarkerWriter:
     """See the module's docstring. machines: by topic, for the topics whose partitions have machines that take part."""
 
@@ -54,6 +62,7 @@ class MarkerWriter:
         partitions: PartitionTable,
         verifications: Verifications,
         inspected_appends: InspectedAppends,
+        append_beside_inbox: AppendBesideInbox,
         clock: Clock,
         handlers: CallHandlers,
         machines: Mapping[str, AppendMarker],
@@ -61,6 +70,7 @@ class MarkerWriter:
         self._partitions = partitions
         self._verifications = verifications
         self._inspected_appends = inspected_appends
+        self._append_beside_inbox = append_beside_inbox
         self._clock = clock
         self._machines = machines
         handlers.register(WRITE_MARKERS, self.write)
@@ -75,20 +85,21 @@ class MarkerWriter:
         try:
             partition = self._partitions.find(*identity)
             self._verifications.ended(identity, markers.producer_id)
-            append = self._machines.get(identity.topic)
-            if append is None:
-                self._append(partition, markers)
+            machine, into = self._machines.get(identity.topic), partition.inbox or partition
+            if machine is None:
+                self._append(into, markers)
             else:
-                await append(partition, _marker(markers), markers.transaction_version)
-            await answered(partial(partition.when_acknowledged, partition.log.log_end_offset))
+                await machine(partition, _marker(markers), markers.transaction_version)
+            await answered(partial(into.when_acknowledged, into.log.log_end_offset))
+            if into is not partition and markers.producer_id in partition.log.producers.transactions.opened:
+                await self._append_beside_inbox(partition, partial(self._append, partition, markers))
+                await answered(partial(partition.when_acknowledged, partition.log.log_end_offset))
         except RequestError as error:
             return error
         return None
 
     def _append(self, partition: Partition, markers: MarkersOfTransaction) -> None:
         """Append a marker, unless the log has it. Raises RequestError: see `append_marker`."""
-        if partition.inbox is not None:
-            return _check_inbox(partition, markers.producer_id)
         marker = _marker(markers)
         is_open = marker.producer_id in partition.log.producers.transactions.opened
         info = append_marker(partition, marker, markers.transaction_version, self._clock.now_ms())
@@ -103,16 +114,6 @@ def _marker(markers: MarkersOfTransaction) -> TransactionMarker:
         coordinator_epoch=markers.coordinator_epoch,
         commits=markers.commit,
     )
-
-
-def _check_inbox(partition: Partition, producer_id: int) -> None:
-    """Only the forwarder appends to a topic with an inbox: a marker would break its count of forwarded records. So a
-    transaction that was open when `delay.enable` was turned on cannot end. Raises RequestError.
-    """
-    partition.check_writable()
-    if producer_id in partition.log.producers.transactions.opened:
-        reason = f"{partition.identity} has an open transaction, which cannot end while the topic has an inbox"
-        raise RequestError(ErrorKind.POLICY_VIOLATION, reason)
 
 
 def is_final(result: RequestError | None) -> bool:

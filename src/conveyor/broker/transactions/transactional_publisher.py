@@ -20,8 +20,8 @@ import msgspec
 from conveyor.broker.produce.acknowledgement import ACKS_ALL, Finished, PendingRequest, Published
 from conveyor.broker.produce.inspected_appends import Appended, InspectedAppends
 from conveyor.broker.produce.publish import Publisher
+from conveyor.broker.produce.routing import route
 from conveyor.broker.tasks import Tasks
-from conveyor.broker.transactions.transactional_topics import check_takes_transactions
 from conveyor.broker.transactions.verifications import Verification, Verifications
 from conveyor.kernel.errors import ERRORS, ErrorKind, InconsistentState, RequestError
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
@@ -113,15 +113,14 @@ class TransactionalPublisher:
             raise RequestError(ErrorKind.INVALID_RECORD, "no records")
         partition.check_writable()
         partition.check_replicas()
-        check_takes_transactions(topic, partition.log.topic)
         batch = check_transactional_batch(content, partition.log.topic.max_message_bytes)
         produced = _Produced(partition, batch, request, result)
-        producer = _producer(batch)
+        producer, into = _producer(batch), route(partition, batch.header)
         waiting = self._waiting.get((partition, producer))
         if waiting is not None:
             return waiting.append(produced)
-        partition.log.producers.check_epoch(batch.header)
-        if _belongs(partition, batch):
+        into.log.producers.check_epoch(batch.header)
+        if _belongs(into, batch):
             return self._append(produced, None)
         self._waiting[partition, producer] = [produced]
         begun.setdefault(producer, []).append(self._verifications.begin(partition, producer.producer_id))
@@ -152,10 +151,10 @@ class TransactionalPublisher:
 
     def _append(self, produced: _Produced, verification: Verification | None) -> None:
         partition, batch, now_ms = produced.partition, produced.batch, self._clock.now_ms()
-        opened = partition.log.producers.transactions.opened.get(batch.header.producer_id)
-        recheck = partial(_recheck, produced, verification, opened)
         appended = partial(self._appended, produced, verification)
         try:
+            transactions = route(partition, batch.header).log.producers.transactions
+            recheck = partial(_recheck, produced, verification, transactions.opened.get(batch.header.producer_id))
             is_inspected = self._inspected_appends.is_needed(partition, False)
             if is_inspected or is_too_new(batch.header.max_timestamp, partition.log.topic, now_ms):
                 return self._inspected_appends.append(partition, batch, False, appended, recheck)
@@ -201,9 +200,6 @@ def _recheck(
     """Raise RequestError if the batch's transaction may have ended while the batch waited. opened: the producer's open
     transaction when the wait began; the next one may have the same epoch.
     """
-    check_takes_transactions(into.identity.topic, produced.partition.log.topic)
-    if into is not produced.partition:
-        raise RequestError(ErrorKind.POLICY_VIOLATION, f"{into.identity} takes no part in transactions: it is an inbox")
     producers, header = into.log.producers, produced.batch.header
     is_same = opened is not None and producers.transactions.opened.get(header.producer_id) == opened
     if is_same and producers.has_open(header.producer_id, header.producer_epoch):

@@ -162,16 +162,6 @@ async def test_only_acks_all_is_accepted(broker: BrokerNode) -> None:
     assert refused.value.kind is ErrorKind.INVALID_REQUIRED_ACKS
 
 
-@pytest.mark.parametrize("config", [{"delay.enable": "true"}])
-async def test_some_topics_take_no_part(broker: BrokerNode, config: dict[str, str]) -> None:
-    await broker.topics.create(TopicRequest(name="other", config=config))
-    client = await initialized(broker)
-    place = TopicPartition("other", 0)
-    refused = (await client.send(broker, place)).error
-    assert refused is not None
-    assert refused.kind is ErrorKind.POLICY_VIOLATION
-
-
 async def test_compacted_topic_takes_part(broker: BrokerNode) -> None:
     """Its batches are inspected first, because each record needs a key."""
     await broker.topics.create(TopicRequest(name="compacted", config={"cleanup.policy": "compact"}))

@@ -55,7 +55,7 @@ def _topics(call: KafkaCall) -> Any:
 
 def _refusal(call: KafkaCall, partition: TopicPartition) -> RequestError | None:
     try:
-        check_takes_part(call.broker.metadata.image, call.broker.settings.topics, partition)
+        check_takes_part(call.broker.metadata.image, partition)
     except RequestError as error:
         return error
     return None
