@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check sim fuzz faults rolling bench stalls serve lock format clean
+.PHONY: help setup demo test check sim fuzz faults transactions rolling bench stalls serve lock format clean
 
 help: ## List these targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -50,6 +50,9 @@ fuzz: setup ## Try FUZZ_EXAMPLES (20,000) lying record batches on topics of ever
 
 faults: setup ## Run three brokers under load and real faults for SECONDS (1800): kills, pauses, cuts, bad disks.
 	@$(BIN)/python -m tests.cluster.fault_run --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1) $(if $(REPORT),--report $(REPORT))
+
+transactions: setup ## Run 8 transactional workers over kills and freezes for SECONDS (300), of BROKERS (1) brokers too.
+	@$(BIN)/python -m tests.cluster.transaction_run --seconds $(or $(SECONDS),300) --seed $(or $(SEED),1) --brokers $(or $(BROKERS),1) $(if $(REPORT),--report $(REPORT))
 
 rolling: setup ## Run the scenarios of every client while one of three brokers is being restarted; some fifteen minutes.
 	@$(BIN)/python -m pytest -v -p no:randomly tests/clients/rolling/every_client.py -o timeout=1200

@@ -1,0 +1,191 @@
+"""One transactional worker: it reads records of a group, writes their results, and commits both in one transaction.
+
+python -m tests.cluster.transactional_worker <bootstrap> <worker> <start> <history file>
+
+It runs until SIGTERM, or until it is fenced (exit code 3). Before each step whose outcome matters it appends a line to
+its file, so that the history is complete up to the moment at which the process is killed.
+"""
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+SOURCE, RESULTS, LEDGER = "source", "results", "ledger"
+PARTITIONS = 8
+GROUP = "workers"
+FENCED_CODE = 3
+
+_TIMEOUT_MS = 6_000
+_PATIENCE_S = 60.0
+_BATCH = 20
+_ABORTS = 0.08
+CLIENT_CONFIG = {
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 500,
+    "retry.backoff.ms": 50,
+    "metadata.recovery.strategy": "none",
+    "log_level": 0,
+}
+"""For all clients. When all brokers are down, librdkafka 2.16.0 begins anew with its bootstrap servers. It then loses a
+connection for which requests wait, and TxnOffsetCommit hangs for ever.
+"""
+
+
+class HistoryFile:
+    """Appends lines of JSON, each at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+
+    def note(self, kind: str, **content: Any) -> None:
+        self._file.write(msgspec.json.encode({"kind": kind, "at": time.monotonic(), **content}) + b"\n")
+
+
+class TransactionalWorker:
+    """See the module's docstring. process: the name of this start of the worker."""
+
+    def __init__(self, bootstrap: str, worker: str, process: str, history: HistoryFile) -> None:
+        self._history = history
+        self._process = process
+        self._chance = Random(process)
+        self._serial = 0
+        self._is_over = False
+        self._offsets: dict[str, int] = {}
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "transactional.id": worker,
+                "transaction.timeout.ms": _TIMEOUT_MS,
+                "linger.ms": 2,
+                **CLIENT_CONFIG,
+            }
+        )
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": GROUP,
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": 6_000,
+                "heartbeat.interval.ms": 500,
+                "partition.assignment.strategy": "cooperative-sticky",
+                **CLIENT_CONFIG,
+            }
+        )
+
+    def stop(self, *_: object) -> None:
+        self._is_over = True
+
+    def run(self) -> None:
+        """Raises KafkaException if another process has taken over."""
+        self._history.note("initialize")
+        self._insist(lambda: self._producer.init_transactions(_PATIENCE_S))
+        self._history.note("initialized")
+        self._consumer.subscribe([SOURCE])
+        while not self._is_over:
+            asked_at = time.monotonic()
+            messages = [message for message in self._consumer.consume(_BATCH, 0.3) if message.error() is None]
+            if messages:
+                self._process_all(messages, asked_at)
+        self._consumer.close()
+
+    def _process_all(self, messages: list[Message], asked_at: float) -> None:
+        self._serial += 1
+        sources = [(message.partition(), message.offset()) for message in messages]
+        sends = [
+            (
+                topic,
+                (partition + shift) % PARTITIONS,
+                f"{self._process}.{self._serial}:{topic}:{partition}:{offset}",
+                at,
+            )
+            for at, (partition, offset) in enumerate(sources)
+            for topic, shift in ((RESULTS, 0), (LEDGER, 3))
+        ]
+        self._history.note("begin", serial=self._serial, asked_at=asked_at, sources=sources, sends=sends)
+        self._producer.begin_transaction()
+        try:
+            self._send(sends, sources)
+            if self._chance.random() >= _ABORTS:
+                self._history.note("ask", serial=self._serial)
+                self._insist(lambda: self._producer.commit_transaction(_PATIENCE_S))
+                return self._told("committed")
+        except KafkaException as failure:
+            if not failure.args[0].txn_requires_abort():
+                raise
+        self._insist(lambda: self._producer.abort_transaction(_PATIENCE_S))
+        self._told("aborted")
+        self._go_back(sources)
+        return None
+
+    def _send(self, sends: list[tuple[str, int, str, int]], sources: list[tuple[int, int]]) -> None:
+        self._offsets = {}
+        for topic, partition, value, _ in sends:
+            self._producer.produce(topic, value.encode(), partition=partition, on_delivery=self._delivered)
+            if self._chance.random() < 0.02:
+                self._producer.poll(self._chance.uniform(0.0, 0.2))
+        ends: dict[int, int] = {}
+        for partition, offset in sources:
+            ends[partition] = max(offset + 1, ends.get(partition, 0))
+        positions = [TopicPartition(SOURCE, partition, end) for partition, end in ends.items()]
+        group = self._consumer.consumer_group_metadata()
+        self._insist(lambda: self._producer.send_offsets_to_transaction(positions, group, _PATIENCE_S))
+        self._producer.flush(_PATIENCE_S)
+
+    def _told(self, outcome: str) -> None:
+        self._history.note("told", serial=self._serial, outcome=outcome, offsets=self._offsets)
+
+    def _go_back(self, sources: list[tuple[int, int]]) -> None:
+        """Read the records of an aborted transaction again, as far as they are still assigned to this worker."""
+        first: dict[int, int] = {}
+        for partition, offset in sources:
+            first.setdefault(partition, offset)
+        assigned = {place.partition for place in self._consumer.assignment()}
+        for partition, offset in first.items():
+            if partition in assigned:
+                try:
+                    self._consumer.seek(TopicPartition(SOURCE, partition, offset))
+                except KafkaException:  # It is being revoked, or not fetched yet: leave the group and join it anew.
+                    self._consumer.unsubscribe()
+                    self._consumer.subscribe([SOURCE])
+                    return
+
+    def _insist(self, ask: Callable[[], None]) -> None:
+        """Repeat a call while its error says so. Raises KafkaException."""
+        ends = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return ask()
+            except KafkaException as failure:
+                if not failure.args[0].retriable() or time.monotonic() > ends:
+                    raise
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        value, offset = message.value(), message.offset()
+        if error is None and value is not None and offset is not None and offset >= 0:
+            self._offsets[value.decode()] = offset
+
+
+def main(arguments: list[str]) -> int:
+    bootstrap, worker, start, path = arguments
+    history = HistoryFile(Path(path))
+    member = TransactionalWorker(bootstrap, worker, f"{worker}.{start}", history)
+    signal.signal(signal.SIGTERM, member.stop)
+    try:
+        member.run()
+    except KafkaException as failure:
+        history.note("ended", reason=str(failure))
+        return FENCED_CODE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
