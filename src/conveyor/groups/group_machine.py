@@ -164,7 +164,8 @@ class GroupMachine:
         except RequestError as error:
             refused = JoinRefused(error=error, member_id=command.member_id) if isinstance(command, JoinGroup) else error
             decision.reply(token, refused)
-        self._drop_notes(command.group_id, decision)
+        if decision.producer is None:  # Otherwise the deletion would be aborted together with the offsets.
+            self._drop_notes(command.group_id, decision)
         if not isinstance(command, Heartbeat):
             self._queue(command.group_id)
 

@@ -3,10 +3,11 @@
 import pytest
 
 from conveyor.groups.group_commands import DeleteGroup, DescribeGroup
-from conveyor.groups.records.group_records import SilenceKey, decode_key, decode_silences, silence_record
+from conveyor.groups.records.group_records import OffsetKey, SilenceKey, decode_key, decode_silences, silence_record
 from conveyor.groups.replies import Alive, DescribedGroup, HeartbeatAnswer
 from conveyor.groups.silences import NOTED_EVERY_MS, SHORTEST_SESSION_MS
 from conveyor.kernel.errors import ErrorKind, StorageFailure
+from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
 from conveyor.records.record_fields import FieldWriter
 from tests.unit.groups.consumers import CONSUMER_SESSION_MS, coordinator_with, described, joined, tell_topics
 from tests.unit.groups.coordinator import GROUP, Coordinator, kind_of
@@ -86,6 +87,21 @@ def test_a_heartbeat_takes_the_note_away_at_once() -> None:
     assert coordinator.heartbeat(first, generation_id) == Alive()
     assert silences(coordinator) == {second: NOTED_EVERY_MS}
     assert coordinator.heartbeat(second, generation_id) == Alive()
+    assert silences(coordinator) is None
+
+
+def test_a_commit_in_a_transaction_leaves_the_note_to_the_next_heartbeat() -> None:
+    """All records of the commit's batch belong to the transaction, which may be aborted."""
+    coordinator = Coordinator()
+    [member], generation_id = coordinator.stable_group(1, session_timeout_ms=SESSION_MS)
+    coordinator.crash()
+    coordinator.advance(NOTED_EVERY_MS)
+    producer = ProducerIdentity(ProducerId(7), ProducerEpoch(0))
+    assert coordinator.commit(9, member, generation_id, producer=producer).errors == (None,)
+    keys = [decode_key(record.key or b"") for record in coordinator.log if record.producer is not None]
+    assert keys == [OffsetKey(group_id=GROUP, topic="topic", partition=0)]
+    assert silences(coordinator) == {member: NOTED_EVERY_MS}
+    assert coordinator.heartbeat(member, generation_id) == Alive()
     assert silences(coordinator) is None
 
 
