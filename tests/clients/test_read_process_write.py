@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
 from kafka.structs import OffsetAndMetadata
@@ -18,6 +18,7 @@ from tests.clients.toolchains import go_program, java_program
 PATIENCE_SECONDS = 60
 COUNT = 60
 AT_ONCE = 5
+PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 
 @pytest.fixture
@@ -78,11 +79,25 @@ def test_zombies_are_fenced(broker: Broker, topic: str, program: Callable[[], Pr
     consumer.close()
 
 
-def test_confluent_kafka(broker: Broker, names: tuple[str, str]) -> None:
-    source, target = names
-    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": source, "enable.auto.commit": False}
-    consumer = Consumer(settings | {"auto.offset.reset": "earliest"})
+def subscribed(broker: Broker, source: str, protocol: str) -> Consumer:
+    """A consumer of confluent-kafka whose group is named for its input."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": source,
+            "group.protocol": protocol,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
     consumer.subscribe([source])
+    return consumer
+
+
+@PROTOCOLS
+def test_confluent_kafka(broker: Broker, names: tuple[str, str], protocol: str) -> None:
+    source, target = names
+    consumer = subscribed(broker, source, protocol)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": source})
     producer.init_transactions(PATIENCE_SECONDS)
     done, attempts = 0, dict[int, int]()
@@ -104,6 +119,30 @@ def test_confluent_kafka(broker: Broker, names: tuple[str, str]) -> None:
     assert [place.offset for place in consumer.committed([TopicPartition(source, 0)], PATIENCE_SECONDS)] == [COUNT]
     consumer.close()
     check(broker, target)
+
+
+@PROTOCOLS
+def test_a_zombie_of_the_group_commits_no_offsets(broker: Broker, names: tuple[str, str], protocol: str) -> None:
+    """A member that has left the group cannot commit in a transaction, and can abort it (KIP-447)."""
+    source, target = names
+    consumer = subscribed(broker, source, protocol)
+    assert consumer.consume(1, PATIENCE_SECONDS)
+    zombie = consumer.consumer_group_metadata()
+    consumer.close()
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": source})
+    producer.init_transactions(PATIENCE_SECONDS)
+    producer.begin_transaction()
+    producer.produce(target, "zombie")
+    with pytest.raises(KafkaException) as refused:
+        producer.send_offsets_to_transaction([TopicPartition(source, 0, 1)], zombie, PATIENCE_SECONDS)
+    error = refused.value.args[0]
+    assert error.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION)
+    assert error.txn_requires_abort()
+    producer.abort_transaction(PATIENCE_SECONDS)
+    successor = subscribed(broker, source, protocol)
+    messages = successor.consume(COUNT, PATIENCE_SECONDS)
+    assert [int(message.value()) for message in messages] == list(range(COUNT))
+    successor.close()
 
 
 def test_aiokafka(broker: Broker, names: tuple[str, str]) -> None:
