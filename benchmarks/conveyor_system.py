@@ -24,4 +24,5 @@ class Conveyor:
     def prepare(self, directory: Path, address: str) -> list[str]:
         command = [installed_command(), "serve", f"--data-dir={directory / 'data'}"]
         command.append(f"--set=topics.flush_policy={self.policy}")
+        command.append(f"--set=transactions.state_flush_policy={self.policy}")
         return [*command, f"--kafka={address}", "--http=127.0.0.1:0"]

@@ -77,6 +77,7 @@ class ConveyorCluster:
                 f"--data-dir={directory / f'broker-{number}'}",
                 f"--metadata=zookeeper://127.0.0.1:{port}/conveyor",
                 f"--node-id={number}",
+                f"--set=transactions.state_flush_policy={self.policy}",
                 f"--kafka={address}",
                 "--http=127.0.0.1:0",
             ]

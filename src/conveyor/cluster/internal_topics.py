@@ -1,4 +1,5 @@
-"""The fixed settings of the broker's internal topics. Clients cannot change them.
+"""The fixed settings of the broker's internal topics. Clients cannot change them, but for the `flush.policy` of
+`__transaction_state`.
 
 They apply whether a client or the broker creates the topic. A state machine replays each of these topics at its start,
 so an internal topic must not lose a record that the machine still needs. `__consumer_offsets` and `__transaction_state`
@@ -28,6 +29,7 @@ _COMPANION = MappingProxyType(
     | {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
     | {"segment.bytes": str(16 << 20)}  # Small segments, so that trimmed records are soon removed from the disk.
 )
+_FLUSH_POLICIES = ("ack", "os")
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -51,9 +53,23 @@ def with_own_config(name: str, config: Mapping[str, str]) -> Mapping[str, str]:
     """
     own = own_config(name)
     for setting, value in own.items():
-        if config.get(setting, value) != value:
+        if config.get(setting, value) not in _choices(name, setting, value):
             raise RequestError(
                 ErrorKind.INVALID_CONFIG,
                 f"'{setting}' of '{name}' is {value} and cannot be changed: the topic has the broker's own records",
             )
-    return {**config, **own}
+    return {**own, **config}
+
+
+def mended_config(name: str, config: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a topic's settings in which missing and wrong mandatory ones are replaced."""
+    own = own_config(name)
+    wrong = {
+        setting: value for setting, value in own.items() if config.get(setting) not in _choices(name, setting, value)
+    }
+    return {**config, **wrong}
+
+
+def _choices(name: str, setting: str, value: str) -> tuple[str, ...]:
+    """Return the values that a mandatory setting may have. See `transactions.state_flush_policy`."""
+    return _FLUSH_POLICIES if (name, setting) == (TRANSACTIONS_TOPIC, "flush.policy") else (value,)

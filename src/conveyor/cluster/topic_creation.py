@@ -97,6 +97,7 @@ def _with_broker_requirements(image: ClusterImage, request: TopicRequest, settin
         request = _coordinators_request(
             image, request.name, transactions.state_partitions, transactions.state_replication_factor, settings
         )
+        return replace(request, config={**own_config(request.name), "flush.policy": transactions.state_flush_policy})
     return replace(request, config=own_config(request.name) or request.config)
 
 

@@ -20,7 +20,7 @@ from conveyor.cluster.changes import (
 )
 from conveyor.cluster.controller.eligible_replicas import ended_eligibility
 from conveyor.cluster.image import COMPANIONS, INBOX, ClusterImage, TopicImage, companion, is_companion
-from conveyor.cluster.internal_topics import own_config
+from conveyor.cluster.internal_topics import mended_config
 from conveyor.cluster.topic_change import more_partitions
 from conveyor.cluster.topic_creation import (
     TopicRequest,
@@ -156,9 +156,9 @@ def missing_inboxes(image: ClusterImage, settings: Settings, new_id: NewId) -> l
 def mended_topics(image: ClusterImage) -> list[Change]:
     """Restore the mandatory settings of the broker's own topics."""
     mended = [
-        replace(topic, config={**topic.config, **own})
+        replace(topic, config=mended)
         for topic in image.topics.values()
-        if (own := own_config(topic.name)) and not own.items() <= topic.config.items()
+        if (mended := mended_config(topic.name, topic.config)) != topic.config
     ]
     return [topic_put(topic) for topic in mended]
 

@@ -26,6 +26,13 @@ class TransactionsSettings:
         kafka="transaction.state.log.replication.factor",
         minimum=1,
     )
+    state_flush_policy: str = setting(
+        "ack",
+        "When a decision about a transaction counts, for a `__transaction_state` that is yet to be created. `ack`: once"
+        " it is on the disk. `os`: once it is in the page cache, as in Kafka; a power failure may then commit a"
+        " transaction in some partitions and abort it in others. Later, change `flush.policy` of that topic.",
+        choices=("ack", "os"),
+    )
     max_timeout_ms: int = setting(
         900_000,
         "The longest transaction timeout that a producer can request.",

@@ -9,7 +9,7 @@ import pytest
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.changes import topic_put
-from conveyor.cluster.image import INBOX, OFFSETS_TOPIC, QUEUE_STATE, companion
+from conveyor.cluster.image import INBOX, OFFSETS_TOPIC, QUEUE_STATE, TRANSACTIONS_TOPIC, companion
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.coordinator_partition import partition_for_key
@@ -119,3 +119,25 @@ async def test_no_client_changes_what_the_offsets_topic_must_have(broker: Broker
     await broker.topics.replace_config(OFFSETS_TOPIC, {"delete.retention.ms": "5"})
     assert in_force(settings_of(broker, OFFSETS_TOPIC), OFFSETS) == OFFSETS
     assert settings_of(broker, OFFSETS_TOPIC).delete_retention_ms == 5
+
+
+async def test_transaction_state_is_flushed_unless_the_operator_says_otherwise(storage: Storage) -> None:
+    async with running_parts({"transactions.state_flush_policy": "os"}, storage) as broker:
+        await broker.transactions.find_coordinator("t")
+        assert settings_of(broker, TRANSACTIONS_TOPIC).flush_policy == "os"
+    async with running_parts(storage=storage) as broker:
+        assert settings_of(broker, TRANSACTIONS_TOPIC).flush_policy == "os"
+        change = ConfigChange(name="flush.policy", operation=Operation.DELETE)
+        await broker.topics.change_config(TRANSACTIONS_TOPIC, [change])
+        assert settings_of(broker, TRANSACTIONS_TOPIC).flush_policy == "ack"
+        change = ConfigChange(name="flush.policy", operation=Operation.SET, value="os")
+        await broker.topics.change_config(TRANSACTIONS_TOPIC, [change])
+        assert settings_of(broker, TRANSACTIONS_TOPIC).flush_policy == "os"
+
+
+async def test_committed_offsets_are_always_flushed(broker: BrokerNode) -> None:
+    await broker.topics.ensure_offsets_topic()
+    with pytest.raises(RequestError, match="cannot be changed"):
+        await broker.topics.change_config(
+            OFFSETS_TOPIC, [ConfigChange(name="flush.policy", operation=Operation.SET, value="os")]
+        )
