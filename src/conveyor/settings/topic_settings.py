@@ -82,7 +82,8 @@ class TopicSettings:
     )
     delete_retention_ms: int = setting(
         86_400_000,
-        "How long a tombstone is kept after compaction has removed the older records of its key.",
+        "How long a tombstone is kept after compaction has removed the older records of its key, and the marker of a"
+        " transaction after compaction has removed the transaction's records.",
         unit="ms",
         kafka="delete.retention.ms",
         minimum=0,
