@@ -77,8 +77,8 @@ def keep(
 ) -> TransactionValue:
     """Return an ongoing transaction that its client continues with a new identity. Source: KIP-939."""
     current = client_identity(value)
-    if expected not in (None, current):
-        raise fenced(value, expected)
+    if expected is not None:
+        _check_producer(value, expected)
     identity = _next_identity(current, spare)
     return replace(
         value,
@@ -93,9 +93,8 @@ def fence(value: TransactionValue, expected: ProducerIdentity | None, now_ms: in
     """Return an ongoing transaction that InitProducerId aborts. No client gets the raised epoch as it is, unless it is
     the client that had the transaction (`expected`).
     """
-    current = client_identity(value)
-    if expected not in (None, current):
-        raise fenced(value, expected)
+    if expected is not None:
+        _check_producer(value, expected)
     return _abort(value, expected, now_ms)
 
 
@@ -127,14 +126,9 @@ def add(
 
 def check_may_append(value: TransactionValue, producer: ProducerIdentity) -> None:
     """Raise RequestError unless this producer may append in the present transaction, or begin one."""
-    if producer.producer_epoch > LAST_USABLE_EPOCH:
-        raise fenced(value, producer)
+    _check_producer(value, producer)
     if value.state is TransactionState.ONGOING and value.next_producer_id != NO_PRODUCER_ID:
-        if producer == client_identity(value):
-            raise _invalid_state("the transaction was kept after it was prepared: it can only be ended")
-        raise fenced(value, producer)
-    if producer != client_identity(value):
-        raise fenced(value, producer)
+        raise _invalid_state("the transaction was kept after it was prepared: it can only be ended")
     check_not_prepared(value)
 
 
@@ -143,18 +137,11 @@ def end(
     now_ms: int,
 ) -> TransactionValue:  # fmt: skip
     """Return the value after EndTxn: the same object if the request is a retry and the transaction is complete."""
-    if producer.producer_epoch > LAST_USABLE_EPOCH:
-        raise fenced(value, producer)
-    if value.state is TransactionState.ONGOING:
-        if producer != client_identity(value):
-            raise fenced(value, producer)
-        return _prepare(value, producer, commit, version, spare, now_ms)
-    if _ended_it(value, producer, version):
+    if value.state is not TransactionState.ONGOING and _ended_it(value, producer, version):
         return _repeated_end(value, commit)
-    if producer != client_identity(value):
-        raise fenced(value, producer)
+    _check_producer(value, producer)
     check_not_prepared(value)
-    if version < EPOCH_BUMPING_VERSION or commit:
+    if value.state is not TransactionState.ONGOING and (version < EPOCH_BUMPING_VERSION or commit):
         raise _invalid_state("no transaction is open")
     return _prepare(value, producer, commit, version, spare, now_ms)
 
@@ -192,6 +179,12 @@ def fenced(value: TransactionValue, producer: ProducerIdentity | None) -> Reques
 
 def concurrent() -> RequestError:
     return RequestError(ErrorKind.CONCURRENT_TRANSACTIONS, "the previous transaction is being ended: ask again")
+
+
+def _check_producer(value: TransactionValue, producer: ProducerIdentity) -> None:
+    """Raise RequestError unless this producer has the transactional id. No client has the last epoch: see `fence`."""
+    if producer.producer_epoch > LAST_USABLE_EPOCH or producer != client_identity(value):
+        raise fenced(value, producer)
 
 
 def _prepare(
