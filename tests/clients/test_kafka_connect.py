@@ -7,7 +7,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from tests.clients.applications import Processes, until
@@ -41,8 +41,8 @@ SETTINGS = {
 class Worker:
     """A worker and its REST API, which tells what has become of its connectors."""
 
-    def __init__(self, processes: Processes, bootstrap: str) -> None:
-        settings = processes.properties("worker", SETTINGS | {"bootstrap.servers": bootstrap})
+    def __init__(self, processes: Processes, bootstrap: str, **more: str) -> None:
+        settings = processes.properties("worker", SETTINGS | {"bootstrap.servers": bootstrap} | more)
         command = connect_command("org.apache.kafka.connect.cli.ConnectDistributed")
         self._application = processes.application("worker", [*command, settings])
         self._await_requests()
@@ -96,7 +96,7 @@ class Topic:
     def __init__(self, bootstrap: str) -> None:
         make_topic(bootstrap, TOPIC, 1)
         settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0}
-        self._consumer = Consumer(settings)
+        self._consumer = Consumer(settings | {"enable.partition.eof": True})
 
     def end(self) -> int:
         return int(self._consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), 60)[1])
@@ -104,12 +104,13 @@ class Topic:
     def lines(self) -> list[str]:
         self._consumer.assign([TopicPartition(TOPIC, 0, 0)])
         read: list[str] = []
-        for _ in range(self.end()):
+        while True:
             message = self._consumer.poll(60)
             assert message is not None
-            assert message.error() is None
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF
+                return read
             read.append(message.value().decode())
-        return read
 
 
 def numbered(numbers: Iterable[int]) -> list[str]:
@@ -171,4 +172,26 @@ def test_each_line_is_copied_over_kills_of_the_broker_and_of_the_worker(processe
     append(source, expected[2 * COUNT :])
     until(lambda: ends_with(target, expected[-1]), "each line is copied after a restart of the worker")
     assert topic.lines()[end["kafka_offset"] :] == lines_of(target)[copied:] == expected[2 * COUNT :]
+    assert broker.stop() == 0
+
+
+def test_a_source_produces_each_line_exactly_once_over_kills(processes: Processes) -> None:
+    broker = processes.broker()
+    source = processes.folder / "source.txt"
+    expected = numbered(range(3 * COUNT))
+    topic = Topic(broker.kafka)
+    worker = Worker(processes, broker.kafka, **{"exactly.once.source.support": "enabled"})
+    append(source, expected[:COUNT])
+    settings = {"exactly.once.support": "required", "producer.override.transaction.timeout.ms": "5000"}
+    worker.connect("source", SOURCE, file=str(source), topic=TOPIC, **settings)
+    until(topic.end, "the source has produced")
+    broker.kill()
+    append(source, expected[COUNT : 2 * COUNT])
+    broker.start()
+    until(lambda: len(topic.lines()) > COUNT, "the source goes on after a kill of the broker")
+    worker.restart()
+    append(source, expected[2 * COUNT :])
+    until(lambda: len(topic.lines()) >= len(expected), "the source goes on after a kill of the worker")
+    assert topic.lines() == expected
+    assert worker.states("source") == ["RUNNING", "RUNNING"]
     assert broker.stop() == 0

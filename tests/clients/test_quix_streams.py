@@ -68,6 +68,11 @@ class Words:
             word: (count, set(range(1, count + 1))) for word, count in self._sent.items()
         }
 
+    def are_counted_once(self) -> bool:
+        """Whether each word has come to its count by steps of one, and no step is repeated."""
+        self.read()
+        return self._counts == {word: list(range(1, count + 1)) for word, count in self._sent.items()}
+
     def policies(self) -> dict[str, str]:
         """The cleanup policies of the topics that Quix has made."""
         topics = [topic for topic in self._admin.list_topics(timeout=60).topics if GROUP in topic]
@@ -76,9 +81,9 @@ class Words:
         return {each.name: future.result(60)["cleanup.policy"].value for each, future in described.items()}
 
 
-def word_count(processes: Processes, bootstrap: str, name: str) -> Application:
+def word_count(processes: Processes, bootstrap: str, name: str, guarantee: str = "at-least-once") -> Application:
     """Start the application with state of its own."""
-    arguments = [bootstrap, INPUT, OUTPUT, GROUP, str(processes.folder / f"{name}-state")]
+    arguments = [bootstrap, INPUT, OUTPUT, GROUP, str(processes.folder / f"{name}-state"), guarantee]
     return processes.application(name, [str(quix_python()), str(PROGRAM), *arguments])
 
 
@@ -103,5 +108,27 @@ def test_words_are_counted_over_kills_of_the_broker_and_of_the_application(proce
     first.kill()
     second = word_count(processes, broker.kafka, "without-state")
     until(words.are_counted, "words are counted after a kill of the application")
+    assert second.is_running()
+    assert broker.stop() == 0
+
+
+def test_words_are_counted_exactly_once_over_kills(processes: Processes) -> None:
+    broker = processes.broker()
+    words = Words(broker.kafka)
+    words.send()
+    words.flush()
+    first = word_count(processes, broker.kafka, "first", "exactly-once")
+    until(words.read, "words are counted")
+    words.send()
+    broker.kill()
+    broker.start()
+    words.flush()
+    until(words.are_counted_once, "words are counted after a kill of the broker")
+    words.send()
+    words.flush()
+    until(words.read, "more words are counted")
+    first.kill()
+    second = word_count(processes, broker.kafka, "without-state", "exactly-once")
+    until(words.are_counted_once, "words are counted after a kill of the application")
     assert second.is_running()
     assert broker.stop() == 0

@@ -29,13 +29,15 @@ def count(occurrence: Line, state: "State") -> int:
     return found
 
 
-def main(bootstrap: str, source: str, target: str, group: str, state_dir: str) -> None:
+def main(bootstrap: str, source: str, target: str, group: str, state_dir: str, guarantee: str) -> None:
     application = Application(
         broker_address=bootstrap,
         consumer_group=group,
         auto_offset_reset="earliest",
         commit_interval=0.5,
         state_dir=state_dir,
+        processing_guarantee=guarantee,
+        producer_extra_config={"transaction.timeout.ms": 5000} if guarantee == "exactly-once" else {},
         consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 1000},
     )
     lines = application.dataframe(application.topic(source, value_deserializer="json"))
