@@ -39,7 +39,7 @@ class Words:
     """What went into the word count, and what has come out."""
 
     def __init__(self, bootstrap: str) -> None:
-        settings = {"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0}
+        settings = {"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0, "enable.auto.commit": False}
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         self._producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "enable.idempotence": True})
         self._consumer = Consumer(settings | {"enable.partition.eof": True})
