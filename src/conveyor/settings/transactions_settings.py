@@ -48,3 +48,9 @@ class TransactionsSettings:
         kafka="transactional.id.expiration.ms",
         minimum=1,
     )
+    two_phase_commit_enable: bool = setting(
+        False,
+        "Whether producers may use two-phase commit (KIP-939). Their transactions have no timeout: consumers of"
+        " committed records wait for as long as one is open, also if its producer never comes back.",
+        kafka="transaction.two.phase.commit.enable",
+    )

@@ -177,7 +177,11 @@ class Transactions:
         self._partitions = partitions
         self._leaders = leaders
         self._producer_ids = producer_ids
-        limits = TransactionLimits(max_timeout_ms=settings.max_timeout_ms, id_expiration_ms=settings.id_expiration_ms)
+        limits = TransactionLimits(
+            max_timeout_ms=settings.max_timeout_ms,
+            id_expiration_ms=settings.id_expiration_ms,
+            two_phase_commit_enable=settings.two_phase_commit_enable,
+        )
         kind = TransactionCoordinatorKind(limits, clock, threads, lambda: MarkerSender(leaders, metadata, clock, tasks))
         self._host: Host[TransactionCoordinator] = Host(kind, clock, tasks, retry_ms=_RETRY_MS)
         leaders.handlers.register(VERIFY, self._verify_here)
