@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from conveyor.broker.transactions import marker_sender, transactional_publisher
+from conveyor.groups.committed_offsets import CommittedOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.state_machine import Reply
@@ -137,6 +138,26 @@ def forget_open_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProducerState, "restore", restore)
 
 
+def keep_positions_of_aborted_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An abort commits the offsets of its transaction."""
+
+    def resolve(self: CommittedOffsets, producer: ProducerIdentity, _: bool) -> set[str]:
+        return plain_resolve(self, producer, True)
+
+    plain_resolve = CommittedOffsets.resolve
+    monkeypatch.setattr(CommittedOffsets, "resolve", resolve)
+
+
+def forget_positions_of_committed_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit drops the offsets of its transaction."""
+
+    def resolve(self: CommittedOffsets, producer: ProducerIdentity, _: bool) -> set[str]:
+        return plain_resolve(self, producer, False)
+
+    plain_resolve = CommittedOffsets.resolve
+    monkeypatch.setattr(CommittedOffsets, "resolve", resolve)
+
+
 class Found(NamedTuple):
     """first_seed: known to find the bug. invariants: one of them breaks."""
 
@@ -149,15 +170,17 @@ PLANTED: dict[Plant, Found] = {
     forget_aborted_transactions: Found(3, TORN),
     read_to_the_high_watermark: Found(3, TORN),
     keep_the_epoch: Found(3, TORN | STUCK | {"SequencesHold"}),
-    end_whatever_is_open: Found(43, TORN),
-    accept_batches_without_asking: Found(8, TORN | STUCK),
-    accept_old_markers: Found(8, TORN),
-    refuse_repeated_markers: Found(41, STUCK),
-    answer_before_the_outcome_is_safe: Found(210, TORN),
+    end_whatever_is_open: Found(3, TORN),
+    accept_batches_without_asking: Found(3, TORN | STUCK),
+    accept_old_markers: Found(139, TORN),
+    refuse_repeated_markers: Found(31, STUCK),
+    answer_before_the_outcome_is_safe: Found(43, TORN),
     send_each_marker_once: Found(3, TORN | STUCK),
     forget_prepared_transactions: Found(3, STUCK),
     forget_timeouts: Found(77, STUCK),
     forget_open_transactions: Found(139, TORN | STUCK),
+    keep_positions_of_aborted_transactions: Found(33, {"PositionsFollowOutcomes"}),
+    forget_positions_of_committed_transactions: Found(53, {"PositionsFollowOutcomes"}),
 }
 
 

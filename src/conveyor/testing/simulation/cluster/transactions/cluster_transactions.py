@@ -18,6 +18,7 @@ from conveyor.testing.simulation.cluster.transactions.transactional_client impor
     COORDINATOR,
     PHASES,
     PLACES,
+    POSITIONS,
     TIMEOUTS_MS,
     TransactionalClient,
 )
@@ -79,7 +80,7 @@ class ClusterTransactions:
                 for state, count in states.items()
                 if count and not (state.is_complete or state is TransactionState.EMPTY)
             ]
-            for place in PLACES:
+            for place in (POSITIONS, *PLACES):
                 partition = node.partitions.get(*place)
                 if partition is not None and isinstance(partition.role, Leader):
                     stable, end = last_stable_offset(partition), partition.log.log_end_offset
@@ -94,7 +95,9 @@ class ClusterTransactions:
                 await asyncio.sleep(_RETRY_S)
 
     def _is_excused(self) -> bool:
-        return any(self._cluster.replicas.is_excused(TopicPartition(*place)) for place in (COORDINATOR, *PLACES))
+        return any(
+            self._cluster.replicas.is_excused(TopicPartition(*place)) for place in (COORDINATOR, POSITIONS, *PLACES)
+        )
 
     def _noticed(self, kind: str, place: Place) -> None:
         """Let an ambush strike at the coordinator, or at the leader of a partition of the transaction."""

@@ -1,7 +1,8 @@
 """Transactional producers. Each executes its steps in order and reports to `TransactionPromises`.
 
-    transact    begin, send batches to one or both partitions, commit or abort. Sometimes the client stops in between,
-                as if it was killed: its next step begins with InitProducerId
+    transact    begin, send batches to one or both partitions, commit or abort. Some transactions also commit the
+                position of a group, which the client has fetched before. Sometimes the client stops in between, as if
+                it was killed: its next step begins with InitProducerId
     desert      send, or transact, with a new transactional id that is not used again
     take_over   InitProducerId, which aborts an open transaction
     send_late   a request that was sent before arrives again, as if a network had held it back
@@ -24,7 +25,8 @@ from typing import NamedTuple, TypeVar
 from conveyor.broker.answers import answered
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.publish import ACKS_ALL, Published
-from conveyor.cluster.image import TRANSACTIONS_TOPIC
+from conveyor.cluster.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from conveyor.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitOffsets, FetchOffsets, OffsetToCommit
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity, TopicPartition
 from conveyor.records.batch import TRANSACTIONAL
@@ -34,11 +36,12 @@ from conveyor.replication.transactions import append_marker
 from conveyor.testing.simulation.actors import PARTITIONS
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
 from conveyor.testing.simulation.cluster.terms import MOVES_TOPIC
+from conveyor.testing.simulation.cluster.transactions.position_promises import PositionPromises
 from conveyor.testing.simulation.cluster.transactions.transaction_promises import SentTransaction, TransactionPromises
 from conveyor.testing.simulation.ledger import Place
 from conveyor.testing.simulation.simulated_broker import Disconnected
 from conveyor.testing.simulation.story_schedule import Step
-from conveyor.transactions.transaction_commands import AddPartitions, EndTransaction, InitializeProducer
+from conveyor.transactions.transaction_commands import ANY_CONNECTION, AddPartitions, EndTransaction, InitializeProducer
 from conveyor.transactions.transaction_value import EPOCH_BUMPING_VERSION
 
 Reply = TypeVar("Reply")
@@ -48,6 +51,7 @@ COORDINATOR: Place = (TRANSACTIONS_TOPIC, 0)
 TIMEOUTS_MS = (500, 3_000)
 """The shortest and the longest transaction timeout."""
 
+POSITIONS: Place = (OFFSETS_TOPIC, 0)
 PHASES = ("empty", "ongoing", "ending", "ended")
 
 _PATIENCE_S = 4.0
@@ -57,6 +61,8 @@ _HELD_S = (0.0, 0.01, 0.03, 0.3)
 _REPEATS = 0.15
 """How likely the network repeats one of the latest requests between two batches."""
 _LATEST = 6
+_POSITIONS = 0.3
+"""How likely a transaction commits a position."""
 _STOPS = 0.05
 """How likely a client stops before a request."""
 _REMEMBERED = 40
@@ -102,6 +108,7 @@ class TransactionalClient:
         self._sequences: dict[Place, int] = {}
         self._count = 0
         self._late: list[_Late] = []
+        self._positions = PositionPromises(promises)
         self.phase = "empty"
         """The state of the last transaction, as far as the client can tell: one of PHASES."""
 
@@ -129,9 +136,14 @@ class TransactionalClient:
     async def _transact(self, chance: Random) -> None:
         identity = self._identity or await self._initialize(chance, None)
         transaction = self._promises.begin(f"transaction {self._count} of {self._name}")
+        has_position = chance.random() < _POSITIONS
+        if has_position:
+            await self._check_position(chance)
         places, commits, has_failed = chance.sample(PLACES, chance.randint(1, PARTITIONS)), chance.random() < 0.7, False
         try:
             await self._send_all(chance, transaction, identity, places)
+            if has_position:
+                await self._commit_position(chance, transaction, identity)
         except _Failed:
             has_failed = True
         await _pause(chance)
@@ -163,6 +175,41 @@ class TransactionalClient:
             if self._late and chance.random() < _REPEATS:
                 await self._send_late(chance.choice(self._late[-_LATEST:]))
             await _pause(chance)
+
+    async def _check_position(self, chance: Random) -> None:
+        command = FetchOffsets(group_id=self._name, partitions=(PLACES[0],), requires_stable=True)
+
+        async def request(inside: BrokerNode) -> int:
+            fetched = (await inside.groups.ask(command)).offsets[0]
+            if fetched.is_unstable:
+                raise RequestError(ErrorKind.COORDINATOR_LOADING, "the last transaction has not ended yet")
+            return fetched.offset
+
+        self._positions.check(await self._insist(chance, POSITIONS, request))
+
+    async def _commit_position(self, chance: Random, transaction: SentTransaction, identity: ProducerIdentity) -> None:
+        transactional_id, adds = self._id, self._version >= EPOCH_BUMPING_VERSION
+        position = OffsetToCommit(topic=MOVES_TOPIC, partition=0, offset=self._count, leader_epoch=-1, metadata="")
+        command = CommitOffsets(
+            group_id=self._name,
+            generation_id=NO_GENERATION,
+            member_id=NO_MEMBER,
+            offsets=(position,),
+            producer=identity,
+        )
+
+        async def add(inside: BrokerNode) -> None:
+            await inside.transactional_offsets.add_group(transactional_id, identity, self._name, ANY_CONNECTION)
+
+        async def commit(inside: BrokerNode) -> None:
+            reply = await inside.transactional_offsets.commit(transactional_id, identity, command, adds=adds)
+            if reply.errors[0] is not None:
+                raise reply.errors[0]
+
+        if not adds:
+            await self._insist(chance, COORDINATOR, add)
+        self._positions.attempt(position.offset, transaction)
+        await self._insist(chance, POSITIONS, commit)
 
     async def _initialize(self, chance: Random, expected: ProducerIdentity | None) -> ProducerIdentity:
         """Get an identity. expected: to raise the epoch after a failure (KIP-360)."""
