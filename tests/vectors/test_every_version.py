@@ -24,11 +24,16 @@ OFFSETS = {
     "name": TOPIC,
     "partitions": [{"partition_index": 0, "committed_offset": 1, "committed_metadata": "note"}],
 }
+MARKER = {
+    "producer_id": 5, "producer_epoch": 0, "transaction_result": False, "coordinator_epoch": 0,
+    "transaction_version": 0, "topics": [{"name": TOPIC, "partition_indexes": (0,)}],
+}  # fmt: skip
 TRANSACTION_REQUESTS: dict[int, dict[str, Any]] = {
     24: {"v3_and_below_transactional_id": "x", "v3_and_below_producer_id": 0, "v3_and_below_producer_epoch": 0}
     | {"v3_and_below_topics": [{"name": TOPIC, "partitions": (0,)}]},
     25: {"transactional_id": "x", "producer_id": 0, "producer_epoch": 0, "group_id": "g"},
     26: {"transactional_id": "x", "producer_id": 0, "producer_epoch": 0, "committed": True},
+    27: {"markers": [MARKER]},
     28: {"transactional_id": "x", "producer_id": 0, "producer_epoch": 0, "group_id": "g", "topics": [OFFSETS]},
     65: {"transactional_ids": ("x",)},
     66: {"state_filters": (), "producer_id_filters": (), "duration_filter": -1},

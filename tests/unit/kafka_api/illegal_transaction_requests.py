@@ -1,5 +1,5 @@
 """Invalid requests about transactions: AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn,
-DescribeTransactions, ListTransactions.
+WriteTxnMarkers, DescribeTransactions, ListTransactions.
 
 Source: Kafka's KafkaApis and TransactionCoordinator.
 """
@@ -21,6 +21,11 @@ def add_partitions(topic: str, partition: int = 0) -> dict[str, Any]:
     return producer | {"v3_and_below_transactional_id": "x", "v3_and_below_topics": topics}
 
 
+def markers(topic: str, **fields: int) -> Values:
+    marker = {"producer_id": 5, "producer_epoch": 0, "transaction_result": False, "coordinator_epoch": 0}
+    return {"markers": [marker | {"topics": [{"name": topic, "partition_indexes": (0,)}]} | fields]}
+
+
 def offsets(**fields: object) -> Values:
     producer = {"transactional_id": "x", "producer_id": 5, "producer_epoch": 0, "group_id": "g"}
     partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": None}
@@ -37,4 +42,9 @@ ROWS = [
     Row(24, (0, 3), "an unknown topic", add_partitions("nothing"), E.unknown_topic_or_partition),
     Row(24, (3,), "a negative partition", add_partitions("t", -1), E.unknown_topic_or_partition),
     Row(24, (3,), "the broker's own topic", add_partitions("__consumer_offsets"), E.invalid_topic_exception),
+    Row(27, (1, 2), "an unknown topic", markers("nothing"), E.unknown_topic_or_partition),
+    Row(27, (1, 2), "the broker's own topic", markers("__transaction_state"), E.invalid_topic_exception),
+    Row(27, (1, 2), "no producer", markers("t", producer_id=-1), E.invalid_request),
+    Row(27, (1, 2), "no epoch", markers("t", producer_epoch=-1), E.invalid_request),
+    Row(27, (1, 2), "no coordinator epoch", markers("t", coordinator_epoch=-1), E.invalid_request),
 ]

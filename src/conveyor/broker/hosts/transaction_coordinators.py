@@ -25,6 +25,7 @@ from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
 from conveyor.broker.transactions.marker_sender import MarkerSender
+from conveyor.broker.transactions.marker_writer import WRITE_MARKERS, MarkerResults, WriteMarkers
 from conveyor.cluster.image import TRANSACTIONS_TOPIC, BrokerImage
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
@@ -235,6 +236,10 @@ class Transactions:
                 if error.kind is not ErrorKind.NOT_COORDINATOR:
                     raise
         return sorted(listed, key=lambda transaction: transaction.transactional_id)
+
+    async def write_markers(self, request: WriteMarkers) -> MarkerResults:
+        """Append markers to partitions that this broker leads, for an administrator who ends a hanging transaction."""
+        return await self._leaders.handlers.answer(WRITE_MARKERS, request)
 
     def state_counts(self) -> Counter[TransactionState]:
         """Return how many of the transactional ids that this broker coordinates are in each state."""

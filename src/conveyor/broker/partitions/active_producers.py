@@ -1,4 +1,4 @@
-"""The idempotent producers whose state a partition keeps."""
+"""The idempotent and transactional producers whose state a partition keeps."""
 
 from collections.abc import Iterable
 
@@ -10,14 +10,23 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NO_SEQUENCE
 from conveyor.log.log import Log
 
+_NO_TRANSACTION = -1
+
 
 class ActiveProducer(msgspec.Struct, frozen=True, kw_only=True):
-    """One producer, and the last sequence of its last batch in the partition."""
+    """One producer, and the last sequence of its last batch in the partition.
+
+    coordinator_epoch: of its last marker; -1 without one.
+    transaction_start_offset: the first offset of its open transaction, in the inbox if the partition has one; -1 if
+    none is open.
+    """
 
     producer_id: int
     producer_epoch: int
     last_sequence: int
     last_append_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_start_offset: int
 
 
 def active_producers(partitions: PartitionTable, topic: str, number: int) -> Iterable[ActiveProducer]:
@@ -38,12 +47,15 @@ def active_producers(partitions: PartitionTable, topic: str, number: int) -> Ite
 
 def _producers(log: Log) -> list[ActiveProducer]:
     entries = log.producers.entries()
+    opened = dict(entries.opened)
     return [
         ActiveProducer(
             producer_id=producer_id,
             producer_epoch=producer.epoch,
             last_sequence=producer.batches[-1].last_sequence if producer.batches else NO_SEQUENCE,
             last_append_timestamp_ms=producer.last_timestamp_ms,
+            coordinator_epoch=producer.coordinator_epoch,
+            transaction_start_offset=opened[producer_id].first_offset if producer_id in opened else _NO_TRANSACTION,
         )
         for producer_id, producer in zip(entries.producer_ids, entries.producers, strict=True)
     ]

@@ -1,4 +1,6 @@
-"""DescribeProducers (key 61): the idempotent producers that partitions remember (KIP-664)."""
+"""DescribeProducers (key 61): the producers that partitions remember, and where their open transactions begin
+(KIP-664).
+"""
 
 from typing import Any
 
@@ -6,8 +8,6 @@ from conveyor.broker.partitions.active_producers import ActiveProducer, active_p
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
-
-_NO_COORDINATOR = -1
 
 
 def handle(call: KafkaCall) -> None:
@@ -33,5 +33,6 @@ def _producer(producer: ActiveProducer) -> dict[str, Any]:
         "producer_epoch": producer.producer_epoch,
         "last_sequence": producer.last_sequence,
         "last_timestamp": producer.last_append_timestamp_ms,
-        "coordinator_epoch": _NO_COORDINATOR,
+        "coordinator_epoch": producer.coordinator_epoch,
+        "current_txn_start_offset": producer.transaction_start_offset,
     }

@@ -1,0 +1,81 @@
+"""WriteTxnMarkers (key 27): ends transactions in partitions that this broker leads. v1 flexible · v2 the
+version of the transaction (KIP-1228).
+
+Between brokers, markers are calls of their own: see `conveyor.broker.transactions.marker_writer`. This API is for tools
+that end a hanging transaction: one that is open in a partition, but unknown to its coordinator (KIP-664).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from conveyor.broker.transactions.marker_writer import MarkersOfTransaction, WriteMarkers
+from conveyor.cluster.image import OFFSETS_TOPIC, is_internal
+from conveyor.cluster.topic_decisions import owned_by_broker
+from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.wire.call import KafkaCall
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import TopicPartition
+
+Results = Sequence[RequestError | None]
+
+
+def handle(call: KafkaCall) -> None:
+    call.start(_write(call))
+
+
+async def _write(call: KafkaCall) -> None:
+    markers = [(marker, list(_partitions(marker))) for marker in call.request.markers]
+    refusals = [[_refusal(marker, partition) for partition in partitions] for marker, partitions in markers]
+    accepted = [
+        _of_transaction(
+            marker, [partition for partition, error in zip(partitions, errors, strict=True) if error is None]
+        )
+        for (marker, partitions), errors in zip(markers, refusals, strict=True)
+    ]
+    written = await call.broker.transactions.write_markers(WriteMarkers(accepted))
+    answers = [
+        _answer(marker, errors, results)
+        for (marker, _), errors, results in zip(markers, refusals, written, strict=True)
+    ]
+    call.answer({"markers": answers})
+
+
+def _partitions(marker: Any) -> Iterator[TopicPartition]:
+    for topic in marker.topics:
+        for number in topic.partition_indexes:
+            yield TopicPartition(topic.name, number)
+
+
+def _refusal(marker: Any, partition: TopicPartition) -> RequestError | None:
+    if min(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch) < 0:
+        return RequestError(ErrorKind.INVALID_REQUEST, "a marker needs a producer id and the epochs")
+    if partition.topic != OFFSETS_TOPIC and is_internal(partition.topic):
+        return owned_by_broker(partition.topic)
+    return None
+
+
+def _of_transaction(marker: Any, partitions: list[TopicPartition]) -> MarkersOfTransaction:
+    return MarkersOfTransaction(
+        marker.producer_id,
+        marker.producer_epoch,
+        marker.coordinator_epoch,
+        marker.transaction_result,
+        getattr(marker, "transaction_version", 0),
+        partitions,
+    )
+
+
+def _answer(marker: Any, refusals: Results, results: Results) -> dict[str, Any]:
+    """Return the answer for one marker. results: for the partitions that were not refused, in order."""
+    following = iter(results)
+    codes = iter([result_errors.code(next(following) if error is None else error) for error in refusals])
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": [
+                {"partition_index": number, "error_code": next(codes)} for number in topic.partition_indexes
+            ],
+        }
+        for topic in marker.topics
+    ]
+    return {"producer_id": marker.producer_id, "topics": topics}
