@@ -1,5 +1,7 @@
 """Offsets of consumer groups in transactions, from the coordinator's decision to the group that reads them."""
 
+import asyncio
+
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
@@ -60,7 +62,9 @@ async def test_offsets_count_when_the_transaction_is_committed(broker: BrokerNod
     await client.end(commit=commits)
     await until_ended(broker)
     assert await fetched(broker) == CommittedOffset(topic="t", partition=0, offset=6 if commits else -1)
-    assert (await described(broker)).state.is_complete
+    async with asyncio.timeout(20):  # The group's partition knows the outcome first, then the coordinator that it does.
+        while not (await described(broker)).state.is_complete:  # noqa: ASYNC110 - as in `until`
+            await asyncio.sleep(0.001)
 
 
 async def test_a_group_that_takes_no_part_is_refused(broker: BrokerNode) -> None:
