@@ -35,8 +35,9 @@ from tests.processes import BrokerProcess
 
 WORKERS = 8
 _RECORDS_PER_S = 200
+_MOST_WAITING = 2_000
 _PAUSE_S = (0.2, 1.5)
-_SETTLE_S = 60
+_SETTLE_S = 120
 _READ = (RESULTS, LEDGER)
 _FAULTS = ("kill worker",) * 4 + ("freeze worker",) * 4 + ("kill broker",) * 2 + ("freeze broker",) * 2
 
@@ -149,12 +150,16 @@ class _Workers:
 
 
 class _Feeder:
-    """Writes the records to process, each once, to the partitions in turn."""
+    """Writes the records to process, each once, to the partitions in turn, and waits while the workers are far behind.
 
-    def __init__(self, bootstrap: str) -> None:
+    processed_count: returns how many have a result.
+    """
+
+    def __init__(self, bootstrap: str, processed_count: Callable[[], int]) -> None:
         self.sources: set[tuple[int, int]] = set()
         self.failures: list[str] = []
         self._is_over = threading.Event()
+        self._processed_count = processed_count
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, **CLIENT_CONFIG}
         )
@@ -171,7 +176,7 @@ class _Feeder:
         number = 0
         while not self._is_over.wait(0.05):
             for _ in range(_RECORDS_PER_S // 20):
-                if len(self._producer) < 1_000:
+                if number - self._processed_count() < _MOST_WAITING:
                     value = b"in:%d" % number
                     self._producer.produce(SOURCE, value, partition=number % PARTITIONS, on_delivery=self._delivered)
                     number += 1
@@ -234,7 +239,8 @@ def run(directory: Path, seconds: float, seed: int, broker_count: int, told: Cal
     faults = Counter[str]()
     with running_brokers(directory, broker_count) as (bootstrap, nodes):
         _create_topics(bootstrap, broker_count)
-        workers, feeder, reader = _Workers(directory, bootstrap), _Feeder(bootstrap), _CommittedReader(bootstrap)
+        workers, reader = _Workers(directory, bootstrap), _CommittedReader(bootstrap)
+        feeder = _Feeder(bootstrap, lambda: reader.seen_count // len(_READ))
         began = time.monotonic()
         try:
             for number in range(WORKERS):
