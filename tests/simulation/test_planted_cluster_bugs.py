@@ -17,7 +17,7 @@ from conveyor.cluster.controller import partition_transition, registrations
 from conveyor.cluster.controller.image_draft import ImageDraft
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import NodeId, ProducerIdentity
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.records.batch import CONTROL
@@ -180,8 +180,10 @@ def forget_producers(monkeypatch: pytest.MonkeyPatch) -> None:
 def forward_without_an_intent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The inbox's notes are kept in memory only."""
 
-    def append_batch(self: MachineRunner[object], records: Sequence[LogRecord], now_ms: int) -> bool:
-        return bool(self._attributes & CONTROL) or plain_append(self, records, now_ms)
+    def append_batch(
+        self: MachineRunner[object], records: Sequence[LogRecord], now_ms: int, producer: ProducerIdentity | None = None
+    ) -> bool:
+        return bool(self._attributes & CONTROL) or plain_append(self, records, now_ms, producer)
 
     plain_append = MachineRunner._append_batch
     monkeypatch.setattr(MachineRunner, "_append_batch", append_batch)

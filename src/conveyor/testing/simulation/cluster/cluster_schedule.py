@@ -70,7 +70,7 @@ _OF_TRANSACTIONS: Sequence[Action] = (
     ("auditor", "read"),
     ("auditor", "read"),
 )
-_TRANSACTIONS_SHARE = 0.25
+_TRANSACTIONS_SHARE = 0.19
 _COORDINATOR_REPLICAS = (1, 2, 3, 3)
 _TRANSACTION_STEPS, _REPLACED_STEPS = 40, 60
 _OF_TRANSACTION_AMBUSHES = (0, 0, 4, 8)
