@@ -11,6 +11,7 @@ from conveyor.cli.groups import group
 from conveyor.cli.queues import dlq, queue, schedule
 from conveyor.cli.records import consume, produce
 from conveyor.cli.topics import topic
+from conveyor.cli.transactions import txn
 
 app = typer.Typer(
     help="Conveyor: one durable, partitioned log, read as a stream and as a queue.\n\n"
@@ -48,6 +49,7 @@ for command in (produce.produce, consume.consume, settings.settings, demo.demo, 
     app.command()(command)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
+app.add_typer(txn.app, name="txn")
 app.add_typer(cluster_commands.app, name="cluster")
 app.add_typer(queue.app, name="queue")
 app.add_typer(dlq.app, name="dlq")

@@ -3,12 +3,12 @@
 It is kafka-python, because confluent-kafka has no reassignments.
 """
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from conveyor.cli.terminal.kafka_client import TIMEOUT_S, ClientError, admin_client, unreachable_error
+from conveyor.cli.terminal.kafka_client import ClientError
+from conveyor.cli.terminal.kafka_python import errors_of_kafka_python, kafka_python_admin
 from conveyor.cluster.controller.reassignments import Reassignment
 from conveyor.cluster.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
@@ -17,7 +17,6 @@ Place = tuple[str, int]
 Refusals = Mapping[Place, str]
 """The reasons of the refused requests, by topic and partition."""
 
-_TIMEOUT_MS = int(TIMEOUT_S * 1000)
 _NOT_NEEDED = 84
 
 
@@ -29,7 +28,7 @@ class ClusterClient:
 
     def image(self) -> tuple[ClusterImage, NodeId]:
         """Return the brokers and topics, and the id of the controller. Replicas are as the reassignments have them."""
-        with _errors_in_one_line():
+        with errors_of_kafka_python():
             described = self._admin.describe_cluster()
             topics = self._admin.describe_topics()
         brokers = [_broker(broker) for broker in described["brokers"]]
@@ -43,7 +42,7 @@ class ClusterClient:
 
     def reassignments(self) -> dict[Place, Any]:
         """Return the reassignments in progress: `replicas`, `adding_replicas` and `removing_replicas`."""
-        with _errors_in_one_line():
+        with errors_of_kafka_python():
             listed = self._admin.list_partition_reassignments()
         return {(place.topic, place.partition): replicas for place, replicas in listed.items()}
 
@@ -55,7 +54,7 @@ class ClusterClient:
             TopicPartition(item.topic, item.partition): None if item.target is None else list(item.target)
             for item in plan
         }
-        with _errors_in_one_line():
+        with errors_of_kafka_python():
             results = self._admin.alter_partition_reassignments(wanted)
         return {
             (place.topic, place.partition): error.description for place, error in results.items() if error is not None
@@ -66,7 +65,7 @@ class ClusterClient:
         partitions: dict[str, list[int]] = {}
         for topic, number in places:
             partitions.setdefault(topic, []).append(number)
-        with _errors_in_one_line():
+        with errors_of_kafka_python():
             answer = self._admin.elect_leaders(int(unclean), partitions, raise_errors=False)
         if answer.error_code:
             raise ClientError(f"the broker refused the elections: error {answer.error_code}")
@@ -81,30 +80,8 @@ class ClusterClient:
 @contextmanager
 def cluster_client(bootstrap: str) -> Iterator[ClusterClient]:
     """Connect to the cluster. Raises ClientError if no broker answers."""
-    from kafka import KafkaAdminClient
-    from kafka.errors import KafkaError
-
-    logging.getLogger("kafka").addHandler(logging.NullHandler())
-    admin_client(bootstrap)  # It reports wrong addresses; kafka-python would leave its sockets open.
-    try:
-        admin = KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=_TIMEOUT_MS)
-    except KafkaError as error:
-        raise unreachable_error(bootstrap) from error
-    try:
+    with kafka_python_admin(bootstrap) as admin:
         yield ClusterClient(admin)
-    finally:
-        admin.close()
-
-
-@contextmanager
-def _errors_in_one_line() -> Iterator[None]:
-    """Turn the Kafka client's exceptions into ClientError."""
-    from kafka.errors import KafkaError
-
-    try:
-        yield
-    except KafkaError as error:
-        raise ClientError(str(error)) from error
 
 
 def _broker(described: Mapping[str, Any]) -> BrokerImage:

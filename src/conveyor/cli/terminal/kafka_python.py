@@ -1,0 +1,39 @@
+"""kafka-python's admin client, for the requests that confluent-kafka does not have."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from conveyor.cli.terminal.kafka_client import TIMEOUT_S, ClientError, admin_client, unreachable_error
+
+_TIMEOUT_MS = int(TIMEOUT_S * 1000)
+
+
+@contextmanager
+def kafka_python_admin(bootstrap: str) -> Iterator[Any]:
+    """Connect to the cluster with a KafkaAdminClient. Raises ClientError if no broker answers."""
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    logging.getLogger("kafka").addHandler(logging.NullHandler())
+    admin_client(bootstrap)  # It reports wrong addresses; kafka-python would leave its sockets open.
+    try:
+        admin = KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=_TIMEOUT_MS)
+    except KafkaError as error:
+        raise unreachable_error(bootstrap) from error
+    try:
+        yield admin
+    finally:
+        admin.close()
+
+
+@contextmanager
+def errors_of_kafka_python() -> Iterator[None]:
+    """Turn the client's exceptions into ClientError."""
+    from kafka.errors import KafkaError
+
+    try:
+        yield
+    except KafkaError as error:
+        raise ClientError(str(error)) from error

@@ -1,0 +1,1 @@
+"""`conveyor txn`: commands for transactions."""
