@@ -33,8 +33,8 @@ CLIENT_CONFIG = {
     "metadata.recovery.strategy": "none",
     "log_level": 0,
 }
-"""For all clients. When all brokers are down, librdkafka 2.16.0 begins anew with its bootstrap servers. It then loses a
-connection for which requests wait, and TxnOffsetCommit hangs for ever.
+"""For all clients. With the default recovery strategy, librdkafka 2.16.0 was seen to wait for ever in
+`send_offsets_to_transaction` after all brokers had been down at once.
 """
 
 
