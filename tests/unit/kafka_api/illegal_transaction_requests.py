@@ -47,4 +47,5 @@ ROWS = [
     Row(27, (1, 2), "no producer", markers("t", producer_id=-1), E.invalid_request),
     Row(27, (1, 2), "no epoch", markers("t", producer_epoch=-1), E.invalid_request),
     Row(27, (1, 2), "no coordinator epoch", markers("t", coordinator_epoch=-1), E.invalid_request),
+    Row(27, (1, 2), "an epoch that no coordinator has had", markers("t", coordinator_epoch=99), E.invalid_request),
 ]

@@ -2,14 +2,15 @@
 version of the transaction (KIP-1228).
 
 Between brokers, markers are calls of their own: see `conveyor.broker.transactions.marker_writer`. This API is for tools
-that end a hanging transaction: one that is open in a partition, but unknown to its coordinator (KIP-664).
+that end a hanging transaction: one that is open in a partition, but unknown to its coordinator (KIP-664). A coordinator
+epoch that no coordinator has had yet is refused: such a marker would fence the coordinators themselves.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from conveyor.broker.transactions.marker_writer import MarkersOfTransaction, WriteMarkers
-from conveyor.cluster.image import OFFSETS_TOPIC, is_internal
+from conveyor.cluster.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage, is_internal
 from conveyor.cluster.topic_decisions import owned_by_broker
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
@@ -25,7 +26,10 @@ def handle(call: KafkaCall) -> None:
 
 async def _write(call: KafkaCall) -> None:
     markers = [(marker, list(_partitions(marker))) for marker in call.request.markers]
-    refusals = [[_refusal(marker, partition) for partition in partitions] for marker, partitions in markers]
+    newest_epoch = _newest_epoch(call.broker.metadata.image)
+    refusals = [
+        [_refusal(marker, partition, newest_epoch) for partition in partitions] for marker, partitions in markers
+    ]
     accepted = [
         _of_transaction(
             marker, [partition for partition, error in zip(partitions, errors, strict=True) if error is None]
@@ -46,9 +50,17 @@ def _partitions(marker: Any) -> Iterator[TopicPartition]:
             yield TopicPartition(topic.name, number)
 
 
-def _refusal(marker: Any, partition: TopicPartition) -> RequestError | None:
+def _newest_epoch(image: ClusterImage) -> int:
+    """Return the newest epoch of all coordinators; 0 if there is none yet."""
+    topic = image.topics.get(TRANSACTIONS_TOPIC)
+    return 0 if topic is None else max(partition.leader_epoch for partition in topic.partitions)
+
+
+def _refusal(marker: Any, partition: TopicPartition, newest_epoch: int) -> RequestError | None:
     if min(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch) < 0:
         return RequestError(ErrorKind.INVALID_REQUEST, "a marker needs a producer id and the epochs")
+    if marker.coordinator_epoch > newest_epoch:
+        return RequestError(ErrorKind.INVALID_REQUEST, f"no coordinator has had epoch {marker.coordinator_epoch} yet")
     if partition.topic != OFFSETS_TOPIC and is_internal(partition.topic):
         return owned_by_broker(partition.topic)
     return None
