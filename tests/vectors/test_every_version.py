@@ -40,13 +40,13 @@ TRANSACTION_REQUESTS: dict[int, dict[str, Any]] = {
 }
 
 
-def topic_requests(topic_id: UUID) -> dict[int, dict[str, Any]]:
+def topic_requests(topic_id: UUID, fetch_offset: int = 0) -> dict[int, dict[str, Any]]:
     """Values for every field of every version, by API key."""
     named = {"name": TOPIC, "topic": TOPIC, "topic_id": topic_id}
     partition = {"partition": 0, "partition_index": 0, "index": 0}
     group = {"group_id": "g", "member_id": "", "generation_id": -1, "generation_id_or_member_epoch": -1}
     produced = named | {"partition_data": [partition | {"records": BATCH}]}
-    fetched = named | {"partitions": [partition | {"fetch_offset": 0, "partition_max_bytes": 1 << 20}]}
+    fetched = named | {"partitions": [partition | {"fetch_offset": fetch_offset, "partition_max_bytes": 1 << 20}]}
     listed = named | {"partitions": [partition | {"timestamp": -2}]}
     committed = named | {"partitions": [partition | {"committed_offset": 1, "committed_metadata": "note"}]}
     asked = [named | {"partition_indexes": (0,)}]
@@ -184,8 +184,9 @@ def test_every_version_is_answered_in_its_own_format(
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_fetched_records_are_the_producers_bytes(broker: Broker, topic_id: UUID, version: int) -> None:
-    exchange(broker, 0, 9, topic_requests(topic_id)[0])
-    answer = exchange(broker, 1, version, topic_requests(topic_id)[1])
+    acknowledged = exchange(broker, 0, 9, topic_requests(topic_id)[0])
+    base_offset = acknowledged.responses[0].partition_responses[0].base_offset
+    answer = exchange(broker, 1, version, topic_requests(topic_id, fetch_offset=base_offset)[1])
     records = answer.responses[0].partitions[0].records
     assert records[17 : len(BATCH)] == BATCH[17:]
 
