@@ -1,8 +1,6 @@
 """Real clients and their admin tools on a cluster of three: topics, leaders, replicas, coordinators."""
 
-import gc
 import json
-import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -19,15 +17,6 @@ from conveyor.testing import Cluster
 from tests.unit.cli.commands import Run, runner
 
 QUIET: dict[str, Any] = {"log_level": 0, "reconnect.backoff.max.ms": 100, "retry.backoff.ms": 20}
-
-
-@pytest.fixture(autouse=True)
-def _without_sockets_of_killed_brokers() -> Iterator[None]:
-    """kafka-python does not close the sockets of refused connections; they are collected here."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 @pytest.fixture
