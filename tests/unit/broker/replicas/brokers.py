@@ -104,11 +104,13 @@ class BrokerCluster:
     def create(
         self, name: str = "t", replicas: tuple[int, ...] = (1, 2, 3), config: dict[str, str] | None = None
     ) -> None:
-        """Create a topic with one partition, and wait until all its replicas are in sync."""
+        """Create a topic with one partition, and wait until all its replicas are open and in sync."""
         assignment = {0: tuple(map(NodeId, replicas))}
         request = TopicRequest(name=name, assignment=assignment, config=config or {})
         self.brokers[0].run(self.brokers[0].node.topics.create(request))
         self.until(lambda: all(len(self.image(name, broker).isr) == len(replicas) for broker in self.brokers))
+        holders = [broker for broker in self.brokers if broker.node_id in replicas]
+        self.until(lambda: all(broker.node.partitions.get(name, 0) is not None for broker in holders))
 
     def image(self, name: str = "t", broker: ClusterBroker | None = None) -> PartitionImage:
         topic = (broker or self.brokers[0]).node.metadata.image.topics.get(name)
