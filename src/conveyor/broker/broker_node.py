@@ -60,7 +60,7 @@ from conveyor.broker.topics.partition_leader import PartitionLeaders
 from conveyor.broker.topics.shown_brokers import ShownBrokers
 from conveyor.broker.topics.topic_offsets import TopicOffsets
 from conveyor.broker.topics.topics import Topics
-from conveyor.broker.transaction_parts import make_transactions
+from conveyor.broker.transaction_parts import make_handle_transactions, make_transactions
 from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import BrokerImage
 from conveyor.kernel.alarm import Alarm
@@ -127,8 +127,11 @@ class BrokerNode:
             metadata=self.metadata,
             topics=self.topics,
             partitions=self.partitions,
-            publisher=LeaderPublisher(self._leader_calls, self.publisher),
+            publisher=LeaderPublisher(self._leader_calls, self.publisher, self.transactional_publisher),
             clock=ports.clock,
+        )
+        self.handle_transactions = make_handle_transactions(
+            self.transactions, self.message_publisher, self._leader_calls, settings, ports, self.tasks
         )
         self.message_browser = MessageBrowser(
             self.topics, self.partitions, self._leader_calls, ports.clock, ports.threads
@@ -199,6 +202,7 @@ class BrokerNode:
         self.queue_partitions.stop()
         self.inboxes.stop()
         self.groups.stop()
+        self.handle_transactions.stop()
         self.transactions.stop()
         self._remote.stop()
         await self.publisher.drain()

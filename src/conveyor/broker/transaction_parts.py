@@ -1,14 +1,18 @@
 """Assembles the parts of a broker that serve transactions."""
 
 from conveyor.broker.broker_ports import BrokerPorts
+from conveyor.broker.handles.handle_transactions import HandleTransactions
+from conveyor.broker.handles.transaction_handle import HandleKey
 from conveyor.broker.hosts.group_coordinators import Groups
 from conveyor.broker.hosts.inboxes import Inboxes
+from conveyor.broker.hosts.transaction_calls import TransactionCalls
 from conveyor.broker.hosts.transaction_coordinators import Transactions
 from conveyor.broker.hosts.transactional_offsets import TransactionalOffsets
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.producer_ids import ProducerIds
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.produce.inspected_appends import InspectedAppends
+from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.publish import Publisher
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.tasks import Tasks
@@ -17,7 +21,9 @@ from conveyor.broker.transactions.marker_writer import MarkerWriter
 from conveyor.broker.transactions.transactional_publisher import TransactionalPublisher
 from conveyor.broker.transactions.verifications import Verifications
 from conveyor.cluster.image import OFFSETS_TOPIC
+from conveyor.kernel.ids import NodeId
 from conveyor.settings.transactions_settings import TransactionsSettings
+from conveyor.settings.tree import Settings
 
 
 def make_transactions(
@@ -56,3 +62,20 @@ def make_transactions(
         tasks=tasks,
     )
     return transactions, transactional_publisher, TransactionalOffsets(groups, transactions, verifications)
+
+
+def make_handle_transactions(
+    transactions: Transactions, publisher: MessagePublisher, leaders: LeaderCalls, settings: Settings,
+    ports: BrokerPorts, tasks: Tasks,
+) -> HandleTransactions:  # fmt: skip
+    """Return what serves the transactions of clients without a producer."""
+    return HandleTransactions(
+        node_id=NodeId(settings.broker.node_id),
+        start_id=ports.new_id(),
+        key=HandleKey(ports.store, ports.new_id),
+        calls=TransactionCalls(transactions, leaders),
+        publisher=publisher,
+        clock=ports.clock,
+        tasks=tasks,
+        max_producers=settings.producers.max_producers_per_partition,
+    )

@@ -35,6 +35,7 @@ from conveyor.http_api.rest import (
     settlement_endpoints,
     subscription_endpoints,
     topic_endpoints,
+    transaction_endpoints,
 )
 from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError
 
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 ENDPOINTS: tuple[Endpoint, ...] = (
     *topic_endpoints.ENDPOINTS,
     *publish_endpoints.ENDPOINTS,
+    *transaction_endpoints.ENDPOINTS,
     *message_endpoints.ENDPOINTS,
     *subscription_endpoints.ENDPOINTS,
     *lease_endpoints.ENDPOINTS,
@@ -62,6 +64,8 @@ _REFUSAL_HEADERS = {
     ErrorKind.METADATA_UNAVAILABLE: {"Retry-After": "1"},
     ErrorKind.NOT_ENOUGH_REPLICAS: {"Retry-After": "1"},
     ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND: {"Retry-After": "1"},
+    ErrorKind.THROTTLING_QUOTA_EXCEEDED: {"Retry-After": "1"},
+    ErrorKind.TRANSACTION_OUTCOME_UNKNOWN: {"Retry-After": "1"},
     ErrorKind.UNSUPPORTED_COMPRESSION: {"Accept-Encoding": ", ".join(ENCODINGS)},
 }
 _encode = msgspec.json.Encoder().encode

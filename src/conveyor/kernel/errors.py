@@ -95,6 +95,9 @@ class ErrorKind(Enum):
     TRANSACTIONAL_ID_NOT_FOUND = auto()
     TRANSACTION_COORDINATOR_FENCED = auto()
     TRANSACTION_ABORTABLE = auto()
+    TRANSACTION_ABORTED = auto()
+    TRANSACTION_ENDED = auto()
+    TRANSACTION_OUTCOME_UNKNOWN = auto()
     UNKNOWN_LEADER_EPOCH = auto()
     UNKNOWN_MEMBER_ID = auto()
     UNKNOWN_MESSAGE = auto()
@@ -103,6 +106,7 @@ class ErrorKind(Enum):
     UNKNOWN_SUBSCRIPTION = auto()
     UNKNOWN_TOPIC = auto()
     UNKNOWN_TOPIC_ID = auto()
+    UNKNOWN_TRANSACTION = auto()
     UNRELEASED_INSTANCE_ID = auto()
     UNSTABLE_OFFSET_COMMIT = auto()
     UNSUPPORTED_ASSIGNOR = auto()
@@ -209,6 +213,9 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.TRANSACTIONAL_ID_NOT_FOUND: ErrorCodes(105, 404, _MISSING),
     ErrorKind.TRANSACTION_COORDINATOR_FENCED: ErrorCodes(52, 409, _INVALID),
     ErrorKind.TRANSACTION_ABORTABLE: ErrorCodes(120, 409, _INVALID),
+    ErrorKind.TRANSACTION_ABORTED: ErrorCodes(90, 409, _INVALID),
+    ErrorKind.TRANSACTION_ENDED: ErrorCodes(48, 409, _INVALID),
+    ErrorKind.TRANSACTION_OUTCOME_UNKNOWN: ErrorCodes(7, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.UNKNOWN_LEADER_EPOCH: ErrorCodes(75, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.UNKNOWN_MEMBER_ID: ErrorCodes(25, 404, _INVALID),
     ErrorKind.UNKNOWN_MESSAGE: ErrorCodes(1, 404, _INVALID),
@@ -217,6 +224,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.UNKNOWN_SUBSCRIPTION: ErrorCodes(69, 404, _MISSING),
     ErrorKind.UNKNOWN_TOPIC: ErrorCodes(3, 404, _MISSING, retriable=True),
     ErrorKind.UNKNOWN_TOPIC_ID: ErrorCodes(100, 404, _MISSING, retriable=True),
+    ErrorKind.UNKNOWN_TRANSACTION: ErrorCodes(105, 404, _MISSING),
     ErrorKind.UNRELEASED_INSTANCE_ID: ErrorCodes(111, 409, _INVALID),
     ErrorKind.UNSTABLE_OFFSET_COMMIT: ErrorCodes(88, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.UNSUPPORTED_ASSIGNOR: ErrorCodes(112, 400, _INVALID),

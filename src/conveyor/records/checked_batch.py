@@ -4,6 +4,7 @@ All code below the produce door accepts only a `CheckedBatch`. These functions a
 
     check_batch      a producer's bytes: checks length, magic, CRC-32C, fields
     check_transactional_batch  the same for a batch of a transaction
+    check_broker_batch  the same for a batch of a transaction that another broker has encoded
     check_stored     a batch as a leader has stored it, with its offset and epoch: checks length, magic, CRC-32C, fields
     rebuild_checked  a checked batch after a stage dropped or repacked records: no second CRC check
     own_batch        a batch that the broker has encoded: state machines' records, control batches, REST messages
@@ -65,6 +66,7 @@ def check_batch(content: Bytes, max_bytes: int) -> CheckedBatch:
     """
     header = _intact_header(content, max_bytes)
     _check_fields(header, False)
+    _check_producer(header)
     return CheckedBatch(content, header)
 
 
@@ -76,6 +78,20 @@ def check_transactional_batch(content: Bytes, max_bytes: int) -> CheckedBatch:
     header = _intact_header(content, max_bytes)
     if not header.attributes & TRANSACTIONAL or header.producer_id < 0:
         raise RequestError(ErrorKind.INVALID_RECORD, "the batch of a transactional producer is not transactional")
+    _check_fields(header, False, may_be_transactional=True)
+    _check_producer(header)
+    return CheckedBatch(content, header)
+
+
+def check_broker_batch(content: Bytes) -> CheckedBatch:
+    """Check the bytes that another broker sent for one partition: exactly one batch of a transaction, without sequence.
+    Its size is not limited here.
+
+    Raises RequestError: as `check_transactional_batch`.
+    """
+    header = _intact_header(content, len(content))
+    if not is_from_broker(header):
+        raise RequestError(ErrorKind.INVALID_RECORD, "the batch of another broker is not one of a transaction")
     _check_fields(header, False, may_be_transactional=True)
     return CheckedBatch(content, header)
 
@@ -97,7 +113,7 @@ def check_stored(content: Bytes) -> CheckedBatch:
         raise RequestError(ErrorKind.INVALID_RECORD, f"batch of {count} records ends at offset delta {last_delta}")
     _check_room(header)
     _check_codec(header.attributes)
-    if not header.attributes & CONTROL and not is_from_coordinator(header):
+    if not header.attributes & CONTROL and not is_from_broker(header):
         _check_producer(header)
     return CheckedBatch(content, header)
 
@@ -115,8 +131,8 @@ def rebuild_checked(header: BatchHeader, packed: Bytes, max_bytes: int) -> Check
     return rebuilt
 
 
-def is_from_coordinator(header: BatchHeader) -> bool:
-    """Return whether a coordinator has appended a batch for a producer's transaction: such a batch has no sequence."""
+def is_from_broker(header: BatchHeader) -> bool:
+    """Return whether a broker has made a batch for a transaction: such a batch has no sequence."""
     return is_transactional(header) and header.base_sequence == NO_SEQUENCE and header.producer_epoch >= 0
 
 
@@ -164,7 +180,6 @@ def _check_fields(header: BatchHeader, has_gaps: bool, may_be_transactional: boo
         raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, f"batch of {count} records is above {MAX_RECORDS}")
     if attributes:
         _check_attributes(attributes, may_be_transactional)
-    _check_producer(header)
 
 
 def _check_room(header: BatchHeader) -> None:

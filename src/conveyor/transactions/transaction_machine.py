@@ -208,7 +208,9 @@ class TransactionMachine:
     def _end(self, command: EndTransaction, now_ms: int, decision: Decision) -> TransactionEnded:
         value = self._existing(command.transactional_id)
         spare, version = command.spare_producer_id, command.transaction_version
-        ended = transitions.end(value, command.producer, command.commit, version, spare, now_ms)
+        ended = transitions.end(
+            value, command.producer, command.commit, version, spare, now_ms, may_be_empty=command.may_be_empty
+        )
         if ended is not value:
             self._check_connection(command)
             self._decide(command.transactional_id, ended, now_ms, decision)

@@ -42,6 +42,10 @@ class SpareIdMissing(Exception):  # noqa: N818 - named for what it is
     """The decision needs a producer id that was never used, and the command has none."""
 
 
+class OtherOutcome(RequestError):  # noqa: N818 - named for what it is
+    """The transaction of this producer has ended with the other outcome."""
+
+
 def create(timeout_ms: int, spare: ProducerId | None, now_ms: int) -> TransactionValue:
     """Return the first value of a transactional id."""
     identity = _first_epoch(spare)
@@ -134,14 +138,18 @@ def check_may_append(value: TransactionValue, producer: ProducerIdentity) -> Non
 
 def end(
     value: TransactionValue, producer: ProducerIdentity, commit: bool, version: int, spare: ProducerId | None,
-    now_ms: int,
+    now_ms: int, *, may_be_empty: bool = False,
 ) -> TransactionValue:  # fmt: skip
-    """Return the value after EndTxn: the same object if the request is a retry and the transaction is complete."""
+    """Return the value after EndTxn: the same object if the request is a retry and the transaction is complete.
+
+    may_be_empty: see `EndTransaction`. Raises OtherOutcome for a retry that asks for the other outcome.
+    """
     if value.state is not TransactionState.ONGOING and _ended_it(value, producer, version):
         return _repeated_end(value, commit)
     _check_producer(value, producer)
     check_not_prepared(value)
-    if value.state is not TransactionState.ONGOING and (version < EPOCH_BUMPING_VERSION or commit):
+    needs_open = version < EPOCH_BUMPING_VERSION or (commit and not may_be_empty)
+    if value.state is not TransactionState.ONGOING and needs_open:
         raise _invalid_state("no transaction is open")
     return _prepare(value, producer, commit, version, spare, now_ms)
 
@@ -238,8 +246,8 @@ def _repeated_end(value: TransactionValue, commit: bool) -> TransactionValue:
         check_not_prepared(value)
         return value
     if commit and (value.state.is_prepared or value.transaction_version >= EPOCH_BUMPING_VERSION):
-        raise RequestError(ErrorKind.PRODUCER_FENCED, "the transaction was aborted, for example because it timed out")
-    raise _invalid_state("the transaction has the other outcome")
+        raise OtherOutcome(ErrorKind.PRODUCER_FENCED, "the transaction was aborted, for example because it timed out")
+    raise OtherOutcome(ErrorKind.INVALID_TXN_STATE, "the transaction has the other outcome")
 
 
 def _next_identity(identity: ProducerIdentity, spare: ProducerId | None) -> ProducerIdentity:

@@ -20,8 +20,8 @@ from conveyor.broker.hosts.host import Host
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.producer_ids import ProducerIds
 from conveyor.broker.partitions.partition_table import PartitionTable
-from conveyor.broker.remote.calls import Call
-from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.broker.remote.calls import Call, Reply, Request
+from conveyor.broker.remote.leader_calls import CALL_TIMEOUT_MS, LeaderCalls
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
 from conveyor.broker.transactions.marker_sender import MarkerSender
@@ -99,8 +99,8 @@ class TransactionCoordinator:
 
     async def ask(self, command: TransactionCommand[Answer]) -> Answer:
         """Return the machine's reply, once it is durable. Raises RequestError."""
-        if isinstance(command, AddPartitions) and self._machine.is_ending(command.transactional_id):
-            await self._end_of(command.transactional_id)
+        if isinstance(command, AddPartitions):
+            await self.until_ended(command.transactional_id, _LONGEST_END_MS)
 
         def submit(respond: Callable[[Answer | RequestError], None]) -> Callable[[], None]:
             token = self._runner.submit(command, respond)
@@ -111,13 +111,15 @@ class TransactionCoordinator:
 
         return await answered(submit)
 
-    async def _end_of(self, transactional_id: str) -> None:
-        """Wait until the coordinator has recorded the last marker of a transaction, but not for long."""
+    async def until_ended(self, transactional_id: str, longest_ms: int) -> None:
+        """Wait until the coordinator has recorded the last marker of a transaction that is being ended, if one is."""
+        if not self._machine.is_ending(transactional_id):
+            return
 
         def submit(over: Callable[[None], None]) -> Callable[[], None]:
             ended = partial(over, None)
             self._ends.setdefault(transactional_id, []).append(ended)
-            cancel = self._clock.call_later(_LONGEST_END_MS, ended)
+            cancel = self._clock.call_later(longest_ms, ended)
 
             def forget() -> None:
                 cancel()
@@ -193,36 +195,52 @@ class Transactions:
 
     async def initialize(self, command: InitializeProducer) -> ProducerInitialized:
         """Give a client a transactional id; see `InitializeProducer`."""
-        reply = await self.ask(command)
+        with as_coordinator():
+            return await self.initialize_here(command)
+
+    async def initialize_here(self, command: InitializeProducer) -> ProducerInitialized:
+        """As `initialize`, for a broker that asks. Raises NotLeader."""
+        reply = await self._ask(command)
         if isinstance(reply, ProducerIdNeeded):
             spare = await self._producer_ids.allocate()
-            reply = await self.ask(msgspec.structs.replace(command, spare_producer_id=spare))
+            reply = await self._ask(msgspec.structs.replace(command, spare_producer_id=spare))
         assert isinstance(reply, ProducerInitialized), reply
         return reply
 
     async def end(self, command: EndTransaction) -> TransactionEnded:
         """Commit or abort a transaction; see `EndTransaction`."""
-        reply = await self.ask(command)
+        with as_coordinator():
+            return await self.end_here(command)
+
+    async def end_here(self, command: EndTransaction) -> TransactionEnded:
+        """As `end`, for a broker that asks. Raises NotLeader."""
+        reply = await self._ask(command)
         if isinstance(reply, ProducerIdNeeded):
             spare = await self._producer_ids.allocate()
-            reply = await self.ask(msgspec.structs.replace(command, spare_producer_id=spare))
+            reply = await self._ask(msgspec.structs.replace(command, spare_producer_id=spare))
         assert isinstance(reply, TransactionEnded), reply
         return reply
 
     async def ask(self, command: OneTransactionCommand[Answer]) -> Answer:
         """Return the reply of the coordinator of a transactional id, which must be this broker (NOT_COORDINATOR)."""
         with as_coordinator():
-            return await (await self._loaded(command.transactional_id)).ask(command)
+            return await self._ask(command)
 
     async def verify(
         self, transactional_id: str, producer: ProducerIdentity, partitions: list[TopicPartition], adds: bool
     ) -> list[RequestError | None]:
         """Ask the coordinator, on whichever broker it is, which partitions take part; see `VerifyPartitions`."""
+        request = VerifyPartitions(transactional_id, *producer, partitions, adds)
+        return await self.ask_coordinator(VERIFY, transactional_id, request, _VERIFY_TIMEOUT_MS)
+
+    async def ask_coordinator(
+        self, call: Call[Request, Reply], transactional_id: str, request: Request, timeout_ms: int = CALL_TIMEOUT_MS
+    ) -> Reply:
+        """Return the answer of the broker that coordinates a transactional id; see `LeaderCalls.ask`."""
         number = self._topic.partition_number(transactional_id)
         if number < 0:
             raise RequestError(ErrorKind.INVALID_PRODUCER_ID_MAPPING, "no producer has a transactional id yet")
-        request = VerifyPartitions(transactional_id, *producer, partitions, adds)
-        return await self._leaders.ask(VERIFY, TRANSACTIONS_TOPIC, number, request, _VERIFY_TIMEOUT_MS)
+        return await self._leaders.ask(call, TRANSACTIONS_TOPIC, number, request, timeout_ms)
 
     async def list_transactions(self, command: ListTransactions) -> list[ListedTransaction]:
         """Return the transactional ids that this broker coordinates, sorted."""
@@ -258,7 +276,11 @@ class Transactions:
         """Answer every waiting request."""
         self._host.stop()
 
-    async def _loaded(self, transactional_id: str) -> TransactionCoordinator:
+    async def _ask(self, command: OneTransactionCommand[Answer]) -> Answer:
+        return await (await self.loaded(command.transactional_id)).ask(command)
+
+    async def loaded(self, transactional_id: str) -> TransactionCoordinator:
+        """Return the coordinator of a transactional id, which must be this broker. Raises NotLeader."""
         number = self._topic.partition_number(transactional_id)
         if number < 0:
             raise RequestError(ErrorKind.NOT_COORDINATOR, f"{TRANSACTIONS_TOPIC} does not exist: find the coordinator")
@@ -272,7 +294,7 @@ class Transactions:
             verify_only=not request.adds,
             transaction_version=EPOCH_BUMPING_VERSION if request.adds else 0,
         )
-        coordinator = await self._loaded(request.transactional_id)
+        coordinator = await self.loaded(request.transactional_id)
         return list((await coordinator.ask(command)).errors)
 
 

@@ -2,15 +2,19 @@
 
 A batch whose leader refuses it with NOT_LEADER, or cannot be reached, is sent once more when the image shows a newer
 leader. A batch that may be stored already is not: it would be stored twice.
+
+Batches of a transaction take the same way. At the leader they go through `TransactionalPublisher`, which lets their
+partitions take part.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 
 from conveyor.broker.answers import answered
-from conveyor.broker.produce.acknowledgement import Published
+from conveyor.broker.produce.acknowledgement import Finished, Published
 from conveyor.broker.produce.publish import Publisher
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import CALL_TIMEOUT_MS, LeaderCalls
@@ -19,19 +23,24 @@ from conveyor.cluster.image import NO_LEADER, PartitionImage
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerUnreachable
-from conveyor.records.checked_batch import CheckedBatch
+from conveyor.kernel.ports import Bytes
+from conveyor.records.checked_batch import CheckedBatch, check_broker_batch
 
 _CALL_BYTES = 8 << 20
 """Batches for one broker are sent in calls of about this size."""
 
 
 class PublishBatches(msgspec.Struct, frozen=True, array_like=True):
-    """Publish batches of (partition, wire bytes) to one topic. For the rest: see `Publisher.publish`."""
+    """Publish batches of (partition, wire bytes) to one topic. For the rest: see `Publisher.publish`.
+
+    transactional_id: of the producer in whose transaction the batches are; empty without a transaction.
+    """
 
     topic: str
     batches: list[tuple[int, bytes]]
     acks: int
     deduplicates: bool
+    transactional_id: str = ""
 
 
 PUBLISH: Call[PublishBatches, list[Published]] = Call("publish", PublishBatches, list[Published], is_repeatable=False)
@@ -40,42 +49,68 @@ Batch = tuple[int, CheckedBatch]
 """A partition and a batch for it."""
 
 
+class PublishesInTransactions(Protocol):
+    """Publishes batches of transactions; see `TransactionalPublisher.publish`."""
+
+    def publish(
+        self,
+        batches: Sequence[tuple[str, int, Bytes | CheckedBatch | None]],
+        transactional_id: str,
+        acks: int,
+        finished: Finished,
+        *,
+        adds: bool,
+        deduplicates: bool,
+    ) -> None: ...
+
+
+class _Request(msgspec.Struct, frozen=True):
+    """What all batches of a request have in common; see `PublishBatches`."""
+
+    topic: str
+    acks: int
+    deduplicates: bool
+    transactional_id: str
+
+
 class LeaderPublisher:
     """See the module's docstring."""
 
-    def __init__(self, leaders: LeaderCalls, publisher: Publisher) -> None:
+    def __init__(self, leaders: LeaderCalls, publisher: Publisher, in_transactions: PublishesInTransactions) -> None:
         self._leaders = leaders
         self._publisher = publisher
+        self._in_transactions = in_transactions
         leaders.handlers.register(PUBLISH, self._answer)
 
-    async def publish(self, topic: str, batches: Sequence[Batch], acks: int, *, deduplicates: bool) -> list[Published]:
+    async def publish(
+        self, topic: str, batches: Sequence[Batch], acks: int, *, deduplicates: bool, transactional_id: str = ""
+    ) -> list[Published]:
         """Return one result for each batch, in order. Raises RequestError: UNKNOWN_TOPIC, INVALID_REQUIRED_ACKS."""
+        request = _Request(topic, acks, deduplicates, transactional_id)
         before = [self._leaders.partition(topic, number) for number, _ in batches]
-        results = await self._publish_once(topic, batches, before, acks, deduplicates)
+        results = await self._publish_once(request, batches, before)
         unserved = [index for index, result in enumerate(results) if _is_unserved(result)]
         if unserved:
             for number, partition in {batches[index][0]: before[index] for index in unserved}.items():
                 await self._leaders.newer_leader(topic, number, partition)
             rest = [batches[index] for index in unserved]
             newer = [self._leaders.partition(topic, number) for number, _ in rest]
-            again = await self._publish_once(topic, rest, newer, acks, deduplicates)
+            again = await self._publish_once(request, rest, newer)
             for index, result in zip(unserved, again, strict=True):
                 results[index] = result
         return results
 
     async def _publish_once(
-        self, topic: str, batches: Sequence[Batch], partitions: Sequence[PartitionImage], acks: int, deduplicates: bool
+        self, request: _Request, batches: Sequence[Batch], partitions: Sequence[PartitionImage]
     ) -> list[Published]:
         """partitions: the partition of each batch in the newest image."""
         by_leader: dict[NodeId, list[int]] = {}
         for index, partition in enumerate(partitions):
             by_leader.setdefault(partition.leader, []).append(index)
         if by_leader.keys() <= {self._leaders.node_id}:
-            return await self._publish_here(topic, batches, acks, deduplicates)
+            return await self._publish_here(request, batches)
         groups = [(leader, [batches[index] for index in indexes]) for leader, indexes in by_leader.items()]
-        answers = await asyncio.gather(
-            *(self._publish_at(leader, topic, group, acks, deduplicates) for leader, group in groups)
-        )
+        answers = await asyncio.gather(*(self._publish_at(leader, request, group) for leader, group in groups))
         results: list[Published] = [Published() for _ in batches]
         for indexes, answer in zip(by_leader.values(), answers, strict=True):
             for index, result in zip(indexes, answer, strict=True):
@@ -83,40 +118,46 @@ class LeaderPublisher:
         return results
 
     async def _publish_here(
-        self, topic: str, batches: Sequence[tuple[int, CheckedBatch | bytes]], acks: int, deduplicates: bool
+        self, request: _Request, batches: Sequence[tuple[int, CheckedBatch | bytes]]
     ) -> list[Published]:
-        encoded = [(topic, number, batch) for number, batch in batches]
+        encoded = [(request.topic, number, batch) for number, batch in batches]
+        acks, deduplicates, transactional_id = request.acks, request.deduplicates, request.transactional_id
 
         def submit(finished: Callable[[Sequence[Published] | RequestError], None]) -> None:
-            self._publisher.publish(encoded, acks, finished, deduplicates=deduplicates)
+            if not transactional_id:
+                return self._publisher.publish(encoded, acks, finished, deduplicates=deduplicates)
+            self._in_transactions.publish(
+                encoded, transactional_id, acks, finished, adds=True, deduplicates=deduplicates
+            )
 
         return list(await answered(submit))
 
-    async def _publish_at(
-        self, leader: NodeId, topic: str, batches: Sequence[Batch], acks: int, deduplicates: bool
-    ) -> list[Published]:
+    async def _publish_at(self, leader: NodeId, request: _Request, batches: Sequence[Batch]) -> list[Published]:
         if leader == self._leaders.node_id:
-            return await self._publish_here(topic, batches, acks, deduplicates)
+            return await self._publish_here(request, batches)
         results: list[Published] = []
         for portion in _portions(batches):
             try:
-                results += await self._send(leader, topic, portion, acks, deduplicates)
+                results += await self._send(leader, request, portion)
             except RequestError as error:
-                results += [Published(error=error) for _ in portion]
+                results += [Published(error=error, may_be_stored=_may_be_stored(error)) for _ in portion]
         return results
 
-    async def _send(
-        self, leader: NodeId, topic: str, batches: Sequence[Batch], acks: int, deduplicates: bool
-    ) -> list[Published]:
+    async def _send(self, leader: NodeId, request: _Request, batches: Sequence[Batch]) -> list[Published]:
         """Raise RequestError: also NotLeader if the leader is unknown or cannot be reached."""
+        topic = request.topic
         epoch = self._leaders.partition(topic, batches[0][0]).leader_epoch
         if leader == NO_LEADER:
             raise NotLeader(f"no broker leads {topic}-{batches[0][0]} at the moment", None, epoch)
-        request = PublishBatches(
-            topic, [(number, bytes(batch.content)) for number, batch in batches], acks, deduplicates
+        call = PublishBatches(
+            topic,
+            [(number, bytes(batch.content)) for number, batch in batches],
+            request.acks,
+            request.deduplicates,
+            request.transactional_id,
         )
         try:
-            results = await self._leaders.ask_node(PUBLISH, leader, request, CALL_TIMEOUT_MS)
+            results = await self._leaders.ask_node(PUBLISH, leader, call, CALL_TIMEOUT_MS)
         except AnswerLost as failure:
             message = f"topic '{topic}': {failure}; the messages may have been published"
             raise RequestError(ErrorKind.REQUEST_TIMED_OUT, message) from failure
@@ -128,12 +169,22 @@ class LeaderPublisher:
             raise RequestError(ErrorKind.UNSUPPORTED_VERSION, f"broker {leader} has answered for other batches")
         return results
 
-    async def _answer(self, request: PublishBatches) -> list[Published]:
-        return await self._publish_here(request.topic, request.batches, request.acks, request.deduplicates)
+    async def _answer(self, call: PublishBatches) -> list[Published]:
+        request = _Request(call.topic, call.acks, call.deduplicates, call.transactional_id)
+        if not request.transactional_id:
+            return await self._publish_here(request, call.batches)
+        return await self._publish_here(
+            request, [(number, check_broker_batch(content)) for number, content in call.batches]
+        )
 
 
 def _is_unserved(result: Published) -> bool:
     return isinstance(result.error, NotLeader) and not result.may_be_stored
+
+
+def _may_be_stored(error: RequestError) -> bool:
+    """Return whether batches may be stored although the whole call failed."""
+    return not isinstance(error, NotLeader) and error.kind is not ErrorKind.MESSAGE_TOO_LARGE
 
 
 def _portions(batches: Sequence[Batch]) -> Iterator[list[Batch]]:

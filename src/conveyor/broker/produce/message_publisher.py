@@ -9,6 +9,7 @@ from conveyor.broker.produce.leader_publisher import LeaderPublisher
 from conveyor.broker.produce.outgoing_message import (
     OutgoingMessage,
     PublishedMessage,
+    Transaction,
     check_outgoing,
     choose_partition,
     encode_messages,
@@ -17,7 +18,7 @@ from conveyor.broker.produce.outgoing_message import (
 from conveyor.broker.produce.publish import ACKS_ALL, Published
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Clock
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.records.message import format_message_id, format_waiting_id
@@ -31,6 +32,10 @@ _AT_ONCE = 500
 _BATCH_BYTES = 61
 _MOST_BATCH_BYTES = 1 << 20
 """A batch is larger only if a single message is, even if the topic allows larger batches."""
+
+
+OTHER_REFUSED = "another message of the same request was refused: send this one again"
+"""The refusal of a valid message that is in one batch with an invalid one."""
 
 
 class MessagePublisher:
@@ -53,11 +58,17 @@ class MessagePublisher:
         self._requests_count = 0
 
     async def publish(
-        self, topic: str, messages: Sequence[OutgoingMessage], acks: int = ACKS_ALL
+        self,
+        topic: str,
+        messages: Sequence[OutgoingMessage],
+        acks: int = ACKS_ALL,
+        transaction: Transaction | None = None,
     ) -> list[PublishedMessage | RequestError]:
         """Publish messages. Returns one result for each, in order, once they are as durable as `acks` demands.
 
-        Raises RequestError (UNKNOWN_TOPIC) if the topic is missing and topics are not created automatically.
+        transaction: that the messages belong to; only with acks=all.
+        Raises RequestError: UNKNOWN_TOPIC if the topic is missing and topics are not created automatically;
+        TRANSACTION_OUTCOME_UNKNOWN if messages may belong to the transaction although they were not acknowledged.
         """
         partition_count = await self._partition_count(topic)
         keyless_partition = self._requests_count % partition_count
@@ -82,7 +93,7 @@ class MessagePublisher:
             for partition, numbers in by_partition.items()
             for chunk in await self._chunks(topic, partition, messages, numbers)
         ]
-        published = await self._publish(topic, messages, batches, acks, deduplicates)
+        published = await self._publish(topic, messages, batches, acks, deduplicates, transaction)
         for (partition, chunk), outcome in zip(batches, published, strict=True):
             is_plain = outcome.error is None and not outcome.duplicates and outcome.inbox_offset < 0
             for place, number in enumerate(chunk):
@@ -131,14 +142,21 @@ class MessagePublisher:
         batches: Sequence[tuple[int, list[int]]],
         acks: int,
         deduplicates: bool,
+        transaction: Transaction | None,
     ) -> Sequence[Published]:
         now_ms = self._clock.now_ms()
         encoded: list[tuple[int, CheckedBatch]] = []
         pause = _Pause()
         for partition, chunk in batches:
-            encoded.append((partition, encode_messages([messages[number] for number in chunk], now_ms)))
+            encoded.append((partition, encode_messages([messages[number] for number in chunk], now_ms, transaction)))
             await pause.after(*(messages[number] for number in chunk))
-        return await self._publisher.publish(topic, encoded, acks, deduplicates=deduplicates)
+        if transaction is None:
+            return await self._publisher.publish(topic, encoded, acks, deduplicates=deduplicates)
+        published = await self._publisher.publish(
+            topic, encoded, acks, deduplicates=deduplicates, transactional_id=transaction.transactional_id
+        )
+        _check_certainty(published)
+        return published
 
 
 class _Pause:
@@ -153,6 +171,14 @@ class _Pause:
         if self._weight >= 20 * _AT_ONCE:
             self._weight = 0
             await asyncio.sleep(0)
+
+
+def _check_certainty(published: Sequence[Published]) -> None:
+    """Raise RequestError if a batch of a transaction may be stored although it was not acknowledged."""
+    for outcome in published:
+        if outcome.error is not None and outcome.may_be_stored:
+            reason = f"it is not known whether all messages were stored: {outcome.error.message}"
+            raise RequestError(ErrorKind.TRANSACTION_OUTCOME_UNKNOWN, reason) from outcome.error
 
 
 def _result(partition: int, place: int, outcome: Published) -> PublishedMessage | RequestError:
@@ -171,5 +197,4 @@ def _refusal(error: RequestError, place: int) -> RequestError:
     if not isinstance(error, RefusedRecords):
         return error
     own = next((refused.message for refused in error.record_errors if refused.batch_index == place), None)
-    reason = "another message of the same request was refused: send this one again" if own is None else own
-    return RequestError(error.kind, reason)
+    return RequestError(error.kind, OTHER_REFUSED if own is None else own)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import ProducerIdentity
+from conveyor.records.batch import TRANSACTIONAL
 from conveyor.records.checked_batch import CheckedBatch, own_batch
 from conveyor.records.message_attributes import LAST_TIME_MS
 from conveyor.records.partitioner import partition_for_key
@@ -25,6 +27,13 @@ class OutgoingMessage(NamedTuple):
     headers: tuple[Header, ...] = ()
     partition: int | None = None
     timestamp_ms: int | None = None
+
+
+class Transaction(NamedTuple):
+    """The transaction that messages belong to: its transactional id and its producer."""
+
+    transactional_id: str
+    producer: ProducerIdentity
 
 
 class PublishedMessage(NamedTuple):
@@ -68,10 +77,20 @@ def max_size_bytes(message: OutgoingMessage) -> int:
     return size
 
 
-def encode_messages(messages: Sequence[OutgoingMessage], now_ms: int) -> CheckedBatch:
-    """Return one batch of messages. now_ms: the timestamp of messages without one."""
+def encode_messages(
+    messages: Sequence[OutgoingMessage], now_ms: int, transaction: Transaction | None = None
+) -> CheckedBatch:
+    """Return one batch of messages. now_ms: the timestamp of messages without one.
+
+    A batch of a transaction has no sequence: several brokers may publish for the same producer.
+    """
     records = [
         (now_ms if message.timestamp_ms is None else message.timestamp_ms, message.key, message.value, message.headers)
         for message in messages
     ]
-    return own_batch(encode_batch(records))
+    if transaction is None:
+        return own_batch(encode_batch(records))
+    producer_id, producer_epoch = transaction.producer
+    return own_batch(
+        encode_batch(records, attributes=TRANSACTIONAL, producer_id=producer_id, producer_epoch=producer_epoch)
+    )

@@ -27,7 +27,7 @@ from conveyor.kernel.errors import ERRORS, ErrorKind, InconsistentState, Request
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
 from conveyor.kernel.ports import Bytes, Clock
 from conveyor.log.transactions.open_transactions import OpenTransaction
-from conveyor.records.checked_batch import CheckedBatch, check_transactional_batch
+from conveyor.records.checked_batch import CheckedBatch, check_size, check_transactional_batch
 from conveyor.records.timestamps import is_too_new
 from conveyor.replication.partition import Partition
 
@@ -69,22 +69,23 @@ class TransactionalPublisher:
 
     def publish(
         self,
-        batches: Sequence[tuple[str, int, Bytes | None]],
+        batches: Sequence[tuple[str, int, Bytes | CheckedBatch | None]],
         transactional_id: str,
         acks: int,
         finished: Finished,
         *,
         adds: bool,
+        deduplicates: bool = False,
     ) -> None:
         """Append batches of (topic, partition, batch). `finished` gets one result for each batch, in order, now or
         later: TRANSACTION_ABORTABLE if the partition takes no part in the transaction.
 
-        adds: let the partitions take part, as of transaction version 2.
+        adds: let the partitions take part, as of transaction version 2. deduplicates: see `Publisher.publish`.
         Raises RequestError (INVALID_REQUIRED_ACKS): only acks=all lets a commit include all records.
         """
         if acks != ACKS_ALL:
             raise RequestError(ErrorKind.INVALID_REQUIRED_ACKS, f"acks is all (-1) in a transaction, not {acks}")
-        request = PendingRequest(len(batches), acks, False, finished)
+        request = PendingRequest(len(batches), acks, deduplicates, finished)
         begun: dict[ProducerIdentity, list[Verification]] = {}
         for index, (topic, number, content) in enumerate(batches):
             result = request.results[index]
@@ -102,7 +103,7 @@ class TransactionalPublisher:
         self,
         topic: str,
         number: int,
-        content: Bytes | None,
+        content: Bytes | CheckedBatch | None,
         request: PendingRequest,
         result: Published,
         begun: dict[ProducerIdentity, list[Verification]],
@@ -113,7 +114,7 @@ class TransactionalPublisher:
             raise RequestError(ErrorKind.INVALID_RECORD, "no records")
         partition.check_writable()
         partition.check_replicas()
-        batch = check_transactional_batch(content, partition.log.topic.max_message_bytes)
+        batch = _checked(content, partition.log.topic.max_message_bytes)
         produced = _Produced(partition, batch, request, result)
         producer, into = _producer(batch), route(partition, batch.header)
         waiting = self._waiting.get((partition, producer))
@@ -155,9 +156,10 @@ class TransactionalPublisher:
         try:
             transactions = route(partition, batch.header).log.producers.transactions
             recheck = partial(_recheck, produced, verification, transactions.opened.get(batch.header.producer_id))
-            is_inspected = self._inspected_appends.is_needed(partition, False)
+            deduplicates = produced.request.deduplicates
+            is_inspected = self._inspected_appends.is_needed(partition, deduplicates)
             if is_inspected or is_too_new(batch.header.max_timestamp, partition.log.topic, now_ms):
-                return self._inspected_appends.append(partition, batch, False, appended, recheck)
+                return self._inspected_appends.append(partition, batch, deduplicates, appended, recheck)
             recheck(partition)
             info = partition.append(batch, now_ms)
         except RequestError as error:
@@ -180,6 +182,13 @@ class TransactionalPublisher:
 def _producer(batch: CheckedBatch) -> ProducerIdentity:
     header = batch.header
     return ProducerIdentity(ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch))
+
+
+def _checked(content: Bytes | CheckedBatch, max_bytes: int) -> CheckedBatch:
+    """Return a client's bytes, or a batch that a broker has made. Raises RequestError."""
+    if isinstance(content, CheckedBatch):
+        return check_size(content, max_bytes)
+    return check_transactional_batch(content, max_bytes)
 
 
 def _check_answer(errors: Sequence[RequestError | None], partitions: Sequence[TopicPartition]) -> None:

@@ -21,6 +21,7 @@ _NAMES = {
     "topic": "The topic's name.",
     "subscription": "The subscription's name.",
     "schedule": "The schedule's name.",
+    "transaction": "The id from the response to POST /transactions.",
     "message_id": "The id from the message's receipt: <partition>-<offset>.",
 }
 _DESCRIPTION = "Topics, and subscriptions that lease their messages. Errors are problem documents (RFC 9457)."

@@ -1,14 +1,14 @@
 """Publish one message, whose payload is the request's body, or a batch of messages in JSON."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta, Struct, ValidationError, convert
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
-from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
+from conveyor.http_api.engine.endpoint import Endpoint, HttpCall
 from conveyor.http_api.engine.problems import Problem, problem_of
 from conveyor.http_api.requests.body_parts import batch_parts
 from conveyor.http_api.requests.durations import Duration
@@ -49,9 +49,18 @@ class PublishAttributes(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PublishQuery(PublishAttributes, kw_only=True):
-    """The attributes as query parameters. `header`: `name:value`, once for each header."""
+    """The attributes as query parameters. `header`: `name:value`, once for each header. transaction: the id of the
+    transaction that the message belongs to.
+    """
 
     header: list[Annotated[str, Meta(pattern="^[^:]+:")]] = []
+    transaction: _Name | None = None
+
+
+class BatchQuery(Struct, forbid_unknown_fields=True, frozen=True):
+    """transaction: the id of the transaction that the messages belong to."""
+
+    transaction: _Name | None = None
 
 
 class NewMessage(PublishAttributes, kw_only=True):
@@ -67,6 +76,10 @@ class NewMessages(Struct, forbid_unknown_fields=True):
     """A batch of messages."""
 
     messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+
+
+Batch = TypeVar("Batch")
+NewDocument = TypeVar("NewDocument", bound=NewMessage)
 
 
 class Receipt(Struct):
@@ -104,45 +117,66 @@ async def publish_message(call: HttpCall[PublishQuery, bytes]) -> Receipt:
     attributes, headers = _request_headers(call.headers)
     headers += [_header(text) for text in call.query.header]
     message = _outgoing(call.body, _merged(call.query, attributes), headers)
-    published = (await call.broker.message_publisher.publish(call.names["topic"], [message]))[0]
+    published = (await _publish(call.broker, call.names["topic"], [message], call.query.transaction))[0]
     if isinstance(published, RequestError):
         raise published
     return Receipt(published.message_id, published.partition, published.offset, published.duplicate)
 
 
-async def publish_batch(call: HttpCall[NoQuery, NewMessages]) -> BatchReceipts:
+async def publish_batch(call: HttpCall[BatchQuery, NewMessages]) -> BatchReceipts:
     """Publish a batch of messages. Each has its own result. The response is sent when all are durable."""
-    documents = call.body.messages
+    made = [outgoing async for _, outgoing in outgoing_messages(call.body.messages)]
+    errors = [outgoing if isinstance(outgoing, RequestError) else None for outgoing in made]
+    valid = [outgoing for outgoing in made if isinstance(outgoing, OutgoingMessage)]
+    del made
+    topic, transaction = call.names["topic"], call.query.transaction
+    published = iter(await _publish(call.broker, topic, valid, transaction) if valid else ())
+    await free(valid)
+    return BatchReceipts([_receipt(error or next(published)) for error in errors])
+
+
+async def outgoing_messages(
+    documents: list[NewDocument],
+) -> AsyncIterator[tuple[NewDocument, OutgoingMessage | RequestError]]:
+    """Yield each document with its message, or why it is not valid. Empties the list of documents."""
     documents.reverse()
-    errors: list[RequestError | None] = []
-    valid: list[OutgoingMessage] = []
     headers_count = 0
     while documents:
         document = documents.pop()  # Freed one by one: freeing a million headers at once would take 0.1 s.
-        made = _from_document(document)
-        if isinstance(made, OutgoingMessage):
-            valid.append(made)
-        errors.append(None if isinstance(made, OutgoingMessage) else made)
+        yield document, _from_document(document)
         headers_count += 1 + len(document.headers)
         if headers_count > _HEADERS_AT_ONCE:
             headers_count = 0
             await asyncio.sleep(0)
-    published = iter(await call.broker.message_publisher.publish(call.names["topic"], valid) if valid else ())
-    while valid:
-        del valid[-_FREED_AT_ONCE:]
-        await asyncio.sleep(0)
-    return BatchReceipts([_receipt(error or next(published)) for error in errors])
 
 
-async def read_batch(body: bytes) -> NewMessages:
-    """Decode a batch part by part, up to the limit of messages. Raises RequestError."""
-    messages: list[NewMessage] = []
-    async for part in batch_parts(body):
-        messages += _parse_batch(part).messages
-        if len(messages) > MAX_MESSAGES:
-            raise _wrong(f"in the request's body: Expected `array` of length <= {MAX_MESSAGES} - at `$.messages`")
+async def free(messages: list[Any]) -> None:
+    """Empty a list of messages, some at a time."""
+    while messages:
+        del messages[-_FREED_AT_ONCE:]
         await asyncio.sleep(0)
-    return NewMessages(messages)
+
+
+def batch_reader(kind: Callable[[list[Any]], Batch]) -> Callable[[bytes], Awaitable[Batch]]:
+    """Return a function that decodes a batch part by part, up to the limit of messages, and raises RequestError.
+
+    kind: a type that has a list `messages` only.
+    """
+    parse = body_parser(kind)
+
+    async def read(body: bytes) -> Batch:
+        messages: list[Any] = []
+        async for part in batch_parts(body):
+            messages += parse(part).messages
+            if len(messages) > MAX_MESSAGES:
+                raise _wrong(f"in the request's body: Expected `array` of length <= {MAX_MESSAGES} - at `$.messages`")
+            await asyncio.sleep(0)
+        return kind(messages)
+
+    return read
+
+
+read_batch = batch_reader(NewMessages)
 
 
 def payload_limit(broker: BrokerNode, names: Mapping[str, str]) -> int:
@@ -176,7 +210,7 @@ ENDPOINTS = (
         function=publish_message,
         status=201,
         body_limit=payload_limit,
-        problems=(507,),
+        problems=(409, 507),
         headers=REQUEST_HEADERS,
     ),
     Endpoint(
@@ -185,10 +219,10 @@ ENDPOINTS = (
         function=publish_batch,
         body_limit=batch_limit,
         read=read_batch,
+        problems=(409,),
     ),
 )
 
-_parse_batch = body_parser(NewMessages)
 _FIELDS = {name.lower(): name[len(_PREFIX) :].lower().replace("-", "_") for name, _ in REQUEST_HEADERS}
 
 
@@ -215,6 +249,14 @@ def _request_headers(given: Mapping[str, str]) -> tuple[PublishAttributes | None
         return convert(attributes, PublishAttributes, strict=False, dec_hook=decode_field), headers
     except ValidationError as error:
         raise _wrong(f"in the Conveyor- request headers: {error}") from error
+
+
+async def _publish(
+    broker: BrokerNode, topic: str, messages: list[OutgoingMessage], transaction: str | None
+) -> list[PublishedMessage | RequestError]:
+    if transaction is None:
+        return await broker.message_publisher.publish(topic, messages)
+    return await broker.handle_transactions.publish(transaction, topic, messages)
 
 
 def _merged(first: PublishAttributes, second: PublishAttributes | None) -> PublishAttributes:
