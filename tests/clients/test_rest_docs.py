@@ -20,11 +20,11 @@ def examples(language: str, broker: Broker) -> list[str]:
 
 
 def test_every_example_in_python_runs(broker: Broker) -> None:
-    printed = StringIO()
+    printed, names = StringIO(), dict[str, object]()
     with redirect_stdout(printed):
         for example in examples("python", broker):
-            exec(example, {})
-    assert printed.getvalue() == "Dear Ada, ... 1\n"
+            exec(example, names)
+    assert printed.getvalue() == "Dear Ada, ... 1\nreceipt for Dear Bob, ...\n"
 
 
 def test_every_example_in_the_shell_runs(broker: Broker) -> None:

@@ -180,3 +180,50 @@ def test_committed_offsets_outlive_their_coordinator(cluster: Cluster) -> None:
         cluster.restart(node_id)
         cluster.wait_until_in_sync()
     consumer.close()
+
+
+@pytest.mark.parametrize("verb", ["commit", "abort"])
+def test_transaction_goes_on_when_a_broker_is_killed(cluster: Cluster, verb: str) -> None:
+    """Its messages and acknowledgements are there once the killed broker's partitions have new leaders."""
+    inputs = publish(cluster.brokers[1], 0, 1, 2)
+    assert ask(cluster.brokers[1], "POST", "/topics", {**TOPIC, "name": "invoices"}).status == 201
+    transaction = ask(cluster.brokers[1], "POST", "/transactions").json["transaction_id"]
+    leased = lease_all(cluster.brokers[1])
+    results = [{"payload": message["message_id"], "partition": number} for number, message in enumerate(leased)]
+    query = {"transaction": transaction}
+    published = ask(cluster.brokers[2], "POST", "/topics/invoices/messages:batch", {"messages": results}, query).json
+    assert [result["status"] for result in published["results"]] == ["ok"] * 3
+    acks = {"ack_ids": [message["ack_id"] for message in leased]}
+    assert ask(cluster.brokers[3], "POST", "/subscriptions/billing/ack", acks, query).status == 200
+    cluster.kill(3)
+
+    broker = cluster.brokers[2]
+    ended = until_answered(broker, "POST", f"/transactions/{transaction}/{verb}")
+    assert ended.status == 200, ended.body
+    lost = lease_until(broker, 3 if verb == "abort" else 0)
+    assert sorted(message["message_id"] for message in lost) == (sorted(inputs) if verb == "abort" else [])
+    shown = until_answered(broker, "GET", "/topics/invoices/messages", {"limit": 10}).json["messages"]
+    assert len(shown) == (3 if verb == "commit" else 0)
+    stats = until_answered(broker, "GET", "/subscriptions/billing").json
+    assert (stats["unsettled"], stats["pending"]) == (3 if verb == "abort" else 0, 0)
+
+
+def until_answered(broker: ClusterBroker, method: str, path: str, query: Mapping[str, object] | None = None) -> Answer:
+    """Repeat a request while its answer says that it may be repeated."""
+    for _ in range(100):
+        answer = ask(broker, method, path, query=query)
+        if answer.status < 500:
+            return answer
+        time.sleep(0.2)  # As a client does between two attempts.
+    raise AssertionError(answer.body)
+
+
+def lease_until(broker: ClusterBroker, count: int) -> list[dict[str, Any]]:
+    """Lease until there are as many messages; those of killed leaders come with the next ones."""
+    leased: list[dict[str, Any]] = []
+    for _ in range(100):
+        answer = ask(broker, "GET", MESSAGES, query={"max_messages": 100, "wait": "200ms"})
+        leased += answer.json["messages"] if answer.status == 200 else []
+        if len(leased) >= count and answer.status == 200:
+            return leased
+    raise AssertionError(leased)

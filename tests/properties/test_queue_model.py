@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ids import ProducerIdentity
 from conveyor.queues.delivery.deliveries import MAX_INDEXED
 from conveyor.queues.delivery.inspection import message_state, peek
 from conveyor.queues.messages.dead_copies import Copy, CopyLog
 from conveyor.queues.queue_commands import (
     Acknowledge,
+    AcknowledgeInTransaction,
     Cancel,
     DropDeadLetters,
     Extend,
@@ -35,41 +37,15 @@ from conveyor.queues.queue_commands import (
     Target,
 )
 from conveyor.records import compression
-from conveyor.records.record import Header
+from conveyor.records.message import Message
 from conveyor.settings.tree import TopicSettings
+from tests.properties.queue_messages import MESSAGES, ORDERS, PICKS, POLICIES, PRODUCERS, headers_of
+from tests.unit.queues.delivery_order import check_priorities, check_turns
 from tests.unit.queues.model import COPY_LOGS, Hard, Known, QueueModel, hard_of, kinds
-from tests.unit.queues.stage import SUBSCRIPTION, Stage, header, subscription, target
+from tests.unit.queues.stage import SUBSCRIPTION, Stage, subscription, target
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "500"))
-FILTER = 'int(headers["wanted"]) == 1'
-WANTED = {"yes": b"1", "no": b"0", "fail": b"?"}
 DRAIN_MS = 3_600_000
-POLICIES = st.fixed_dictionaries(
-    {
-        "delivery": st.sampled_from(["at_least_once", "at_least_once", "exactly_once", "at_most_once"]),
-        "filter": st.sampled_from([None, None, FILTER]),
-        "on_filter_error": st.sampled_from(["deliver", "skip", "dead_letter"]),
-        "on_expiry": st.sampled_from(["drop", "dead_letter"]),
-        "max_deliveries": st.sampled_from([0, 1, 2, 3]),
-        "max_in_flight": st.sampled_from([2, 100_000, 100_000]),
-        "retry": st.just({"base_ms": 100, "factor": 2.0, "cap_ms": 1000}),
-        "paused": st.sampled_from([False, False, False, False, True]),
-    }
-)
-ORDERS = st.sampled_from(
-    [{}, {}, {"ordering": "key"}, {"ordering": "key"}, {"fair_by": "group"}, {"priority_ageing_ms": 1000}]
-)
-MESSAGES = st.fixed_dictionaries(
-    {
-        "key": st.sampled_from([None, b"a", b"b"]),
-        "delay": st.sampled_from([0, 0, 0, 500, 5_000]),
-        "ttl": st.sampled_from([0, 0, 0, 3_000]),
-        "priority": st.sampled_from([4, 4, 0, 9]),
-        "wanted": st.sampled_from(["yes", "yes", "no", "fail"]),
-        "group": st.sampled_from(["", "g", "h"]),
-    }
-)
-PICKS = st.lists(st.integers(0, 1_000), min_size=1, max_size=4)
 
 
 class QueueStory(RuleBasedStateMachine):
@@ -118,6 +94,32 @@ class QueueStory(RuleBasedStateMachine):
         expected = self.model.acknowledge(targets)
         assert kinds(self.submit(Acknowledge(subscription=SUBSCRIPTION, targets=targets))) == expected
 
+    @rule(picks=PICKS, producer=PRODUCERS)
+    def acknowledge_in_transaction(self, picks: list[int], producer: ProducerIdentity) -> None:
+        targets = self.targets(picks)
+        expected = self.model.acknowledge_in_transaction(targets, producer)
+        command = AcknowledgeInTransaction(subscription=SUBSCRIPTION, targets=targets, producer=producer)
+        assert kinds(self.submit(command)) == expected
+
+    @rule(producer=PRODUCERS, commits=st.booleans())
+    def end_transaction(self, producer: ProducerIdentity, commits: bool) -> None:
+        """After an abort, messages that were leased count as delivered in vain. After a restart it may be unknown
+        whether they were.
+        """
+        held = set(self.stage.queue.deliveries.pending)
+        ended = self.model.end_transaction(producer, commits=commits)
+        self.stage.end_transaction(producer, commits=commits)
+        self.remember()
+        if commits:
+            return
+        for each in ended:
+            if each.offset in held:
+                each.lease = ended_lease(each.deliveries + 1)
+        self.model.pass_time(self.stage.now_ms, self.stage.now_ms)
+        self.stage.runner.expire()
+        self.note_what_was_looked_at(set())
+        self.remember()
+
     @rule(picks=PICKS, delay_ms=st.sampled_from([0, None, 700]))
     def retry(self, picks: list[int], delay_ms: int | None) -> None:
         targets = self.targets(picks)
@@ -157,7 +159,7 @@ class QueueStory(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, 499, 500, 1_000, 3_000, 30_000]))
     def time_passes(self, ms: int) -> None:
         before_ms = self.stage.now_ms
-        waiting = [each for each in self.model if each.is_open and not each.lease]
+        waiting = [each for each in self.model if each.is_open and not each.lease and not each.pending]
         self.model.pass_time(before_ms, before_ms + ms)
         self.stage.pass_time(ms)
         self.note_what_was_looked_at(set())
@@ -282,10 +284,12 @@ class QueueStory(RuleBasedStateMachine):
         unsettled = [each for each in self.model if not each.settled]
         assert counts.unsettled == len(unsettled)
         assert counts.in_flight == len(self.model.leased)
+        assert counts.pending == sum(each.pending is not None for each in self.model)
         assert counts.dead == sum(each.dead for each in self.model)
         is_exact = not self.is_bounded and self.model.policy.ordering == "none"
         if is_exact:
-            withheld = [each for each in unsettled if each.is_open and not each.lease and not each.is_due(now_ms)]
+            free = [each for each in unsettled if each.is_open and not each.lease and not each.pending]
+            withheld = [each for each in free if not each.is_due(now_ms)]
             assert counts.withheld == len(withheld)
         if not self.is_bounded:
             dead_lettering = {offset for offset, _ in self.stage.machine.dead_lettering(SUBSCRIPTION, 1_000)}
@@ -299,6 +303,7 @@ class QueueStory(RuleBasedStateMachine):
             known = self.model.messages[each.message.offset]
             assert each.state == message_state(self.stage.queue, each.message, self.stage.now_ms)
             assert (each.state.state == "leased") == (known.lease is not None)
+            assert (each.state.state == "pending") == (known.pending is not None)
             assert (each.state.state == "dying") == known.dead_lettering
 
     @invariant()
@@ -313,6 +318,8 @@ class QueueStory(RuleBasedStateMachine):
         """Whatever is unsettled can be leased, sooner or later."""
         if not hasattr(self, "stage"):
             return
+        for producer in {each.pending for each in self.model if each.pending is not None}:
+            self.end_transaction(producer, False)
         policy = self.model.policy
         mine = subscription(
             ordering=policy.ordering, fair_by=policy.fair_by, priority_ageing_ms=policy.priority_ageing_ms,
@@ -398,7 +405,8 @@ class QueueStory(RuleBasedStateMachine):
 
     def lease_some(self, count: int, visibility_ms: int, lowest: int) -> tuple[LeasedMessage, ...]:
         policy, now_ms = self.model.policy, self.stage.now_ms
-        room = 0 if policy.paused else min(count, policy.max_in_flight - len(self.stage.queue.deliveries.leases))
+        held_count = len(self.stage.queue.deliveries.leases) + sum(each.pending is not None for each in self.model)
+        room = 0 if policy.paused else min(count, policy.max_in_flight - held_count)
         command = LeaseMessages(
             subscription=SUBSCRIPTION, count=count, max_bytes=1 << 20, visibility_ms=visibility_ms,
             lowest_priority=lowest,
@@ -459,40 +467,9 @@ class QueueStory(RuleBasedStateMachine):
                 check_turns(sequence)
 
 
-def check_priorities(sequence: list[Known], rest: list[Known], *, by_group: bool) -> None:
-    """Those who were taken were the first: the most urgent before the others, and then by their offsets."""
-    every = sequence + rest
-    ranks = [-each.priority for each in sequence]
-    assert ranks == sorted(ranks)
-    assert not sequence or all(-each.priority >= ranks[-1] for each in rest)
-    for group in {each.group for each in every} if by_group else {None}:
-        mine = [(-each.priority, each.offset) for each in sequence if group in (None, each.group)]
-        others = [(-each.priority, each.offset) for each in rest if group in (None, each.group)]
-        assert mine == sorted(mine)
-        assert not mine or all(each > mine[-1] for each in others)
-
-
-def check_turns(sequence: list[Known]) -> None:
-    """No group has two turns while another one waits. A message that is dropped when it is met takes a turn, too."""
-    for place, each in enumerate(sequence):
-        same = [later for later in sequence[place + 1 :] if later.priority == each.priority]
-        groups = [later.group for later in same]
-        if each.group in groups:
-            between = set(groups[: groups.index(each.group)])
-            assert set(groups) - {each.group} <= between, "a group was left out"
-
-
-def headers_of(spec: dict[str, Any]) -> tuple[Header, ...]:
-    found: list[Header] = [("wanted", WANTED[spec["wanted"]])]
-    if spec["group"]:
-        found.append(("group", spec["group"].encode()))
-    if spec["priority"] != 4:
-        found.append(header("priority", spec["priority"]))
-    if spec["delay"]:
-        found.append(header("delay-ms", spec["delay"]))
-    if spec["ttl"]:
-        found.append(header("ttl-ms", spec["ttl"]))
-    return tuple(found)
+def ended_lease(delivery_count: int) -> LeasedMessage:
+    """Return the lease of a message that was pending."""
+    return LeasedMessage(Message("t", 0, 0, 0, None, None), 0, 0, 0, delivery_count)
 
 
 def test_queue_does_what_its_model_says() -> None:

@@ -62,7 +62,7 @@ from conveyor.broker.topics.topic_offsets import TopicOffsets
 from conveyor.broker.topics.topics import Topics
 from conveyor.broker.transaction_parts import make_handle_transactions, make_transactions
 from conveyor.cluster.dynamic_config import LayeredSettings
-from conveyor.cluster.image import BrokerImage
+from conveyor.cluster.image import QUEUE_STATE, BrokerImage
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.kernel.ports import Clock
@@ -130,9 +130,6 @@ class BrokerNode:
             publisher=LeaderPublisher(self._leader_calls, self.publisher, self.transactional_publisher),
             clock=ports.clock,
         )
-        self.handle_transactions = make_handle_transactions(
-            self.transactions, self.message_publisher, self._leader_calls, settings, ports, self.tasks
-        )
         self.message_browser = MessageBrowser(
             self.topics, self.partitions, self._leader_calls, ports.clock, ports.threads
         )
@@ -140,6 +137,9 @@ class BrokerNode:
         self.retention.hold(self.subscriptions.topics)
         self.queue_partitions = self._make_queue_partitions(ports)
         self._make_queue_verbs(ports.clock)
+        self.handle_transactions = make_handle_transactions(
+            self.transactions, self.message_publisher, self.settlements, self._leader_calls, settings, ports, self.tasks
+        )
         self.schedules = self._make_schedules(ports.clock)
         self.is_stopping = False
         """Set when the broker begins to stop; `/readyz` reports it."""
@@ -383,7 +383,7 @@ class BrokerNode:
             tasks=self.tasks,
             new_id=ports.new_id,
         )
-        self.transactions, self.transactional_publisher, self.transactional_offsets = make_transactions(
+        self._transaction_parts = parts = make_transactions(
             metadata=self.metadata,
             topics=self.topics,
             partitions=self.partitions,
@@ -397,6 +397,7 @@ class BrokerNode:
             ports=ports,
             tasks=self.tasks,
         )
+        self.transactions, self.transactional_publisher, self.transactional_offsets, *_ = parts
 
     def _make_inboxes(self, ports: BrokerPorts) -> Inboxes:
         inboxes = Inboxes(
@@ -430,6 +431,7 @@ class BrokerNode:
             new_id=ports.new_id,
             node_id=NodeId(self.settings.broker.node_id),
         )
+        self._transaction_parts.markers.use(QUEUE_STATE, partitions.append_marker)
         self.reconciler.leadership.listen(self.groups, self.transactions, self.inboxes, partitions)
         return partitions
 
@@ -450,6 +452,7 @@ class BrokerNode:
             leaders=self._leader_calls,
             browser=self.message_browser,
             publisher=self.message_publisher,
+            participants=self._transaction_parts.participants,
             clock=clock,
             tasks=self.tasks,
         )

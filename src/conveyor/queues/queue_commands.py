@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.state_machine import Answer_co, Command
 from conveyor.queues.messages.dead_copies import Copy
 from conveyor.queues.subscription.policy import Subscription
@@ -97,6 +98,12 @@ class Acknowledge(SettleMessages, frozen=True, kw_only=True):
     """Acknowledge messages."""
 
 
+class AcknowledgeInTransaction(SettleMessages, frozen=True, kw_only=True):
+    """Acknowledge messages in a producer's transaction: they are settled once it commits. All of them or none."""
+
+    producer: ProducerIdentity
+
+
 class NackMessages(SettleMessages, frozen=True, kw_only=True):
     """Report failed deliveries. delay_ms: the time until the next delivery; None for the subscription's backoff."""
 
@@ -156,18 +163,21 @@ class Cancel(QueueCommand[None], frozen=True, kw_only=True):
 
 
 class QueueCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Message counts of one subscription in one partition. oldest_ms: the timestamp of the oldest unsettled message."""
+    """Message counts of one subscription in one partition. pending: acknowledged in open transactions. oldest_ms: the
+    timestamp of the oldest unsettled message.
+    """
 
     unsettled: int = 0
     available: int = 0
     in_flight: int = 0
+    pending: int = 0
     withheld: int = 0
     dead: int = 0
     oldest_ms: int | None = None
 
 
 class MessageState(msgspec.Struct, frozen=True):
-    """A message's state in one subscription: `available`, `leased`, `delayed`, `retrying`, `waiting` (behind
+    """A message's state in one subscription: `available`, `leased`, `pending`, `delayed`, `retrying`, `waiting` (behind
     another message of its key), `dying` (on its way to the dead-letter topic), `acknowledged`, `expired`, `dead` or
     `cancelled`.
     """

@@ -7,6 +7,8 @@ The contract is in `conveyor.kernel.state_machine`. Reading messages changes no 
 The cost of a command for one subscription does not depend on the number of subscriptions. After each change of a queue,
 `_reindex` stores its next deadline, and whether it lags behind the log or has messages to dead-letter.
 
+The machine takes part in transactions: a message that is acknowledged in one is pending until the transaction ends.
+
 Invariants: a message has at most one lease; a settled message is not leased again, unless the subscription seeks or
 redrives it; an unsettled message is eventually leased again.
 """
@@ -16,6 +18,7 @@ from itertools import islice
 from uuid import UUID
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.range_set import RangeSet
 from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, Token
 from conveyor.log.record_source import MessageSource, StillPacked
@@ -27,6 +30,7 @@ from conveyor.queues.delivery.timetable import Timetable
 from conveyor.queues.messages.scan import BatchScan
 from conveyor.queues.queue_commands import (
     Acknowledge,
+    AcknowledgeInTransaction,
     Cancel,
     CutBack,
     DropDeadLetters,
@@ -42,6 +46,8 @@ from conveyor.queues.queue_commands import (
     Reject,
     Release,
     SeekSubscription,
+    Settled,
+    SettleMessages,
     SubscriptionCommand,
 )
 from conveyor.queues.refusals import no_message, subscription_gone, unreadable
@@ -120,6 +126,15 @@ class QueueMachine:
             progress.apply(kind, record.value)
             if kind is Kind.STARTED:
                 self._apply_started(UUID(bytes=record.key), progress)
+
+    def resolve(self, producer: ProducerIdentity, commits: bool) -> None:
+        """See `TransactionalMachine.resolve`."""
+        for subscription, progress in self._progress.items():
+            offsets = progress.resolve(producer.producer_id, commits=commits)
+            queue = self._queues.get(subscription)
+            if offsets and queue is not None:
+                queue.resolved(offsets, commits=commits)
+                self._reindex(queue)
 
     def loaded(self, now_ms: int) -> None:
         """Called once all records are applied. `set_subscriptions` then sets the existing subscriptions."""
@@ -393,14 +408,8 @@ class QueueMachine:
         match command:
             case LeaseMessages():
                 reply, records = queue.lease(command, now_ms)
-            case Acknowledge():
-                reply, records = queue.acknowledge(command.targets)
-            case NackMessages():
-                reply, records = queue.retry(command.targets, command.delay_ms, now_ms)
-            case Extend():
-                reply, records = queue.extend(command.targets, command.visibility_ms, now_ms)
-            case Reject():
-                reply, records = queue.reject(command.targets, command.reason, now_ms)
+            case SettleMessages():
+                reply, records = _settle(queue, command, now_ms)
             case Release():
                 queue.release(command.targets)
             case MoveToDeadLetters():
@@ -409,7 +418,9 @@ class QueueMachine:
                 reply, records = queue.redeliver(command.offsets, now_ms)
             case DropDeadLetters():
                 records = queue.drop_dead_letters(command.offsets)
-        return Outcome(tuple(records), (Reply(token, reply),), at_once=not records and _is_soft(queue, command))
+        at_once = not records and _is_soft(queue, command)
+        producer = command.producer if isinstance(command, AcknowledgeInTransaction) else None
+        return Outcome(tuple(records), (Reply(token, reply),), at_once=at_once, producer=producer)
 
     def with_dead_lettering(self) -> list[Subscription]:
         """Return the subscriptions with messages on their way to the dead-letter topic."""
@@ -432,6 +443,22 @@ class QueueMachine:
         for offset in offsets:
             if offset in dead_lettering:
                 dead_lettering[offset] = dead_lettering.pop(offset)
+
+
+def _settle(queue: Queue, command: SettleMessages, now_ms: int) -> tuple[Settled, list[LogRecord]]:
+    match command:
+        case Acknowledge():
+            return queue.acknowledge(command.targets)
+        case AcknowledgeInTransaction():
+            return queue.acknowledge_in_transaction(command.targets, command.producer)
+        case NackMessages():
+            return queue.retry(command.targets, command.delay_ms, now_ms)
+        case Extend():
+            return queue.extend(command.targets, command.visibility_ms, now_ms)
+        case Reject():
+            return queue.reject(command.targets, command.reason, now_ms)
+        case _:
+            raise AssertionError(f"{command} does not settle messages")
 
 
 def _is_soft(queue: Queue, command: SubscriptionCommand[object]) -> bool:

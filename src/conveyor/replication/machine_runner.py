@@ -228,10 +228,20 @@ def unsure_of_leading(partition: Partition) -> RequestError:
 
 
 class TransactionalRunner(MachineRunner[Asked]):
-    """Runs a machine that takes part in transactions. Its log contains nobody else's batches."""
+    """Runs a machine that takes part in transactions. Its log contains nobody else's batches. For the parameters: see
+    `MachineRunner`.
+    """
 
-    def __init__(self, partition: Partition, machine: TransactionalMachine[Asked], clock: Clock) -> None:
-        super().__init__(partition, machine, clock)
+    def __init__(
+        self,
+        partition: Partition,
+        machine: TransactionalMachine[Asked],
+        clock: Clock,
+        stepped: Callable[[], None] | None = None,
+        *,
+        is_sure: Callable[[], bool] = lambda: True,
+    ) -> None:
+        super().__init__(partition, machine, clock, stepped, is_sure=is_sure)
         self._resolve = machine.resolve
 
     def append_marker(self, marker: TransactionMarker, transaction_version: int) -> None:
@@ -248,6 +258,8 @@ class TransactionalRunner(MachineRunner[Asked]):
         except Exception as bug:
             raise InconsistentState(f"{self._partition.identity}: {marker}") from bug
         self.wake()
+        if self._stepped is not None:
+            self._stepped()
 
 
 def replay(log: Log, machine: StateMachine[Asked], attributes: int = 0) -> None:

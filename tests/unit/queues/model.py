@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import ProducerIdentity
 from conveyor.queues.delivery.backoff import retry_delay_ms
 from conveyor.queues.messages.dead_copies import Copy, CopyLog
 from conveyor.queues.queue_commands import LeasedMessage, Target
@@ -13,9 +14,10 @@ from conveyor.queues.subscription.policy import Policy
 from conveyor.queues.subscription.subscription_progress import Progress
 
 COPY_LOGS = [CopyLog(UUID(int=1), 0), CopyLog(UUID(int=1), 1), CopyLog(UUID(int=2), 0)]
-Hard = tuple[bool, bool, bool, bool, bool, int, int, Copy | None]
+Hard = tuple[bool, bool, bool, bool, bool, int, int, Copy | None, ProducerIdentity | None]
 """The hard state of one message: whether it is cancelled, settled, a dead letter, dead-lettering, to be redelivered
-from the dead letters; its failed deliveries; its next due time; the position of its copy.
+from the dead letters; its failed deliveries; its next due time; the position of its copy; the producer for which it is
+pending.
 """
 
 
@@ -40,12 +42,14 @@ class Known:
     lease: LeasedMessage | None = None
     came_back: bool = False
     copy: Copy | None = None
+    pending: ProducerIdentity | None = None
 
     @property
     def hard(self) -> Hard:
         is_waiting = self.deliveries > 0 and not self.dead_lettering
         flags = self.cancelled, self.settled, self.dead, self.dead_lettering, self.restored
-        return *flags, self.deliveries, self.retry_ms if is_waiting else 0, self.copy if self.dead else None
+        copy = self.copy if self.dead else None
+        return *flags, self.deliveries, self.retry_ms if is_waiting else 0, copy, self.pending
 
     @property
     def is_open(self) -> bool:
@@ -59,6 +63,7 @@ class Known:
 
     def settle(self) -> None:
         self.settled, self.dead_lettering, self.restored, self.deliveries, self.lease = True, False, False, 0, None
+        self.pending = None
 
 
 class QueueModel:
@@ -68,6 +73,7 @@ class QueueModel:
         self.policy = policy
         self.messages: dict[int, Known] = {}
         self.remembered: dict[int, tuple[int, int]] = {}
+        self.pending_leases: dict[int, tuple[int, int]] = {}
         self.fraction = 0.5
 
     def __iter__(self) -> Iterator[Known]:
@@ -105,6 +111,30 @@ class QueueModel:
             if refused is None and target.lease is not None and self.policy.delivery == "exactly_once":
                 self.remembered[target.offset] = target.lease
         return results
+
+    def acknowledge_in_transaction(
+        self, targets: Sequence[Target], producer: ProducerIdentity
+    ) -> list[ErrorKind | None]:
+        repeated = {message.offset for message in self if message.pending == producer}
+        results = [None if target.offset in repeated else self.lease_refused(target) for target in targets]
+        for target in () if any(results) else targets:
+            known = self.messages[target.offset]
+            if known.lease is not None:
+                self.pending_leases[target.offset] = (known.lease.incarnation, known.lease.number)
+            known.lease, known.pending = None, producer
+        return results
+
+    def end_transaction(self, producer: ProducerIdentity, *, commits: bool) -> list[Known]:
+        """Returns the messages that were pending."""
+        ended = [message for message in self if message.pending == producer]
+        for message in ended:
+            message.pending = None
+            lease = self.pending_leases.pop(message.offset, None)
+            if commits:
+                message.settle()
+            if commits and lease is not None and self.policy.delivery == "exactly_once":
+                self.remembered[message.offset] = lease
+        return ended
 
     def _acknowledgement_refused(self, target: Target) -> ErrorKind | None:
         known = self.messages.get(target.offset)
@@ -162,6 +192,7 @@ class QueueModel:
 
     def forget_leases(self) -> None:
         """Lose the soft state: leases, and the order of returned messages."""
+        self.pending_leases = {}
         for message in self:
             message.lease, message.came_back = None, False
 
@@ -180,7 +211,8 @@ class QueueModel:
 
     def may_lease(self, known: Known, now_ms: int) -> bool:
         """Return whether a message may be leased, apart from key order and delivery order."""
-        is_free = known.is_open and known.lease is None and known.is_due(now_ms) and not known.is_expired(now_ms)
+        is_held = known.lease is not None or known.pending is not None
+        is_free = known.is_open and not is_held and known.is_due(now_ms) and not known.is_expired(now_ms)
         return is_free and not self._is_filtered(known, "skip") and not self._is_filtered(known, "dead_letter")
 
     def _is_filtered(self, known: Known, on_error: str) -> bool:
@@ -193,7 +225,7 @@ class QueueModel:
         if self.policy.ordering != "key" or known.key is None:
             return True
         others = [other for other in self if other.key == known.key and other.is_open and other is not known]
-        if any(other.lease is not None for other in others):
+        if any(other.lease is not None or other.pending is not None for other in others):
             return False
         return any(message.came_back for message in (known, *others)) or all(
             message.offset > known.offset for message in others
@@ -213,6 +245,7 @@ def hard_of(machine: QueueMachine, progress: Progress, offset: int) -> Hard:
         0 if attempt is None else attempt.deliveries,
         0 if attempt is None or is_dead_lettering else attempt.due_ms,
         copy_of(progress, offset),
+        progress.pending.producer_of(offset),
     )
 
 

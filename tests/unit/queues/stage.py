@@ -5,7 +5,7 @@ from random import Random
 from typing import TypeVar
 from uuid import UUID
 
-from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
+from conveyor.kernel.ids import LeaderEpoch, ProducerIdentity, TopicId, TopicPartition
 from conveyor.kernel.state_machine import Outcome, Token
 from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
@@ -17,6 +17,7 @@ from conveyor.queues.delivery.memory_budget import MemoryBudget
 from conveyor.queues.delivery.subscription_queue import Queue
 from conveyor.queues.queue_commands import (
     Acknowledge,
+    AcknowledgeInTransaction,
     ForgetSubscription,
     LeasedMessage,
     LeaseMessages,
@@ -34,8 +35,10 @@ from conveyor.queues.subscription.policy import StartPosition, Subscription, def
 from conveyor.records import compression
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import Header, encode_batch
-from conveyor.replication.machine_runner import MachineRunner, Respond, replay
+from conveyor.records.transaction_marker import TransactionMarker
+from conveyor.replication.machine_runner import Respond, TransactionalRunner, replay_transactions
 from conveyor.replication.partition import Partition
+from conveyor.replication.transactions import last_stable_offset
 from conveyor.replication.trimming import delete_records
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
@@ -175,6 +178,20 @@ class Stage:
     def nack(self, *targets: Target, delay_ms: int | None = 0) -> Settled:
         return self.ask(NackMessages(subscription=SUBSCRIPTION, targets=targets, delay_ms=delay_ms))
 
+    def ack_in_transaction(self, producer: ProducerIdentity, *targets: Target) -> Settled:
+        return self.ask(AcknowledgeInTransaction(subscription=SUBSCRIPTION, targets=targets, producer=producer))
+
+    def end_transaction(self, producer: ProducerIdentity, *, commits: bool) -> None:
+        """Append the marker of a producer. Leases that it ends are not expired before `expire`."""
+        marker = TransactionMarker(
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            coordinator_epoch=0,
+            commits=commits,
+        )
+        self.runner.append_marker(marker, 0)
+        self.advance()
+
     def counts(self) -> QueueCounts:
         return count_messages(self.queue, self.source, self.messages.high_watermark)
 
@@ -198,11 +215,11 @@ class Stage:
         self.advance()
 
     def snapshot(self) -> None:
-        """Write a snapshot of the state, and delete the records before it."""
+        """Write a snapshot of the state, and delete the records before it, except those of open transactions."""
         offset = self.runner.append_snapshot(self.machine.snapshot())
         assert offset is not None
         self.settle()
-        delete_records(self.state, offset).run()
+        delete_records(self.state, min(offset, last_stable_offset(self.state))).run()
 
     def delete_below(self, offset: int) -> None:
         """Delete the records below an offset, as retention does."""
@@ -225,7 +242,7 @@ class Stage:
 
     def _load(self) -> None:
         self._open()
-        replay(self.state.log, self.machine)
+        replay_transactions(self.state.log, self.machine)
         self.machine.set_subscriptions(self.subscriptions)
         self.advance()
 
@@ -242,7 +259,7 @@ class Stage:
             self.acks,
             self._max_indexed,
         )
-        self.runner = MachineRunner[QueueCommand[object]](self.state, self.machine, self.clock)
+        self.runner = TransactionalRunner[QueueCommand[object]](self.state, self.machine, self.clock)
 
     def _log(self, name: str, topic: TopicSettings) -> Log:
         return open_log(self.disk, f"logs/{name}-0", TOPIC_ID, topic, ProducerSettings(), LogProbe(), self.now_ms)

@@ -342,7 +342,7 @@ def test_failing_filter_is_one_line(expression: str, caplog: pytest.LogCaptureFi
     stage = Stage(subscription(filter=expression, on_filter_error="skip"))
     stage.publish(*[(None, b'{"n":1}', ())] * 100)
     assert stage.lease_offsets() == []
-    assert [record.name for record in caplog.records] == ["conveyor.queues.delivery.subscription_queue"]
+    assert [record.name for record in caplog.records] == ["conveyor.queues.delivery.selection"]
     assert stage.probes[SUBSCRIPTION].filter_errors == 100
 
 

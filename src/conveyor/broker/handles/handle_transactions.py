@@ -1,14 +1,15 @@
 """Transactions by handle: any broker of the cluster serves the handle that one of them gave.
 
-    begin -> handle -> publish, publish -> finish (commit or abort; may be repeated)
-                                        -> the timeout has passed -> aborted
+    begin -> handle -> publish, ack, publish -> finish (commit or abort; may be repeated)
+                                             -> the timeout has passed -> aborted
 
 The broker that gave the handle lends one of its producers to the transaction, and takes it back when the transaction
 has ended. It learns that from a request that it serves itself, and otherwise from the coordinator once the timeout has
 passed. If that broker fails, the coordinator aborts the transaction.
 
 A request whose outcome is unknown is not sent again. After a publication, the transaction could lack messages or have
-some twice, so it is aborted; an end is repeated by the client.
+some twice, so it is aborted; an ack and an end are repeated by the client. A refused ack aborts the transaction, too:
+others process its message again.
 """
 
 import asyncio
@@ -24,8 +25,9 @@ from conveyor.broker.handles.transaction_handle import HandleKey, SlotName, deco
 from conveyor.broker.hosts.transaction_calls import TransactionCalls
 from conveyor.broker.produce.message_publisher import OTHER_REFUSED, MessagePublisher
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage, Transaction
+from conveyor.broker.queues.settlements import Settlements
 from conveyor.broker.tasks import Tasks
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Clock
 
@@ -76,6 +78,7 @@ class HandleTransactions:
         key: HandleKey,
         calls: TransactionCalls,
         publisher: MessagePublisher,
+        settlements: Settlements,
         clock: Clock,
         tasks: Tasks,
         max_producers: int,
@@ -84,6 +87,7 @@ class HandleTransactions:
         self._key = key
         self._calls = calls
         self._publisher = publisher
+        self._settlements = settlements
         self._clock = clock
         self._tasks = tasks
         self._loans: dict[Transaction, _Loan] = {}
@@ -107,10 +111,29 @@ class HandleTransactions:
         except RequestError as error:
             if error.kind is not ErrorKind.TRANSACTION_OUTCOME_UNKNOWN:
                 raise
-            advice = "it was aborted: begin a new one" if await self._try_to_abort(transaction) else "abort it"
-            raise RequestError(error.kind, f"{error.message}; the transaction is of no more use: {advice}") from error
+            raise await self._of_no_more_use(transaction, error) from error
         _check_not_ended(results)
         return results
+
+    async def ack(self, handle: str, subscription: str, targets: Sequence[str]) -> None:
+        """Acknowledge messages in a transaction; see `Settlements.ack_in_transaction`. May be repeated.
+
+        Raises RequestError: TRANSACTION_ENDED; a retriable one, if the request is to be repeated; or why a message is
+        refused, and aborts the transaction.
+        """
+        transaction = await self._decoded(handle)
+        results: Sequence[RequestError | None]
+        try:
+            results = await self._settlements.ack_in_transaction(subscription, targets, transaction)
+        except RequestError as error:
+            results = [error]
+        _check_not_ended(results)
+        refusals = [result for result in results if result is not None]
+        final = next((refusal for refusal in refusals if not ERRORS[refusal.kind].retriable), None)
+        if final is not None:
+            raise await self._of_no_more_use(transaction, final)
+        if refusals:
+            raise refusals[0]
 
     async def finish(self, handle: str, *, commit: bool) -> None:
         """Commit or abort a transaction. The same request may be repeated for a minute.
@@ -157,6 +180,11 @@ class HandleTransactions:
         """Take no producer back any more: the broker stops."""
         for loan in self._loans.values():
             loan.cancel()
+
+    async def _of_no_more_use(self, transaction: Transaction, error: RequestError) -> RequestError:
+        """Abort a transaction that cannot be committed. Returns the error for the client."""
+        advice = "it was aborted: begin a new one" if await self._try_to_abort(transaction) else "abort it"
+        return RequestError(error.kind, f"{error.message}; the transaction is of no more use: {advice}")
 
     async def _decoded(self, handle: str) -> Transaction:
         return decode_handle(handle, await self._key.get())
@@ -251,7 +279,7 @@ class HandleTransactions:
             return [error] * len(messages)
 
 
-def _check_not_ended(results: Results) -> None:
+def _check_not_ended(results: Sequence[object]) -> None:
     """Raise RequestError (TRANSACTION_ENDED) if a message was refused because the transaction has ended."""
     for result in results:
         if isinstance(result, RequestError) and result.kind in _ENDED:

@@ -20,7 +20,7 @@ from conveyor.queues.queue_commands import CutBack, ForgetSubscription, PutSubsc
 from conveyor.queues.queue_machine import QueueMachine
 from conveyor.queues.subscription.policy import StartPosition, Subscription
 from conveyor.queues.subscription.queue_records import cut
-from conveyor.replication.machine_runner import replay
+from conveyor.replication.machine_runner import replay_transactions
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
 
@@ -111,8 +111,8 @@ class QueueKind:
         await self.begin_subscriptions(queue)
         for subscription in self._subscriptions.by_id(queue.topic_id).values():
             state = queue.machine.queue(subscription.id)
-            if state is not None and state.fault is not None:
-                log.error("subscription not served name=%s reason=%s", subscription.name, state.fault)
+            if state is not None and state.selection.fault is not None:
+                log.error("subscription not served name=%s reason=%s", subscription.name, state.selection.fault)
 
     async def _read(self, partition: Partition, work: Callable[..., Result], *arguments: object) -> Result:
         """Run a function that reads a partition on a thread. Raises RequestError."""
@@ -143,7 +143,7 @@ def _replay(state: Partition, machine: QueueMachine, recovered_end_offset: int |
     recovered_end_offset: see `Partition`. Returns it if the state mentions messages beyond it, which the log has lost;
     the machine has then forgotten them.
     """
-    replay(state.log, machine)
+    replay_transactions(state.log, machine)
     if recovered_end_offset is None or not machine.reaches_beyond(recovered_end_offset):
         return None
     machine.apply(cut(recovered_end_offset))

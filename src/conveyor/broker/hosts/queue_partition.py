@@ -28,7 +28,8 @@ from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked, 
 from conveyor.queues.queue_commands import LeaseMessages, QueueCommand, SeekSubscription
 from conveyor.queues.queue_machine import QueueMachine
 from conveyor.queues.subscription.policy import StartPosition
-from conveyor.replication.machine_runner import MachineRunner, Respond, unsure_of_leading
+from conveyor.records.transaction_marker import TransactionMarker
+from conveyor.replication.machine_runner import Respond, TransactionalRunner, unsure_of_leading
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
 
@@ -71,10 +72,11 @@ class QueuePartition:
         self.source = source
         self.messages = messages
         self.is_stopped = False
-        self._state = state
+        self.state = state
+        """The partition of the queue's state."""
         self._services = services
         self._is_started = False
-        self._runner: MachineRunner[QueueCommand[object]] = MachineRunner(
+        self._runner: TransactionalRunner[QueueCommand[object]] = TransactionalRunner(
             state, machine, services.clock, self._stepped, is_sure=services.is_sure
         )
         self._follower = LogFollower(
@@ -144,7 +146,7 @@ class QueuePartition:
 
     def offline_error(self) -> RequestError | None:
         """Return the reason why no message can be leased, if the messages or the state are offline."""
-        for partition in (self.messages, self._state):
+        for partition in (self.messages, self.state):
             if partition.offline_reason is not None:
                 return partition.offline_error()
         return None
@@ -153,7 +155,7 @@ class QueuePartition:
         """Return the lowest offset that retention must keep: the log start while the state is offline. Messages of open
         transactions are kept: they have not been delivered.
         """
-        if self._state.offline_reason is not None:
+        if self.state.offline_reason is not None:
             return int(self.messages.log.log_start_offset)
         kept, stable_offset = self.machine.retain_from_offset(), self.stable_offset
         if stable_offset == self.messages.high_watermark or not self.machine.has_queues:
@@ -177,6 +179,10 @@ class QueuePartition:
                 offset = self.source.first_offset_after(start.timestamp_ms, end)
         return await self.ask(SeekSubscription(subscription=subscription, offset=offset))
 
+    def append_marker(self, marker: TransactionMarker, transaction_version: int) -> None:
+        """End a producer's transaction in the queue's state; see `TransactionalRunner.append_marker`."""
+        self._runner.append_marker(marker, transaction_version)
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Turn a failed read into a RequestError, and take the partition offline."""
@@ -190,7 +196,7 @@ class QueuePartition:
 
         Returns False if the machine's state may be out of date.
         """
-        if self._state is not state:
+        if self.state is not state:
             return False
         if self.messages is messages:
             return True
@@ -273,8 +279,10 @@ class QueuePartition:
         self._services.changed(self)
 
     def _shorten_log(self) -> None:
-        """When the state log has grown enough since the last snapshot, write another and trim the log before it."""
-        grown_bytes = self._state.log.size_bytes - self._bytes_at_snapshot
+        """When the state log has grown enough since the last snapshot, write another and trim the log before it. The
+        records of open transactions stay.
+        """
+        grown_bytes = self.state.log.size_bytes - self._bytes_at_snapshot
         if grown_bytes < max(_SNAPSHOT_BYTES, _SNAPSHOT_RATIO * self._snapshot_bytes):
             return
         records = self.machine.snapshot()
@@ -282,8 +290,8 @@ class QueuePartition:
         if offset is None:
             return
         self._snapshot_bytes = sum(len(record.value or b"") for record in records)
-        self._bytes_at_snapshot = self._state.log.size_bytes + self._snapshot_bytes
-        self._state.when_committed(offset + len(records), lambda error: self._let_go_below(offset, error))
+        self._bytes_at_snapshot = self.state.log.size_bytes + self._snapshot_bytes
+        self.state.when_committed(offset + len(records), lambda error: self._let_go_below(offset, error))
 
     def _let_go_below(self, offset: int, error: RequestError | None) -> None:
         if error is None:
@@ -291,10 +299,10 @@ class QueuePartition:
 
     async def _trim(self, offset: int) -> None:
         try:
-            await self._services.retention.trim(self._state, offset)
+            await self._services.retention.trim(self.state, min(offset, last_stable_offset(self.state)))
         except RequestError as error:
-            log.warning("queue state not trimmed partition=%s: %s", self._state.identity, error)
-        self._bytes_at_snapshot = self._state.log.size_bytes
+            log.warning("queue state not trimmed partition=%s: %s", self.state.identity, error)
+        self._bytes_at_snapshot = self.state.log.size_bytes
 
 
 class _Caller:

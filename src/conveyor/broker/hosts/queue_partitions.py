@@ -16,12 +16,13 @@ from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.topics.topics import Topics
-from conveyor.cluster.image import QUEUE_STATE, TopicImage, companion
+from conveyor.cluster.image import QUEUE_STATE, TopicImage, companion, companion_of
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.queues.delivery.memory_budget import MemoryBudget
 from conveyor.queues.queue_commands import PutSubscription, QueueProbe
 from conveyor.queues.subscription.policy import Subscription
+from conveyor.records.transaction_marker import TransactionMarker
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 
@@ -106,6 +107,16 @@ class QueuePartitions:
             self.unload(topic)
             raise
         return self.of(image.topic_id)
+
+    async def append_marker(self, state: Partition, marker: TransactionMarker, transaction_version: int) -> None:
+        """End a producer's transaction in the queue whose state has this partition, which is loaded for it if the topic
+        has no subscription any more; see `TransactionalRunner.append_marker`.
+        """
+        topic = companion_of(QUEUE_STATE, state.identity.topic)
+        assert topic is not None
+        queue = await self._host.loaded(self._find(topic, state.identity.partition))
+        queue.append_marker(marker, transaction_version)
+        self.unload(topic)
 
     def start(self) -> None:
         """Begin to load the queues of every topic that has subscriptions; a failed load is repeated."""

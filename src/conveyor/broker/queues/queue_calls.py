@@ -137,11 +137,18 @@ class QueueCalls:
             raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{place.topic}-{place.number} is being closed")
         return queue
 
-    async def _ask_here(self, request: QueueAsk[Any]) -> Any:
-        queue, command = await self.here(request.place), request.command
-        if isinstance(command, SubscriptionCommand) and queue.machine.queue(command.subscription) is None:
+    async def begun(self, place: QueuePlace, subscription: UUID) -> QueuePartition:
+        """As `here`; the subscription has begun there, if it exists."""
+        queue = await self.here(place)
+        if queue.machine.queue(subscription) is None:
             await self._partitions.begin_subscriptions(queue)
-        return await queue.ask(command)
+        return queue
+
+    async def _ask_here(self, request: QueueAsk[Any]) -> Any:
+        command = request.command
+        if isinstance(command, SubscriptionCommand):
+            return await (await self.begun(request.place, command.subscription)).ask(command)
+        return await (await self.here(request.place)).ask(command)
 
     async def _begin_here(self, request: BeginQueue) -> int:
         queue = await self.here(request.place)

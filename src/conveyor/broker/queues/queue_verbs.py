@@ -2,6 +2,7 @@
 
 from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.hosts.inboxes import Inboxes
+from conveyor.broker.hosts.participants import Participants
 from conveyor.broker.hosts.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.subscriptions import Subscriptions
@@ -19,6 +20,7 @@ from conveyor.broker.queues.settlements import Settlements
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.queues.subscription_lifecycle import SubscriptionLifecycle
 from conveyor.broker.queues.subscription_statistics import SubscriptionStatistics
+from conveyor.broker.queues.transactional_acks import TransactionalAcks
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
@@ -40,6 +42,7 @@ class QueueVerbs:
         leaders: LeaderCalls,
         browser: MessageBrowser,
         publisher: MessagePublisher,
+        participants: Participants,
         clock: Clock,
         tasks: Tasks,
     ) -> None:
@@ -47,12 +50,7 @@ class QueueVerbs:
             topics=topics, subscriptions=subscriptions, partitions=partitions, clock=clock
         )
         calls = QueueCalls(
-            leaders=leaders,
-            topics=topics,
-            table=table,
-            subscriptions=subscriptions,
-            partitions=partitions,
-            clock=clock,
+            leaders=leaders, topics=topics, table=table, subscriptions=subscriptions, partitions=partitions, clock=clock
         )
         self.lifecycle = SubscriptionLifecycle(
             topics=topics, subscriptions=subscriptions, partitions=partitions, subscribed=subscribed, calls=calls
@@ -67,7 +65,9 @@ class QueueVerbs:
             clock=clock,
             tasks=tasks,
         )
-        self.settlements = Settlements(subscriptions, subscribed, calls)
+        self.settlements = Settlements(
+            subscriptions, subscribed, calls, TransactionalAcks(calls, participants, leaders)
+        )
         self.statistics = SubscriptionStatistics(
             subscriptions=subscriptions, partitions=partitions, subscribed=subscribed, leaders=leaders, clock=clock
         )

@@ -1,16 +1,19 @@
 """Settles leased messages: ack, nack, extend the lease, or reject to the dead-letter topic.
 
-A target is the ack id of a lease or the id of a message; every target gets a result of its own.
+A target is the ack id of a lease or the id of a message; every target gets a result of its own. An ack may belong to a
+transaction: the messages are settled once it commits, and return if it is aborted.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from conveyor.broker.answers import all_answered
 from conveyor.broker.metadata.subscriptions import Subscriptions
+from conveyor.broker.produce.outgoing_message import Transaction
 from conveyor.broker.queues.message_targets import find_target
 from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
+from conveyor.broker.queues.transactional_acks import TransactionalAcks
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.queue_commands import Acknowledge, Extend, NackMessages, Reject, Settled, SettleMessages, Target
 from conveyor.queues.subscription.policy import Subscription
@@ -21,17 +24,32 @@ Results = list[RequestError | None]
 """One result for each target, in order: None if it was settled."""
 
 
+_Ask = Callable[[Subscription, int, tuple[Target, ...]], Awaitable[Settled]]
+"""Settles the targets of a subscription in one partition."""
+
+
 class Settlements:
     """See the module's docstring. Every method raises RequestError if the request as a whole is refused."""
 
-    def __init__(self, subscriptions: Subscriptions, partitions: SubscribedPartitions, calls: QueueCalls) -> None:
+    def __init__(
+        self,
+        subscriptions: Subscriptions,
+        partitions: SubscribedPartitions,
+        calls: QueueCalls,
+        transactional_acks: TransactionalAcks,
+    ) -> None:
         self._subscriptions = subscriptions
         self._partitions = partitions
         self._calls = calls
+        self._transactional_acks = transactional_acks
 
     async def ack(self, name: str, targets: Sequence[str]) -> Results:
         """Acknowledge messages: once this returns they are never delivered to the subscription again."""
         return await self._settle(name, targets, Acknowledge)
+
+    async def ack_in_transaction(self, name: str, targets: Sequence[str], transaction: Transaction) -> Results:
+        """Acknowledge messages once a transaction commits. In each partition all targets succeed, or none."""
+        return await self._settle_by(name, targets, partial(self._transactional_acks.ask, transaction=transaction))
 
     async def nack(self, name: str, targets: Sequence[str], delay_ms: int | None) -> Results:
         """Report failed messages. delay_ms: time until the next delivery; None for the subscription's backoff."""
@@ -47,6 +65,14 @@ class Settlements:
 
     async def _settle(self, name: str, texts: Sequence[str], command: Callable[..., SettleMessages]) -> Results:
         """command: makes the command from its `subscription` and `targets`."""
+
+        async def ask(subscription: Subscription, number: int, targets: tuple[Target, ...]) -> Settled:
+            made = command(subscription=subscription.id, targets=targets)
+            return await self._calls.ask(subscription.topic, subscription.topic_id, number, made)
+
+        return await self._settle_by(name, texts, ask)
+
+    async def _settle_by(self, name: str, texts: Sequence[str], ask: _Ask) -> Results:
         subscription = self._subscriptions.existing(name)
         if len(texts) > MAX_TARGETS:
             raise RequestError(ErrorKind.INVALID_REQUEST, f"{len(texts)} messages at once: at most {MAX_TARGETS}")
@@ -61,11 +87,7 @@ class Settlements:
             else:
                 by_partition.setdefault(resolved[0], []).append((index, resolved[1]))
         questions = [
-            self._ask(
-                subscription,
-                number,
-                command(subscription=subscription.id, targets=tuple(target for _, target in indexed)),
-            )
+            _result(ask(subscription, number, tuple(target for _, target in indexed)))
             for number, indexed in by_partition.items()
         ]
         answers = await all_answered(questions)
@@ -78,9 +100,10 @@ class Settlements:
                 results[index] = error
         return results
 
-    async def _ask(self, subscription: Subscription, number: int, command: SettleMessages) -> Settled | RequestError:
-        """Return the results of one partition, or why its leader has given none: other partitions may be settled."""
-        try:
-            return await self._calls.ask(subscription.topic, subscription.topic_id, number, command)
-        except RequestError as error:
-            return error
+
+async def _result(answer: Awaitable[Settled]) -> Settled | RequestError:
+    """Return the results of one partition, or why its leader has given none: other partitions may be settled."""
+    try:
+        return await answer
+    except RequestError as error:
+        return error

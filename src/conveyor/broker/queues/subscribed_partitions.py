@@ -64,4 +64,5 @@ class SubscribedPartitions:
     def _fault(self, subscription: Subscription) -> str | None:
         partitions = self._partitions.of(subscription.topic_id)
         queues = [partition.machine.queue(subscription.id) for partition in partitions]
-        return next((queue.fault for queue in queues if queue is not None and queue.fault is not None), None)
+        faults = (queue.selection.fault for queue in queues if queue is not None)
+        return next((fault for fault in faults if fault is not None), None)

@@ -21,13 +21,15 @@ from conveyor.queues.subscription.policy import Subscription
 class SubscriptionStats(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a subscription: messages by state, and counts since the broker started.
 
-    depth: messages that could be leased now. delayed: messages that are not due yet or wait for their next delivery.
+    depth: messages that could be leased now. pending: acknowledged in open transactions. delayed: messages that are not
+    due yet or wait for their next delivery.
     unsettled: all messages that are not settled. acked, retried: counts. ack_rate, retry_rate: per second, over the
     last minute.
     """
 
     depth: int
     in_flight: int
+    pending: int
     delayed: int
     dead: int
     unsettled: int
@@ -98,6 +100,7 @@ class SubscriptionStatistics:
         return SubscriptionStats(
             depth=counts.available,
             in_flight=counts.in_flight,
+            pending=counts.pending,
             delayed=counts.withheld,
             dead=counts.dead,
             unsettled=counts.unsettled,
@@ -142,6 +145,7 @@ def _sum(counts: Sequence[QueueCounts]) -> QueueCounts:
         unsettled=sum(count.unsettled for count in counts),
         available=sum(count.available for count in counts),
         in_flight=sum(count.in_flight for count in counts),
+        pending=sum(count.pending for count in counts),
         withheld=sum(count.withheld for count in counts),
         dead=sum(count.dead for count in counts),
         oldest_ms=min((count.oldest_ms for count in counts if count.oldest_ms is not None), default=None),

@@ -5,7 +5,7 @@ if the transaction was open there when the inbox was created.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
@@ -15,6 +15,7 @@ from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.produce.inspected_appends import InspectedAppends
 from conveyor.broker.remote.calls import Call, CallHandlers
 from conveyor.broker.transactions.verifications import Verifications
+from conveyor.cluster.image import QUEUE_STATE, companion_of
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock
@@ -54,7 +55,7 @@ AppendBesideInbox = Callable[[Partition, Callable[[], None]], Awaitable[None]]
 
 
 class MarkerWriter:
-    """See the module's docstring. machines: by topic, for the topics whose partitions have machines that take part."""
+    """See the module's docstring."""
 
     def __init__(
         self,
@@ -65,15 +66,18 @@ class MarkerWriter:
         append_beside_inbox: AppendBesideInbox,
         clock: Clock,
         handlers: CallHandlers,
-        machines: Mapping[str, AppendMarker],
     ) -> None:
         self._partitions = partitions
         self._verifications = verifications
         self._inspected_appends = inspected_appends
         self._append_beside_inbox = append_beside_inbox
         self._clock = clock
-        self._machines = machines
+        self._machines: dict[str, AppendMarker] = {}
         handlers.register(WRITE_MARKERS, self.write)
+
+    def use(self, topic: str, append: AppendMarker) -> None:
+        """Let machines take part that have a topic as their log, or all its companions of a kind."""
+        self._machines[topic] = append
 
     async def write(self, request: WriteMarkers) -> MarkerResults:
         """Append the markers, in one tick unless a machine must be loaded first, and wait for all of them."""
@@ -85,7 +89,7 @@ class MarkerWriter:
         try:
             partition = self._partitions.find(*identity)
             self._verifications.ended(identity, markers.producer_id)
-            machine, into = self._machines.get(identity.topic), partition.inbox or partition
+            machine, into = self._machine(identity.topic), partition.inbox or partition
             if machine is None:
                 self._append(into, markers)
             else:
@@ -97,6 +101,10 @@ class MarkerWriter:
         except RequestError as error:
             return error
         return None
+
+    def _machine(self, topic: str) -> AppendMarker | None:
+        kind = topic if companion_of(QUEUE_STATE, topic) is None else QUEUE_STATE
+        return self._machines.get(kind)
 
     def _append(self, partition: Partition, markers: MarkersOfTransaction) -> None:
         """Append a marker, unless the log has it. Raises RequestError: see `append_marker`."""

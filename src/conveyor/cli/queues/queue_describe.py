@@ -15,6 +15,7 @@ from conveyor.http_api.requests.durations import format_duration
 _NUMBERS = {
     "depth": "can be pulled now",
     "in_flight": "leased",
+    "pending": "acknowledged in transactions that are still open",
     "delayed": "not due yet",
     "unsettled": "not settled yet",
     "dead": "dead letters: 'conveyor dlq peek' shows them",

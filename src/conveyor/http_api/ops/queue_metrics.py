@@ -9,6 +9,7 @@ from conveyor.broker.broker_node import BrokerNode
 QUEUE_GAUGES = {
     "conveyor_queue_available_messages": ("available", "Messages that could be leased now."),
     "conveyor_queue_in_flight_messages": ("in_flight", "Messages that are leased."),
+    "conveyor_queue_pending_messages": ("pending", "Messages that open transactions have acknowledged."),
     "conveyor_queue_withheld_messages": ("withheld", "Messages that are not due yet, or wait for their next delivery."),
     "conveyor_queue_dead_messages": ("dead", "Dead letters that were neither redriven nor dropped."),
     "conveyor_queue_unsettled_messages": ("unsettled", "Messages that are not done."),

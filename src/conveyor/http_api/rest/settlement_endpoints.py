@@ -1,7 +1,8 @@
 """Settle leased messages, one or many, by ack id or message id: ack, nack, extend, reject.
 
 Each message has its own result. A request for a single message, named by `ack_id` or `message_id`, fails with the
-problem of that message. A request with a list of messages returns 200 and the results in order.
+problem of that message. A request with a list of messages returns 200 and the results in order. In a transaction, all
+messages are acknowledged or none.
 """
 
 from collections.abc import Sequence
@@ -49,6 +50,12 @@ class Rejection(Targets, kw_only=True):
     reason: Annotated[str, Meta(max_length=10_000)] = "rejected"
 
 
+class AckQuery(Struct, forbid_unknown_fields=True, frozen=True):
+    """transaction: the id of the transaction that settles the messages when it commits."""
+
+    transaction: Annotated[str, Meta(min_length=1)] | None = None
+
+
 class Settled(Struct, omit_defaults=True):
     """The result for one message. ack_id or message_id: as in the request."""
 
@@ -64,9 +71,18 @@ class SettledList(Struct):
     results: list[Settled]
 
 
-async def ack_messages(call: HttpCall[NoQuery, Annotated[Targets, _ONE_OF]]) -> SettledList:
-    """Acknowledge messages: they are settled and never delivered again."""
-    return _results(call.body, await call.broker.settlements.ack(subscription_of(call).name, _targets(call.body)))
+async def ack_messages(call: HttpCall[AckQuery, Annotated[Targets, _ONE_OF]]) -> SettledList:
+    """Acknowledge messages: they are settled and never delivered again.
+
+    In a transaction they are settled when it commits, and delivered again after an abort. If a message cannot be
+    acknowledged, the transaction is aborted.
+    """
+    body, subscription, transaction = call.body, subscription_of(call).name, call.query.transaction
+    targets = _targets(body)
+    if transaction is None:
+        return _results(body, await call.broker.settlements.ack(subscription, targets))
+    await call.broker.handle_transactions.ack(transaction, subscription, targets)
+    return _results(body, [None] * len(targets))
 
 
 async def nack_messages(call: HttpCall[NoQuery, Annotated[Nack, _ONE_OF]]) -> SettledList:

@@ -95,12 +95,14 @@ class SubscriptionDocument(Struct, kw_only=True):
 class SubscriptionDetails(SubscriptionDocument, kw_only=True):
     """A subscription with the state of its messages.
 
-    depth: messages that can be leased now. unsettled: all messages that are not settled. dead: dead letters.
+    depth: messages that can be leased now. pending: messages that open transactions have acknowledged. unsettled: all
+    messages that are not settled. dead: dead letters.
     oldest_age_ms: of the oldest unsettled message. ack_rate, retry_rate: recent rates per second.
     """
 
     depth: int
     in_flight: int
+    pending: int
     delayed: int
     dead: int
     unsettled: int

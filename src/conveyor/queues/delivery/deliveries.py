@@ -3,9 +3,11 @@
     not scanned -> withheld (not due) -> available -> leased -> settled
                                             ^            |
                                             +- retry ----+-> dead_lettering (on its way to the dead-letter topic)
+                                            ^            |
+                                            +- (abort) --+-> pending (acknowledged in a transaction) -> settled
 
 Invariant: every unsettled message below `scanned_offset` is in exactly one of these places: `available`, the timers
-(withheld until it is due), `leases`, `dead_lettering`, or blocked by another message of its key (`keys`).
+(withheld until it is due), `leases`, `pending`, `dead_lettering`, or blocked by another message of its key (`keys`).
 """
 
 import heapq
@@ -55,7 +57,11 @@ class Deliveries:
         self.scanned_offset = progress.start_offset
         self.available = Available(policy.priority_ageing_ms)
         self.leases: dict[int, HeldLease] = {}
+        self.pending: dict[int, HeldLease] = {}
+        """The leases of messages that open transactions have acknowledged. They do not end."""
+        self._overdue_pending: set[int] = set()
         self.dead_lettering: dict[int, Attempt] = {}
+        self.has_blocked_pending_keys = False
         self.keys = KeyOrder() if policy.ordering == "key" else None
         self._max_indexed = max_indexed
         self._timers: list[int] = []
@@ -185,18 +191,29 @@ class Deliveries:
         """Yield messages past their time to live that are available or due; some may be settled already.
 
         A leased message can still be settled, so it is checked again after its lease. A message that waits for a retry
-        is checked again when it is due.
+        is checked again when it is due, a pending one when its transaction has ended.
         """
         while self._expiries and limit and self._expiries[0] >> _OFFSET_BITS <= now_ms:
             limit -= 1
             offset = heapq.heappop(self._expiries) & _OFFSET_MASK
             lease, attempt = self.leases.get(offset), self.progress.attempts.get(offset)
-            if lease is not None:
+            if offset in self.progress.pending:
+                self._overdue_pending.add(offset)
+            elif lease is not None:
                 self.expire_at(offset, max(lease.ends_ms, now_ms + 1))
             elif attempt is not None and attempt.due_ms > now_ms:
                 self.expire_at(offset, attempt.due_ms)
             else:
                 yield offset
+
+    def end_pending(self, offset: int) -> HeldLease | None:
+        """A message is not pending any more. Returns its lease, unless the message is still among those to be leased
+        next.
+        """
+        if offset in self._overdue_pending:
+            self._overdue_pending.discard(offset)
+            self.expire_at(offset, 0)
+        return self.pending.pop(offset, None)
 
     def next_due_ms(self) -> int:
         """Return when the first withheld message is due. There must be one."""

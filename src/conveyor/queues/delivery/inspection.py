@@ -29,11 +29,13 @@ def count_messages(queue: Queue, source: MessageSource, stable_offset: int) -> Q
     progress, deliveries = queue.progress, queue.deliveries
     unsettled = progress.unsettled_count(stable_offset) - progress.unsettled_count(source.log_start_offset)
     waiting = 0 if deliveries.keys is None else deliveries.keys.waiting_count
-    elsewhere = len(deliveries.leases) + deliveries.withheld_count + len(deliveries.dead_lettering)
+    held = len(deliveries.leases) + len(progress.pending)
+    elsewhere = held + deliveries.withheld_count + len(deliveries.dead_lettering)
     return QueueCounts(
         unsettled=unsettled,
         available=max(0, unsettled - elsewhere - waiting),
         in_flight=len(deliveries.leases),
+        pending=len(progress.pending),
         withheld=deliveries.withheld_count,
         dead=progress.dead.count,
         oldest_ms=_oldest_ms(queue, source, stable_offset),
@@ -90,6 +92,8 @@ def message_state(queue: Queue, message: Message, now_ms: int) -> MessageState:
     if progress.is_settled(offset):
         return MessageState(_settled_state(queue, message))
     lease, attempt = deliveries.leases.get(offset), progress.attempts.get(offset)
+    if offset in progress.pending:
+        return MessageState("pending", 1 if attempt is None else attempt.deliveries + 1)
     if lease is not None:
         return MessageState("leased", lease.delivery_count, lease.ends_ms)
     if attempt is not None and attempt.dead_letter_reason is not None:
@@ -108,4 +112,4 @@ def _settled_state(queue: Queue, message: Message) -> str:
         return "dead"
     if message.offset in queue.progress.expired:
         return "expired"
-    return "acknowledged" if queue.wants(message) else "filtered"
+    return "acknowledged" if queue.selection.wants(message) else "filtered"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 
 from conveyor.kernel.errors import RequestError, StorageFailure
+from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.range_set import ranges_of
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.record_source import SMALL_BYTES, MessageSource
@@ -17,6 +18,7 @@ from conveyor.queues.delivery.backoff import retry_delay_ms
 from conveyor.queues.delivery.deliveries import MAX_INDEXED, Deliveries, HeldLease
 from conveyor.queues.delivery.findings import Findings
 from conveyor.queues.delivery.remembered_acks import RememberedAcks
+from conveyor.queues.delivery.selection import Fate, MessageSelection
 from conveyor.queues.messages.dead_copies import Copy, copied_ranges
 from conveyor.queues.messages.scan import NO_GROUP, group_of
 from conveyor.queues.queue_commands import (
@@ -28,7 +30,6 @@ from conveyor.queues.queue_commands import (
     Target,
 )
 from conveyor.queues.refusals import lease_lost, lease_unnamed, no_message
-from conveyor.queues.subscription.filters import Filter, FilterFailure
 from conveyor.queues.subscription.policy import Policy, Subscription, delivery_order
 from conveyor.queues.subscription.queue_records import (
     Attempt,
@@ -36,17 +37,15 @@ from conveyor.queues.subscription.queue_records import (
     copied_records,
     dead_lettering,
     failed,
+    pending_records,
     ranges_record,
 )
 from conveyor.queues.subscription.subscription_progress import Progress
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import (
     DEFAULT_PRIORITY,
-    ONLY_FOR,
     PLAIN,
     MessageAttributes,
-    explain_header,
-    last_header,
     read_attributes,
 )
 
@@ -82,6 +81,7 @@ class Queue:
         self._max_indexed = max_indexed
         self._numbers = count(1)
         self._acks = acks
+        self.selection = MessageSelection(subscription, progress, probe)
         self._configure(subscription)
 
     @property
@@ -90,8 +90,9 @@ class Queue:
 
     @subscription.setter
     def subscription(self, subscription: Subscription) -> None:
-        before, had_fault = self._subscription.policy, self.fault is not None
+        before, had_fault = self._subscription.policy, self.selection.fault is not None
         self._subscription = subscription
+        self.selection.use(subscription)
         self._configure(subscription)
         if had_fault or delivery_order(before) != delivery_order(subscription.policy):
             self.restart()
@@ -100,7 +101,7 @@ class Queue:
     def has_messages(self) -> bool:
         """Whether `lease` would find a message to examine."""
         policy, deliveries = self._policy, self.deliveries
-        is_open = not policy.paused and self.fault is None and len(deliveries.leases) < policy.max_in_flight
+        is_open = not policy.paused and self.selection.fault is None and self._held_count < policy.max_in_flight
         return is_open and bool(deliveries.available.count) and not self._must_wait
 
     def restart(self) -> None:
@@ -118,8 +119,9 @@ class Queue:
         """Lease the next messages. Raises StorageFailure; StillPacked if the next batch has to be decompressed off
         the loop first.
         """
-        findings = Findings(self._filter)
-        room = self._policy.max_in_flight - len(self.deliveries.leases)
+        self._block_keys_of_pending()
+        findings = Findings(self.selection.filter)
+        room = self._policy.max_in_flight - self._held_count
         wanted = 0 if self._policy.paused else min(command.count, room)
         examined = 0
         while len(findings.leased) < wanted and examined < _EXAMINED_AT_ONCE and findings.has_budget(command.max_bytes):
@@ -146,6 +148,38 @@ class Queue:
         self._settle_leases(done)
         self._probe.acknowledged += len(done)
         return tuple(results), self._settlement_records(Kind.SETTLED, done)
+
+    def acknowledge_in_transaction(
+        self, targets: Sequence[Target], producer: ProducerIdentity
+    ) -> tuple[Settled, list[LogRecord]]:
+        """Make leased messages pending in a producer's transaction, unless any of them is refused. A repeated ack
+        succeeds.
+        """
+        results: list[RequestError | None] = []
+        done: dict[int, None] = {}
+        for target in targets:
+            is_repeated = self.progress.pending.producer_of(target.offset) == producer
+            lease = None if is_repeated else self._lease_of(target)
+            if isinstance(lease, HeldLease):
+                done[target.offset] = None
+            results.append(lease if isinstance(lease, RequestError) else None)
+        if not done or any(results):
+            return tuple(results), []
+        for offset in done:
+            self.deliveries.pending[offset] = self.deliveries.leases.pop(offset)
+        return tuple(results), pending_records(self._subscription.id, producer, ranges_of(done))
+
+    def resolved(self, offsets: Iterable[int], *, commits: bool) -> None:
+        """The transaction that has acknowledged messages has ended. After an abort, their leases have ended, too."""
+        for offset in offsets:
+            lease = self.deliveries.end_pending(offset)
+            if commits:
+                self._probe.acknowledged += 1
+                if lease is not None and self._policy.delivery == "exactly_once":
+                    self._acks.add(offset, lease.number)
+                self._release_next_of_key(offset)
+            elif lease is not None:
+                self.deliveries.lease(offset, lease._replace(number=next(self._numbers), ends_ms=0))
 
     def retry(self, targets: Sequence[Target], delay_ms: int | None, now_ms: int) -> tuple[Settled, list[LogRecord]]:
         """Nack messages: schedule the next delivery, or dead-letter those that have reached the delivery limit."""
@@ -202,13 +236,6 @@ class Queue:
             self.deliveries.cancel(offset)
             self._release_next_of_key(offset)
 
-    def wants(self, message: Message) -> bool:
-        """Return whether the message passes the filter."""
-        try:
-            return self._filter is None or self._filter.matches(message)
-        except FilterFailure:
-            return self._policy.on_filter_error != "skip"
-
     def expire(self, now_ms: int) -> list[LogRecord]:
         """Handle passed deadlines: withheld messages that are due, expired messages, ended leases."""
         for offset, priority, due_ms in list(self.deliveries.pop_due(now_ms, _ENDED_AT_ONCE)):
@@ -220,12 +247,12 @@ class Queue:
 
     def _expire_overdue(self, now_ms: int) -> list[LogRecord]:
         """Expire messages past their time to live, even if no consumer leases."""
-        findings = Findings(self._filter)
+        findings = Findings(self.selection.filter)
         overdue = self.deliveries.pop_overdue(now_ms, _OVERDUE_AT_ONCE)
         while findings.has_budget() and (offset := next(overdue, None)) is not None:
             if self.progress.is_settled(offset) or offset in self.deliveries.dead_lettering:
                 continue
-            if self.fault is not None:  # Without a valid filter the message stays unsettled.
+            if self.selection.fault is not None:  # Without a valid filter the message stays unsettled.
                 continue
             try:
                 message = self._source.get(offset)
@@ -243,6 +270,10 @@ class Queue:
         return self._subscription.policy
 
     @property
+    def _held_count(self) -> int:
+        return len(self.deliveries.leases) + len(self.progress.pending)
+
+    @property
     def _must_wait(self) -> bool:
         """Whether so many messages wait behind others of their key that only returned messages may be leased."""
         keys = self.deliveries.keys
@@ -250,19 +281,9 @@ class Queue:
         return is_full and not self.deliveries.available.has_returned
 
     def _configure(self, subscription: Subscription) -> None:
-        policy = subscription.policy
-        self.deliveries.policy = policy
-        self._filter: Filter | None = None
-        self._has_logged_filter_failure = False
-        if policy.delivery != "exactly_once":
+        self.deliveries.policy = subscription.policy
+        if subscription.policy.delivery != "exactly_once":
             self._acks.clear()
-        self.fault: str | None = None  # Set if another broker version accepted a filter that this one rejects.
-        try:
-            self._filter = None if policy.filter is None else Filter(policy.filter)
-        except RequestError as error:
-            self.fault = (
-                f"the filter of subscription '{subscription.name}' is not valid: {error.message}; change the filter"
-            )
 
     def _examine_all(self, popped: Popped, command: LeaseMessages, now_ms: int, findings: Findings) -> bool:
         """Examine adjacent messages and return the rest to `available`. Returns whether to continue. Raises
@@ -290,10 +311,13 @@ class Queue:
         if message is None:
             findings.settled.append(offset)
             return self._release_next_of_key(offset)
+        if offset in self.progress.pending:
+            return self._hold_pending(message, popped)
         attributes = read_attributes(message.headers, message.timestamp_ms) if message.headers else PLAIN
         if attributes.unreadable and offset not in self.progress.attempts:
-            self._count_unreadable(message, attributes.unreadable)
-        if (message.headers or self._filter is not None) and not self._is_wanted(message, attributes, now_ms, findings):
+            self.selection.count_unreadable(message, attributes.unreadable)
+        is_selected = message.headers or self.selection.filter is not None
+        if is_selected and not self._is_wanted(message, attributes, now_ms, findings):
             return self._release_next_of_key(offset)
         if self.deliveries.keys is not None:
             if not self.deliveries.keys.admit(offset, message.key):
@@ -304,66 +328,39 @@ class Queue:
                 return self.deliveries.withhold(offset, due_ms, popped.priority)
         self._lease(message, popped, ends_ms, findings)
 
+    def _block_keys_of_pending(self) -> None:
+        """With key order, let messages wait behind those that were pending when these deliveries began. Raises
+        StorageFailure.
+        """
+        keys = self.deliveries.keys
+        if keys is None or self.deliveries.has_blocked_pending_keys:
+            return
+        for offset in self.progress.pending:
+            message = self._source.get(offset, SMALL_BYTES)
+            if message is not None and not keys.is_behind(offset, message.key):
+                keys.admit(offset, message.key)
+        self.deliveries.has_blocked_pending_keys = True
+
+    def _hold_pending(self, message: Message, popped: Popped) -> None:
+        """Keep a message that a transaction had acknowledged when these deliveries began."""
+        offset = message.offset
+        if self.deliveries.keys is not None and not self.deliveries.keys.admit(offset, message.key):
+            return
+        count = self._deliveries_of(offset) + 1
+        self.deliveries.pending[offset] = HeldLease(next(self._numbers), 0, count, popped.priority, popped.group)
+
     def _is_wanted(self, message: Message, attributes: MessageAttributes, now_ms: int, findings: Findings) -> bool:
         """Return whether to deliver a message. If not, `findings` gets its settlement."""
         offset = message.offset
-        if not self._is_addressee(message):
-            findings.settled.append(offset)
-            return False
-        is_expired = 0 < attributes.expires_ms <= now_ms and offset not in self.progress.restored
-        if is_expired and self._policy.on_expiry != "dead_letter":
-            findings.expired.append(offset)
-            return False
-        if not self._passes(message, now_ms, findings):
-            return False
-        if is_expired:
-            findings.records.append(self._dead_letter(offset, self._deliveries_of(offset), "expired", now_ms))
-        return not is_expired
-
-    def _passes(self, message: Message, now_ms: int, findings: Findings) -> bool:
-        """Return whether a message passes the filter. If not, `findings` gets its settlement."""
-        if self._filter is None or message.offset in self.progress.attempts:
-            return True
-        try:
-            if self._filter.matches(message):
-                return True
-        except FilterFailure as failure:
-            return self._filter_failed(message, failure, now_ms, findings)
-        findings.settled.append(message.offset)
-        self._probe.filtered += 1
-        return False
-
-    def _is_addressee(self, message: Message) -> bool:
-        addressee = last_header(message.headers, ONLY_FOR)
-        return addressee is None or addressee == self._subscription.name.encode()
-
-    def _filter_failed(self, message: Message, failure: FilterFailure, now_ms: int, findings: Findings) -> bool:
-        self._probe.filter_errors += 1
-        if not self._has_logged_filter_failure:
-            self._has_logged_filter_failure = True
-            log.warning(
-                "filter failed subscription=%s message=%s: %s", self._subscription.name, message.message_id, failure
-            )
-        if self._policy.on_filter_error == "deliver":
-            return True
-        if self._policy.on_filter_error == "skip":
-            findings.settled.append(message.offset)
-        else:
-            findings.records.append(self._dead_letter(message.offset, 0, f"filter failed: {failure}", now_ms))
-        return False
-
-    def _count_unreadable(self, message: Message, names: Sequence[str]) -> None:
-        """Count unreadable headers. A producer that uses the Kafka protocol cannot be notified of them."""
-        if not self._probe.unreadable_headers:
-            log.warning(
-                "header ignored topic=%s subscription=%s partition=%d offset=%d: %s",
-                message.topic,
-                self._subscription.name,
-                message.partition,
-                message.offset,
-                explain_header(names[0], last_header(message.headers, names[0])),
-            )
-        self._probe.unreadable_headers += len(names)
+        fate, reason = self.selection.verdict(message, attributes, now_ms)
+        match fate:
+            case Fate.SKIP:
+                findings.settled.append(offset)
+            case Fate.EXPIRE:
+                findings.expired.append(offset)
+            case Fate.DEAD_LETTER:
+                findings.records.append(self._dead_letter(offset, self._deliveries_of(offset), reason, now_ms))
+        return fate is Fate.DELIVER
 
     def _lease(self, message: Message, popped: Popped, ends_ms: int, findings: Findings) -> None:
         offset, number = message.offset, next(self._numbers)
@@ -416,6 +413,8 @@ class Queue:
                 return no_message(target.offset)
             if self.progress.is_settled(target.offset):
                 return lease_lost("the message is settled already")
+            if target.offset in self.progress.pending:
+                return lease_lost("an open transaction has acknowledged the message")
             if target.lease is None:
                 return lease_lost("the message is not leased: its lease has ended, or it was never leased")
             return lease_lost("the lease has ended: the message will be delivered again")

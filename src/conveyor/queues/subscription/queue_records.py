@@ -18,6 +18,8 @@ RESET                                    a snapshot begins: earlier records do n
 COPIED     the dead-letter topic's id, 16 bytes, then (start, end, partition, copy_offset)...: settled as dead letters,
            with their copies in that partition from that offset on
 CUT        offset                        the log has lost the records from there on; about the whole partition
+PENDING    the producer's id, 8 bytes, and epoch, 2 bytes, then (start, end)...: acknowledged in the producer's
+           transaction. The marker of the transaction settles them, or makes them available again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,6 +29,7 @@ from uuid import UUID
 
 import msgspec
 
+from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.queues.messages.dead_copies import CopiedRange, CopyLog
 
@@ -35,6 +38,7 @@ Range = tuple[int, int]
 PARTITION_KEY = bytes(16)
 _ATTEMPT = Struct(">qiqqq")
 _COPIED = Struct(">qqiq")
+_PRODUCER = Struct(">qh")
 _ID_BYTES = 16
 _NUMBER_BYTES = 8
 _ENTRIES_AT_ONCE = 50_000
@@ -56,6 +60,7 @@ class Kind(IntEnum):
     RESET = 11
     CUT = 12
     COPIED = 13
+    PENDING = 14
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -74,8 +79,7 @@ def started(subscription: UUID, offset: int) -> LogRecord:
 
 def ranges_record(key: bytes, kind: Kind, ranges: Sequence[Range]) -> LogRecord:
     """Return a record of the kind SETTLED, EXPIRED, DEAD, RESTORED, DROPPED or CANCELLED."""
-    numbers = [number for bounds in ranges for number in bounds]
-    return LogRecord(key, bytes((kind,)) + pack(f">{len(numbers)}q", *numbers))
+    return LogRecord(key, bytes((kind,)) + _packed_ranges(ranges))
 
 
 def ranges_records(key: bytes, kind: Kind, ranges: Iterable[Range]) -> list[LogRecord]:
@@ -83,6 +87,13 @@ def ranges_records(key: bytes, kind: Kind, ranges: Iterable[Range]) -> list[LogR
     all_ranges = list(ranges)
     parts = range(0, len(all_ranges), _ENTRIES_AT_ONCE)
     return [ranges_record(key, kind, all_ranges[start : start + _ENTRIES_AT_ONCE]) for start in parts]
+
+
+def pending_records(subscription: UUID, producer: ProducerIdentity, ranges: Sequence[Range]) -> list[LogRecord]:
+    """Return PENDING records of limited size."""
+    start = bytes((Kind.PENDING,)) + _PRODUCER.pack(*producer)
+    parts = [ranges[first : first + _ENTRIES_AT_ONCE] for first in range(0, len(ranges), _ENTRIES_AT_ONCE)]
+    return [LogRecord(subscription.bytes, start + _packed_ranges(part)) for part in parts]
 
 
 def copied_records(subscription: UUID, copies: Iterable[CopiedRange]) -> list[LogRecord]:
@@ -124,8 +135,13 @@ def read_offset(value: bytes) -> int:
 
 
 def read_ranges(value: bytes) -> list[Range]:
-    numbers = unpack(f">{(len(value) - 1) // _NUMBER_BYTES}q", value[1:])
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
+    return _unpacked_ranges(value[1:])
+
+
+def read_pending(value: bytes) -> tuple[ProducerIdentity, list[Range]]:
+    producer_id, producer_epoch = _PRODUCER.unpack_from(value, 1)
+    producer = ProducerIdentity(ProducerId(producer_id), ProducerEpoch(producer_epoch))
+    return producer, _unpacked_ranges(value[1 + _PRODUCER.size :])
 
 
 def read_copied(value: bytes) -> list[CopiedRange]:
@@ -135,14 +151,22 @@ def read_copied(value: bytes) -> list[CopiedRange]:
 
 
 def read_attempts(value: bytes) -> list[tuple[int, Attempt]]:
-    """Return the entries of a FAILED record."""
+    """Return the entries of a FAILED or DEAD_LETTERING record."""
+    if value[0] == Kind.DEAD_LETTERING:
+        offset, deliveries, first_ms, last_ms, due_ms = _ATTEMPT.unpack_from(value, 1)
+        reason = value[1 + _ATTEMPT.size :].decode()
+        return [(offset, Attempt(deliveries, first_ms, last_ms, due_ms, reason))]
     return [(numbers[0], Attempt(*numbers[1:])) for numbers in _ATTEMPT.iter_unpack(value[1:])]
 
 
-def read_dead_lettering(value: bytes) -> tuple[int, Attempt]:
-    offset, deliveries, first_ms, last_ms, due_ms = _ATTEMPT.unpack_from(value, 1)
-    reason = value[1 + _ATTEMPT.size :].decode()
-    return offset, Attempt(deliveries, first_ms, last_ms, due_ms, reason)
+def _packed_ranges(ranges: Sequence[Range]) -> bytes:
+    numbers = [number for bounds in ranges for number in bounds]
+    return pack(f">{len(numbers)}q", *numbers)
+
+
+def _unpacked_ranges(content: bytes) -> list[Range]:
+    numbers = unpack(f">{len(content) // _NUMBER_BYTES}q", content)
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def _packed(offset: int, attempt: Attempt) -> bytes:

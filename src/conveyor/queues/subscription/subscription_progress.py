@@ -4,6 +4,7 @@ Changed by applied records, and by `settle` where the topic's log has no message
 
     unsettled  ->  FAILED (delivered, waits for its next time)  ->  settled
                ->  DEAD_LETTERING (on its way)                ->  COPIED, or DEAD (settled)  ->  RESTORED (unsettled)
+               ->  PENDING (acknowledged in a transaction)    ->  settled, or unsettled again
 
 Everything below `start_offset` is settled, and so are the offsets in `settled`, which are above it. All other offsets
 are unsettled, whether they have been written or not.
@@ -14,9 +15,11 @@ from uuid import UUID
 
 import msgspec
 
-from conveyor.kernel.range_set import RangeSet
+from conveyor.kernel.ids import ProducerId
+from conveyor.kernel.range_set import RangeSet, ranges_of
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.queues.messages.dead_copies import DeadCopies
+from conveyor.queues.subscription.pending_acks import PendingAcks
 from conveyor.queues.subscription.queue_records import (
     Attempt,
     Kind,
@@ -24,11 +27,12 @@ from conveyor.queues.subscription.queue_records import (
     copied_records,
     dead_lettering,
     failed,
+    pending_records,
     ranges_records,
     read_attempts,
     read_copied,
-    read_dead_lettering,
     read_offset,
+    read_pending,
     read_ranges,
     started,
 )
@@ -51,6 +55,7 @@ class Progress:
         self.restored = RangeSet()
         """Dead letters to deliver again, even after their time to live."""
         self.attempts: dict[int, Attempt] = {}
+        self.pending = PendingAcks()
 
     def is_settled(self, offset: int) -> bool:
         return offset < self.start_offset or offset in self.settled
@@ -75,16 +80,22 @@ class Progress:
                 for copied in read_copied(value):
                     self._settle([(copied.start, copied.end)], Kind.DEAD)
                     self.copies.add(copied)
-            case Kind.FAILED:
+            case Kind.FAILED | Kind.DEAD_LETTERING:
                 self.attempts.update(read_attempts(value))
-            case Kind.DEAD_LETTERING:
-                offset, attempt = read_dead_lettering(value)
-                self.attempts[offset] = attempt
+            case Kind.PENDING:
+                self.pending.add(*read_pending(value))
             case Kind.RESTORED:
                 self._restore(read_ranges(value))
             case Kind.DROPPED:
                 for start, end in read_ranges(value):
                     self._remove_dead(start, end)
+
+    def resolve(self, producer_id: ProducerId, *, commits: bool) -> list[int]:
+        """End the transaction of a producer. Returns the messages that were pending."""
+        offsets = self.pending.take(producer_id)
+        if commits:
+            self._settle(ranges_of(offsets), Kind.SETTLED)
+        return offsets
 
     def records(self, subscription: UUID) -> Iterator[LogRecord]:
         """Yield records that rebuild this state."""
@@ -102,6 +113,8 @@ class Progress:
         for offset, attempt in self.attempts.items():
             if attempt.dead_letter_reason is not None:
                 yield dead_lettering(subscription, offset, attempt)
+        for producer, ranges in self.pending.ranges():
+            yield from pending_records(subscription, producer, ranges)
 
     def clock_set(self, by_ms: int) -> None:
         """Shift the backoffs in memory by `by_ms`, because the wall clock was set. The log keeps the recorded times."""
@@ -114,13 +127,15 @@ class Progress:
             ranges.remove(offset, BEYOND)
         self._remove_dead(offset, BEYOND)
         self.attempts = {kept: attempt for kept, attempt in self.attempts.items() if kept < offset}
+        self.pending.remove(offset, BEYOND)
         self.start_offset = min(self.start_offset, offset)
 
     def reaches_beyond(self, offset: int) -> bool:
         """Return whether there is state about messages from `offset` on."""
         ranges = (self.settled, self.expired, self.dead, self.restored)
         has_ranges = any(offsets.count_from(offset) for offsets in ranges)
-        return self.start_offset > offset or has_ranges or any(attempted >= offset for attempted in self.attempts)
+        has_attempts = any(attempted >= offset for attempted in self.attempts)
+        return self.start_offset > offset or has_ranges or has_attempts or self.pending.reaches(offset)
 
     def forget_below(self, log_start_offset: int) -> None:
         """Forget all state below the log start offset, except dead letters, whose copies are elsewhere."""
@@ -131,12 +146,15 @@ class Progress:
         self.settled = RangeSet()
         self.restored = RangeSet()
         self.attempts = {}
+        self.pending = PendingAcks()
         self.expired.remove(offset, BEYOND)
         self._remove_dead(offset, BEYOND)
 
     def _settle(self, ranges: list[Range], kind: Kind) -> None:
         for start, end in ranges:
             self._forget_attempts(start, end)
+            if self.pending:
+                self.pending.remove(start, end)
             self.restored.remove(start, end)
             if kind is Kind.EXPIRED:
                 self.expired.add(start, end)

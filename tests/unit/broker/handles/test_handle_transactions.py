@@ -10,10 +10,11 @@ from conveyor.broker.handles.producer_slots import REST_MS
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.queues.subscription.policy import StartPosition
 from conveyor.transactions.transaction_commands import InitializeProducer, ListTransactions
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.publishing import message
-from tests.unit.broker.transactions.producers import until
+from tests.unit.broker.transactions.producers import is_stable, until
 
 TIMEOUT_MS = 60_000
 PRODUCERS = 15
@@ -251,3 +252,49 @@ async def test_batch_after_a_long_time_begins_anew(broker: BrokerNode, storage: 
     storage.clock.advance(seconds=8 * 24 * 3600)
     await broker.handle_transactions.publish_all_or_none([("t", message(b"b", partition=0))])
     assert await values(broker) == [b"a", b"b"]
+
+
+async def leased(broker: BrokerNode, topic: str = "t") -> list[str]:
+    """Publish a message to a topic with a new subscription, lease it, and return its ack id."""
+    await broker.subscription_lifecycle.create(topic, f"of-{topic}", StartPosition(kind="earliest"), {})
+    await broker.message_publisher.publish(topic, [message(partition=0)])
+    return [lease.ack_id for lease in await broker.leases.lease(f"of-{topic}", 10, 0, None)]
+
+
+async def test_marker_for_a_queue_without_subscriptions_is_written(broker: BrokerNode) -> None:
+    """The queue is loaded for it, and unloaded again."""
+    ack_ids, handle = await leased(broker), await broker.handle_transactions.begin(TIMEOUT_MS)
+    await broker.handle_transactions.ack(handle, "of-t", ack_ids)
+    await broker.subscription_lifecycle.delete("of-t")
+    await until(lambda: broker.queue_partitions.running("t", 0) is None)
+    await broker.handle_transactions.finish(handle, commit=True)
+    await until(lambda: is_stable(broker.partitions.find("__queue_state.t", 0)))
+    assert broker.queue_partitions.running("t", 0) is None
+
+
+async def test_subscription_with_the_name_of_a_deleted_one_is_not_settled(broker: BrokerNode) -> None:
+    ack_ids, handle = await leased(broker), await broker.handle_transactions.begin(TIMEOUT_MS)
+    await broker.handle_transactions.ack(handle, "of-t", ack_ids)
+    await broker.subscription_lifecycle.delete("of-t")
+    await broker.subscription_lifecycle.create("t", "of-t", StartPosition(kind="earliest"), {})
+    await broker.handle_transactions.finish(handle, commit=True)
+    assert len(await broker.leases.lease("of-t", 10, 0, None)) == 1
+
+
+async def test_transaction_ends_although_its_topic_is_gone(broker: BrokerNode) -> None:
+    ack_ids, handle = await leased(broker), await broker.handle_transactions.begin(TIMEOUT_MS)
+    await broker.handle_transactions.ack(handle, "of-t", ack_ids)
+    await publish(broker, handle, topic="u")
+    await broker.topics.delete("t")
+    await broker.handle_transactions.finish(handle, commit=True)
+    assert await values(broker, "u") == [b"value"]
+
+
+async def test_ack_after_the_end_is_refused(broker: BrokerNode) -> None:
+    ack_ids, handle = await leased(broker), await broker.handle_transactions.begin(TIMEOUT_MS)
+    await publish(broker, handle)
+    await broker.handle_transactions.finish(handle, commit=True)
+    with pytest.raises(RequestError) as refused:
+        await broker.handle_transactions.ack(handle, "of-t", ack_ids)
+    assert refused.value.kind is ErrorKind.TRANSACTION_ENDED
+    assert await broker.settlements.ack("of-t", ack_ids) == [None]

@@ -10,6 +10,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
 from conveyor.cluster.image import TRANSACTIONS_TOPIC
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.queues.subscription.policy import StartPosition
 from conveyor.transactions.transaction_commands import ListTransactions
 from tests.unit.broker.transactions.producers import is_stable, until
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
@@ -213,3 +214,62 @@ async def _finish(broker: BrokerNode, handle: str) -> None:
 
 def _is_open(brokers: TwoBrokers) -> bool:
     return any(state.name == "ONGOING" and count for state, count in brokers.one.transactions.state_counts().items())
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_acks_reach_the_leaders_of_their_partitions(brokers: TwoBrokers, commit: bool) -> None:
+    await brokers.one.subscription_lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
+    await brokers.one.message_publisher.publish("t", EVERYWHERE)
+    for gives, serves in ((brokers.one, brokers.two), (brokers.two, brokers.one)):
+        handle = await gives.handle_transactions.begin(TIMEOUT_MS)
+        leases = [lease for _ in range(2) for lease in await serves.leases.lease("s", 10, 0, None)]
+        ack_ids = [lease.ack_id for lease in leases]
+        assert {lease.message.message_id[0] for lease in leases} == {"0", "1"}
+        await serves.handle_transactions.ack(handle, "s", ack_ids)
+        await gives.handle_transactions.ack(handle, "s", ack_ids)
+        assert (await serves.subscription_statistics.stats("s")).pending == len(leases)
+        await serves.handle_transactions.finish(handle, commit=commit)
+        await until_stable(brokers)
+        stats = await gives.subscription_statistics.stats("s")
+        assert (stats.unsettled, stats.pending) == (0 if commit else 2, 0)
+        await brokers.one.message_publisher.publish("t", EVERYWHERE if commit else [])
+
+
+async def test_lost_answer_to_an_ack_is_asked_for_again(brokers: TwoBrokers) -> None:
+    await brokers.one.subscription_lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
+    await brokers.one.message_publisher.publish("t", EVERYWHERE[1:])
+    (lease,) = await brokers.one.leases.lease("s", 10, 0, None)
+    handle = await brokers.one.handle_transactions.begin(TIMEOUT_MS)
+    queue = brokers.two.queue_partitions.running("t", 1)
+    assert queue is not None
+
+    def is_pending() -> bool:
+        return queue.state.log.log_end_offset > before
+
+    before = queue.state.log.log_end_offset
+    await lose_answer(
+        brokers,
+        lambda: with_time(brokers, brokers.one.handle_transactions.ack(handle, "s", [lease.ack_id])),
+        is_pending,
+    )
+    await with_time(brokers, brokers.one.handle_transactions.finish(handle, commit=True))
+    await until_stable(brokers)
+    assert (await brokers.two.subscription_statistics.stats("s")).unsettled == 0
+
+
+async def test_refused_ack_aborts_the_transaction_on_every_broker(brokers: TwoBrokers) -> None:
+    await brokers.one.subscription_lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
+    await brokers.one.message_publisher.publish("t", EVERYWHERE)
+    leases = [lease for _ in range(2) for lease in await brokers.two.leases.lease("s", 10, 0, None)]
+    handle = await brokers.one.handle_transactions.begin(TIMEOUT_MS)
+    await publish(brokers.two, handle)
+    await brokers.one.settlements.nack("s", [leases[0].ack_id], 60_000)
+    with pytest.raises(RequestError) as refused:
+        await brokers.two.handle_transactions.ack(handle, "s", [lease.ack_id for lease in leases])
+    assert refused.value.kind is ErrorKind.LEASE_LOST
+    await until_stable(brokers)
+    assert await values(brokers) == [b"0", b"1"]
+    assert (await brokers.one.subscription_statistics.stats("s")).pending == 0
+    with pytest.raises(RequestError) as refused:
+        await brokers.one.handle_transactions.finish(handle, commit=True)
+    assert refused.value.kind is ErrorKind.TRANSACTION_ABORTED
