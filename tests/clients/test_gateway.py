@@ -72,6 +72,22 @@ def subscribe(gateway: Gateway) -> None:
     assert ask(gateway, "POST", "/topics/orders/subscriptions", subscription).status == 201
 
 
+def test_a_gateway_serves_transactions(cluster: Cluster, gateway: Gateway) -> None:
+    """It begins them, and serves those that a broker has begun."""
+    subscribe(gateway)
+    for begins in (gateway, cluster.brokers[1]):
+        publish(gateway, 3)
+        with closing(Rest(begins)) as rest:
+            transaction = rest.post("/transactions").json["transaction_id"]
+        acks = {"ack_ids": [message["ack_id"] for message in lease_all(gateway, 3)]}
+        assert ask(gateway, "POST", "/subscriptions/billing/ack", acks, transaction=transaction).status == 200
+        published = ask(gateway, "POST", "/topics/invoices/messages", b"paid", transaction=transaction)
+        assert published.status == 201, published.body
+        assert ask(gateway, "POST", f"/transactions/{transaction}/commit").status == 200
+    assert ask(gateway, "GET", "/subscriptions/billing").json["unsettled"] == 0
+    assert len(ask(gateway, "GET", "/topics/invoices/messages", limit=10).json["messages"]) == 2
+
+
 def test_a_gateway_serves_queues_while_brokers_fail(cluster: Cluster, gateway: Gateway) -> None:
     subscribe(gateway)
     published = publish(gateway, 9)

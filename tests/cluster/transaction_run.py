@@ -2,21 +2,22 @@
 
 python -m tests.cluster.transaction_run --seconds 300 --seed 7 --brokers 3 --report report.md
 
-Eight workers are one consumer group: they read a topic, write two results of each record to two other topics, and
-commit positions and results in one transaction. While a worker is frozen, another process takes over its transactional
-id. In the end each record has exactly one result in each topic, and the history has no anomaly.
+Eight workers read a topic and write two results of each record to two other topics. Five are one consumer group, which
+commits positions and results in one transaction; three lease the records over REST, and acknowledge them in one
+transaction with their results, in other topics. While a worker is frozen, another process takes over its transactional
+id, or its messages. In the end each record has exactly one result in each topic, and the history has no anomaly.
 """
 
 import argparse
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
@@ -29,16 +30,20 @@ from conveyor.testing.histories.history import History, HistoryPlace, PollResult
 from conveyor.testing.histories.history_checker import check_history
 from tests.cluster.broker_cluster import BrokerCluster
 from tests.cluster.ledgers import Violation
+from tests.cluster.queue_worker import QUEUE_LEDGER, QUEUE_RESULTS, SUBSCRIPTION
 from tests.cluster.transaction_history import read_process
-from tests.cluster.transactional_worker import CLIENT_CONFIG, FENCED_CODE, LEDGER, PARTITIONS, RESULTS, SOURCE
+from tests.cluster.transactional_worker import CLIENT_CONFIG, LEDGER, PARTITIONS, RESULTS, SOURCE
+from tests.cluster.worker_processes import Team, WorkerProcesses
 from tests.processes import BrokerProcess
 
-WORKERS = 8
+GROUP_TEAM = Team("group", "tests.cluster.transactional_worker", (RESULTS, LEDGER), 5)
+QUEUE_TEAM = Team("queue", "tests.cluster.queue_worker", (QUEUE_RESULTS, QUEUE_LEDGER), 3)
+TEAMS = (GROUP_TEAM, QUEUE_TEAM)
 _RECORDS_PER_S = 200
 _MOST_WAITING = 2_000
 _PAUSE_S = (0.2, 1.5)
 _SETTLE_S = 120
-_READ = (RESULTS, LEDGER)
+_READ = tuple(topic for team in TEAMS for topic in team.topics)
 _FAULTS = ("kill worker",) * 4 + ("freeze worker",) * 4 + ("kill broker",) * 2 + ("freeze broker",) * 2
 
 
@@ -69,84 +74,22 @@ class _LoneNode:
 
 
 @contextmanager
-def running_brokers(directory: Path, count: int) -> Iterator[tuple[str, Sequence[Node]]]:
-    """Run one broker, or several with a ZooKeeper. Yields the bootstrap servers and the brokers."""
+def running_brokers(directory: Path, count: int) -> Iterator[tuple[str, str, Sequence[Node]]]:
+    """Run one broker, or several with a ZooKeeper. Yields their Kafka and HTTP addresses, and the brokers."""
     if count > 1:
         cluster = BrokerCluster(directory, count)
         try:
             cluster.start()
-            yield cluster.bootstrap, cluster.nodes
+            yield cluster.bootstrap, ",".join(node.http for node in cluster.nodes), cluster.nodes
         finally:
             cluster.end()
         return
     process = BrokerProcess(directory / "data", "--set", "topics.segment_bytes=300000")
     try:
         process.start()
-        yield process.kafka, [_LoneNode(process)]
+        yield process.kafka, process.http, [_LoneNode(process)]
     finally:
         process.end()
-
-
-class _Workers:
-    """The processes of all workers, each with a history file of its own."""
-
-    def __init__(self, directory: Path, bootstrap: str) -> None:
-        self.paths: dict[str, Path] = {}
-        self._directory = directory
-        self._bootstrap = bootstrap
-        self._running: dict[int, subprocess.Popen[bytes]] = {}
-        self._frozen: list[subprocess.Popen[bytes]] = []
-        self._starts = 0
-        self.fenced_count = 0
-
-    def start(self, number: int) -> None:
-        self._starts += 1
-        worker, start = f"worker-{number}", str(self._starts)
-        path = self.paths[f"{worker}.{start}"] = self._directory / f"{worker}.{start}.jsonl"
-        command = [
-            sys.executable,
-            "-m",
-            "tests.cluster.transactional_worker",
-            self._bootstrap,
-            worker,
-            start,
-            str(path),
-        ]
-        self._running[number] = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-
-    def kill(self, number: int) -> None:
-        process = self._running[number]
-        process.kill()
-        process.wait()
-        self.start(number)
-
-    def freeze(self, number: int) -> Callable[[], None]:
-        """Freeze a worker and start its successor. Returns the function that lets it go on, as a zombie."""
-        zombie = self._running[number]
-        zombie.send_signal(signal.SIGSTOP)
-        self._frozen.append(zombie)
-        self.start(number)
-        return lambda: zombie.send_signal(signal.SIGCONT)
-
-    def restart_ended(self) -> None:
-        """Start workers anew that have given up."""
-        for number, process in list(self._running.items()):
-            if process.poll() is not None:
-                self.fenced_count += process.returncode == FENCED_CODE
-                self.start(number)
-
-    def end(self) -> None:
-        """Let all processes come to their end; kill those that do not."""
-        for process in (*self._running.values(), *self._frozen):
-            process.terminate()
-        for process in (*self._running.values(), *self._frozen):
-            process.send_signal(signal.SIGCONT)
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self.fenced_count += sum(process.returncode == FENCED_CODE for process in self._frozen)
 
 
 class _Feeder:
@@ -237,13 +180,14 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 def run(directory: Path, seconds: float, seed: int, broker_count: int, told: Callable[[str], None]) -> RunReport:
     """Raises Violation."""
     faults = Counter[str]()
-    with running_brokers(directory, broker_count) as (bootstrap, nodes):
-        _create_topics(bootstrap, broker_count)
-        workers, reader = _Workers(directory, bootstrap), _CommittedReader(bootstrap)
+    with running_brokers(directory, broker_count) as (bootstrap, http, nodes):
+        _create_topics(bootstrap, http, broker_count)
+        addresses = {GROUP_TEAM.name: bootstrap, QUEUE_TEAM.name: http}
+        workers, reader = WorkerProcesses(directory, TEAMS, addresses), _CommittedReader(bootstrap)
         feeder = _Feeder(bootstrap, lambda: reader.seen_count // len(_READ))
         began = time.monotonic()
         try:
-            for number in range(WORKERS):
+            for number in range(workers.count):
                 workers.start(number)
             for name in _play(Random(seed), nodes, workers, began + seconds):
                 told(f"{time.monotonic() - began:6.1f} s  {name}")
@@ -255,31 +199,31 @@ def run(directory: Path, seconds: float, seed: int, broker_count: int, told: Cal
             workers.end()
         reader.end()
         _check_stable(bootstrap)
-        history = _history(bootstrap, workers, reader)
-    (directory / "history.json").write_bytes(
-        msgspec.json.encode({"polls": history.polls, "txns": history.transactions})
-    )
-    _check(history, feeder)
-    outcomes = Counter(transaction.outcome.value for transaction in history.transactions)
-    counts = {f"transactions {outcome}": count for outcome, count in sorted(outcomes.items())}
+        contents = _read_to_the_end(bootstrap)
+    histories = {team: _history(team, workers, reader, contents) for team in TEAMS}
+    _check(histories, feeder)
+    counts: dict[str, int] = {}
+    for team, history in histories.items():
+        outcomes = Counter(transaction.outcome.value for transaction in history.transactions)
+        counts |= {f"transactions of the {team.name} {outcome}": count for outcome, count in sorted(outcomes.items())}
+        counts[f"records delivered to the {team.name}"] = len(history.deliveries)
     counts |= {
-        "records processed": len(feeder.sources),
-        "records delivered to workers": len(history.deliveries),
-        "starts of workers": len(workers.paths),
+        "records to process": len(feeder.sources),
+        "starts of workers": workers.starts_count,
         "workers that were fenced": workers.fenced_count,
-        "polls of the reader": len(history.polls),
+        "polls of the reader": len(reader.polls),
     }
     return RunReport(
         seconds=seconds, seed=seed, brokers=broker_count, faults=dict(sorted(faults.items())), counts=counts
     )
 
 
-def _play(chance: Random, nodes: Sequence[Node], workers: _Workers, ends: float) -> Iterator[str]:
+def _play(chance: Random, nodes: Sequence[Node], workers: WorkerProcesses, ends: float) -> Iterator[str]:
     """Break and heal until the time is over. Yields the names of the faults. Everything runs at the end."""
     thaws: list[tuple[float, Callable[[], None]]] = []
     while time.monotonic() < ends:
         time.sleep(chance.uniform(*_PAUSE_S))
-        name, number = chance.choice(_FAULTS), chance.randrange(WORKERS)
+        name, number = chance.choice(_FAULTS), chance.randrange(workers.count)
         yield name
         if name == "kill worker":
             workers.kill(number)
@@ -306,11 +250,16 @@ def _break(chance: Random, node: Node, *, kills: bool) -> None:
         node.resume()
 
 
-def _create_topics(bootstrap: str, broker_count: int) -> None:
+def _create_topics(bootstrap: str, http: str, broker_count: int) -> None:
+    """Create the topics, and the subscription of the queue."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    topics = [NewTopic(name, PARTITIONS, broker_count) for name in (SOURCE, RESULTS, LEDGER)]
+    topics = [NewTopic(name, PARTITIONS, broker_count) for name in (SOURCE, *_READ)]
     for created in admin.create_topics(topics, operation_timeout=30).values():
         created.result(60)
+    with closing(HTTPConnection(http.partition(",")[0], timeout=60)) as connection:
+        body = msgspec.json.encode({"name": SUBSCRIPTION, "start": "earliest", "max_deliveries": 0})
+        connection.request("POST", f"/topics/{SOURCE}/subscriptions", body)
+        assert connection.getresponse().status == 201
 
 
 def _consumer(bootstrap: str, isolation_level: str = "read_committed") -> Consumer:
@@ -330,7 +279,7 @@ def _consumer(bootstrap: str, isolation_level: str = "read_committed") -> Consum
     return consumer
 
 
-def _wait_for_results(feeder: _Feeder, reader: _CommittedReader, workers: _Workers) -> None:
+def _wait_for_results(feeder: _Feeder, reader: _CommittedReader, workers: WorkerProcesses) -> None:
     ends = time.monotonic() + _SETTLE_S
     while reader.seen_count < len(_READ) * len(feeder.sources):
         if time.monotonic() > ends:
@@ -362,19 +311,19 @@ def _ends(reader: Consumer) -> Iterator[int]:
                 break
 
 
-def _history(bootstrap: str, workers: _Workers, reader: _CommittedReader) -> History:
-    transactions, initializations, deliveries = [], [], []
-    for process, path in workers.paths.items():
-        part = read_process(process, path)
-        transactions += part.transactions
-        initializations += part.initializations
-        deliveries += part.deliveries
+def _history(
+    team: Team,
+    workers: WorkerProcesses,
+    reader: _CommittedReader,
+    contents: dict[HistoryPlace, Sequence[tuple[int, str]]],
+) -> History:
+    parts = [read_process(process, path) for process, path in workers.paths[team.name].items()]
     return History(
-        transactions=transactions,
-        initializations=initializations,
-        deliveries=deliveries,
-        polls=reader.polls,
-        contents=_read_to_the_end(bootstrap),
+        transactions=[transaction for part in parts for transaction in part.transactions],
+        initializations=[initialization for part in parts for initialization in part.initializations],
+        deliveries=[delivery for part in parts for delivery in part.deliveries],
+        polls=[poll for poll in reader.polls if poll.place.topic in team.topics],
+        contents={place: records for place, records in contents.items() if place.topic in team.topics},
     )
 
 
@@ -396,17 +345,18 @@ def _read_to_the_end(bootstrap: str) -> dict[HistoryPlace, Sequence[tuple[int, s
     return {**contents}
 
 
-def _check(history: History, feeder: _Feeder) -> None:
+def _check(histories: dict[Team, History], feeder: _Feeder) -> None:
     """Raises Violation."""
-    violations = [f"{anomaly.kind.name}: {anomaly.detail}" for anomaly in check_history(history)]
-    violations += feeder.failures
-    for topic in _READ:
-        found = {
-            tuple(int(number) for number in value.split(":")[-2:])
-            for place, records in history.contents.items() if place.topic == topic
-            for _, value in records
-        }  # fmt: skip
-        violations += [f"{source} has no result in {topic}" for source in sorted(feeder.sources - found)]
+    violations = [*feeder.failures]
+    for team, history in histories.items():
+        violations += [f"{team.name}: {anomaly.kind.name}: {anomaly.detail}" for anomaly in check_history(history)]
+        for topic in team.topics:
+            found = {
+                tuple(int(number) for number in value.split(":")[-2:])
+                for place, records in history.contents.items() if place.topic == topic
+                for _, value in records
+            }  # fmt: skip
+            violations += [f"{source} has no result in {topic}" for source in sorted(feeder.sources - found)]
     if violations:
         raise Violation(f"{len(violations)} violations, such as:\n" + "\n".join(violations[:10]))
 

@@ -90,6 +90,7 @@ def make_handle_transactions(
         start_id=ports.new_id(),
         key=HandleKey(ports.store, ports.new_id),
         calls=TransactionCalls(transactions, leaders),
+        leaders=leaders,
         publisher=publisher,
         settlements=settlements,
         clock=ports.clock,

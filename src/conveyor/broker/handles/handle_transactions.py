@@ -4,8 +4,8 @@
                                              -> the timeout has passed -> aborted
 
 The broker that gave the handle lends one of its producers to the transaction, and takes it back when the transaction
-has ended. It learns that from a request that it serves itself, and otherwise from the coordinator once the timeout has
-passed. If that broker fails, the coordinator aborts the transaction.
+has ended. The broker that has ended it says so; otherwise the lender asks the coordinator once the timeout has passed.
+If the lender fails, the coordinator aborts the transaction.
 
 A request whose outcome is unknown is not sent again. After a publication, the transaction could lack messages or have
 some twice, so it is aborted; an ack and an end are repeated by the client. A refused ack aborts the transaction, too:
@@ -14,6 +14,7 @@ others process its message again.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
@@ -21,14 +22,18 @@ import msgspec
 
 from conveyor.broker.answers import pause
 from conveyor.broker.handles.producer_slots import ProducerSlots, Slot
-from conveyor.broker.handles.transaction_handle import HandleKey, SlotName, decode_handle, encode_handle
+from conveyor.broker.handles.transaction_handle import HandleKey, SlotName, decode_handle, encode_handle, lender_of
 from conveyor.broker.hosts.transaction_calls import TransactionCalls
 from conveyor.broker.produce.message_publisher import OTHER_REFUSED, MessagePublisher
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage, Transaction
 from conveyor.broker.queues.settlements import Settlements
+from conveyor.broker.remote.calls import Call
+from conveyor.broker.remote.leader_calls import CALL_TIMEOUT_MS, LeaderCalls
+from conveyor.broker.remote.remote import AnswerLost
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
+from conveyor.kernel.peers import PeerUnreachable
 from conveyor.kernel.ports import Clock
 
 DEFAULT_TIMEOUT_MS = 60_000
@@ -57,6 +62,17 @@ _DECIDED = (ErrorKind.TRANSACTION_ABORTED, ErrorKind.TRANSACTION_ENDED, ErrorKin
 Results = list[PublishedMessage | RequestError]
 
 
+class TransactionHasEnded(msgspec.Struct, frozen=True, array_like=True):
+    """Tell the broker that lent a producer that its transaction has ended."""
+
+    transaction: Transaction
+
+
+_ENDED_ELSEWHERE: Call[TransactionHasEnded, None] = Call(
+    "transactions.ended", TransactionHasEnded, None, is_repeatable=True
+)
+
+
 class _Loan(msgspec.Struct, eq=False):
     """A slot that a transaction uses. cancel: stops the alarm of its timeout."""
 
@@ -77,6 +93,7 @@ class HandleTransactions:
         start_id: UUID,
         key: HandleKey,
         calls: TransactionCalls,
+        leaders: LeaderCalls,
         publisher: MessagePublisher,
         settlements: Settlements,
         clock: Clock,
@@ -85,12 +102,15 @@ class HandleTransactions:
     ) -> None:
         self.slots = ProducerSlots(SlotName(node_id, start_id, 0), max(1, max_producers // _SHARE_OF_PRODUCERS))
         self._key = key
+        self._node_id = node_id
         self._calls = calls
+        self._leaders = leaders
         self._publisher = publisher
         self._settlements = settlements
         self._clock = clock
         self._tasks = tasks
         self._loans: dict[Transaction, _Loan] = {}
+        leaders.handlers.register(_ENDED_ELSEWHERE, self._ended_elsewhere)
 
     async def begin(self, timeout_ms: int) -> str:
         """Return the handle of a new transaction, which is aborted after `timeout_ms`."""
@@ -146,10 +166,10 @@ class HandleTransactions:
             await self._calls.finish(*transaction, commit=commit)
         except RequestError as error:
             if error.kind in _DECIDED:
-                self._end_loan(transaction)
+                self._ended(transaction)
                 raise
             raise _outcome_unknown(error) from error
-        self._end_loan(transaction)
+        self._ended(transaction)
 
     async def publish_all_or_none(self, messages: Sequence[tuple[str, OutgoingMessage]]) -> list[PublishedMessage]:
         """Publish messages of (topic, message) in a transaction of their own, and commit it. Returns their places.
@@ -215,8 +235,22 @@ class HandleTransactions:
         cancel = self._clock.call_later(timeout_ms, partial(self._time_out, transaction))
         self._loans[transaction] = _Loan(slot, cancel)
 
+    def _ended(self, transaction: Transaction) -> None:
+        """A transaction has ended. Let its lender know, which may be another broker."""
+        lender = lender_of(transaction.transactional_id)
+        if lender == self._node_id:
+            self._end_loan(transaction)
+        else:
+            self._tasks.start(self._tell(lender, transaction))
+
+    async def _tell(self, lender: NodeId, transaction: Transaction) -> None:
+        with suppress(RequestError, PeerUnreachable, AnswerLost):  # It asks the coordinator when the time is over.
+            await self._leaders.ask_node(_ENDED_ELSEWHERE, lender, TransactionHasEnded(transaction), CALL_TIMEOUT_MS)
+
+    async def _ended_elsewhere(self, request: TransactionHasEnded) -> None:
+        self._end_loan(request.transaction)
+
     def _end_loan(self, transaction: Transaction) -> None:
-        """The transaction has ended. Its slot may be that of another broker."""
         loan = self._loans.pop(transaction, None)
         if loan is not None:
             loan.cancel()
@@ -237,7 +271,7 @@ class HandleTransactions:
         except RequestError as error:
             if error.kind not in _DECIDED:
                 return False
-        self._end_loan(transaction)
+        self._ended(transaction)
         return True
 
     async def _abort_and_give_back(self, slot: Slot, transaction: Transaction) -> None:

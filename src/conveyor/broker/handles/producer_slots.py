@@ -5,8 +5,9 @@
 
 A slot is used by one transaction at a time, and again by later ones: each producer id occupies memory in all partitions
 that it has written to. After a transaction whose client has a handle, the slot rests, because the coordinator knows the
-outcome of a producer's last transaction only: while the slot rests, the client can repeat its request. Slots that were
-used last are taken first, so that few are in use.
+outcome of a producer's last transaction only: while the slot rests, the client can repeat its request. If all slots are
+in use or rest, the one that has rested longest is taken early. Slots that were used last are taken first, so that few
+are in use.
 """
 
 from collections import deque
@@ -18,7 +19,9 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity
 
 REST_MS = 60_000
-"""How long a client can repeat the request that ends its transaction."""
+"""How long a client can repeat the request that ends its transaction, unless there are too many transactions."""
+LEAST_REST_MS = 5_000
+"""How long it can do so in any case."""
 
 
 class Slot(msgspec.Struct, eq=False):
@@ -60,14 +63,16 @@ class ProducerSlots:
             self._free.append(self._resting.popleft()[1])
         if self._free:
             return self._free.pop()
-        if self._count >= self._max_count:
-            raise RequestError(
-                ErrorKind.THROTTLING_QUOTA_EXCEEDED,
-                f"{self._count} transactions of this broker are open, or have ended in the last {REST_MS // 1000} s:"
-                " retry later, or begin the transaction on another broker",
-            )
-        self._count += 1
-        return Slot(self._first._replace(number=self._count - 1))
+        if self._count < self._max_count:
+            self._count += 1
+            return Slot(self._first._replace(number=self._count - 1))
+        if self._resting and self._resting[0][0] - REST_MS + LEAST_REST_MS <= now_ms:
+            return self._resting.popleft()[1]
+        raise RequestError(
+            ErrorKind.THROTTLING_QUOTA_EXCEEDED,
+            f"{self._count} transactions of this broker are open, or have ended in the last {LEAST_REST_MS // 1000} s:"
+            " retry later, or begin the transaction on another broker",
+        )
 
     def give_back(self, slot: Slot) -> None:
         """Let the next transaction use a slot."""

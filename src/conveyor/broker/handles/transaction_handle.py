@@ -19,7 +19,7 @@ from uuid import UUID
 from conveyor.broker.metadata.cluster_secret import cluster_secret
 from conveyor.broker.produce.outgoing_message import Transaction
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
+from conveyor.kernel.ids import NodeId, ProducerEpoch, ProducerId, ProducerIdentity
 from conveyor.kernel.ports import MetadataStore
 
 _VERSION = 1
@@ -42,6 +42,11 @@ class SlotName(NamedTuple):
     @property
     def transactional_id(self) -> str:
         return f"__rest.{self.node_id}.{self.start_id.hex}.{self.number}"
+
+
+def lender_of(transactional_id: str) -> NodeId:
+    """Return the broker that has given a handle, by the transactional id of its slot."""
+    return NodeId(int(transactional_id.split(".")[1]))
 
 
 class HandleKey:

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from conveyor.broker.handles.producer_slots import REST_MS, ProducerSlots, Slot
+from conveyor.broker.handles.producer_slots import LEAST_REST_MS, REST_MS, ProducerSlots, Slot
 from conveyor.broker.handles.transaction_handle import SlotName
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
@@ -53,3 +53,14 @@ def test_resting_slot_is_not_taken_before_its_time_and_its_identity_is_forgotten
     assert (pool.used_count, pool.resting_count) == (1, 1)
     assert pool.take(NOW_MS + REST_MS) is slot
     assert slot.producer is None
+
+
+def test_slot_that_has_rested_longest_is_taken_early_if_there_is_no_other() -> None:
+    pool = slots(2)
+    first, second = pool.take(NOW_MS), pool.take(NOW_MS)
+    pool.rest(first, NOW_MS)
+    pool.rest(second, NOW_MS + 1)
+    with pytest.raises(RequestError):
+        pool.take(NOW_MS + LEAST_REST_MS - 1)
+    assert pool.take(NOW_MS + LEAST_REST_MS) is first
+    assert pool.take(NOW_MS + LEAST_REST_MS + 1) is second
