@@ -58,9 +58,9 @@ def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 def end_whatever_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """A late EndTxn ends the next transaction (KAFKA-17754)."""
 
-    def end(value: TransactionValue, producer: ProducerIdentity, *rest: Any) -> TransactionValue:
+    def end(value: TransactionValue, producer: ProducerIdentity, *rest: Any, **options: Any) -> TransactionValue:
         is_late = producer.producer_id == client_identity(value).producer_id
-        return plain_end(value, client_identity(value) if is_late else producer, *rest)
+        return plain_end(value, client_identity(value) if is_late else producer, *rest, **options)
 
     plain_end = transitions.end
     monkeypatch.setattr(transitions, "end", end)
