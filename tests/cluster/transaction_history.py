@@ -25,6 +25,8 @@ class ProcessHistory(NamedTuple):
     transactions: list[ClientTransaction]
     initializations: list[Initialization]
     deliveries: list[Delivery]
+    resets: list[str]
+    """Why the consumer has lost its position."""
 
 
 def read_process(process: str, path: Path) -> ProcessHistory:
@@ -49,7 +51,10 @@ def read_process(process: str, path: Path) -> ProcessHistory:
         for source in _sources(event)
     ]
     transactions = [_transaction(process, worker, steps) for steps in by_serial.values()]
-    return ProcessHistory(transactions, initializations, deliveries)
+    resets = [
+        f"{process}, partition {event['partition']}: {event['reason']}" for event in events if event["kind"] == "reset"
+    ]
+    return ProcessHistory(transactions, initializations, deliveries, resets)
 
 
 def _transaction(process: str, worker: str, steps: dict[str, Any]) -> ClientTransaction:

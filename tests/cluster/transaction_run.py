@@ -32,7 +32,7 @@ from tests.cluster.broker_cluster import BrokerCluster
 from tests.cluster.ledgers import Violation
 from tests.cluster.queue_worker import QUEUE_LEDGER, QUEUE_RESULTS, SUBSCRIPTION
 from tests.cluster.transaction_history import read_process
-from tests.cluster.transactional_worker import CLIENT_CONFIG, LEDGER, PARTITIONS, RESULTS, SOURCE
+from tests.cluster.transactional_worker import CLIENT_CONFIG, GROUP, LEDGER, PARTITIONS, RESULTS, SOURCE
 from tests.cluster.worker_processes import Team, WorkerProcesses
 from tests.processes import BrokerProcess
 
@@ -201,7 +201,7 @@ def run(directory: Path, seconds: float, seed: int, broker_count: int, told: Cal
         _check_stable(bootstrap)
         contents = _read_to_the_end(bootstrap)
     histories = {team: _history(team, workers, reader, contents) for team in TEAMS}
-    _check(histories, feeder)
+    _check(histories, feeder, workers)
     counts: dict[str, int] = {}
     for team, history in histories.items():
         outcomes = Counter(transaction.outcome.value for transaction in history.transactions)
@@ -251,11 +251,15 @@ def _break(chance: Random, node: Node, *, kills: bool) -> None:
 
 
 def _create_topics(bootstrap: str, http: str, broker_count: int) -> None:
-    """Create the topics, and the subscription of the queue."""
+    """Create the topics, and what is to be read of them: the first positions of the group, and the subscription."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topics = [NewTopic(name, PARTITIONS, broker_count) for name in (SOURCE, *_READ)]
     for created in admin.create_topics(topics, operation_timeout=30).values():
         created.result(60)
+    starts = [TopicPartition(SOURCE, number, 0) for number in range(PARTITIONS)]
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, **CLIENT_CONFIG})
+    consumer.commit(offsets=starts, asynchronous=False)
+    consumer.close()
     with closing(HTTPConnection(http.partition(",")[0], timeout=60)) as connection:
         body = msgspec.json.encode({"name": SUBSCRIPTION, "start": "earliest", "max_deliveries": 0})
         connection.request("POST", f"/topics/{SOURCE}/subscriptions", body)
@@ -345,10 +349,12 @@ def _read_to_the_end(bootstrap: str) -> dict[HistoryPlace, Sequence[tuple[int, s
     return {**contents}
 
 
-def _check(histories: dict[Team, History], feeder: _Feeder) -> None:
+def _check(histories: dict[Team, History], feeder: _Feeder, workers: WorkerProcesses) -> None:
     """Raises Violation."""
     violations = [*feeder.failures]
     for team, history in histories.items():
+        for process, path in workers.paths[team.name].items():
+            violations += [f"position lost: {reset}" for reset in read_process(process, path).resets]
         violations += [f"{team.name}: {anomaly.kind.name}: {anomaly.detail}" for anomaly in check_history(history)]
         for topic in team.topics:
             found = {

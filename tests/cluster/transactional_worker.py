@@ -73,7 +73,7 @@ class TransactionalWorker:
                 "group.id": GROUP,
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
+                "auto.offset.reset": "error",
                 "session.timeout.ms": 6_000,
                 "heartbeat.interval.ms": 500,
                 "partition.assignment.strategy": "cooperative-sticky",
@@ -92,10 +92,19 @@ class TransactionalWorker:
         self._consumer.subscribe([SOURCE])
         while not self._is_over:
             asked_at = time.monotonic()
-            messages = [message for message in self._consumer.consume(_BATCH, 0.3) if message.error() is None]
+            answers = self._consumer.consume(_BATCH, 0.3)
+            messages = [message for message in answers if message.error() is None]
+            for message in answers:
+                self._check_not_reset(message)
             if messages:
                 self._process_all(messages, asked_at)
         self._consumer.close()
+
+    def _check_not_reset(self, message: Message) -> None:
+        """A consumer that has lost its position would read everything again, or leave records out."""
+        error = message.error()
+        if error is not None and error.name() == "_AUTO_OFFSET_RESET":
+            self._history.note("reset", partition=message.partition(), reason=error.str())
 
     def _process_all(self, messages: list[Message], asked_at: float) -> None:
         self._serial += 1
