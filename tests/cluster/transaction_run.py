@@ -211,6 +211,7 @@ def run(directory: Path, seconds: float, seed: int, broker_count: int, told: Cal
         "records to process": len(feeder.sources),
         "starts of workers": workers.starts_count,
         "workers that were fenced": workers.fenced_count,
+        "workers whose consumer has gone back by itself": workers.rewound_count,
         "polls of the reader": len(reader.polls),
     }
     return RunReport(

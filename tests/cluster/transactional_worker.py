@@ -2,8 +2,9 @@
 
 python -m tests.cluster.transactional_worker <bootstrap> <worker> <start> <history file>
 
-It runs until SIGTERM, or until it is fenced (exit code 3). Before each step whose outcome matters it appends a line to
-its file, so that the history is complete up to the moment at which the process is killed.
+It runs until SIGTERM, until it is fenced (exit code 3), or until its consumer goes back by itself (exit code 4). Before
+each step whose outcome matters it appends a line to its file, so that the history is complete up to the moment at which
+the process is killed.
 """
 
 import signal
@@ -21,6 +22,7 @@ SOURCE, RESULTS, LEDGER = "source", "results", "ledger"
 PARTITIONS = 8
 GROUP = "workers"
 FENCED_CODE = 3
+REWOUND_CODE = 4
 
 _TIMEOUT_MS = 6_000
 _PATIENCE_S = 60.0
@@ -36,6 +38,13 @@ CLIENT_CONFIG = {
 """For all clients. With the default recovery strategy, librdkafka 2.16.0 was seen to wait for ever in
 `send_offsets_to_transaction` after all brokers had been down at once.
 """
+
+
+class RewoundError(Exception):
+    """The consumer has delivered records again although nothing was reset, revoked or sought.
+
+    librdkafka 2.16.0 was seen to do so, once, after the broker had been killed and frozen.
+    """
 
 
 class HistoryFile:
@@ -58,6 +67,7 @@ class TransactionalWorker:
         self._serial = 0
         self._is_over = False
         self._offsets: dict[str, int] = {}
+        self._positions: dict[int, int] = {}
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -85,26 +95,37 @@ class TransactionalWorker:
         self._is_over = True
 
     def run(self) -> None:
-        """Raises KafkaException if another process has taken over."""
+        """Raises KafkaException if another process has taken over, and RewoundError."""
         self._history.note("initialize")
         self._insist(lambda: self._producer.init_transactions(_PATIENCE_S))
         self._history.note("initialized")
-        self._consumer.subscribe([SOURCE])
+        self._subscribe()
         while not self._is_over:
             asked_at = time.monotonic()
             answers = self._consumer.consume(_BATCH, 0.3)
             messages = [message for message in answers if message.error() is None]
             for message in answers:
-                self._check_not_reset(message)
+                self._check_position(message)
             if messages:
                 self._process_all(messages, asked_at)
         self._consumer.close()
 
-    def _check_not_reset(self, message: Message) -> None:
+    def _subscribe(self) -> None:
+        self._consumer.subscribe([SOURCE], on_assign=self._assigned, on_revoke=self._assigned, on_lost=self._assigned)
+
+    def _assigned(self, _: Consumer, places: list[TopicPartition]) -> None:
+        for place in places:
+            self._positions.pop(place.partition, None)
+
+    def _check_position(self, message: Message) -> None:
         """A consumer that has lost its position would read everything again, or leave records out."""
-        error = message.error()
+        error, partition, offset = message.error(), message.partition(), message.offset()
         if error is not None and error.name() == "_AUTO_OFFSET_RESET":
-            self._history.note("reset", partition=message.partition(), reason=error.str())
+            self._history.note("reset", partition=partition, reason=error.str())
+        if error is None and partition is not None and offset is not None:
+            if offset < self._positions.get(partition, 0):
+                raise RewoundError(f"{SOURCE}-{partition}: {offset} after {self._positions[partition] - 1}")
+            self._positions[partition] = offset + 1
 
     def _process_all(self, messages: list[Message], asked_at: float) -> None:
         self._serial += 1
@@ -159,12 +180,13 @@ class TransactionalWorker:
             first.setdefault(partition, offset)
         assigned = {place.partition for place in self._consumer.assignment()}
         for partition, offset in first.items():
+            self._positions.pop(partition, None)
             if partition in assigned:
                 try:
                     self._consumer.seek(TopicPartition(SOURCE, partition, offset))
                 except KafkaException:  # It is being revoked, or not fetched yet: leave the group and join it anew.
                     self._consumer.unsubscribe()
-                    self._consumer.subscribe([SOURCE])
+                    self._subscribe()
                     return
 
     def _insist(self, ask: Callable[[], None]) -> None:
@@ -193,6 +215,9 @@ def main(arguments: list[str]) -> int:
     except KafkaException as failure:
         history.note("ended", reason=str(failure))
         return FENCED_CODE
+    except RewoundError as failure:
+        history.note("ended", reason=str(failure))
+        return REWOUND_CODE
     return 0
 
 

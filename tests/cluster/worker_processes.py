@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.cluster.transactional_worker import FENCED_CODE
+from tests.cluster.transactional_worker import FENCED_CODE, REWOUND_CODE
 
 
 class Team(NamedTuple):
@@ -30,7 +30,7 @@ class WorkerProcesses:
     def __init__(self, directory: Path, teams: Sequence[Team], addresses: dict[str, str]) -> None:
         self.paths: dict[str, dict[str, Path]] = {team.name: {} for team in teams}
         """The history files of each team, by the names of their processes."""
-        self.fenced_count = 0
+        self.fenced_count = self.rewound_count = 0
         self._directory = directory
         self._addresses = addresses
         self._teams = [team for team in teams for _ in range(team.size)]
@@ -71,7 +71,7 @@ class WorkerProcesses:
         """Start workers anew that have given up."""
         for number, process in list(self._running.items()):
             if process.poll() is not None:
-                self.fenced_count += process.returncode == FENCED_CODE
+                self._count(process)
                 self.start(number)
 
     def end(self) -> None:
@@ -85,4 +85,9 @@ class WorkerProcesses:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self.fenced_count += sum(process.returncode == FENCED_CODE for process in self._frozen)
+        for process in self._frozen:
+            self._count(process)
+
+    def _count(self, process: "subprocess.Popen[bytes]") -> None:
+        self.fenced_count += process.returncode == FENCED_CODE
+        self.rewound_count += process.returncode == REWOUND_CODE
