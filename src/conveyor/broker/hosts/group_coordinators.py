@@ -17,7 +17,7 @@ from uuid import UUID
 
 from conveyor.broker.answers import Answer, answered
 from conveyor.broker.hosts.coordinator_topic import CoordinatorTopic, as_coordinator, coordinator_error
-from conveyor.broker.hosts.host import Host
+from conveyor.broker.hosts.host import MARKER_PATIENCE_MS, Host
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.tasks import Tasks
@@ -208,7 +208,8 @@ class Groups:
 
     async def append_marker(self, partition: Partition, marker: TransactionMarker, transaction_version: int) -> None:
         """End a producer's transaction in the coordinator of a partition; see `TransactionalRunner.append_marker`."""
-        (await self._host.loaded(partition)).runner.append_marker(marker, transaction_version)
+        coordinator = await self._host.loaded(partition, MARKER_PATIENCE_MS)
+        coordinator.runner.append_marker(marker, transaction_version)
 
     async def list_groups(self, command: ListGroups) -> list[ListedGroup]:
         """Return the groups that this broker coordinates. Raises RequestError."""

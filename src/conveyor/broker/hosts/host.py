@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_MS = 30_000
 _PATIENCE_MS = 30_000
+MARKER_PATIENCE_MS = 500
+"""How long a marker waits for a machine to be loaded. Others wait behind it; its coordinator sends it again."""
 
 
 class Running(Protocol):
@@ -120,14 +122,16 @@ class Host(Generic[Machine]):
         place = self._places.get(identity)
         return None if place is None else place.failure
 
-    async def loaded(self, partition: Partition) -> Machine:
-        """Return a partition's machine, loaded first if necessary. Raises RequestError: also COORDINATOR_LOADING."""
+    async def loaded(self, partition: Partition, patience_ms: int = _PATIENCE_MS) -> Machine:
+        """Return a partition's machine, loaded first if necessary. Raises RequestError: COORDINATOR_LOADING if that
+        takes longer than `patience_ms`.
+        """
         place = self._place_of(partition)
         if place.machine is None and place.loading is None:
             self._begin(place)
         while place.loading is not None:
             self._check_commits(partition)
-            await self._ended(place.loading, partition)
+            await self._ended(place.loading, partition, patience_ms)
         if place.machine is not None:
             return place.machine
         if place.failure is not None:
@@ -187,13 +191,13 @@ class Host(Generic[Machine]):
         if before is not None:
             before.end()
 
-    async def _ended(self, loading: _Load, partition: Partition) -> None:
+    async def _ended(self, loading: _Load, partition: Partition, patience_ms: int) -> None:
         def wait(ended: Callable[[RequestError | None], None]) -> Callable[[], None]:
             late = RequestError(
                 ErrorKind.COORDINATOR_LOADING, f"the log of {partition.identity} is being read: ask again"
             )
             time_limit = Alarm(self._clock, lambda: ended(late))
-            time_limit.time_out(_PATIENCE_MS)
+            time_limit.time_out(patience_ms)
             loading.waiters.append(ended)
             return time_limit.cancel
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from conveyor.broker.answers import all_answered, pause
-from conveyor.broker.hosts.host import Host
+from conveyor.broker.hosts.host import MARKER_PATIENCE_MS, Host
 from conveyor.broker.hosts.queue_loading import QueueKind
 from conveyor.broker.hosts.queue_partition import QueuePartition, QueueServices
 from conveyor.broker.metadata.metadata import Metadata
@@ -114,7 +114,7 @@ class QueuePartitions:
         """
         topic = companion_of(QUEUE_STATE, state.identity.topic)
         assert topic is not None
-        queue = await self._host.loaded(self._find(topic, state.identity.partition))
+        queue = await self._host.loaded(self._find(topic, state.identity.partition), MARKER_PATIENCE_MS)
         queue.append_marker(marker, transaction_version)
         self.unload(topic)
 

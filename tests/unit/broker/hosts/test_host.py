@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from conveyor.broker.hosts.host import Host
+from conveyor.broker.hosts.host import MARKER_PATIENCE_MS, Host
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId
@@ -101,10 +101,11 @@ async def test_machine_is_loaded_once_however_many_ask_for_it() -> None:
     assert await stage.host.loaded(stage.partition) is stage.kind.made[0]
 
 
-async def test_nobody_waits_for_ever() -> None:
+@pytest.mark.parametrize("patience", [(), (MARKER_PATIENCE_MS,)])
+async def test_nobody_waits_for_ever(patience: tuple[int, ...]) -> None:
     stage = Stage()
-    waiting = await begun(stage.host.loaded(stage.partition))
-    stage.clock.advance(seconds=30)
+    waiting = await begun(stage.host.loaded(stage.partition, *patience))
+    stage.clock.advance(ms=sum(patience) or 30_000)
     with pytest.raises(RequestError, match="t-0 is being read") as refused:
         await waiting
     assert refused.value.kind is ErrorKind.COORDINATOR_LOADING
