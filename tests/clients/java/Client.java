@@ -49,6 +49,8 @@ public final class Client {
             case "groups" -> Administration.group(settings, topic, given[3]);
             case "transform" -> Transactions.transform(settings, topic, given[3], Long.parseLong(given[4]));
             case "fence" -> Transactions.fence(settings, topic);
+            case "two-phase" -> TwoPhase.run(settings, topic, given[3], given[4]);
+            case "two-phase-released" -> TwoPhase.released(settings, topic);
             default -> throw new IllegalArgumentException(command);
         }
     }
