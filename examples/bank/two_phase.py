@@ -1,7 +1,8 @@
 """A producer with two-phase commit (KIP-939): five requests of the Kafka protocol.
 
-No client library has this yet: they abort the transaction that they find when they start. This producer keeps it, asks
-its caller for the verdict, and commits or aborts it. It sends each record on its own and waits for the answer.
+No client library for Python has this yet: they abort the transaction that they find when they start. This producer
+keeps it, asks its caller for the verdict, and commits or aborts it. It sends each record on its own and waits for the
+answer.
 """
 
 import io
