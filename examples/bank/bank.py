@@ -28,8 +28,19 @@ TOPIC = "transfers"
 BANK = "north"
 """The transactional id of the bank that sends."""
 
-SEND_STEPS = ("recovered", "withdrawn", "published", "decided", "ended")
-COLLECT_STEPS = ("read", "credited")
+KILLS = (
+    ("send", ("recovered",)),
+    ("send", ("withdrawn",)),
+    ("send", ("published",)),
+    ("send", ("published", "kept")),
+    ("send", ("decided",)),
+    ("send", ("decided", "kept")),
+    ("send", ("ended",)),
+    ("collect", ("read",)),
+    ("collect", ("credited",)),
+)
+"""What `survive` runs: a command, and the step after which it dies; with two steps, it dies twice."""
+
 SCHEMA = """
 CREATE TABLE accounts (name TEXT PRIMARY KEY, balance INTEGER NOT NULL CHECK (balance >= 0));
 CREATE TABLE verdicts (transactional_id TEXT PRIMARY KEY, producer_id INTEGER NOT NULL, epoch INTEGER NOT NULL);
@@ -73,9 +84,7 @@ def send(count: int) -> None:
     """The database decides. Its commit holds the money and the name of the Kafka transaction: the verdict."""
     with database("north") as north:
         producer = TwoPhaseProducer(BOOTSTRAP, BANK)
-        row = north.execute("SELECT producer_id, epoch FROM verdicts WHERE transactional_id = ?", (BANK,)).fetchone()
-        left = producer.recover(Identity(*row) if row else None)
-        print(f"the transaction that was left here: {left}")
+        print(f"the transaction that was left here: {recover(north, producer)}")
         step("recovered")
         for number in range(count):
             account, amount = ("Ada", "Bob")[number % 2], 10 + number
@@ -90,6 +99,18 @@ def send(count: int) -> None:
             producer.end(commit=True)
             step("ended")
             print(f"{account} has sent {amount} EUR")
+
+
+def recover(north: sqlite3.Connection, producer: TwoPhaseProducer) -> str:
+    """End the transaction that an earlier process has left, as the database has decided. Returns what was done."""
+    left = producer.take_over()
+    step("kept")
+    if left is None:
+        return "nothing"
+    row = north.execute("SELECT producer_id, epoch FROM verdicts WHERE transactional_id = ?", (BANK,)).fetchone()
+    is_decided = row is not None and left == Identity(*row)
+    producer.end(commit=is_decided)
+    return "committed" if is_decided else "aborted"
 
 
 def collect() -> None:
@@ -147,15 +168,15 @@ def books() -> str:
 
 
 def survive() -> None:
-    """Kill each command after each of its steps, start it again, and show the books."""
-    for command, steps in (("send", SEND_STEPS), ("collect", COLLECT_STEPS)):
+    """Kill each command after each of its steps, start the sender again, and show the books."""
+    for command, steps in KILLS:
         for name in steps:
             arguments = [sys.executable, __file__, command, "1"]
             killed = subprocess.run(arguments, env=os.environ | {"BANK_DIES_AFTER": name}, capture_output=True)
             assert killed.returncode == -signal.SIGKILL, killed.stderr
-            again = [sys.executable, __file__, "send", "0"]
-            left = subprocess.run(again, check=True, capture_output=True, text=True).stdout.strip().rpartition(" ")[2]
-            print(f"{command:7} killed when {name:9} left: {left:9}  {books()}", flush=True)
+        again = [sys.executable, __file__, "send", "0"]
+        left = subprocess.run(again, check=True, capture_output=True, text=True).stdout.strip().rpartition(" ")[2]
+        print(f"{command:7} killed when {', '.join(steps):15} left: {left:9}  {books()}", flush=True)
 
 
 def main(arguments: list[str]) -> None:

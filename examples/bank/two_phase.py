@@ -48,11 +48,9 @@ class TwoPhaseProducer:
         self._identity = Identity(-1, -1)
         self._sequences: dict[str, int] = {}
 
-    def recover(self, verdict: Identity | None) -> str:
-        """Take over from an earlier process, and end the transaction that it has left: commit it if the database has
-        committed it, abort it otherwise. verdict: the last transaction that the database has committed.
-
-        Returns what was done: `nothing`, `committed` or `aborted`.
+    def take_over(self) -> Identity | None:
+        """Fence earlier processes, and keep the transaction that they have left. Returns its name, if there is one: it
+        must be ended before anything is sent.
         """
         answer = self._ask_coordinator(
             InitProducerIdRequest(
@@ -64,10 +62,7 @@ class TwoPhaseProducer:
         )
         self._identity = Identity(answer.producer_id, answer.producer_epoch)
         left = Identity(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch)
-        if left == (-1, -1):
-            return "nothing"
-        self.end(commit=left == verdict)
-        return "committed" if left == verdict else "aborted"
+        return None if left == (-1, -1) else left
 
     def send(self, topic: str, value: bytes) -> None:
         """Write a record in the transaction, which the first one begins."""
