@@ -1,11 +1,15 @@
 """The next deadline of each group or transactional id, in a heap.
 
 When a key's deadline moves later, its old entry stays: it still falls due once, and the owner then sets the later
-deadline.
+deadline. When a key's deadline moves earlier, its old entry counts no more. Such entries are removed once most are of
+that kind: a transactional id may leave one with each transaction, and they would be due only days later.
 """
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+
+_MOST_UNUSED = 1_000
+"""The most entries without effect, beside as many as there are keys."""
 
 
 class Deadlines:
@@ -23,6 +27,9 @@ class Deadlines:
         if queued is None or deadline_ms < queued:
             self._queued[key] = deadline_ms
             heappush(self._heap, (deadline_ms, key))
+            if len(self._heap) > 2 * len(self._queued) + _MOST_UNUSED:
+                self._heap = [(queued_ms, queued_key) for queued_key, queued_ms in self._queued.items()]
+                heapify(self._heap)
 
     def pop_due(self, now_ms: int) -> Iterator[str]:
         """Remove and yield the keys whose deadline has passed."""
