@@ -15,7 +15,7 @@ Written when a segment is sealed and at a clean stop. A damaged file is ignored.
 """
 
 from collections.abc import Iterable
-from struct import Struct
+from struct import Struct, error
 
 from crc32c import crc32c
 
@@ -94,11 +94,15 @@ def _decode(content: bytes) -> ProducerEntries | None:
     if len(content) < start or _CHECKSUM.unpack_from(content)[0] != crc32c(memoryview(content)[_CHECKSUM.size :]):
         return None
     version = _VERSION_FIELD.unpack_from(content, _CHECKSUM.size)[0]
-    if version == 1:
-        return _decode_v1(memoryview(content)[start:])
-    if version != _VERSION:
+    if version not in (1, _VERSION):
         raise StorageFailure(f"producer snapshot version {version} is newer than this broker: start a newer one")
-    return _decode_v2(memoryview(content)[start:])
+    body = memoryview(content)[start:]
+    try:
+        entries = _decode_v1(body) if version == 1 else _decode_v2(body)
+    except error:  # Its checksum is right, but not its counts.
+        return None
+    known = set(entries.producer_ids)
+    return entries if all(producer_id in known for producer_id, _ in entries.opened) else None
 
 
 def _decode_v1(body: memoryview) -> ProducerEntries:
@@ -118,7 +122,7 @@ def _decode_v2(body: memoryview) -> ProducerEntries:
     while position < len(body):
         producer_id, epoch, last_timestamp_ms, coordinator_epoch, count = _PRODUCER.unpack_from(body, position)
         position += _PRODUCER.size
-        end = position + count * _BATCH.size
+        end = _end(body, position, count, _BATCH)
         batches = tuple(map(RememberedBatch._make, _BATCH.iter_unpack(body[position:end])))
         producers[producer_id] = RememberedProducer(epoch, last_timestamp_ms, batches, coordinator_epoch)
         position = end
@@ -134,5 +138,13 @@ def _decode_v2(body: memoryview) -> ProducerEntries:
 def _counted(body: memoryview, position: int, layout: Struct) -> tuple[int, list[tuple[int, ...]]]:
     """Read a count and so many entries. Returns the position after them, too."""
     start = position + _COUNT.size
-    end = start + _COUNT.unpack_from(body, position)[0] * layout.size
+    end = _end(body, start, _COUNT.unpack_from(body, position)[0], layout)
     return end, list(layout.iter_unpack(body[start:end]))
+
+
+def _end(body: memoryview, start: int, count: int, layout: Struct) -> int:
+    """Return the position after so many entries. Raises struct.error if the body does not have them."""
+    end = start + count * layout.size
+    if not start <= end <= len(body):
+        raise error(f"{count} entries do not end within the snapshot")
+    return end

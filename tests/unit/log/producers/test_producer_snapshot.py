@@ -114,6 +114,37 @@ def test_cut_snapshot_is_as_good_as_none(size: int) -> None:
     assert len(loaded) == 0
 
 
+def sealed(body: bytes) -> bytes:
+    """Return a file with the right checksum."""
+    return crc32c(body).to_bytes(4, "big") + body
+
+
+MARKER_OFFSET, NOTHING = struct.pack(">q", -1), struct.pack(">i", 0)
+PRODUCER = struct.pack(">qhqiB", 5, 0, 1000, -1, 0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"\0\1" + bytes(7), id="version 1, part of a batch"),
+        pytest.param(b"\0\2", id="nothing"),
+        pytest.param(b"\0\2" + MARKER_OFFSET + NOTHING, id="no count"),
+        pytest.param(b"\0\2" + MARKER_OFFSET + struct.pack(">i", 2**31 - 1) + NOTHING, id="huge count"),
+        pytest.param(b"\0\2" + MARKER_OFFSET + NOTHING + struct.pack(">i", -1) + PRODUCER, id="negative count"),
+        pytest.param(b"\0\2" + MARKER_OFFSET + NOTHING + NOTHING + PRODUCER[:-1], id="part of a producer"),
+        pytest.param(b"\0\2" + MARKER_OFFSET + NOTHING + NOTHING + PRODUCER[:-1] + b"\1", id="no batch"),
+        pytest.param(
+            b"\0\2" + MARKER_OFFSET + struct.pack(">iqqq", 1, 7, 0, 0) + NOTHING + PRODUCER, id="unknown producer"
+        ),
+    ],
+)
+def test_snapshot_with_a_right_checksum_and_wrong_counts_is_passed_over(body: bytes) -> None:
+    disk = disk_with(at_5=encode_snapshot(state_of(5).entries()), at_10=sealed(body))
+    loaded = empty_state()
+    assert load_newest_snapshot(disk, DIRECTORY, loaded, 10) == 5
+    assert loaded.entries() == state_of(5).entries()
+
+
 def test_snapshot_of_a_newer_version_is_refused() -> None:
     body = (3).to_bytes(2, "big")
     disk = disk_with(at_10=crc32c(body).to_bytes(4, "big") + body)
