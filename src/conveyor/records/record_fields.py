@@ -12,6 +12,8 @@ from conveyor.kernel.errors import StorageFailure
 _INT8, _INT16, _INT32, _INT64 = Struct(">b"), Struct(">h"), Struct(">i"), Struct(">q")
 _NULL = -1
 _UUID_BYTES = 16
+_VARINT_BITS = 35
+"""A 32-bit number takes at most five bytes."""
 
 
 class FieldWriter:
@@ -81,7 +83,7 @@ class FieldWriter:
 
 
 class FieldReader:
-    """Reads one key or value. All methods raise StorageFailure if the content is truncated or not UTF-8."""
+    """Reads one key or value. All methods raise StorageFailure if the content is truncated or malformed."""
 
     def __init__(self, content: bytes, *, flexible: bool = False) -> None:
         self._content = content
@@ -158,10 +160,10 @@ class FieldReader:
         return content
 
     def _varint(self) -> int:
-        result = shift = 0
-        while True:
+        result = 0
+        for shift in range(0, _VARINT_BITS, 7):
             byte = self._take(1)[0]
             result |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return result
-            shift += 7
+        raise StorageFailure("a record of an internal topic has a number of more than five bytes")

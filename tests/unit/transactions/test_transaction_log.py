@@ -84,3 +84,9 @@ def test_damaged_record_is_a_storage_failure(damaged: str) -> None:
 def test_damaged_key_is_a_storage_failure(key: str) -> None:
     with pytest.raises(StorageFailure):
         decode_transactional_id(bytes.fromhex(key))
+
+
+def test_length_of_too_many_bytes_is_a_storage_failure() -> None:
+    """The time to decode it would grow with the square of its size."""
+    with pytest.raises(StorageFailure, match="five bytes"):
+        decode_transaction(bytes.fromhex(GOLDEN[:34]) + b"\x81" + b"\x80" * 10 + bytes(18))
