@@ -144,6 +144,10 @@ class ProducerState:
         """Whether the state remembers a producer."""
         return producer_id in self._producers
 
+    def coordinator_epoch(self, producer_id: int) -> int:
+        """Return the epoch of the coordinator that has sent a producer's last marker; -1 without one."""
+        return self._producers.get(producer_id, _UNKNOWN).coordinator_epoch
+
     def has_open(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether a transaction of a producer is open, and of this epoch."""
         producer = self._producers.get(producer_id)

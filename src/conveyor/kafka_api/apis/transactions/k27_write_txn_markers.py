@@ -2,8 +2,9 @@
 version of the transaction (KIP-1228).
 
 Between brokers, markers are calls of their own: see `conveyor.broker.transactions.marker_writer`. This API is for tools
-that end a hanging transaction: one that is open in a partition, but unknown to its coordinator (KIP-664). A coordinator
-epoch that no coordinator has had yet is refused: such a marker would fence the coordinators themselves.
+that end a hanging transaction: one that is open in a partition, but unknown to its coordinator (KIP-664). They send the
+coordinator epoch that DescribeProducers has answered, or 0. An epoch above both that and the lowest one of all
+coordinators is refused: the marker could fence the producer's coordinator, whose next transaction would never end.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
+from conveyor.replication.partition import Partition
 
 Results = Sequence[RequestError | None]
 
@@ -26,10 +28,7 @@ def handle(call: KafkaCall) -> None:
 
 async def _write(call: KafkaCall) -> None:
     markers = [(marker, list(_partitions(marker))) for marker in call.request.markers]
-    newest_epoch = _newest_epoch(call.broker.metadata.image)
-    refusals = [
-        [_refusal(marker, partition, newest_epoch) for partition in partitions] for marker, partitions in markers
-    ]
+    refusals = [[_refusal(call, marker, partition) for partition in partitions] for marker, partitions in markers]
     accepted = [
         _of_transaction(
             marker, [partition for partition, error in zip(partitions, errors, strict=True) if error is None]
@@ -50,20 +49,32 @@ def _partitions(marker: Any) -> Iterator[TopicPartition]:
             yield TopicPartition(topic.name, number)
 
 
-def _newest_epoch(image: ClusterImage) -> int:
-    """Return the newest epoch of all coordinators; 0 if there is none yet."""
-    topic = image.topics.get(TRANSACTIONS_TOPIC)
-    return 0 if topic is None else max(partition.leader_epoch for partition in topic.partitions)
-
-
-def _refusal(marker: Any, partition: TopicPartition, newest_epoch: int) -> RequestError | None:
+def _refusal(call: KafkaCall, marker: Any, partition: TopicPartition) -> RequestError | None:
     if min(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch) < 0:
         return RequestError(ErrorKind.INVALID_REQUEST, "a marker needs a producer id and the epochs")
-    if marker.coordinator_epoch > newest_epoch:
-        return RequestError(ErrorKind.INVALID_REQUEST, f"no coordinator has had epoch {marker.coordinator_epoch} yet")
     if partition.topic != OFFSETS_TOPIC and is_internal(partition.topic):
         return owned_by_broker(partition.topic)
+    try:
+        known_epoch = _known_epoch(call.broker.partitions.find(*partition), marker.producer_id)
+    except RequestError as error:
+        return error
+    if marker.coordinator_epoch > max(known_epoch, _lowest_epoch(call.broker.metadata.image)):
+        return RequestError(
+            ErrorKind.INVALID_REQUEST, f"the producer's coordinator may not have had epoch {marker.coordinator_epoch}"
+        )
     return None
+
+
+def _known_epoch(partition: Partition, producer_id: int) -> int:
+    """Return the epoch of the coordinator that has sent a producer's last marker; -1 without one."""
+    logs = [partition.log] if partition.inbox is None else [partition.log, partition.inbox.log]
+    return max(log.producers.coordinator_epoch(producer_id) for log in logs)
+
+
+def _lowest_epoch(image: ClusterImage) -> int:
+    """Return the lowest epoch of all coordinators; 0 if there is none yet."""
+    topic = image.topics.get(TRANSACTIONS_TOPIC)
+    return 0 if topic is None else max(0, min(partition.leader_epoch for partition in topic.partitions))
 
 
 def _of_transaction(marker: Any, partitions: list[TopicPartition]) -> MarkersOfTransaction:

@@ -1,13 +1,18 @@
 """WriteTxnMarkers and DescribeProducers: an administrator ends a hanging transaction (KIP-664)."""
 
+from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from conveyor.cluster.image import TRANSACTIONS_TOPIC, TopicImage
+from conveyor.kernel.ids import LeaderEpoch, TopicId
 from conveyor.records.batch import TRANSACTIONAL
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import encode_batch
+from conveyor.records.transaction_marker import TransactionMarker, encode_marker
 from conveyor.replication.transactions import last_stable_offset
 from tests.unit.broker.parts import NOW_MS
 from tests.unit.kafka_api.client import MemoryClient
@@ -59,3 +64,29 @@ async def test_old_marker_does_not_end_the_transaction_of_a_successor(client: Me
         ErrorCode.invalid_producer_epoch
     ]
     assert (await producer(client)).current_txn_start_offset == begun
+
+
+def give_coordinators_epochs(client: MemoryClient, *epochs: int) -> None:
+    image = client.broker.metadata.image
+    [partition] = image.topics["t"].partitions[:1]
+    partitions = tuple(replace(partition, leader_epoch=LeaderEpoch(epoch)) for epoch in epochs)
+    topic = TopicImage(name=TRANSACTIONS_TOPIC, topic_id=TopicId(uuid4()), partitions=partitions)
+    client.broker.metadata.image = replace(image, topics={**image.topics, TRANSACTIONS_TOPIC: topic})
+
+
+async def test_marker_cannot_fence_a_coordinator_of_a_lower_epoch(client: MemoryClient) -> None:
+    give_coordinators_epochs(client, 9, 2)
+    begun = begin(client)
+    assert await abort(client, 2, "t", coordinator_epoch=9) == [ErrorCode.invalid_request]
+    assert await abort(client, 2, "t", coordinator_epoch=3) == [ErrorCode.invalid_request]
+    assert (await producer(client)).current_txn_start_offset == begun
+    assert await abort(client, 2, "t", coordinator_epoch=2) == [ErrorCode.none]
+
+
+async def test_marker_may_have_the_epoch_that_the_partition_knows(client: MemoryClient) -> None:
+    give_coordinators_epochs(client, 9, 2)
+    marker = TransactionMarker(producer_id=PRODUCER_ID, producer_epoch=EPOCH - 1, coordinator_epoch=8, commits=True)
+    client.broker.partitions.find("t", 0).append(own_batch(encode_marker(marker, NOW_MS)), NOW_MS)
+    begin(client)
+    assert await abort(client, 2, "t", coordinator_epoch=9) == [ErrorCode.invalid_request]
+    assert await abort(client, 2, "t", coordinator_epoch=(await producer(client)).coordinator_epoch) == [ErrorCode.none]
