@@ -111,7 +111,7 @@ ENDPOINTS = (
         read=batch_reader(NewTopicMessages),
         problems=(404, 409, 429, 504, 507),
     ),
-    Endpoint(method="POST", path="/transactions", function=begin_transaction, status=201, problems=(429,)),
+    Endpoint(method="POST", path="/transactions", function=begin_transaction, status=201, problems=(429, 504)),
     Endpoint(method="POST", path="/transactions/{transaction}/commit", function=commit_transaction, problems=(409,)),
     Endpoint(method="POST", path="/transactions/{transaction}/abort", function=abort_transaction, problems=(409,)),
 )
