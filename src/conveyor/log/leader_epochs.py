@@ -87,6 +87,10 @@ class LeaderEpochs:
             return epoch, self._entries[0][1]
         return self._entries[later - 1][0], self._entries[later][1]
 
+    def epoch_at(self, offset: int) -> int:
+        """Return the epoch of the record at an offset; -1 below the first known epoch."""
+        return next((epoch for epoch, start_offset in reversed(self._entries) if start_offset <= offset), NO_EPOCH)
+
     def cut_end(self, offset: int) -> bool:
         """Remove epochs that start at or above the new log end offset. Returns whether there were any."""
         kept = [entry for entry in self._entries if entry[1] < offset]

@@ -26,7 +26,8 @@ def find_offset(
     *,
     reads_committed: bool = False,
 ) -> tuple[int, int, int]:
-    """Return (offset, timestamp in ms, leader epoch) for a time or a constant above; offset -1 if no record is as new.
+    """Return (offset, timestamp in ms, epoch of the record) for a time or a constant above; offset -1 if no record is
+    as new.
 
     reads_committed: for a consumer to which the partition ends at the last stable offset.
 
@@ -38,7 +39,8 @@ def find_offset(
         _check_epoch_committed(partition)
         return _end_offset(partition, reads_committed), NO_TIMESTAMP, partition.leader_epoch
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
-        return partition.log.log_start_offset, NO_TIMESTAMP, partition.leader_epoch
+        start_offset = partition.log.log_start_offset
+        return start_offset, NO_TIMESTAMP, partition.log.leader_epochs.epoch_at(start_offset)
     if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NO_OFFSET, NO_TIMESTAMP, NO_EPOCH
     if timestamp_ms < NEWEST_TIMESTAMP:
@@ -76,7 +78,7 @@ def _by_time(partition: Partition, timestamp_ms: int, limit: int) -> tuple[int, 
         _check_epoch_committed(partition)
     if record is None:
         return NO_OFFSET, NO_TIMESTAMP, partition.leader_epoch
-    return record.offset, record.timestamp_ms, partition.leader_epoch
+    return record.offset, record.timestamp_ms, partition.log.leader_epochs.epoch_at(record.offset)
 
 
 def _check_epoch_committed(partition: Partition) -> None:

@@ -40,6 +40,14 @@ async def test_an_offset_is_found(filled: BrokerNode, asked: int, found: tuple[i
     assert find_offset(filled.partitions, "t", 0, asked, -1) == found
 
 
+async def test_epoch_is_that_of_the_record(filled: BrokerNode) -> None:
+    """A consumer asks for the end of the epoch of its position when there is a new leader (KIP-320)."""
+    filled.partitions.find("t", 0).log.leader_epochs.assign(5, 1)
+    assert find_offset(filled.partitions, "t", 0, EARLIEST, -1) == (0, -1, 0)
+    assert find_offset(filled.partitions, "t", 0, 1000, -1) == (0, 1000, 0)
+    assert find_offset(filled.partitions, "t", 0, NEWEST_TIMESTAMP, -1) == (1, 3000, 5)
+
+
 async def test_an_empty_partition_has_no_offset_at_any_time(broker: BrokerNode) -> None:
     assert find_offset(broker.partitions, "t", 1, NEWEST_TIMESTAMP, -1) == (-1, -1, 0)
     assert find_offset(broker.partitions, "t", 1, LATEST, 0) == (0, -1, 0)
