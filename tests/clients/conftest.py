@@ -8,12 +8,20 @@ import pytest
 
 from conveyor.testing import Broker
 from tests.clients.applications import Processes
+from tests.clients.rest_client import Rest
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with Broker() as running:
         yield running
+
+
+@pytest.fixture
+def rest(broker: Broker) -> Iterator[Rest]:
+    client = Rest(broker)
+    yield client
+    client.close()
 
 
 @pytest.fixture

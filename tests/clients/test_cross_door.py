@@ -111,13 +111,6 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-@pytest.fixture
-def rest(broker: Broker) -> Iterator[Rest]:
-    client = Rest(broker)
-    yield client
-    client.close()
-
-
 def orders(now_ms: int) -> list[Record]:
     """With every combination of tag and delay; some that are tagged are not for who asks for a large total."""
     records = []

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -37,13 +36,6 @@ class Shell:
 @pytest.fixture
 def shell(broker: Broker) -> Shell:
     return Shell(broker)
-
-
-@pytest.fixture
-def rest(broker: Broker) -> Iterator[Rest]:
-    client = Rest(broker)
-    yield client
-    client.close()
 
 
 def kill_messages(rest: Rest, name: str, count: int) -> None:

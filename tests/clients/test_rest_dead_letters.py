@@ -1,18 +1,8 @@
 """Dead letters over HTTP: where they lie, what they say of themselves, delivered again, given up."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from conveyor.testing import Broker
 from tests.clients.rest_client import Rest
-
-
-@pytest.fixture
-def rest(broker: Broker) -> Iterator[Rest]:
-    client = Rest(broker)
-    yield client
-    client.close()
 
 
 def shown_ids(rest: Rest, name: str) -> list[str]:

@@ -2,19 +2,10 @@
 
 import gzip
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from conveyor.testing import Broker
 from tests.clients.rest_client import Rest
-
-
-@pytest.fixture
-def rest(broker: Broker) -> Iterator[Rest]:
-    client = Rest(broker)
-    yield client
-    client.close()
 
 
 @pytest.mark.parametrize(

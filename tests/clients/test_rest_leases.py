@@ -1,19 +1,11 @@
 """Leases over HTTP: taken, settled by either id, extended, lost; waited for, and given up by clients that go away."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from conveyor.testing import Broker
 from tests.clients.rest_client import Rest
-
-
-@pytest.fixture
-def rest(broker: Broker) -> Iterator[Rest]:
-    client = Rest(broker)
-    yield client
-    client.close()
 
 
 @pytest.fixture

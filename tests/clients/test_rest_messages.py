@@ -1,19 +1,10 @@
 """Messages over HTTP: published one by one and in batches, looked at, asked after, taken back."""
 
-from collections.abc import Iterator
-
 import pytest
 from confluent_kafka import Consumer, Producer
 
 from conveyor.testing import Broker
 from tests.clients.rest_client import Rest
-
-
-@pytest.fixture
-def rest(broker: Broker) -> Iterator[Rest]:
-    client = Rest(broker)
-    yield client
-    client.close()
 
 
 def test_message_is_published_with_what_the_query_asks_for(rest: Rest, topic: str) -> None:

@@ -1,18 +1,8 @@
 """Schedules over HTTP: made, listed, deleted; and what those hear who ask wrongly."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from conveyor.testing import Broker
 from tests.clients.rest_client import Rest
-
-
-@pytest.fixture
-def rest(broker: Broker) -> Iterator[Rest]:
-    client = Rest(broker)
-    yield client
-    client.close()
 
 
 def test_schedule_is_made_listed_and_deleted(rest: Rest, topic: str) -> None:

@@ -1,19 +1,10 @@
 """Subscriptions over HTTP: made, listed, shown, changed, deleted, steered; and what those hear who ask wrongly."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from conveyor.testing import Broker
 from tests.clients.rest_client import Rest
-
-
-@pytest.fixture
-def rest(broker: Broker) -> Iterator[Rest]:
-    client = Rest(broker)
-    yield client
-    client.close()
 
 
 def payloads(messages: list[dict[str, Any]]) -> list[str]:

@@ -1,18 +1,8 @@
 """`/topics` over HTTP: made, listed, shown, changed, deleted; and what is said to those who ask wrongly."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from conveyor.testing import Broker
 from tests.clients.rest_client import Rest
-
-
-@pytest.fixture
-def rest(broker: Broker) -> Iterator[Rest]:
-    client = Rest(broker)
-    yield client
-    client.close()
 
 
 def test_topic_is_made_shown_and_deleted(rest: Rest, topic: str) -> None:

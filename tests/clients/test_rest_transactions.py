@@ -1,19 +1,11 @@
 """Transactions over HTTP: messages of several topics, and acknowledgements, all at once or not at all."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from conveyor.testing import Broker
 from tests.clients.rest_client import Answer, Rest
-
-
-@pytest.fixture
-def rest(broker: Broker) -> Iterator[Rest]:
-    client = Rest(broker)
-    yield client
-    client.close()
 
 
 @pytest.fixture

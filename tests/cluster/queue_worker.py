@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from tests.cluster.transactional_worker import PARTITIONS, HistoryFile
+from tests.cluster.transactional_worker import HistoryFile, results_of
 
 QUEUE_RESULTS, QUEUE_LEDGER = "queue-results", "queue-ledger"
 SUBSCRIPTION = "workers"
@@ -70,17 +70,8 @@ class QueueWorker:
         except ResponseError:
             return
         self._serial += 1
-        sources = [tuple(map(int, message["message_id"].split("-"))) for message in messages]
-        sends = [
-            (
-                topic,
-                (partition + shift) % PARTITIONS,
-                f"{self._process}.{self._serial}:{topic}:{partition}:{offset}",
-                at,
-            )
-            for at, (partition, offset) in enumerate(sources)
-            for topic, shift in ((QUEUE_RESULTS, 0), (QUEUE_LEDGER, 3))
-        ]
+        sources = [_place(message["message_id"]) for message in messages]
+        sends = results_of(sources, f"{self._process}.{self._serial}", (QUEUE_RESULTS, QUEUE_LEDGER))
         self._history.note("begin", serial=self._serial, asked_at=asked_at, sources=sources, sends=sends)
         verb = "commit"
         try:
@@ -147,6 +138,11 @@ class QueueWorker:
         if response.status >= 300:
             raise ResponseError(document["kind"], response.status)
         return document
+
+
+def _place(message_id: str) -> tuple[int, int]:
+    partition, _, offset = message_id.partition("-")
+    return int(partition), int(offset)
 
 
 def main(arguments: list[str]) -> int:

@@ -10,7 +10,7 @@ the process is killed.
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -38,6 +38,20 @@ CLIENT_CONFIG = {
 """For all clients. With the default recovery strategy, librdkafka 2.16.0 was seen to wait for ever in
 `send_offsets_to_transaction` after all brokers had been down at once.
 """
+
+
+def results_of(
+    sources: Sequence[tuple[int, int]], transaction: str, topics: tuple[str, str]
+) -> list[tuple[str, int, str, int]]:
+    """Return what to send for records of (partition, offset): (topic, partition, value, index of the record).
+
+    transaction: its name, which makes the values unique.
+    """
+    return [
+        (topic, (partition + shift) % PARTITIONS, f"{transaction}:{topic}:{partition}:{offset}", at)
+        for at, (partition, offset) in enumerate(sources)
+        for topic, shift in zip(topics, (0, 3), strict=True)
+    ]
 
 
 class RewoundError(Exception):
@@ -130,16 +144,7 @@ class TransactionalWorker:
     def _process_all(self, messages: list[Message], asked_at: float) -> None:
         self._serial += 1
         sources = [(message.partition(), message.offset()) for message in messages]
-        sends = [
-            (
-                topic,
-                (partition + shift) % PARTITIONS,
-                f"{self._process}.{self._serial}:{topic}:{partition}:{offset}",
-                at,
-            )
-            for at, (partition, offset) in enumerate(sources)
-            for topic, shift in ((RESULTS, 0), (LEDGER, 3))
-        ]
+        sends = results_of(sources, f"{self._process}.{self._serial}", (RESULTS, LEDGER))
         self._history.note("begin", serial=self._serial, asked_at=asked_at, sources=sources, sends=sends)
         self._producer.begin_transaction()
         try:
