@@ -23,9 +23,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from conveyor.pipeline import offset_client, spark_source
-from conveyor.pipeline.options import SourceOptions
-from conveyor.pipeline.session import spark_session
+from conveyor.pipeline.source import offset_client, spark_source
+from conveyor.pipeline.source.source_options import SourceOptions
+from conveyor.pipeline.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

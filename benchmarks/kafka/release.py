@@ -11,8 +11,8 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
 
-from conveyor.pipeline.java import find_java
 from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.spark.java import find_java
 
 _HERE = Path(__file__).parent
 _POM = _HERE / "pom.xml"

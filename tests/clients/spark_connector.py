@@ -9,7 +9,7 @@ from base64 import b64encode
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from conveyor.pipeline.session import spark_session
+from conveyor.pipeline.spark.session import spark_session
 from tests.clients.records import sent
 
 if TYPE_CHECKING:

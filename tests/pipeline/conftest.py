@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from conveyor.pipeline.session import spark_session
+from conveyor.pipeline.spark.session import spark_session
 from conveyor.testing import Broker
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conveyor.pipeline.archive import read_lake
+from conveyor.pipeline.lake.lake_table import read_lake
 from conveyor.testing import Broker
 from tests.pipeline.lakes import BATCH, archive, expected, files, kill_archive, places
 from tests.pipeline.topics import create_topic, numbered, produce

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conveyor.pipeline.options import EARLIEST, LATEST, parse_options
 from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.source.source_options import EARLIEST, LATEST, parse_options
 from conveyor.testing import Broker
 from tests.pipeline.topics import create_topic, read
 

@@ -14,7 +14,7 @@ import typer
 from conveyor.cli.terminal.kafka_client import ClientError
 
 if TYPE_CHECKING:
-    from conveyor.pipeline.flights_report import Delays
+    from conveyor.pipeline.flights.flights_report import Delays
 
 
 def demo(
@@ -38,7 +38,7 @@ def demo(
         conveyor demo --bootstrap 127.0.0.1:9092,127.0.0.1:9093 --replicas 3
     """
     from conveyor.pipeline.pipeline_errors import PipelineError
-    from conveyor.pipeline.session import require_spark
+    from conveyor.pipeline.spark.session import require_spark
 
     if to.exists() and any(to.iterdir()):
         raise ClientError(f"{to} is not empty: remove it, or choose another directory with --to")
@@ -58,12 +58,13 @@ def demo(
 def _run(to: Path, bootstrap: str, replicas: int, data_dir: Path | None) -> None:
     """Run the demonstration. data_dir: of the demo's own broker."""
     from conveyor.cli.terminal.progress import count_progress
-    from conveyor.pipeline.archive import archive, read_lake
-    from conveyor.pipeline.flights import FLIGHTS, PLANES, WEATHER
-    from conveyor.pipeline.flights_checks import check_lake
-    from conveyor.pipeline.flights_producer import create_topics, produce_flights
-    from conveyor.pipeline.flights_report import delays, draw
-    from conveyor.pipeline.session import spark_session
+    from conveyor.pipeline.flights.flight_events import FLIGHTS, PLANES, WEATHER
+    from conveyor.pipeline.flights.flights_checks import check_lake
+    from conveyor.pipeline.flights.flights_producer import create_topics, produce_flights
+    from conveyor.pipeline.flights.flights_report import delays, draw
+    from conveyor.pipeline.jobs.archive import archive
+    from conveyor.pipeline.lake.lake_table import read_lake
+    from conveyor.pipeline.spark.session import spark_session
 
     started = time.monotonic()
     create_topics(bootstrap, replicas)
@@ -116,7 +117,7 @@ def _print_table(table: "Delays") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from conveyor.pipeline.flights_report import CONDITIONS
+    from conveyor.pipeline.flights.flights_report import CONDITIONS
 
     shown = Table(title="Mean departure delay in minutes", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     shown.add_column("carrier")

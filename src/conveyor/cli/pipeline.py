@@ -29,9 +29,9 @@ def archive(
     interrupted.
     """
     from conveyor.cli.terminal.progress import count_progress
-    from conveyor.pipeline.archive import archive as run
+    from conveyor.pipeline.jobs.archive import archive as run
     from conveyor.pipeline.pipeline_errors import PipelineError
-    from conveyor.pipeline.session import require_spark, spark_session
+    from conveyor.pipeline.spark.session import require_spark, spark_session
 
     try:
         require_spark()

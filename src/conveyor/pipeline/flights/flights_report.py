@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conveyor.pipeline.flights import FLIGHTS, WEATHER
+from conveyor.pipeline.flights.flight_events import FLIGHTS, WEATHER
 
 if TYPE_CHECKING:
     import pandas as pd

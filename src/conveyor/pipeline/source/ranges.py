@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from conveyor.pipeline.options import Bounds
+from conveyor.pipeline.source.source_options import Bounds
 
 
 def split(start: int, end: int, most: int) -> list[tuple[int, int]]:

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from conveyor.pipeline.flights import PARTITIONS, RECORDS, Event, events
+from conveyor.pipeline.flights.flight_events import PARTITIONS, RECORDS, Event, events
 from conveyor.pipeline.pipeline_errors import PipelineError
 
 SEQUENCE_HEADER = "sequence"
-_SILENT = logging.getLogger("conveyor.pipeline.offset_client")
+_SILENT = logging.getLogger("conveyor.pipeline.source.offset_client")
 _SHOW_EVERY = 5_000
 
 

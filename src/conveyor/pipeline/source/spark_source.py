@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from conveyor.pipeline.offset_client import consumer, latest_bounds, records, resolve, watermarks
-from conveyor.pipeline.options import LATEST, Bounds, SourceOptions, parse_options
 from conveyor.pipeline.pipeline_errors import DataLossError
-from conveyor.pipeline.ranges import limited, split
-from conveyor.pipeline.rows import arrow_schema, spark_schema, to_batch
+from conveyor.pipeline.source.offset_client import consumer, latest_bounds, records, resolve, watermarks
+from conveyor.pipeline.source.ranges import limited, split
+from conveyor.pipeline.source.rows import arrow_schema, spark_schema, to_batch
+from conveyor.pipeline.source.source_options import LATEST, Bounds, SourceOptions, parse_options
 
 if TYPE_CHECKING:
     import pyarrow as pa

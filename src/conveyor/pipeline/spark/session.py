@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conveyor.pipeline.java import java_home
 from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.spark.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

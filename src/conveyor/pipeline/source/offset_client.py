@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from conveyor.pipeline.options import EARLIEST, LATEST, Bounds, SourceOptions
 from conveyor.pipeline.pipeline_errors import DataLossError, PipelineError
+from conveyor.pipeline.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
 
 TIMEOUT_S = 30.0
 _CONNECT_S = 10.0
@@ -14,7 +14,7 @@ _POLL_S = 0.25
 _BATCH_RECORDS = 10_000
 _BATCH_BYTES = 16 << 20
 _FIRST_RECORDS = 10
-_SILENT = logging.getLogger("conveyor.pipeline.offset_client")
+_SILENT = logging.getLogger("conveyor.pipeline.source.offset_client")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 

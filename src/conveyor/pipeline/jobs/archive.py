@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
-from conveyor.pipeline.lake import Lake, open_lake, remove_leftovers
-from conveyor.pipeline.offset_client import consumer, latest_bounds, resolve
-from conveyor.pipeline.options import EARLIEST, Bounds, SourceOptions
+from conveyor.pipeline.lake.lake import Lake, open_lake, remove_leftovers
+from conveyor.pipeline.lake.lake_table import read_lake
 from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.rows import spark_schema
+from conveyor.pipeline.source.offset_client import consumer, latest_bounds, resolve
+from conveyor.pipeline.source.source_options import EARLIEST, Bounds, SourceOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _STEP_S = 1
 
@@ -58,15 +58,6 @@ def archive(
         written = _run(spark, bootstrap, lake, batch_records, lambda done: progress(done, total))
         remove_leftovers(lake.path, _counted_files(spark, lake.path))
         return ArchiveResult(records=written, topics=lake.topics, is_new=lake.is_new)
-
-
-def read_lake(spark: "SparkSession", path: Path) -> "DataFrame":
-    """Return the lake as a DataFrame: the source's columns, and `day` (date, UTC, of the record's timestamp)."""
-    from pyspark.sql import types as T  # noqa: N812 - Spark's own habit
-
-    # Without a schema, Spark reads a topic called 2024 as a number, and finds no columns in an empty lake.
-    schema = spark_schema().add("day", T.DateType())
-    return spark.read.schema(schema).parquet(str(path)).select(schema.names)
 
 
 def _counted_files(spark: "SparkSession", path: Path) -> set[str]:

@@ -4,8 +4,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from conveyor.pipeline.flights import RECORDS
-from conveyor.pipeline.flights_producer import SEQUENCE_HEADER, Acknowledged
+from conveyor.pipeline.flights.flight_events import RECORDS
+from conveyor.pipeline.flights.flights_producer import SEQUENCE_HEADER, Acknowledged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,0 +1,1 @@
+"""Reads topics as a Spark table or stream: `format("conveyor")`."""
