@@ -42,7 +42,7 @@ TEAMS = (GROUP_TEAM, QUEUE_TEAM)
 _RECORDS_PER_S = 200
 _MOST_WAITING = 2_000
 _PAUSE_S = (0.2, 1.5)
-_SETTLE_S = 120
+_SETTLE_S = 240
 _READ = tuple(topic for team in TEAMS for topic in team.topics)
 _FAULTS = ("kill worker",) * 4 + ("freeze worker",) * 4 + ("kill broker",) * 2 + ("freeze broker",) * 2
 

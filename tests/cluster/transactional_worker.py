@@ -82,6 +82,7 @@ class TransactionalWorker:
         self._is_over = False
         self._offsets: dict[str, int] = {}
         self._positions: dict[int, int] = {}
+        self._assigned_at: dict[int, float] = {}
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -99,6 +100,8 @@ class TransactionalWorker:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "session.timeout.ms": 6_000,
+                # A worker that hangs in its client must not keep its partitions for the five minutes of the default.
+                "max.poll.interval.ms": 20_000,
                 "heartbeat.interval.ms": 500,
                 "partition.assignment.strategy": "cooperative-sticky",
                 **CLIENT_CONFIG,
@@ -115,19 +118,23 @@ class TransactionalWorker:
         self._history.note("initialized")
         self._subscribe()
         while not self._is_over:
-            asked_at = time.monotonic()
             answers = self._consumer.consume(_BATCH, 0.3)
             messages = [message for message in answers if message.error() is None]
             for message in answers:
                 self._check_position(message)
             if messages:
-                self._process_all(messages, asked_at)
+                self._process_all(messages)
         self._consumer.close()
 
     def _subscribe(self) -> None:
-        self._consumer.subscribe([SOURCE], on_assign=self._assigned, on_revoke=self._assigned, on_lost=self._assigned)
+        self._consumer.subscribe([SOURCE], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
 
-    def _assigned(self, _: Consumer, places: list[TopicPartition]) -> None:
+    def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self._revoked(consumer, places)
+        for place in places:
+            self._assigned_at[place.partition] = time.monotonic()
+
+    def _revoked(self, _: Consumer, places: list[TopicPartition]) -> None:
         for place in places:
             self._positions.pop(place.partition, None)
 
@@ -141,10 +148,12 @@ class TransactionalWorker:
                 raise RewoundError(f"{SOURCE}-{partition}: {offset} after {self._positions[partition] - 1}")
             self._positions[partition] = offset + 1
 
-    def _process_all(self, messages: list[Message], asked_at: float) -> None:
+    def _process_all(self, messages: list[Message]) -> None:
         self._serial += 1
         sources = [(message.partition(), message.offset()) for message in messages]
         sends = results_of(sources, f"{self._process}.{self._serial}", (RESULTS, LEDGER))
+        # The client may deliver what it has fetched before it lost a partition. It asks for positions once assigned.
+        asked_at = min(self._assigned_at[partition] for partition, _ in sources)
         self._history.note("begin", serial=self._serial, asked_at=asked_at, sources=sources, sends=sends)
         self._producer.begin_transaction()
         try:
