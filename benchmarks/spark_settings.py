@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 from uuid import uuid4
@@ -23,7 +24,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from conveyor.pipeline.source import offset_client, spark_source
+from conveyor.pipeline.source import offset_ranges, record_fetch, rows
+from conveyor.pipeline.source.batch_reader import BatchReader
 from conveyor.pipeline.source.source_options import SourceOptions
 from conveyor.pipeline.spark.session import spark_session
 
@@ -100,49 +102,51 @@ class Bench:
 
     def _source(self) -> Iterator[Comparison]:
         for topic, option, default, *others in (
-            ("one", "kafka.fetch.queue.backoff.ms", "1000", "5"),
-            ("one", "kafka.queued.min.messages", "100000", "20000"),
-            ("one", "maxRecordsPerPartition", "1000000", "150000", "15000"),
+            ("one", "maxRecordsPerPartition", "1000000", "200000", "20000"),
             ("two", "includeHeaders", "true", "false"),
         ):
-            # The first is compared with all else at the client's defaults, where it tells.
-            more = {"kafka.queued.min.messages": "100000"} if option == "kafka.fetch.queue.backoff.ms" else {}
             yield Comparison(
                 work=f"topic, {TOPICS[topic][0]} partition(s) -> nothing",
                 setting=option,
                 default=default,
                 others=tuple(others),
-                run=self._reading(topic, option, more),
+                run=self._reading(topic, option),
             )
 
-    def _reading(self, topic: str, option: str, more: dict[str, str]) -> Callable[[str], None]:
-        whole = {"maxRecordsPerPartition": "1000000"}
-        return lambda value: self.discard(self.read(topic, **(whole | more | {option: value})))
+    def _reading(self, topic: str, option: str) -> Callable[[str], None]:
+        return lambda value: self.discard(self.read(topic, **{option: value}))
 
     def _reader(self) -> Iterator[Comparison]:
         work = "topic -> Arrow, no Spark"
         yield Comparison(
             work=work,
             setting="records of an Arrow batch",
-            default="10000",
-            others=("1000", "50000"),
-            run=self._batch_of,
+            default="20000",
+            others=("2000", "100000"),
+            run=lambda records: self._read_with(rows, "_BATCH_ROWS", int(records)),
+        )
+        yield Comparison(
+            work=work,
+            setting="MiB of a fetch",
+            default="8",
+            others=("2", "32"),
+            run=lambda size: self._read_with(record_fetch, "_MOST_BYTES", int(size) << 20),
         )
         yield Comparison(
             work=work, setting="garbage collector of the reader", default="on", others=("paused",), run=self._collected
         )
 
-    def _batch_of(self, records: str) -> None:
-        with patch.object(offset_client, "_BATCH_RECORDS", int(records)):
+    def _read_with(self, module: ModuleType, name: str, value: int) -> None:
+        with patch.object(module, name, value):
             self._read_here()
 
     def _collected(self, collector: str) -> None:
         gc.collect()
-        with patch.object(spark_source, "_collector_paused", nullcontext) if collector == "on" else nullcontext():
+        with patch.object(offset_ranges, "_collector_paused", nullcontext) if collector == "on" else nullcontext():
             self._read_here()
 
     def _read_here(self) -> None:
-        reader = spark_source.BatchReader(SourceOptions(bootstrap_servers=self._servers, topics=("two",)))
+        reader = BatchReader(SourceOptions(bootstrap_servers=self._servers, topics=("two",)))
         found = sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
         assert found == TOPICS["two"][1]
 

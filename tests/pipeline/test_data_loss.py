@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from conveyor.pipeline.pipeline_errors import DataLossError
+from conveyor.pipeline.source.batch_reader import BatchReader
+from conveyor.pipeline.source.offset_ranges import OffsetRange
 from conveyor.pipeline.source.source_options import SourceOptions
-from conveyor.pipeline.source.spark_source import BatchReader, OffsetRange
 from conveyor.testing import Broker
 from tests.pipeline.topics import Sent, create_topic, delete_records, numbered, numbers_of, produce, read
 

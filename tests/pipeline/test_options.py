@@ -70,7 +70,7 @@ def test_an_option_that_the_client_does_not_know_is_named(spark: "SparkSession",
     from pyspark.errors import AnalysisException
 
     create_topic(broker, topic)
-    with pytest.raises(AnalysisException, match=r'No such configuration property: "no\.such\.thing"'):
+    with pytest.raises(AnalysisException, match=r"option 'kafka\.no\.such\.thing' with the value '1' is not supported"):
         read(spark, broker, topic, **{"kafka.no.such.thing": 1}).collect()
 
 

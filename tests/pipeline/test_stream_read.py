@@ -111,7 +111,7 @@ def test_a_topic_that_was_made_anew_is_an_error(stream: Stream, broker: Broker, 
     stream.run(startingOffsets="earliest")
     delete_topic(broker, topic)
     create_topic(broker, topic, partitions=2)
-    with pytest.raises(StreamingQueryException, match="records were deleted, or the topic was recreated"):
+    with pytest.raises(StreamingQueryException, match="was recreated, and records of the old one may be lost"):
         stream.run(startingOffsets="earliest")
 
 

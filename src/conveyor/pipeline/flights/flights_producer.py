@@ -10,7 +10,7 @@ from conveyor.pipeline.flights.flight_events import PARTITIONS, RECORDS, Event, 
 from conveyor.pipeline.pipeline_errors import PipelineError
 
 SEQUENCE_HEADER = "sequence"
-_SILENT = logging.getLogger("conveyor.pipeline.source.offset_client")
+_SILENT = logging.getLogger("conveyor.pipeline.flights")
 _SHOW_EVERY = 5_000
 
 

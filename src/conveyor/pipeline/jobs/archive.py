@@ -13,8 +13,9 @@ from urllib.parse import unquote, urlparse
 from conveyor.pipeline.lake.lake import Lake, open_lake, remove_leftovers
 from conveyor.pipeline.lake.lake_table import read_lake
 from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.source.offset_client import consumer, latest_bounds, resolve
-from conveyor.pipeline.source.source_options import EARLIEST, Bounds, SourceOptions
+from conveyor.pipeline.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
+from conveyor.pipeline.source.stream_offsets import from_stored
+from conveyor.pipeline.source.topic_bounds import cluster_id, find_topics, offsets_at, raw_client
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,10 +50,10 @@ def archive(
     written once.
     """
     options = SourceOptions(bootstrap_servers=bootstrap, topics=tuple(topics))
-    with consumer(options) as client:
-        latest_bounds(client, options)
-        cluster_id = client.list_topics(timeout=30).cluster_id or ""
-    with open_lake(to, cluster_id, topics) as lake:
+    with raw_client(options) as client:
+        find_topics(client, options)
+        cluster = cluster_id(client)
+    with open_lake(to, cluster, topics) as lake:
         total = _records_to_read(bootstrap, lake)
         spark = session()
         written = _run(spark, bootstrap, lake, batch_records, lambda done: progress(done, total))
@@ -67,9 +68,10 @@ def _counted_files(spark: "SparkSession", path: Path) -> set[str]:
 
 def _records_to_read(bootstrap: str, lake: Lake) -> int:
     options = SourceOptions(bootstrap_servers=bootstrap, topics=lake.topics)
-    with consumer(options) as client:
-        ends = latest_bounds(client, options)
-        starts = resolve(client, options, EARLIEST, None)
+    with raw_client(options) as client:
+        found = find_topics(client, options)
+        ends = offsets_at(client, options, found, LATEST)
+        starts = offsets_at(client, options, found, EARLIEST)
     for topic, numbers in _checkpointed(lake.checkpoint).items():
         starts.setdefault(topic, {}).update(numbers)
     return sum(
@@ -83,7 +85,7 @@ def _checkpointed(checkpoint: Path) -> Bounds:
     if not committed:
         return {}
     lines = (checkpoint / "offsets" / str(max(committed))).read_text().splitlines()
-    return {topic: {int(key): end for key, end in ends.items()} for topic, ends in json.loads(lines[-1]).items()}
+    return from_stored(json.loads(lines[-1]))[0]
 
 
 def _run(spark: "SparkSession", bootstrap: str, lake: Lake, batch_records: int, progress: Callable[[int], None]) -> int:

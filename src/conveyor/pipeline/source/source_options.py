@@ -1,36 +1,46 @@
 """The options of `format("conveyor")`, with the names of Spark's own Kafka source where it has the same option.
 
 bootstrap.servers      host:port[,host:port]      required
-topic                  name[,name]                required; `subscribe` is the same
+topic                  name[,name]                this or topicPattern; `subscribe` is the same
+topicPattern           regular expression         all topics whose whole name matches, internal ones left out;
+                                                  `subscribePattern` is the same
 startingOffsets        earliest | latest | JSON   {"topic": {"0": 17, "1": -2}}; -2 or left out earliest, -1 latest
 startingTimestamp      ms since the epoch         the first record at or after it; takes precedence over startingOffsets
 endingOffsets          latest | JSON              batch only; default latest
 endingTimestamp        ms since the epoch         batch only; records before it
 maxOffsetsPerTrigger   number                     stream only; records of one micro-batch, all partitions together
-maxRecordsPerPartition number                     a longer range becomes several Spark partitions (default 200000)
+minPartitions          number                     ranges are divided further, into about as many Spark partitions
+maxRecordsPerPartition number                     a longer range becomes several Spark partitions (default 1000000)
+isolationLevel         read_committed (default) | read_uncommitted
+group                  name                       stream only; a consumer group to which the progress is committed
 failOnDataLoss         true | false               whether missing records fail the query (default true)
 includeHeaders         true | false               default true
-kafka.*                                           passed to the client (librdkafka's names)
+headersAs              array (default) | map      a map has the last value of each name
+filterPushdown         true | false               batch only; for sessions that `spark_session` has not made: whether
+                                                  spark.sql.python.filterPushdown.enabled is set
+kafka.*                                           security and client.id (see `raw_client`)
 
 Any other option is refused, so that a misspelt option cannot read something unintended.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.source.raw_client import translated
 
 EARLIEST, LATEST = -2, -1
-RANGE_RECORDS = 200_000
+RANGE_RECORDS = 1_000_000
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
 
 _BOTH = (
-    "bootstrap.servers topic subscribe startingOffsets startingTimestamp maxRecordsPerPartition failOnDataLoss"
-    " includeHeaders"
+    "bootstrap.servers topic subscribe topicPattern subscribePattern startingOffsets startingTimestamp minPartitions"
+    " maxRecordsPerPartition failOnDataLoss isolationLevel includeHeaders headersAs"
 ).split()
-_BATCH_ONLY = ["endingOffsets", "endingTimestamp"]
-_STREAM_ONLY = ["maxOffsetsPerTrigger"]
+_BATCH_ONLY = ["endingOffsets", "endingTimestamp", "filterPushdown"]
+_STREAM_ONLY = ["maxOffsetsPerTrigger", "group"]
 
 Bounds = dict[str, dict[int, int]]
 """Offsets by topic and partition."""
@@ -41,15 +51,21 @@ class SourceOptions:
     """See the module's docstring. Offsets are one number for all partitions, or one per partition."""
 
     bootstrap_servers: str
-    topics: tuple[str, ...]
+    topics: tuple[str, ...] = ()
+    topic_pattern: str | None = None
     starting_offsets: int | Bounds = EARLIEST
     ending_offsets: int | Bounds = LATEST
     starting_timestamp_ms: int | None = None
     ending_timestamp_ms: int | None = None
     max_offsets_per_trigger: int | None = None
     max_records_per_partition: int = RANGE_RECORDS
+    min_partitions: int | None = None
     fail_on_data_loss: bool = True
+    read_committed: bool = True
     include_headers: bool = True
+    headers_as_map: bool = False
+    group: str | None = None
+    filter_pushdown: bool | None = None
     client: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -58,18 +74,25 @@ def parse_options(raw_options: Mapping[str, str], *, streaming: bool) -> SourceO
     options = {name.lower(): value for name, value in raw_options.items()}
     _refuse_others(options, streaming=streaming)
     start_default = "latest" if streaming else "earliest"
+    pattern = _pattern(options)
     return SourceOptions(
         bootstrap_servers=_required(options, "bootstrap.servers", "kafka.bootstrap.servers"),
-        topics=_topics(_required(options, "topic", "subscribe")),
+        topics=() if pattern else _topics(_required(options, "topic", "subscribe")),
+        topic_pattern=pattern,
         starting_offsets=_offsets(options.get("startingoffsets", start_default), "startingOffsets"),
         ending_offsets=_offsets(options.get("endingoffsets", "latest"), "endingOffsets"),
         starting_timestamp_ms=_number(options, "startingTimestamp"),
         ending_timestamp_ms=_number(options, "endingTimestamp"),
         max_offsets_per_trigger=_count(options, "maxOffsetsPerTrigger"),
         max_records_per_partition=_count(options, "maxRecordsPerPartition") or RANGE_RECORDS,
+        min_partitions=_count(options, "minPartitions"),
         fail_on_data_loss=_flag(options, "failOnDataLoss"),
+        read_committed=_choice(options, "isolationLevel", ("read_committed", "read_uncommitted")) == "read_committed",
         include_headers=_flag(options, "includeHeaders"),
-        client={name[len("kafka.") :]: value for name, value in options.items() if name.startswith("kafka.")},
+        headers_as_map=_choice(options, "headersAs", ("array", "map")) == "map",
+        group=options.get("group"),
+        filter_pushdown=_flag(options, "filterPushdown") if "filterpushdown" in options else None,
+        client=_checked_client_options(options),
     )
 
 
@@ -97,6 +120,42 @@ def _topics(text: str) -> tuple[str, ...]:
     if not names:
         raise PipelineError(f"option 'topic' is {text!r}: it takes names, with commas between them")
     return names
+
+
+def client_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of the client: those that begin with `kafka.`, without it."""
+    return {
+        name[len("kafka.") :]: value
+        for name, value in options.items()
+        if name.startswith("kafka.") and name != "kafka.bootstrap.servers"
+    }
+
+
+def _checked_client_options(options: Mapping[str, str]) -> dict[str, str]:
+    client = client_options(options)
+    translated(client)
+    return client
+
+
+def _pattern(options: Mapping[str, str]) -> str | None:
+    pattern = options.get("topicpattern") or options.get("subscribepattern")
+    if pattern is None:
+        return None
+    if options.get("topic") or options.get("subscribe"):
+        raise PipelineError("options 'topic' and 'topicPattern' are both set: set one of them")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise PipelineError(f"option 'topicPattern' is {pattern!r}, which is no regular expression: {error}") from error
+    return pattern
+
+
+def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    """Return the option's value; the first choice is the default."""
+    value = options.get(name.lower(), choices[0]).lower()
+    if value not in choices:
+        raise PipelineError(f"option '{name}' is {value!r}: it takes {' or '.join(choices)}")
+    return value
 
 
 def _number(options: Mapping[str, str], name: str) -> int | None:

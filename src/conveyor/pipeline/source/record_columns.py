@@ -1,0 +1,307 @@
+"""Record batches as Arrow columns, decoded with NumPy: about 0.4 us a record, a fifth of what one object each takes.
+
+Only the search for the records' edges is a loop over records. All other fields are read for all records at once: first
+byte by byte the variable-length numbers, then keys, values and headers as slices of one buffer.
+
+Record, after its length: attributes int8 | timestamp delta varlong | offset delta varint | key length varint | key |
+value length varint | value | headers count varint | per header: key length varint, key, value length varint, value.
+Length -1 is null. Source: Kafka's message format, version 2.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+
+from conveyor.kernel.ports import Bytes
+from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.records.batch import (
+    COMPRESSION_MASK,
+    CRC_START,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    MAGIC,
+    BatchHeader,
+)
+from conveyor.records.compression import NONE, decompress
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    Numbers = npt.NDArray[np.int64]
+
+_LONGEST_VARINT = 10
+_GROUP_BYTES = 8 << 20
+
+
+class CorruptRecordsError(PipelineError):
+    """A batch whose checksum or records are wrong. Nothing of it is read."""
+
+
+class RecordColumns(NamedTuple):
+    """The fields of successive records of one partition.
+
+    offsets, times_ms: int64 arrays. timestamp_types: int32; 0 the producer's, 1 the broker's, -1 none.
+    keys, values: Arrow binary arrays; null where the record has none.
+    headers_counts: how many headers each record has. header_keys, header_values: those of all records in turn.
+    """
+
+    offsets: "Numbers"
+    times_ms: "Numbers"
+    timestamp_types: "npt.NDArray[np.int32]"
+    keys: "pa.Array"
+    values: "pa.Array"
+    headers_counts: "Numbers"
+    header_keys: "pa.Array"
+    header_values: "pa.Array"
+
+
+class RawBatch(NamedTuple):
+    """A whole batch, as it is stored. content: the bytes after the header."""
+
+    header: BatchHeader
+    content: memoryview
+
+
+def checked_batch(data: memoryview, position: int, header: BatchHeader) -> RawBatch:
+    """Return the batch at a position of a buffer that holds it whole. Raises CorruptRecordsError, PipelineError."""
+    if header.magic != MAGIC:
+        raise PipelineError(
+            f"the records at offset {header.base_offset} have the format {header.magic} of Kafka before 0.11, which the"
+            " source does not read: copy the topic with a current client"
+        )
+    if crc32c(data[position + CRC_START : position + header.size]) != header.crc:
+        raise CorruptRecordsError(f"the batch at offset {header.base_offset} has a wrong checksum: the disk may fail")
+    return RawBatch(header, data[position + HEADER_BYTES : position + header.size])
+
+
+def decode(batches: Iterable[RawBatch], *, with_headers: bool) -> Iterator[RecordColumns]:
+    """Yield the columns of all records, about 8 MiB of records at a time. Raises CorruptRecordsError.
+
+    with_headers: if not, headers are checked but left out.
+    """
+    group: list[_Unpacked] = []
+    size = 0
+    for batch in batches:
+        content = _unpacked(batch)
+        group.append(_Unpacked(batch.header, content))
+        size += len(content)
+        if size > _GROUP_BYTES:
+            yield _decode_group(group, with_headers=with_headers)
+            group, size = [], 0
+    if group:
+        yield _decode_group(group, with_headers=with_headers)
+
+
+class _Unpacked(NamedTuple):
+    """A batch without its compression."""
+
+    header: BatchHeader
+    content: Bytes
+
+
+def _decode_group(batches: Sequence[_Unpacked], *, with_headers: bool) -> RecordColumns:
+    data = b"".join([batch.content for batch in batches])
+    starts, ends = _edges(data, batches)
+    try:
+        return _columns(data, starts, ends, batches, with_headers=with_headers)
+    except IndexError as error:
+        raise _corrupt(batches) from error
+
+
+def _columns(
+    data: bytes,
+    starts: "Numbers",
+    ends: "Numbers",
+    batches: Sequence[_Unpacked],
+    *,
+    with_headers: bool,
+) -> RecordColumns:
+    import pyarrow as pa
+
+    counts = [batch.header.records_count for batch in batches]
+    numbers = np.frombuffer(data, np.uint8)
+    time_deltas, position = _varints(numbers, starts + 1)
+    offset_deltas, position = _varints(numbers, position)
+    last_deltas = np.repeat([batch.header.last_offset_delta for batch in batches], counts)
+    if np.any(offset_deltas < 0) or np.any(offset_deltas > last_deltas):
+        raise IndexError
+    key_starts, key_sizes, position = _slices(numbers, position, ends)
+    value_starts, value_sizes, position = _slices(numbers, position, ends)
+    headers_counts, position = _varints(numbers, position)
+    # A header takes at least two bytes.
+    if np.any(headers_counts < 0) or np.any(position + 2 * headers_counts > ends):
+        raise IndexError
+    headers, position = _headers(numbers, position, ends, headers_counts)
+    if np.any(position != ends):
+        raise IndexError
+    buffer = pa.py_buffer(data)
+    times_ms, types = _times(batches, counts, time_deltas)
+    header_counts = headers_counts if with_headers else np.zeros_like(headers_counts)
+    found = headers if with_headers else _NO_HEADERS
+    return RecordColumns(
+        offsets=np.repeat(np.array([batch.header.base_offset for batch in batches], np.int64), counts) + offset_deltas,
+        times_ms=times_ms,
+        timestamp_types=types,
+        keys=_cut_out(buffer, key_starts, key_sizes),
+        values=_cut_out(buffer, value_starts, value_sizes),
+        headers_counts=header_counts,
+        header_keys=_cut_out(buffer, found.key_starts, found.key_sizes),
+        header_values=_cut_out(buffer, found.value_starts, found.value_sizes),
+    )
+
+
+class _HeaderSlices(NamedTuple):
+    key_starts: "Numbers"
+    key_sizes: "Numbers"
+    value_starts: "Numbers"
+    value_sizes: "Numbers"
+
+
+_NO_HEADERS = _HeaderSlices(*(np.empty(0, np.int64) for _ in range(4)))
+
+
+def _unpacked(batch: RawBatch) -> Bytes:
+    codec = batch.header.attributes & COMPRESSION_MASK
+    if codec == NONE:
+        return batch.content
+    try:
+        return memoryview(decompress(codec, batch.content))
+    except (ValueError, KeyError) as error:
+        raise CorruptRecordsError(f"the batch at offset {batch.header.base_offset}: {error}") from error
+
+
+def _edges(data: bytes, batches: Sequence[_Unpacked]) -> tuple["Numbers", "Numbers"]:
+    """Return where each record starts, after its length, and where it ends."""
+    starts: list[int] = []
+    ends: list[int] = []
+    end = 0
+    for batch in batches:
+        position, end = end, end + len(batch.content)
+        try:
+            position = _scan(data, position, batch.header.records_count, end, starts, ends)
+        except IndexError as error:
+            raise _corrupt([batch]) from error
+        if position != end:
+            raise _corrupt([batch])
+    return np.array(starts, np.int64), np.array(ends, np.int64)
+
+
+def _scan(data: bytes, position: int, count: int, limit: int, starts: list[int], ends: list[int]) -> int:
+    """Note the edges of `count` records. Returns the end of the last one. Raises IndexError beyond the limit."""
+    for _ in range(count):
+        byte = data[position]
+        if byte < 128:
+            position += 1
+            size = byte
+        else:
+            size, shift = byte & 127, 7
+            while byte >= 128:
+                position += 1
+                byte = data[position]
+                size |= (byte & 127) << shift
+                shift += 7
+                if shift > 35:
+                    raise IndexError
+            position += 1
+        # Lengths are zigzag numbers: an odd one is negative.
+        if size & 1 or position + (size >> 1) > limit:
+            raise IndexError
+        starts.append(position)
+        position += size >> 1
+        ends.append(position)
+    return position
+
+
+def _varints(data: "npt.NDArray[np.uint8]", positions: "Numbers") -> tuple["Numbers", "Numbers"]:
+    """Return the zigzag numbers at some positions, and the positions after them. Raises IndexError."""
+    first = data[positions]
+    values = (first & 127).astype(np.uint64)
+    positions = positions + 1
+    longer = np.flatnonzero(first >= 128)
+    for place in range(1, _LONGEST_VARINT + 1):
+        if not longer.size:
+            break
+        if place == _LONGEST_VARINT:
+            raise IndexError
+        next_bytes = data[positions[longer]]
+        values[longer] |= (next_bytes & 127).astype(np.uint64) << np.uint64(7 * place)
+        positions[longer] += 1
+        longer = longer[next_bytes >= 128]
+    return (values >> np.uint64(1)).astype(np.int64) ^ -(values & np.uint64(1)).astype(np.int64), positions
+
+
+def _slices(
+    data: "npt.NDArray[np.uint8]", positions: "Numbers", ends: "Numbers"
+) -> tuple["Numbers", "Numbers", "Numbers"]:
+    """Read a length and its bytes: the starts, the sizes (-1 for null) and the positions after. Raises IndexError."""
+    sizes, starts = _varints(data, positions)
+    # A huge size must not overflow the sum.
+    if np.any(sizes < -1) or np.any(sizes > ends - starts):
+        raise IndexError
+    return starts, sizes, starts + np.maximum(sizes, 0)
+
+
+def _headers(
+    data: "npt.NDArray[np.uint8]", positions: "Numbers", ends: "Numbers", counts: "Numbers"
+) -> tuple[_HeaderSlices, "Numbers"]:
+    """Read the headers of all records: their first ones, then their second ones. Raises IndexError."""
+    total = int(counts.sum())
+    if not total:
+        return _NO_HEADERS, positions
+    found = _HeaderSlices(*(np.empty(total, np.int64) for _ in range(4)))
+    first_places = np.cumsum(counts) - counts
+    positions = positions.copy()
+    having, place = np.flatnonzero(counts), 0
+    while having.size:
+        key_starts, key_sizes, after_key = _slices(data, positions[having], ends[having])
+        if np.any(key_sizes < 0):
+            raise IndexError
+        value_starts, value_sizes, positions[having] = _slices(data, after_key, ends[having])
+        places = first_places[having] + place
+        for column, read in zip(found, (key_starts, key_sizes, value_starts, value_sizes), strict=True):
+            column[places] = read
+        place += 1
+        having = having[counts[having] > place]
+    return found, positions
+
+
+def _times(
+    batches: Sequence[_Unpacked], counts: list[int], deltas: "Numbers"
+) -> tuple["Numbers", "npt.NDArray[np.int32]"]:
+    by_broker = np.repeat([bool(batch.header.attributes & LOG_APPEND_TIME) for batch in batches], counts)
+    bases = np.repeat(np.array([batch.header.base_timestamp for batch in batches], np.int64), counts)
+    newest = np.repeat(np.array([batch.header.max_timestamp for batch in batches], np.int64), counts)
+    times_ms = np.where(by_broker, newest, bases + deltas)
+    types = by_broker.astype(np.int32)
+    types[times_ms == -1] = -1
+    return times_ms, types
+
+
+def _cut_out(buffer: "pa.Buffer", starts: "Numbers", sizes: "Numbers") -> "pa.Array":
+    """Return slices of a buffer as an Arrow binary array. Size -1 is null.
+
+    Arrow sees every second slice of the buffer as a value, and the bytes between them as other values, and copies the
+    wanted ones.
+    """
+    import pyarrow as pa
+
+    count = len(starts)
+    if not count:
+        return pa.array([], pa.binary())
+    edges = np.empty(2 * count, np.int32)
+    edges[0::2], edges[1::2] = starts, starts + np.maximum(sizes, 0)
+    slices = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(edges), buffer])
+    is_null = sizes < 0
+    wanted = pa.array(np.arange(0, 2 * count, 2, dtype=np.int32), mask=is_null if is_null.any() else None)
+    return slices.take(wanted)
+
+
+def _corrupt(batches: Iterable[_Unpacked]) -> CorruptRecordsError:
+    offsets = ", ".join(str(batch.header.base_offset) for batch in batches)
+    return CorruptRecordsError(
+        f"the batch at offset {offsets} has records that cannot be read, although its checksum is right: its producer"
+        " is faulty; read from a later offset"
+    )

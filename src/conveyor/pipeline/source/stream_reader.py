@@ -1,0 +1,95 @@
+"""Reads topics as a stream."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from conveyor.pipeline.source.group_progress import commit_progress
+from conveyor.pipeline.source.offset_ranges import OffsetRange, check_loss, plan_ranges, read_range
+from conveyor.pipeline.source.raw_client import RawClient
+from conveyor.pipeline.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
+from conveyor.pipeline.source.stream_offsets import StreamOffset, from_stored, limited, to_stored
+from conveyor.pipeline.source.topic_bounds import TopicFound, find_topics, offsets_at, raw_client, resolve
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads records as they are appended.
+
+    Spark asks for the next offsets once it has committed the batch before. So that is when the progress is committed to
+    the consumer group: Spark does not report the end of the last batch otherwise.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._goal: Bounds | None = None
+        self._committed: Bounds | None = None
+
+    def initialOffset(self) -> StreamOffset:  # noqa: N802 - Spark's name
+        options = self._options
+        with raw_client(options) as client:
+            topics = find_topics(client, options)
+            bounds = resolve(client, options, topics, options.starting_offsets, options.starting_timestamp_ms)
+            return to_stored(bounds, _ids(topics))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        with raw_client(self._options) as client:
+            self._goal = offsets_at(client, self._options, find_topics(client, self._options), LATEST)
+
+    def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:  # noqa: N802 - Spark's name
+        begin, known_ids = from_stored(start)
+        with raw_client(self._options) as client:
+            topics = find_topics(client, self._options)
+            self._report(client, begin)
+            begin = self._begin(client, topics, begin, known_ids)
+            end = self._goal or offsets_at(client, self._options, topics, LATEST)
+            end = {topic: numbers for topic, numbers in end.items() if topic in topics}
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return to_stored(limited(begin, end, most), _ids(topics))
+
+    def partitions(self, start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
+        (begin, start_ids), (stop, end_ids) = from_stored(start), from_stored(end)
+        with raw_client(self._options) as client:
+            topics = find_topics(client, self._options)
+            begin = self._begin(client, topics, begin, start_ids)
+            for topic in list(stop):
+                if topic not in topics or end_ids.get(topic, topics[topic].topic_id) != topics[topic].topic_id:
+                    check_loss(self._options, f"topic '{topic}' was deleted or recreated before its records were read")
+                    del stop[topic]
+            return plan_ranges(client, self._options, topics, begin, stop)
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        return read_range(self._options, partition)
+
+    def commit(self, end: StreamOffset) -> None:
+        """Nothing to do: Spark's checkpoint stores the offsets."""
+
+    def _begin(
+        self, client: RawClient, topics: Mapping[str, TopicFound], begin: Bounds, known_ids: Mapping[str, str]
+    ) -> Bounds:
+        """Return where the topics of today go on: at their first record if they are new. Raises DataLossError."""
+        first = offsets_at(client, self._options, topics, EARLIEST)
+        for topic in set(begin) - set(topics):
+            check_loss(self._options, f"topic '{topic}' was deleted")
+        for topic, found in topics.items():
+            if topic in begin and known_ids.get(topic, found.topic_id) != found.topic_id:
+                check_loss(self._options, f"topic '{topic}' was recreated, and records of the old one may be lost")
+                begin = begin | {topic: {}}
+        return {topic: offsets | begin.get(topic, {}) for topic, offsets in first.items()}
+
+    def _report(self, client: RawClient, done: Bounds) -> None:
+        if self._options.group is not None and done != self._committed:
+            commit_progress(client, self._options.group, done)
+            self._committed = done
+
+
+def _ids(topics: Mapping[str, TopicFound]) -> dict[str, str]:
+    return {name: topic.topic_id for name, topic in topics.items()}
