@@ -160,6 +160,12 @@ def _metadata_request(topics: Sequence[str] | None) -> Any:
     return MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
 
 
+def security_options(client_options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that every client of these brokers needs."""
+    wanted = (*_NAMES, "ssl.", "sasl.")
+    return {name: value for name, value in client_options.items() if name.startswith(wanted)}
+
+
 def translated(client_options: Mapping[str, str]) -> dict[str, object]:
     """Return kafka-python's options for librdkafka's. Raises PipelineError for all others."""
     settings: dict[str, object] = {}

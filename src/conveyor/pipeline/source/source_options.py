@@ -76,16 +76,16 @@ def parse_options(raw_options: Mapping[str, str], *, streaming: bool) -> SourceO
     start_default = "latest" if streaming else "earliest"
     pattern = _pattern(options)
     return SourceOptions(
-        bootstrap_servers=_required(options, "bootstrap.servers", "kafka.bootstrap.servers"),
-        topics=() if pattern else _topics(_required(options, "topic", "subscribe")),
+        bootstrap_servers=required_option(options, "bootstrap.servers", "kafka.bootstrap.servers"),
+        topics=() if pattern else _topics(required_option(options, "topic", "subscribe")),
         topic_pattern=pattern,
         starting_offsets=_offsets(options.get("startingoffsets", start_default), "startingOffsets"),
         ending_offsets=_offsets(options.get("endingoffsets", "latest"), "endingOffsets"),
         starting_timestamp_ms=_number(options, "startingTimestamp"),
         ending_timestamp_ms=_number(options, "endingTimestamp"),
-        max_offsets_per_trigger=_count(options, "maxOffsetsPerTrigger"),
-        max_records_per_partition=_count(options, "maxRecordsPerPartition") or RANGE_RECORDS,
-        min_partitions=_count(options, "minPartitions"),
+        max_offsets_per_trigger=count_option(options, "maxOffsetsPerTrigger"),
+        max_records_per_partition=count_option(options, "maxRecordsPerPartition") or RANGE_RECORDS,
+        min_partitions=count_option(options, "minPartitions"),
         fail_on_data_loss=_flag(options, "failOnDataLoss"),
         read_committed=_choice(options, "isolationLevel", ("read_committed", "read_uncommitted")) == "read_committed",
         include_headers=_flag(options, "includeHeaders"),
@@ -108,7 +108,8 @@ def _refuse_others(options: Mapping[str, str], *, streaming: bool) -> None:
             raise PipelineError(f"unknown option '{name}': there are {', '.join(allowed)}, and kafka.*")
 
 
-def _required(options: Mapping[str, str], *names: str) -> str:
+def required_option(options: Mapping[str, str], *names: str) -> str:
+    """Return an option that has several names. Raises PipelineError if it is missing."""
     for name in names:
         if options.get(name):
             return options[name]
@@ -167,7 +168,8 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _count(options: Mapping[str, str], name: str) -> int | None:
+def count_option(options: Mapping[str, str], name: str) -> int | None:
+    """Return a number from 1; None if the option is missing. Raises PipelineError."""
     count = _number(options, name)
     if count == 0:
         raise PipelineError(f"option '{name}' is 0: it takes a number from 1")

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
+from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.sink.outgoing_rows import check_columns
+from conveyor.pipeline.sink.sink_options import parse_sink_options
+from conveyor.pipeline.sink.table_writers import BatchWriter, StreamWriter
 from conveyor.pipeline.source.batch_reader import BatchReader, FilteringBatchReader
 from conveyor.pipeline.source.rows import spark_schema
 from conveyor.pipeline.source.source_options import parse_options
@@ -42,3 +46,17 @@ class ConveyorDataSource(DataSource):
 
     def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802 - Spark's name
         return StreamReader(parse_options(self.options, streaming=True))
+
+    def writer(self, schema: "StructType", overwrite: bool) -> BatchWriter:
+        if overwrite:
+            raise PipelineError("a topic cannot be overwritten: use .mode('append')")
+        options = parse_sink_options(self.options, streaming=False)
+        check_columns(schema, options.topic)
+        return BatchWriter(options)
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
+        if overwrite:
+            raise PipelineError("a topic takes no complete output: use .outputMode('append')")
+        options = parse_sink_options(self.options, streaming=True)
+        check_columns(schema, options.topic)
+        return StreamWriter(options)

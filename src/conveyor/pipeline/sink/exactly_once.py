@@ -1,0 +1,86 @@
+"""Exactly-once writes: each task writes its batch in a transaction, and the driver commits it.
+
+A task's transactional id is that of its query or job and its own number, so a repeated task fences the one before, and
+what that one wrote is aborted. The transaction also commits a marker: an offset of a group with the same name. It says
+which batches are written. A repeated batch whose marker is there is only compared with it.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.sink.open_transaction import OpenTransaction, producer_identity, read_marker
+from conveyor.pipeline.sink.producing import RowProducer
+from conveyor.pipeline.sink.sink_options import SinkOptions
+from conveyor.pipeline.sink.write_marker import WriteMarker, WrittenBatch
+from conveyor.pipeline.source.raw_client import RawClient
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_CALL_S = 60.0
+
+
+def write_in_transaction(
+    options: SinkOptions, owner: str, task: int, number: int, batches: Iterator["pa.RecordBatch"]
+) -> OpenTransaction | None:
+    """Write a task's rows of a batch, and leave its transaction open. Returns None if there is nothing to commit: no
+    rows, or they were committed before.
+
+    owner: the query or the job. number: of the batch. Raises PipelineError.
+    """
+    assert options.marker_topic is not None
+    transactional_id = f"spark.{owner}.{task}"
+    producer = RowProducer(options, transactional_id)
+    with closing(RawClient(options.bootstrap_servers, options.security)) as client:
+        # First of all this ends what a task before has left open, so that its marker is known.
+        _call(lambda: producer.client.init_transactions(_CALL_S))
+        marker = read_marker(client, transactional_id, options.marker_topic)
+        if marker.is_written(number):
+            producer.count_all(batches)
+            _check_repeated(marker, WrittenBatch(number, producer.row_count, producer.checksum))
+            return None
+        producer_id, producer_epoch = producer_identity(client, transactional_id)
+    _call(producer.client.begin_transaction)
+    producer.produce_all(batches)
+    if not producer.row_count:
+        return None
+    written = marker.with_batch(WrittenBatch(number, producer.row_count, producer.checksum))
+    _add_marker(options, producer, transactional_id, written)
+    return OpenTransaction(transactional_id, producer_id, producer_epoch, options.marker_topic, number)
+
+
+def _check_repeated(marker: WriteMarker, repeated: WrittenBatch) -> None:
+    is_empty = repeated.rows == 0 and all(batch.number != repeated.number for batch in marker.batches)
+    if not is_empty:
+        marker.check(repeated)
+
+
+def _add_marker(options: SinkOptions, producer: RowProducer, group: str, marker: WriteMarker) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    assert options.marker_topic is not None
+    reader = Consumer(
+        {**options.security, "bootstrap.servers": options.bootstrap_servers, "group.id": group, "log_level": 0}
+    )
+    try:
+        place = TopicPartition(options.marker_topic, 0, marker.next_number, marker.to_metadata())
+        metadata = reader.consumer_group_metadata()
+        _call(lambda: producer.client.send_offsets_to_transaction([place], metadata, _CALL_S))
+    finally:
+        reader.close()
+
+
+def _call(ask: Any) -> None:
+    """Make a transactional call of the client, again while its error says so. Raises PipelineError."""
+    from confluent_kafka import KafkaException
+
+    for is_last in (False,) * 5 + (True,):
+        try:
+            ask()
+            return
+        except KafkaException as error:
+            reason = error.args[0]
+            if is_last or not reason.retriable():
+                raise PipelineError(f"the transaction failed: {reason.str()}") from error

@@ -1,0 +1,99 @@
+"""The options of `format("conveyor")` as a target.
+
+bootstrap.servers     host:port[,host:port]   required
+topic                 name                    the target of all rows; without it, the column `topic` names it
+delivery              at-least-once (default) | exactly-once
+jobId                 name                    with exactly-once, for a batch write, which is then written only once
+markerTopic           name                    with exactly-once and a column `topic`: one of the target topics
+transactionTimeoutMs  number                  with exactly-once: longer than the longest batch (default 900000)
+kafka.*                                       passed to the producer (librdkafka's names)
+
+Any other option is refused.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.source.raw_client import security_options, translated
+from conveyor.pipeline.source.source_options import client_options, count_option, required_option
+
+_NAMES = "bootstrap.servers topic delivery jobId markerTopic transactionTimeoutMs".split()
+_TIMEOUT_MS = 900_000
+_OURS = ("bootstrap.servers", "transactional.id", "enable.idempotence", "acks", "transaction.timeout.ms")
+
+
+class Delivery(Enum):
+    """How often a row is written when tasks or batches are repeated."""
+
+    AT_LEAST_ONCE = "at-least-once"
+    EXACTLY_ONCE = "exactly-once"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """See the module's docstring."""
+
+    bootstrap_servers: str
+    topic: str | None = None
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    job_id: str | None = None
+    marker_topic: str | None = None
+    transaction_timeout_ms: int = _TIMEOUT_MS
+    client: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def security(self) -> dict[str, str]:
+        """The options of the client that other clients need as well."""
+        return security_options(self.client)
+
+
+def parse_sink_options(raw_options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """Parse and check the options. Raises PipelineError, which names the wrong or missing option."""
+    options = {name.lower(): value for name, value in raw_options.items()}
+    known = {name.lower() for name in _NAMES} | {"path", "checkpointlocation"}
+    for name in options:
+        if name not in known and not name.startswith("kafka."):
+            raise PipelineError(f"unknown option '{name}': there are {', '.join(_NAMES)}, and kafka.*")
+    parsed = SinkOptions(
+        bootstrap_servers=required_option(options, "bootstrap.servers", "kafka.bootstrap.servers"),
+        topic=options.get("topic"),
+        delivery=_delivery(options.get("delivery", Delivery.AT_LEAST_ONCE.value)),
+        job_id=options.get("jobid"),
+        marker_topic=options.get("markertopic") or options.get("topic"),
+        transaction_timeout_ms=count_option(options, "transactionTimeoutMs") or _TIMEOUT_MS,
+        client=_checked(client_options(options)),
+    )
+    if parsed.delivery is Delivery.EXACTLY_ONCE:
+        _check_exactly_once(parsed, streaming=streaming)
+    elif parsed.job_id or "markertopic" in options:
+        raise PipelineError("options 'jobId' and 'markerTopic' are for delivery=exactly-once")
+    return parsed
+
+
+def _check_exactly_once(options: SinkOptions, *, streaming: bool) -> None:
+    if streaming and options.job_id:
+        raise PipelineError("option 'jobId' is for batch writes: a stream is known by its checkpoint")
+    if not streaming and not options.job_id:
+        raise PipelineError(
+            "option 'jobId' is missing: with delivery=exactly-once, name the job, so that a repetition is recognized"
+        )
+    if options.marker_topic is None:
+        raise PipelineError("option 'markerTopic' is missing: name one of the topics that the rows go to")
+
+
+def _delivery(text: str) -> Delivery:
+    try:
+        return Delivery(text.lower())
+    except ValueError as error:
+        choices = " or ".join(delivery.value for delivery in Delivery)
+        raise PipelineError(f"option 'delivery' is {text!r}: it takes {choices}") from error
+
+
+def _checked(client: dict[str, str]) -> dict[str, str]:
+    for name in _OURS:
+        if name in client:
+            raise PipelineError(f"option 'kafka.{name}' cannot be set: the sink sets it itself")
+    translated(security_options(client))
+    return client
