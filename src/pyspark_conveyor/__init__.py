@@ -1,5 +1,5 @@
 """Registers `format("conveyor")` with every Spark session: Spark imports top-level modules called `pyspark_*`."""
 
-from conveyor.pipeline.source.spark_source import ConveyorDataSource as DefaultSource
+from conveyor.pipeline.spark.spark_source import ConveyorDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -86,7 +86,7 @@ def test_a_topic_can_be_added_later(broker: Broker, topic: str, tmp_path: Path) 
 def test_what_cannot_be_archived_is_said_in_one_line(
     broker: Broker, topic: str, tmp_path: Path, bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("conveyor.pipeline.source.raw_client._CONNECT_MS", 500)
+    monkeypatch.setattr("conveyor.pipeline.brokers.raw_client._CONNECT_MS", 500)
     with Broker(memory=True) as other:
         stopped = other
     expected_message = "unknown topic" if bad == "topic" else "no broker answers at"

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from conveyor.pipeline.pipeline_errors import DataLossError, PipelineError
-from conveyor.pipeline.source.spark_source import ConveyorDataSource
+from conveyor.pipeline.spark.spark_source import ConveyorDataSource
 from conveyor.testing import Broker
 from tests.pipeline.topics import BASE_TIME_MS, create_topic, numbered, produce
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from conveyor.pipeline.brokers.raw_client import RawClient
 from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.sink.open_transaction import OpenTransaction, producer_identity, read_marker
 from conveyor.pipeline.sink.producing import RowProducer
 from conveyor.pipeline.sink.sink_options import SinkOptions
+from conveyor.pipeline.sink.task_transaction import TaskTransaction, producer_identity, read_marker
 from conveyor.pipeline.sink.write_marker import WriteMarker, WrittenBatch
-from conveyor.pipeline.source.raw_client import RawClient
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +24,7 @@ _CALL_S = 60.0
 
 def write_in_transaction(
     options: SinkOptions, owner: str, task: int, number: int, batches: Iterator["pa.RecordBatch"]
-) -> OpenTransaction | None:
+) -> TaskTransaction | None:
     """Write a task's rows of a batch, and leave its transaction open. Returns None if there is nothing to commit: no
     rows, or they were committed before.
 
@@ -48,7 +48,7 @@ def write_in_transaction(
         return None
     written = marker.with_batch(WrittenBatch(number, producer.row_count, producer.checksum))
     _add_marker(options, producer, transactional_id, written)
-    return OpenTransaction(transactional_id, producer_id, producer_epoch, options.marker_topic, number)
+    return TaskTransaction(transactional_id, producer_id, producer_epoch, options.marker_topic, number)
 
 
 def _check_repeated(marker: WriteMarker, repeated: WrittenBatch) -> None:

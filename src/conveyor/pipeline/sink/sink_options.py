@@ -15,16 +15,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from conveyor.pipeline.brokers.option_values import client_options, count_option, required_option
+from conveyor.pipeline.brokers.raw_client import security_options, translated
 from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.source.raw_client import security_options, translated
-from conveyor.pipeline.source.source_options import client_options, count_option, required_option
 
 _NAMES = "bootstrap.servers topic delivery jobId markerTopic transactionTimeoutMs".split()
 _TIMEOUT_MS = 900_000
 _OURS = ("bootstrap.servers", "transactional.id", "enable.idempotence", "acks", "transaction.timeout.ms")
 
 
-class Delivery(Enum):
+class DeliveryGuarantee(Enum):
     """How often a row is written when tasks or batches are repeated."""
 
     AT_LEAST_ONCE = "at-least-once"
@@ -37,7 +37,7 @@ class SinkOptions:
 
     bootstrap_servers: str
     topic: str | None = None
-    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    delivery: DeliveryGuarantee = DeliveryGuarantee.AT_LEAST_ONCE
     job_id: str | None = None
     marker_topic: str | None = None
     transaction_timeout_ms: int = _TIMEOUT_MS
@@ -59,13 +59,13 @@ def parse_sink_options(raw_options: Mapping[str, str], *, streaming: bool) -> Si
     parsed = SinkOptions(
         bootstrap_servers=required_option(options, "bootstrap.servers", "kafka.bootstrap.servers"),
         topic=options.get("topic"),
-        delivery=_delivery(options.get("delivery", Delivery.AT_LEAST_ONCE.value)),
+        delivery=_delivery(options.get("delivery", DeliveryGuarantee.AT_LEAST_ONCE.value)),
         job_id=options.get("jobid"),
         marker_topic=options.get("markertopic") or options.get("topic"),
         transaction_timeout_ms=count_option(options, "transactionTimeoutMs") or _TIMEOUT_MS,
         client=_checked(client_options(options)),
     )
-    if parsed.delivery is Delivery.EXACTLY_ONCE:
+    if parsed.delivery is DeliveryGuarantee.EXACTLY_ONCE:
         _check_exactly_once(parsed, streaming=streaming)
     elif parsed.job_id or "markertopic" in options:
         raise PipelineError("options 'jobId' and 'markerTopic' are for delivery=exactly-once")
@@ -83,11 +83,11 @@ def _check_exactly_once(options: SinkOptions, *, streaming: bool) -> None:
         raise PipelineError("option 'markerTopic' is missing: name one of the topics that the rows go to")
 
 
-def _delivery(text: str) -> Delivery:
+def _delivery(text: str) -> DeliveryGuarantee:
     try:
-        return Delivery(text.lower())
+        return DeliveryGuarantee(text.lower())
     except ValueError as error:
-        choices = " or ".join(delivery.value for delivery in Delivery)
+        choices = " or ".join(delivery.value for delivery in DeliveryGuarantee)
         raise PipelineError(f"option 'delivery' is {text!r}: it takes {choices}") from error
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from conveyor.pipeline.brokers.raw_client import RawClient
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.sink.exactly_once import write_in_transaction
-from conveyor.pipeline.sink.open_transaction import OpenTransaction, abort_transaction, commit_transaction
 from conveyor.pipeline.sink.producing import RowProducer
-from conveyor.pipeline.sink.sink_options import Delivery, SinkOptions
-from conveyor.pipeline.source.raw_client import RawClient
+from conveyor.pipeline.sink.sink_options import DeliveryGuarantee, SinkOptions
+from conveyor.pipeline.sink.task_transaction import TaskTransaction, abort_transaction, commit_transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +25,7 @@ _ONLY_BATCH = 0
 class TaskWritten(WriterCommitMessage):
     """What a task has left for the driver to commit, if anything."""
 
-    transaction: OpenTransaction | None = None
+    transaction: TaskTransaction | None = None
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -36,7 +36,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> TaskWritten:
         options = self._options
-        if options.delivery is Delivery.AT_LEAST_ONCE:
+        if options.delivery is DeliveryGuarantee.AT_LEAST_ONCE:
             return _write_plainly(options, iterator)
         owner = f"job.{options.job_id}"
         return TaskWritten(write_in_transaction(options, owner, _task().partitionId(), _ONLY_BATCH, iterator))
@@ -56,7 +56,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> TaskWritten:
         options = self._options
-        if options.delivery is Delivery.AT_LEAST_ONCE:
+        if options.delivery is DeliveryGuarantee.AT_LEAST_ONCE:
             return _write_plainly(options, iterator)
         task = _task()
         query, number = (task.getLocalProperty(name) for name in ("sql.streaming.queryId", "streaming.sql.batchId"))
@@ -104,5 +104,5 @@ def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None])
                 abort_transaction(client, transaction)
 
 
-def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[OpenTransaction]:
+def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[TaskTransaction]:
     return [each.transaction for each in messages if isinstance(each, TaskWritten) and each.transaction is not None]

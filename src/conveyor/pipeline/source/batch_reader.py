@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from conveyor.pipeline.brokers.raw_client import RawClient
 from conveyor.pipeline.source.offset_ranges import OffsetRange, plan_ranges, read_range
 from conveyor.pipeline.source.pushdown import Pushed, push
-from conveyor.pipeline.source.raw_client import RawClient
 from conveyor.pipeline.source.source_options import LATEST, Bounds, SourceOptions
 from conveyor.pipeline.source.topic_bounds import TopicFound, find_topics, offsets_at, raw_client, resolve
 

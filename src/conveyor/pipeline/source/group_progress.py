@@ -2,8 +2,8 @@
 
 import time
 
+from conveyor.pipeline.brokers.raw_client import RawClient
 from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.source.raw_client import RawClient
 from conveyor.pipeline.source.source_options import Bounds
 
 _PATIENCE_S = 10.0

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from conveyor.pipeline.brokers.raw_client import RawClient
 from conveyor.pipeline.pipeline_errors import DataLossError
-from conveyor.pipeline.source.raw_client import RawClient
 from conveyor.pipeline.source.record_columns import decode
 from conveyor.pipeline.source.record_fetch import FetchPlace, fetch
 from conveyor.pipeline.source.rows import arrow_schema, to_batches

@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from conveyor.pipeline.brokers.raw_client import ConnectionFailedError, RawClient
 from conveyor.pipeline.pipeline_errors import DataLossError, PipelineError
 from conveyor.pipeline.source.committed_batches import CommittedBatches
-from conveyor.pipeline.source.raw_client import ConnectionFailedError, RawClient
 from conveyor.pipeline.source.record_columns import RawBatch, checked_batch
 from conveyor.records.batch import BatchHeader, iterate_batches
 

@@ -28,8 +28,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from conveyor.pipeline.brokers.option_values import (
+    choice_option,
+    client_options,
+    count_option,
+    flag_option,
+    number_option,
+    required_option,
+)
+from conveyor.pipeline.brokers.raw_client import translated
 from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.source.raw_client import translated
 
 EARLIEST, LATEST = -2, -1
 RANGE_RECORDS = 1_000_000
@@ -81,17 +89,18 @@ def parse_options(raw_options: Mapping[str, str], *, streaming: bool) -> SourceO
         topic_pattern=pattern,
         starting_offsets=_offsets(options.get("startingoffsets", start_default), "startingOffsets"),
         ending_offsets=_offsets(options.get("endingoffsets", "latest"), "endingOffsets"),
-        starting_timestamp_ms=_number(options, "startingTimestamp"),
-        ending_timestamp_ms=_number(options, "endingTimestamp"),
+        starting_timestamp_ms=number_option(options, "startingTimestamp"),
+        ending_timestamp_ms=number_option(options, "endingTimestamp"),
         max_offsets_per_trigger=count_option(options, "maxOffsetsPerTrigger"),
         max_records_per_partition=count_option(options, "maxRecordsPerPartition") or RANGE_RECORDS,
         min_partitions=count_option(options, "minPartitions"),
-        fail_on_data_loss=_flag(options, "failOnDataLoss"),
-        read_committed=_choice(options, "isolationLevel", ("read_committed", "read_uncommitted")) == "read_committed",
-        include_headers=_flag(options, "includeHeaders"),
-        headers_as_map=_choice(options, "headersAs", ("array", "map")) == "map",
+        fail_on_data_loss=flag_option(options, "failOnDataLoss"),
+        read_committed=choice_option(options, "isolationLevel", ("read_committed", "read_uncommitted"))
+        == "read_committed",
+        include_headers=flag_option(options, "includeHeaders"),
+        headers_as_map=choice_option(options, "headersAs", ("array", "map")) == "map",
         group=options.get("group"),
-        filter_pushdown=_flag(options, "filterPushdown") if "filterpushdown" in options else None,
+        filter_pushdown=flag_option(options, "filterPushdown") if "filterpushdown" in options else None,
         client=_checked_client_options(options),
     )
 
@@ -108,28 +117,11 @@ def _refuse_others(options: Mapping[str, str], *, streaming: bool) -> None:
             raise PipelineError(f"unknown option '{name}': there are {', '.join(allowed)}, and kafka.*")
 
 
-def required_option(options: Mapping[str, str], *names: str) -> str:
-    """Return an option that has several names. Raises PipelineError if it is missing."""
-    for name in names:
-        if options.get(name):
-            return options[name]
-    raise PipelineError(f"option '{names[0]}' is missing: set .option('{names[0]}', ...)")
-
-
 def _topics(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise PipelineError(f"option 'topic' is {text!r}: it takes names, with commas between them")
     return names
-
-
-def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of the client: those that begin with `kafka.`, without it."""
-    return {
-        name[len("kafka.") :]: value
-        for name, value in options.items()
-        if name.startswith("kafka.") and name != "kafka.bootstrap.servers"
-    }
 
 
 def _checked_client_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -149,38 +141,6 @@ def _pattern(options: Mapping[str, str]) -> str | None:
     except re.error as error:
         raise PipelineError(f"option 'topicPattern' is {pattern!r}, which is no regular expression: {error}") from error
     return pattern
-
-
-def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    """Return the option's value; the first choice is the default."""
-    value = options.get(name.lower(), choices[0]).lower()
-    if value not in choices:
-        raise PipelineError(f"option '{name}' is {value!r}: it takes {' or '.join(choices)}")
-    return value
-
-
-def _number(options: Mapping[str, str], name: str) -> int | None:
-    text = options.get(name.lower())
-    if text is None:
-        return None
-    if not text.isdecimal():
-        raise PipelineError(f"option '{name}' is {text!r}: it takes a whole number")
-    return int(text)
-
-
-def count_option(options: Mapping[str, str], name: str) -> int | None:
-    """Return a number from 1; None if the option is missing. Raises PipelineError."""
-    count = _number(options, name)
-    if count == 0:
-        raise PipelineError(f"option '{name}' is 0: it takes a number from 1")
-    return count
-
-
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name.lower(), "true").lower()
-    if text not in ("true", "false"):
-        raise PipelineError(f"option '{name}' is {text!r}: it takes true or false")
-    return text == "true"
 
 
 def _offsets(text: str, name: str) -> int | Bounds:

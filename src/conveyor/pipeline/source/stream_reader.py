@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from conveyor.pipeline.brokers.raw_client import RawClient
 from conveyor.pipeline.source.group_progress import commit_progress
 from conveyor.pipeline.source.offset_ranges import OffsetRange, check_loss, plan_ranges, read_range
-from conveyor.pipeline.source.raw_client import RawClient
 from conveyor.pipeline.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
 from conveyor.pipeline.source.stream_offsets import StreamOffset, from_stored, limited, to_stored
 from conveyor.pipeline.source.topic_bounds import TopicFound, find_topics, offsets_at, raw_client, resolve

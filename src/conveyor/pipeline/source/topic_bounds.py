@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 from uuid import UUID
 
+from conveyor.pipeline.brokers.raw_client import ConnectionFailedError, RawClient
 from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.source.raw_client import ConnectionFailedError, RawClient
 from conveyor.pipeline.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
 
 TIMEOUT_S = 30.0

@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from conveyor.pipeline.brokers.raw_client import GROUP, TRANSACTION, ConnectionFailedError, RawClient
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.sink.write_marker import WriteMarker, parse_marker
-from conveyor.pipeline.source.raw_client import GROUP, TRANSACTION, ConnectionFailedError, RawClient
 
 _PATIENCE_S = 60.0
 _RETRY_S = 0.05
@@ -22,7 +22,7 @@ _MARKER_PARTITION = 0
 
 
 @dataclass(frozen=True)
-class OpenTransaction:
+class TaskTransaction:
     """A transaction that waits for its end. marker_topic: where its marker is; number: of its batch."""
 
     transactional_id: str
@@ -62,7 +62,7 @@ def read_marker(client: RawClient, group: str, topic: str) -> WriteMarker:
     return parse_marker(-1, "") if partition is None else parse_marker(partition.committed_offset, partition.metadata)
 
 
-def commit_transaction(client: RawClient, transaction: OpenTransaction) -> None:
+def commit_transaction(client: RawClient, transaction: TaskTransaction) -> None:
     """Commit it, or find it committed. Raises PipelineError if it was aborted or fenced."""
     code = _end(client, transaction, commits=True)
     if code == 0:
@@ -75,12 +75,12 @@ def commit_transaction(client: RawClient, transaction: OpenTransaction) -> None:
         )
 
 
-def abort_transaction(client: RawClient, transaction: OpenTransaction) -> None:
+def abort_transaction(client: RawClient, transaction: TaskTransaction) -> None:
     """Abort it if it is still open. Its end by others is fine: what counts is that it does not stay open."""
     _end(client, transaction, commits=False)
 
 
-def _end(client: RawClient, transaction: OpenTransaction, *, commits: bool) -> int:
+def _end(client: RawClient, transaction: TaskTransaction, *, commits: bool) -> int:
     """Ask for the end, and return the error code of the answer. Raises PipelineError."""
     from kafka.protocol.producer import EndTxnRequest
 

@@ -1,0 +1,1 @@
+"""How the pipeline talks to brokers, and the values of options that readers and writers share."""
