@@ -5,7 +5,7 @@ byte by byte the variable-length numbers, then keys, values and headers as slice
 
 Record, after its length: attributes int8 | timestamp delta varlong | offset delta varint | key length varint | key |
 value length varint | value | headers count varint | per header: key length varint, key, value length varint, value.
-Length -1 is null. Source: Kafka's message format, version 2.
+A negative length is null. Source: Kafka's message format, version 2.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.int64]
 
-_LONGEST_VARINT = 10
+_VARINT_BYTES, _VARLONG_BYTES = 5, 10
+_LAST_TIMESTAMP = (1 << 62) - 1
 _GROUP_BYTES = 8 << 20
 
 
@@ -123,11 +124,9 @@ def _columns(
 
     counts = [batch.header.records_count for batch in batches]
     numbers = np.frombuffer(data, np.uint8)
-    time_deltas, position = _varints(numbers, starts + 1)
+    time_deltas, position = _varints(numbers, starts + 1, _VARLONG_BYTES)
     offset_deltas, position = _varints(numbers, position)
-    last_deltas = np.repeat([batch.header.last_offset_delta for batch in batches], counts)
-    if np.any(offset_deltas < 0) or np.any(offset_deltas > last_deltas):
-        raise IndexError
+    _check_rising(offset_deltas, batches, counts)
     key_starts, key_sizes, position = _slices(numbers, position, ends)
     value_starts, value_sizes, position = _slices(numbers, position, ends)
     headers_counts, position = _varints(numbers, position)
@@ -151,6 +150,18 @@ def _columns(
         header_keys=_cut_out(buffer, found.key_starts, found.key_sizes),
         header_values=_cut_out(buffer, found.value_starts, found.value_sizes),
     )
+
+
+def _check_rising(offset_deltas: "Numbers", batches: Sequence[_Unpacked], counts: list[int]) -> None:
+    """Offsets rise within their batch. They have gaps where compaction has dropped records. Raises IndexError."""
+    last_deltas = np.repeat([batch.header.last_offset_delta for batch in batches], counts)
+    if np.any(offset_deltas < 0) or np.any(offset_deltas > last_deltas):
+        raise IndexError
+    first_records = np.cumsum(counts) - counts
+    steps = np.diff(offset_deltas, prepend=-1)
+    steps[first_records[first_records < len(steps)]] = 1
+    if np.any(steps <= 0):
+        raise IndexError
 
 
 class _HeaderSlices(NamedTuple):
@@ -215,18 +226,22 @@ def _scan(data: bytes, position: int, count: int, limit: int, starts: list[int],
     return position
 
 
-def _varints(data: "npt.NDArray[np.uint8]", positions: "Numbers") -> tuple["Numbers", "Numbers"]:
+def _varints(
+    data: "npt.NDArray[np.uint8]", positions: "Numbers", most_bytes: int = _VARINT_BYTES
+) -> tuple["Numbers", "Numbers"]:
     """Return the zigzag numbers at some positions, and the positions after them. Raises IndexError."""
     first = data[positions]
     values = (first & 127).astype(np.uint64)
     positions = positions + 1
     longer = np.flatnonzero(first >= 128)
-    for place in range(1, _LONGEST_VARINT + 1):
+    for place in range(1, most_bytes + 1):
         if not longer.size:
             break
-        if place == _LONGEST_VARINT:
+        if place == most_bytes:
             raise IndexError
         next_bytes = data[positions[longer]]
+        if place == _VARLONG_BYTES - 1 and np.any(next_bytes > 1):
+            raise IndexError  # More than 64 bits.
         values[longer] |= (next_bytes & 127).astype(np.uint64) << np.uint64(7 * place)
         positions[longer] += 1
         longer = longer[next_bytes >= 128]
@@ -236,10 +251,10 @@ def _varints(data: "npt.NDArray[np.uint8]", positions: "Numbers") -> tuple["Numb
 def _slices(
     data: "npt.NDArray[np.uint8]", positions: "Numbers", ends: "Numbers"
 ) -> tuple["Numbers", "Numbers", "Numbers"]:
-    """Read a length and its bytes: the starts, the sizes (-1 for null) and the positions after. Raises IndexError."""
+    """Read a length and its bytes: the starts, the sizes (negative: null), the positions after. Raises IndexError."""
     sizes, starts = _varints(data, positions)
     # A huge size must not overflow the sum.
-    if np.any(sizes < -1) or np.any(sizes > ends - starts):
+    if np.any(sizes > ends - starts):
         raise IndexError
     return starts, sizes, starts + np.maximum(sizes, 0)
 
@@ -274,14 +289,20 @@ def _times(
     by_broker = np.repeat([bool(batch.header.attributes & LOG_APPEND_TIME) for batch in batches], counts)
     bases = np.repeat(np.array([batch.header.base_timestamp for batch in batches], np.int64), counts)
     newest = np.repeat(np.array([batch.header.max_timestamp for batch in batches], np.int64), counts)
-    times_ms = np.where(by_broker, newest, bases + deltas)
+    # The sum must not overflow either, so that each is checked first.
+    if any(np.any(np.abs(times.astype(np.float64)) > _LAST_TIMESTAMP) for times in (bases, deltas)):
+        raise IndexError
+    sums = bases + deltas
+    if np.any(np.abs(sums) > _LAST_TIMESTAMP):
+        raise IndexError
+    times_ms = np.where(by_broker, newest, sums)
     types = by_broker.astype(np.int32)
     types[times_ms == -1] = -1
     return times_ms, types
 
 
 def _cut_out(buffer: "pa.Buffer", starts: "Numbers", sizes: "Numbers") -> "pa.Array":
-    """Return slices of a buffer as an Arrow binary array. Size -1 is null.
+    """Return slices of a buffer as an Arrow binary array. A negative size is null.
 
     Arrow sees every second slice of the buffer as a value, and the bytes between them as other values, and copies the
     wanted ones.

@@ -1,0 +1,124 @@
+"""Batches as columns: the same records as one by one, and what lies is refused."""
+
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.source.record_columns import CorruptRecordsError, checked_batch, decode
+from conveyor.pipeline.source.rows import arrow_schema, to_batches
+from conveyor.records.batch import MAGIC, MAGIC_END, iterate_batches
+from conveyor.records.record import Record, UnreadableBatch, decode_records, encode_batch
+from tests.lying_batches import LIES, any_batch, bomb, many_records
+
+SCHEMA = arrow_schema()
+EVERYTHING = (0, 1 << 62)
+
+field = st.none() | st.binary(max_size=200)
+headers = st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=5), field), max_size=4)
+records = st.lists(st.tuples(st.integers(0, 2_000_000_000_000), field, field, headers), min_size=1, max_size=20)
+
+
+def rows(data: bytes, bounds: tuple[int, int] = EVERYTHING) -> list[dict[str, object]]:
+    """What the source makes of a record set of partition 3 of topic t."""
+    view = memoryview(data)
+    batches = [checked_batch(view, position, header) for position, header in iterate_batches(view)]
+    found: list[dict[str, object]] = []
+    for columns in decode(batches, with_headers=True):
+        for table in to_batches(columns, "t", 3, bounds, SCHEMA):
+            table.validate(full=True)
+            found += table.to_pylist()
+    return found
+
+
+def wanted(record: Record) -> tuple[object, ...]:
+    names = [name.encode(errors="surrogateescape").decode(errors="replace") for name, _ in record.headers]
+    pairs = [{"key": name, "value": value} for name, (_, value) in zip(names, record.headers, strict=True)]
+    return record.offset, record.key, record.value, pairs or None
+
+
+def found(row: dict[str, object]) -> tuple[object, ...]:
+    return row["offset"], row["key"], row["value"], row["headers"]
+
+
+def placed(batch: bytes, base_offset: int) -> bytes:
+    return base_offset.to_bytes(8, "big") + batch[8:]
+
+
+@given(st.lists(st.tuples(records, st.integers(0, 4)), min_size=1, max_size=4))
+def test_columns_hold_what_the_records_hold(batches: list[tuple[list[Any], int]]) -> None:
+    data, expected, offset = b"", [], 0
+    for sent, codec in batches:
+        batch = placed(encode_batch(sent, codec=codec), offset)
+        expected += list(decode_records(batch))
+        data += batch
+        offset += len(sent) + 2
+    assert [found(row) for row in rows(data)] == [wanted(record) for record in expected]
+    times = [row["timestamp"].timestamp() * 1000 for row in rows(data)]  # type: ignore[attr-defined]
+    assert times == pytest.approx([record.timestamp_ms for record in expected], abs=0.5)
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_batch_that_lies_is_refused(name: str) -> None:
+    with pytest.raises(CorruptRecordsError):
+        rows(LIES[name])
+
+
+def test_whatever_the_bytes_are_they_are_read_as_elsewhere_or_refused() -> None:
+    random = Random(5)
+    for _ in range(3_000):
+        maker, batch = any_batch(random)
+        if batch[MAGIC_END - 1] != MAGIC:
+            continue
+        try:
+            expected = [wanted(record) for record in decode_records(batch)]
+        except (UnreadableBatch, ValueError):
+            expected = []
+        try:
+            read = [found(row) for row in rows(batch)]
+        except PipelineError:
+            read = []
+        assert read == expected, (maker, batch)
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_a_batch_that_unpacks_to_too_much_is_refused(codec: int) -> None:
+    with pytest.raises(CorruptRecordsError):
+        rows(bomb(codec, 200 << 20))
+
+
+def test_only_the_range_is_read() -> None:
+    data = placed(many_records(10, 0), 0) + placed(many_records(10, 2), 10)
+    assert [row["offset"] for row in rows(data, (7, 13))] == list(range(7, 13))
+    assert rows(data, (20, 30)) == []
+
+
+def test_a_wrong_checksum_is_refused() -> None:
+    batch = bytearray(many_records(3, 0))
+    batch[-1] ^= 1
+    with pytest.raises(CorruptRecordsError, match="the batch at offset 0 has a wrong checksum"):
+        rows(bytes(batch))
+
+
+def test_names_that_are_no_text_get_replacement_characters() -> None:
+    batch = encode_batch([(0, None, b"v", [("\udcff\udcfe", b"x")])])
+    assert rows(batch)[0]["headers"] == [{"key": "��", "value": b"x"}]
+
+
+def test_a_map_has_the_last_header_of_each_name() -> None:
+    headers: list[list[tuple[str, bytes | None]]] = [[("a", b"1"), ("b", None), ("a", b"2")], [], [("a", b"3")]]
+    batch = encode_batch([(0, None, b"v", each) for each in headers])
+    view = memoryview(batch)
+    schema = arrow_schema(headers_as_map=True)
+    columns = next(decode([checked_batch(view, *place) for place in iterate_batches(view)], with_headers=True))
+    table = next(iter(to_batches(columns, "t", 0, EVERYTHING, schema)))
+    assert [dict(row) if row else None for row in table.column("headers").to_pylist()] == [
+        {"a": b"2", "b": None},
+        None,
+        {"a": b"3"},
+    ]
+    assert isinstance(table, pa.RecordBatch)
