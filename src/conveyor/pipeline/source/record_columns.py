@@ -289,11 +289,9 @@ def _times(
     by_broker = np.repeat([bool(batch.header.attributes & LOG_APPEND_TIME) for batch in batches], counts)
     bases = np.repeat(np.array([batch.header.base_timestamp for batch in batches], np.int64), counts)
     newest = np.repeat(np.array([batch.header.max_timestamp for batch in batches], np.int64), counts)
-    # The sum must not overflow either, so that each is checked first.
-    if any(np.any(np.abs(times.astype(np.float64)) > _LAST_TIMESTAMP) for times in (bases, deltas)):
-        raise IndexError
     sums = bases + deltas
-    if np.any(np.abs(sums) > _LAST_TIMESTAMP):
+    has_overflown = ((bases ^ sums) & (deltas ^ sums)) < 0
+    if np.any(has_overflown | (sums > _LAST_TIMESTAMP) | (sums < -_LAST_TIMESTAMP)):
         raise IndexError
     times_ms = np.where(by_broker, newest, sums)
     types = by_broker.astype(np.int32)
