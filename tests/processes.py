@@ -41,6 +41,10 @@ class BrokerProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.kafka
+
     def kill(self) -> None:
         """SIGKILL: no chance to flush or to say goodbye. A broker that has ended stays as it is."""
         self._process.kill()

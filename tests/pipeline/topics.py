@@ -2,15 +2,21 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from conveyor.testing import Broker
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+class HasAddress(Protocol):
+    """A broker in this process or in another one."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
 
 BASE_TIME_MS = 1_700_000_000_000
 
@@ -26,7 +32,7 @@ class Sent:
     timestamp_ms: int = BASE_TIME_MS
 
 
-def create_topic(broker: Broker, topic: str, partitions: int = 1, **config: str) -> None:
+def create_topic(broker: HasAddress, topic: str, partitions: int = 1, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     # The records are of 2023, which the usual retention would delete after some minutes.
     settings = {"retention.ms": "-1"} | {name.replace("_", "."): value for name, value in config.items()}
@@ -34,25 +40,25 @@ def create_topic(broker: Broker, topic: str, partitions: int = 1, **config: str)
     admin.create_topics([wanted])[topic].result(30)
 
 
-def delete_topic(broker: Broker, topic: str) -> None:
+def delete_topic(broker: HasAddress, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_topics([topic])[topic].result(30)
 
 
-def add_partitions(broker: Broker, topic: str, partitions: int) -> None:
+def add_partitions(broker: HasAddress, topic: str, partitions: int) -> None:
     """Let a topic have so many partitions."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
 
 
-def delete_records(broker: Broker, topic: str, before: int, partitions: int = 1) -> None:
+def delete_records(broker: HasAddress, topic: str, before: int, partitions: int = 1) -> None:
     """Delete what lies before an offset, in each partition."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for done in admin.delete_records([TopicPartition(topic, each, before) for each in range(partitions)]).values():
         done.result(30)
 
 
-def produce(broker: Broker, topic: str, records: Iterable[Sent]) -> None:
+def produce(broker: HasAddress, topic: str, records: Iterable[Sent]) -> None:
     """Produce and wait until everything is acknowledged."""
     errors: list[object] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, "linger.ms": 5})
@@ -78,7 +84,7 @@ def numbered(numbers: Iterable[int], partitions: int = 1) -> list[Sent]:
     ]
 
 
-def read(spark: "SparkSession", broker: Broker, topic: str, **options: object) -> "DataFrame":
+def read(spark: "SparkSession", broker: HasAddress, topic: str, **options: object) -> "DataFrame":
     reader = spark.read.format("conveyor").option("bootstrap.servers", broker.bootstrap_servers).option("topic", topic)
     return reader.options(**{name: str(value) for name, value in options.items()}).load()
 

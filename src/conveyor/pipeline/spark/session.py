@@ -41,7 +41,7 @@ def spark_session(app_name: str, master: str = "local[*]", **more: str) -> "Spar
     require_spark()
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["CONVEYOR_FILTER_PUSHDOWN"] = "1"
+    os.environ["SPARK_CONVEYOR_PUSHDOWN"] = "1"
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if master.startswith("local") else "0.0.0.0")  # noqa: S104
     from pyspark.sql import SparkSession
 

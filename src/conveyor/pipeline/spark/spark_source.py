@@ -21,7 +21,7 @@ from conveyor.pipeline.source.stream_reader import StreamReader
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-PUSHDOWN_VARIABLE = "CONVEYOR_FILTER_PUSHDOWN"
+PUSHDOWN_VARIABLE = "SPARK_CONVEYOR_PUSHDOWN"
 """Set by `spark_session`, which turns filter pushdown on. Without it Spark refuses a reader that takes filters, and a
 reader cannot see the session's settings.
 """

@@ -1,0 +1,38 @@
+"""A stream from one topic to another, in batches of fifty records, that can be run again."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SinkStream:
+    """Reads what is there and ends; the checkpoint stays from one run to the next."""
+
+    def __init__(self, spark: "SparkSession", bootstrap: str, source: str, target: str, checkpoint: Path | str) -> None:
+        self._spark = spark
+        self._bootstrap, self._source, self._target = bootstrap, source, target
+        self.checkpoint = Path(checkpoint)
+
+    def run(self, sink: str = "conveyor", delivery: str = "exactly-once", **options: str) -> None:
+        stream = (
+            self._spark.readStream.format("conveyor")
+            .option("bootstrap.servers", self._bootstrap)
+            .option("topic", self._source)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", "50")
+            .load()
+        )
+        query = (
+            stream.select("key", "value", "timestamp")
+            .writeStream.format(sink)
+            .option("bootstrap.servers", self._bootstrap)
+            .option("topic", self._target)
+            .option("delivery", delivery)
+            .options(**options)
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
