@@ -1,7 +1,7 @@
 """Batches as columns: the same records as one by one, and what lies is refused."""
 
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -123,3 +123,10 @@ def test_a_map_has_the_last_header_of_each_name() -> None:
         {"a": b"3"},
     ]
     assert isinstance(table, pa.RecordBatch)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 5, 60, 61, 8200]), st.integers(1, 300)), min_size=1, max_size=5))
+def test_runs_of_records_of_the_same_size_are_found_as_they_are(runs: list[tuple[int, int]]) -> None:
+    sizes = [size for size, count in runs for _ in range(count)]
+    batch = encode_batch([(number, b"k", bytes(size), ()) for number, size in enumerate(sizes)])
+    assert [(row["offset"], len(cast("bytes", row["value"]))) for row in rows(batch)] == list(enumerate(sizes))
