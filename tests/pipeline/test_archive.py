@@ -82,6 +82,31 @@ def test_a_topic_can_be_added_later(broker: Broker, topic: str, tmp_path: Path) 
     assert places(tmp_path) == [*expected(topic, 15), *expected(second, 10)]
 
 
+def test_a_batch_that_only_the_lake_has_committed_is_not_added_again(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    create_topic(broker, topic)
+    produce(broker, topic, numbered(range(10)))
+    archive(broker, tmp_path, topic)
+    for name in ("0", ".0.crc"):
+        (tmp_path / "_conveyor" / "checkpoint" / "commits" / name).unlink()
+    produce(broker, topic, numbered(range(5)))
+    archive(broker, tmp_path, topic)
+    assert places(tmp_path) == expected(topic, 15)
+
+
+def test_a_batch_that_was_published_but_not_committed_is_written_again(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    create_topic(broker, topic)
+    produce(broker, topic, numbered(range(10)))
+    archive(broker, tmp_path, topic)
+    for name in ("_spark_metadata/0.compact", "_conveyor/checkpoint/commits/0", "_conveyor/checkpoint/commits/.0.crc"):
+        (tmp_path / name).unlink()
+    archive(broker, tmp_path, topic)
+    assert places(tmp_path) == expected(topic, 10)
+
+
 @pytest.mark.parametrize("bad", ["topic", "bootstrap"])
 def test_what_cannot_be_archived_is_said_in_one_line(
     broker: Broker, topic: str, tmp_path: Path, bad: str, monkeypatch: pytest.MonkeyPatch

@@ -8,19 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlparse
 
-from conveyor.pipeline.lake.lake import Lake, open_lake, remove_leftovers
-from conveyor.pipeline.lake.lake_table import read_lake
+from conveyor.pipeline.lake.commit_log import CommitLog
+from conveyor.pipeline.lake.lake import Lake, open_lake
+from conveyor.pipeline.lake.lake_parts import publish_parts, remove_leftovers, write_parts
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
 from conveyor.pipeline.source.stream_offsets import from_stored
 from conveyor.pipeline.source.topic_bounds import cluster_id, find_topics, offsets_at, raw_client
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-_STEP_S = 1
+    from pyspark.sql import DataFrame, SparkSession
 
 Progress = Callable[[int, int], None]
 """Called with the number of archived records and the total."""
@@ -57,13 +55,15 @@ def archive(
         total = _records_to_read(bootstrap, lake)
         spark = session()
         written = _run(spark, bootstrap, lake, batch_records, lambda done: progress(done, total))
-        remove_leftovers(lake.path, _counted_files(spark, lake.path))
+        remove_leftovers(lake.path, set(CommitLog(lake.path).paths()))
         return ArchiveResult(records=written, topics=lake.topics, is_new=lake.is_new)
 
 
-def _counted_files(spark: "SparkSession", path: Path) -> set[str]:
-    """Return the names of the files that batches have committed."""
-    return {unquote(urlparse(uri).path).rpartition("/")[2] for uri in read_lake(spark, path).inputFiles()}
+def with_day(records: "DataFrame") -> "DataFrame":
+    """Return the source's records with the column `day` (date): the day of the timestamp, in UTC."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
+    return records.withColumn("day", F.to_date("timestamp"))
 
 
 def _records_to_read(bootstrap: str, lake: Lake) -> int:
@@ -90,7 +90,6 @@ def _checkpointed(checkpoint: Path) -> Bounds:
 
 def _run(spark: "SparkSession", bootstrap: str, lake: Lake, batch_records: int, progress: Callable[[int], None]) -> int:
     from pyspark.errors import StreamingQueryException
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
     stream = (
         spark.readStream.format("conveyor")
@@ -100,27 +99,39 @@ def _run(spark: "SparkSession", bootstrap: str, lake: Lake, batch_records: int, 
         .option("maxOffsetsPerTrigger", str(batch_records))
         .load()
     )
-    # Each day is written by one task: with a file per task and day, opening files would take most of the time.
-    query = (
-        stream.withColumn("day", F.to_date("timestamp"))
-        .repartition("topic", "day")
-        .writeStream.format("parquet")
-        .partitionBy("topic", "day")
-        .option("path", str(lake.path))
-        .option("checkpointLocation", str(lake.checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    done: dict[int, int] = {}
+    written = 0
+
+    def archive_batch(records: "DataFrame", batch: int) -> None:
+        nonlocal written
+        written += write_batch(with_day(records), lake, batch)
+        progress(written)
+
     try:
-        finished = False
-        while not finished:
-            finished = bool(query.awaitTermination(_STEP_S))
-            done |= {batch["batchId"]: batch["numInputRows"] for batch in query.recentProgress}
-            progress(sum(done.values()))
+        query = (
+            stream.writeStream.foreachBatch(archive_batch)
+            .option("checkpointLocation", str(lake.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
     except StreamingQueryException as error:
         raise PipelineError(_cause(error)) from error
-    return sum(done.values())
+    return written
+
+
+def write_batch(records: "DataFrame", lake: Lake, batch: int) -> int:
+    """Add a micro-batch to a lake, once. Returns the number of records that were added.
+
+    Spark repeats a batch if a run ended before its checkpoint had the batch's commit: the lake's log then has it.
+    """
+    log = CommitLog(lake.path)
+    last = log.last_batch()
+    if last is not None and batch <= last:
+        return 0
+    parts = write_parts(records, lake.path)
+    publish_parts(lake.path, parts)
+    log.commit(batch, parts)
+    return sum(part.records for part in parts)
 
 
 def _cause(error: Exception) -> str:

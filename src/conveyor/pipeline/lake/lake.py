@@ -1,7 +1,7 @@
 """A lake: Parquet files partitioned by topic and day, and the checkpoint of the job that writes them.
 
     <lake>/topic=flights/day=2013-01-01/part-...parquet
-    <lake>/_spark_metadata/            the committed files: Spark's commit log of the sink
+    <lake>/_spark_metadata/            the committed files: `commit_log`
     <lake>/_conveyor/lake.json         the lake's id, path, cluster and topics
     <lake>/_conveyor/checkpoint/       the offsets that were archived; contains the lake's id too
     <lake>/_conveyor/lock              held by the job that writes
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from conveyor.pipeline.lake.commit_log import LOG_DIRECTORY, CommitLog
 from conveyor.pipeline.pipeline_errors import PipelineError
 
 _OWN = "_conveyor"
-_SINK_LOG = "_spark_metadata"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +59,6 @@ def open_lake(path: Path, cluster_id: str, topics: Sequence[str]) -> Iterator[La
         yield _make(path, own, cluster_id, topics) if is_new else _resume(path, own, cluster_id, topics)
 
 
-def remove_leftovers(path: Path, counted: set[str]) -> None:
-    """Remove the uncommitted files of killed runs, so that tools that ignore Spark's commit log read correct data.
-
-    counted: the names of all committed files. A name contains a UUID, so it identifies the file wherever the lake is
-    mounted. Call it only with the lake open and its last batch committed.
-    """
-    for file in path.glob("topic=*/day=*/*"):
-        # Every file has a checksum file with a hidden name beside it.
-        name = file.name.removeprefix(".").removesuffix(".crc")
-        if name.startswith("part-") and name not in counted:
-            file.unlink()
-
-
 def _begins_new(path: Path, own: Path) -> bool:
     if (own / "lake.json").exists():
         return False
@@ -104,8 +91,8 @@ def _resume(path: Path, own: Path, cluster_id: str, topics: Sequence[str]) -> La
         raise PipelineError(f"the checkpoint of {path} is missing, so the archived offsets are unknown: {remedy}")
     if marker.read_text() != manifest["lake_id"]:
         raise PipelineError(f"the checkpoint in {path} belongs to another lake: {remedy}")
-    if any((checkpoint / "commits").glob("[0-9]*")) and not (path / _SINK_LOG).exists():
-        raise PipelineError(f"{path / _SINK_LOG}, the list of committed files, is missing: {remedy}")
+    if any((checkpoint / "commits").glob("[0-9]*")) and CommitLog(path).last_batch() is None:
+        raise PipelineError(f"{path / LOG_DIRECTORY}, the list of committed files, is missing: {remedy}")
     if manifest["cluster_id"] != cluster_id:
         raise PipelineError(
             f"{path} archives cluster {manifest['cluster_id']}, this one is {cluster_id}: choose another directory"
