@@ -1,4 +1,4 @@
-"""`conveyor pipeline`: jobs on Spark."""
+"""`conveyor pipeline archive`: topics into a lake."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,15 +7,7 @@ import typer
 
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
 
-app = typer.Typer(help="Run jobs on Spark (needs conveyor[spark]).", no_args_is_help=True, rich_markup_mode=None)
 
-
-@app.callback()
-def _jobs() -> None:
-    """Run jobs on Spark (needs conveyor[spark])."""
-
-
-@app.command()
 def archive(
     topic: Annotated[list[str], typer.Option("--topic", help="A topic to archive; can be repeated.")],
     to: Annotated[Path, typer.Option("--to", help="Directory of the lake; on a cluster, one that all nodes share.")],
