@@ -13,6 +13,9 @@ def archive(
     to: Annotated[Path, typer.Option("--to", help="Directory of the lake; on a cluster, one that all nodes share.")],
     master: Annotated[str, typer.Option(help="The Spark master, such as spark://host:7077.")] = "local[*]",
     batch_records: Annotated[int, typer.Option(min=1, help="Largest number of records in a micro-batch.")] = 500_000,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Merge the small files of finished days (UTC) afterwards.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Write topics to Parquet files, partitioned by topic and day, up to their present ends.
@@ -35,7 +38,11 @@ def archive(
                 to.resolve(),
                 batch_records,
                 show.update,
+                compacting=compact,
             )
     except PipelineError as error:
         raise ClientError(str(error)) from error
     typer.echo(f"archived {result.records:,} records of {', '.join(result.topics)} to {to}")
+    if result.compacted is not None:
+        before, after = result.compacted.files_before, result.compacted.files_after
+        typer.echo(f"compacted {before:,} files into {after:,}")

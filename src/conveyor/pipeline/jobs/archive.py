@@ -6,11 +6,13 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conveyor.pipeline.lake.commit_log import CommitLog
 from conveyor.pipeline.lake.lake import Lake, open_lake
+from conveyor.pipeline.lake.lake_compaction import Compacted, compact
 from conveyor.pipeline.lake.lake_parts import publish_parts, remove_leftovers, write_parts
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
@@ -26,11 +28,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveResult:
-    """The result of a run: the number of records written, the lake's topics, and whether the lake is new."""
+    """The result of a run: the number of records written, the lake's topics, whether the lake is new, and what a
+    compaction did.
+    """
 
     records: int
     topics: tuple[str, ...]
     is_new: bool
+    compacted: Compacted | None = None
 
 
 def archive(
@@ -40,12 +45,15 @@ def archive(
     to: Path,
     batch_records: int,
     progress: Progress,
+    *,
+    compacting: bool = False,
 ) -> ArchiveResult:
     """Bring a lake up to date with its topics. Raises PipelineError.
 
     session: creates the Spark session; called after all other checks.
     batch_records: records of one micro-batch. An interrupted run repeats at most one micro-batch, which is still
     written once.
+    compacting: whether to merge the small files of finished days, too.
     """
     options = SourceOptions(bootstrap_servers=bootstrap, topics=tuple(topics))
     with raw_client(options) as client:
@@ -55,8 +63,10 @@ def archive(
         total = _records_to_read(bootstrap, lake)
         spark = session()
         written = _run(spark, bootstrap, lake, batch_records, lambda done: progress(done, total))
+        # Leftovers go first: readers that list directories should see no record of theirs.
         remove_leftovers(lake.path, set(CommitLog(lake.path).paths()))
-        return ArchiveResult(records=written, topics=lake.topics, is_new=lake.is_new)
+        compacted = compact(lake.path, datetime.now(UTC).date()) if compacting else None
+        return ArchiveResult(records=written, topics=lake.topics, is_new=lake.is_new, compacted=compacted)
 
 
 def with_day(records: "DataFrame") -> "DataFrame":
