@@ -13,6 +13,16 @@ def archive(
     to: Annotated[Path, typer.Option("--to", help="Directory of the lake; on a cluster, one that all nodes share.")],
     master: Annotated[str, typer.Option(help="The Spark master, such as spark://host:7077.")] = "local[*]",
     batch_records: Annotated[int, typer.Option(min=1, help="Largest number of records in a micro-batch.")] = 500_000,
+    schema: Annotated[
+        str,
+        typer.Option(
+            metavar="COLUMNS|FILE|infer",
+            help="Schema of the payloads, which become typed columns: 'name type, ...' or infer for JSON, a file"
+            " .avsc for Avro, or a descriptor set (.desc, .binpb, .pb) for Protobuf. The lake keeps it.",
+        ),
+    ] = "",
+    message: Annotated[str, typer.Option(help="Full name of the Protobuf message.")] = "",
+    evolve: Annotated[bool, typer.Option("--evolve", help="Let --schema add fields to those of the lake.")] = False,
     compact: Annotated[
         bool, typer.Option("--compact", help="Merge the small files of finished days (UTC) afterwards.")
     ] = False,
@@ -25,9 +35,12 @@ def archive(
     """
     from conveyor.cli.terminal.progress import count_progress
     from conveyor.pipeline.jobs.archive import archive as run
+    from conveyor.pipeline.payloads.schema_request import SchemaRequest
     from conveyor.pipeline.pipeline_errors import PipelineError
     from conveyor.pipeline.spark.session import require_spark, spark_session
 
+    if not schema and (message or evolve):
+        raise ClientError("--message and --evolve belong to --schema: give it, too")
     try:
         require_spark()
         with count_progress("archiving") as show:
@@ -38,11 +51,14 @@ def archive(
                 to.resolve(),
                 batch_records,
                 show.update,
+                schema=SchemaRequest(text=schema, message=message, may_evolve=evolve) if schema else None,
                 compacting=compact,
             )
     except PipelineError as error:
         raise ClientError(str(error)) from error
     typer.echo(f"archived {result.records:,} records of {', '.join(result.topics)} to {to}")
+    if result.bad_records:
+        typer.echo(f"{result.bad_records:,} of them do not match the schema and are in {to / '_bad'}")
     if result.compacted is not None:
         before, after = result.compacted.files_before, result.compacted.files_after
         typer.echo(f"compacted {before:,} files into {after:,}")

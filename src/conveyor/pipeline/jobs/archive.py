@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conveyor.pipeline.lake.commit_log import CommitLog
-from conveyor.pipeline.lake.lake import Lake, open_lake
+from conveyor.pipeline.lake.lake import Lake, open_lake, pin_schema
 from conveyor.pipeline.lake.lake_compaction import Compacted, compact
 from conveyor.pipeline.lake.lake_parts import publish_parts, remove_leftovers, write_parts
+from conveyor.pipeline.payloads.payload_columns import with_payload
+from conveyor.pipeline.payloads.payload_schema import PayloadSchema
+from conveyor.pipeline.payloads.schema_request import SchemaRequest, schema_to_pin
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
 from conveyor.pipeline.source.stream_offsets import from_stored
@@ -22,17 +25,21 @@ from conveyor.pipeline.source.topic_bounds import cluster_id, find_topics, offse
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_SAMPLED = 10_000
+
 Progress = Callable[[int, int], None]
 """Called with the number of archived records and the total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveResult:
-    """The result of a run: the number of records written, the lake's topics, whether the lake is new, and what a
-    compaction did.
+    """The result of a run.
+
+    records: written, with bad_records, whose payloads do not match the schema. topics: of the lake.
     """
 
     records: int
+    bad_records: int
     topics: tuple[str, ...]
     is_new: bool
     compacted: Compacted | None = None
@@ -46,6 +53,7 @@ def archive(
     batch_records: int,
     progress: Progress,
     *,
+    schema: SchemaRequest | None = None,
     compacting: bool = False,
 ) -> ArchiveResult:
     """Bring a lake up to date with its topics. Raises PipelineError.
@@ -53,6 +61,7 @@ def archive(
     session: creates the Spark session; called after all other checks.
     batch_records: records of one micro-batch. An interrupted run repeats at most one micro-batch, which is still
     written once.
+    schema: of the payloads, which then become typed columns; by default, the lake's schema, if it has one.
     compacting: whether to merge the small files of finished days, too.
     """
     options = SourceOptions(bootstrap_servers=bootstrap, topics=tuple(topics))
@@ -62,18 +71,39 @@ def archive(
     with open_lake(to, cluster, topics) as lake:
         total = _records_to_read(bootstrap, lake)
         spark = session()
-        written = _run(spark, bootstrap, lake, batch_records, lambda done: progress(done, total))
+        lake = _with_schema(spark, bootstrap, lake, schema)
+        written, bad = _run(spark, bootstrap, lake, batch_records, lambda done: progress(done, total))
         # Leftovers go first: readers that list directories should see no record of theirs.
-        remove_leftovers(lake.path, set(CommitLog(lake.path).paths()))
+        for path in (lake.path, lake.bad_records):
+            remove_leftovers(path, set(CommitLog(path).paths()))
         compacted = compact(lake.path, datetime.now(UTC).date()) if compacting else None
-        return ArchiveResult(records=written, topics=lake.topics, is_new=lake.is_new, compacted=compacted)
+        return ArchiveResult(
+            records=written, bad_records=bad, topics=lake.topics, is_new=lake.is_new, compacted=compacted
+        )
 
 
-def with_day(records: "DataFrame") -> "DataFrame":
-    """Return the source's records with the column `day` (date): the day of the timestamp, in UTC."""
+def _with_schema(spark: "SparkSession", bootstrap: str, lake: Lake, request: SchemaRequest | None) -> Lake:
+    """Pin the schema of a lake, before any record is written with it."""
+
+    def sample() -> list[bytes]:
+        records = spark.read.format("conveyor").option("bootstrap.servers", bootstrap)
+        values = records.option("topic", ",".join(lake.topics)).load().select("value").where("value IS NOT NULL")
+        return [row.value for row in values.limit(_SAMPLED).collect()]
+
+    schema = schema_to_pin(request, lake.schema, CommitLog(lake.path).last_batch() is None, sample)
+    return lake if schema is None or schema == lake.schema else pin_schema(lake, schema)
+
+
+def archived(records: "DataFrame", schema: PayloadSchema | None) -> "DataFrame":
+    """Return the source's records as a lake has them.
+
+    Adds `day` (date: the day of the timestamp, in UTC) and, with a schema, `payload` (struct) and `reason` (string: why
+    the payload does not match the schema, otherwise null).
+    """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-    return records.withColumn("day", F.to_date("timestamp"))
+    placed = records.withColumn("day", F.to_date("timestamp"))
+    return placed if schema is None else with_payload(placed, schema)
 
 
 def _records_to_read(bootstrap: str, lake: Lake) -> int:
@@ -98,7 +128,10 @@ def _checkpointed(checkpoint: Path) -> Bounds:
     return from_stored(json.loads(lines[-1]))[0]
 
 
-def _run(spark: "SparkSession", bootstrap: str, lake: Lake, batch_records: int, progress: Callable[[int], None]) -> int:
+def _run(
+    spark: "SparkSession", bootstrap: str, lake: Lake, batch_records: int, progress: Callable[[int], None]
+) -> tuple[int, int]:
+    """Run all micro-batches. Returns the number of records written, and how many of them are bad."""
     from pyspark.errors import StreamingQueryException
 
     stream = (
@@ -109,11 +142,12 @@ def _run(spark: "SparkSession", bootstrap: str, lake: Lake, batch_records: int, 
         .option("maxOffsetsPerTrigger", str(batch_records))
         .load()
     )
-    written = 0
+    written = bad = 0
 
     def archive_batch(records: "DataFrame", batch: int) -> None:
-        nonlocal written
-        written += write_batch(with_day(records), lake, batch)
+        nonlocal written, bad
+        good_records, bad_records = write_batch(archived(records, lake.schema), lake, batch)
+        written, bad = written + good_records + bad_records, bad + bad_records
         progress(written)
 
     try:
@@ -126,22 +160,26 @@ def _run(spark: "SparkSession", bootstrap: str, lake: Lake, batch_records: int, 
         query.awaitTermination()
     except StreamingQueryException as error:
         raise PipelineError(_cause(error)) from error
-    return written
+    return written, bad
 
 
-def write_batch(records: "DataFrame", lake: Lake, batch: int) -> int:
-    """Add a micro-batch to a lake, once. Returns the number of records that were added.
+def write_batch(records: "DataFrame", lake: Lake, batch: int) -> tuple[int, int]:
+    """Add a micro-batch to a lake, once. Returns the numbers of good and of bad records that were added.
 
-    Spark repeats a batch if a run ended before its checkpoint had the batch's commit: the lake's log then has it.
+    Spark repeats a batch if a run ended before its checkpoint had the batch's commit: the lake's log then has it. The
+    commit to the lake's log decides; a repeated batch replaces what its former run committed to the bad records.
     """
     log = CommitLog(lake.path)
     last = log.last_batch()
     if last is not None and batch <= last:
-        return 0
-    parts = write_parts(records, lake.path)
-    publish_parts(lake.path, parts)
-    log.commit(batch, parts)
-    return sum(part.records for part in parts)
+        return 0, 0
+    good, bad = write_parts(records, lake.path, lake.bad_records)
+    if lake.schema is not None:
+        publish_parts(lake.bad_records, bad)
+        CommitLog(lake.bad_records).commit(batch, bad)
+    publish_parts(lake.path, good)
+    log.commit(batch, good)
+    return sum(part.records for part in good), sum(part.records for part in bad)
 
 
 def _cause(error: Exception) -> str:

@@ -2,7 +2,8 @@
 
     <lake>/topic=flights/day=2013-01-01/part-...parquet
     <lake>/_spark_metadata/            the committed files: `commit_log`
-    <lake>/_conveyor/lake.json         the lake's id, path, cluster and topics
+    <lake>/_bad/                       records whose payloads do not match the schema, as a lake within the lake
+    <lake>/_conveyor/lake.json         the lake's id, path, cluster, topics and schema
     <lake>/_conveyor/checkpoint/       the offsets that were archived; contains the lake's id too
     <lake>/_conveyor/lock              held by the job that writes
 
@@ -10,27 +11,45 @@ With a missing checkpoint, or that of another lake, Spark would silently skip or
 """
 
 import fcntl
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
+import msgspec
+
 from conveyor.pipeline.lake.commit_log import LOG_DIRECTORY, CommitLog
+from conveyor.pipeline.payloads.payload_schema import PayloadSchema
 from conveyor.pipeline.pipeline_errors import PipelineError
 
 _OWN = "_conveyor"
 
 
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What `lake.json` contains. schema: of the payloads, None if the lake has raw records only."""
+
+    lake_id: str
+    path: str
+    cluster_id: str
+    topics: tuple[str, ...]
+    schema: PayloadSchema | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lake:
-    """An open lake: its directory, its checkpoint, and all its topics."""
+    """An open lake: its directory, its checkpoint, all its topics, and the schema of their payloads, if it has one."""
 
     path: Path
     checkpoint: Path
     topics: tuple[str, ...]
     is_new: bool
+    schema: PayloadSchema | None = None
+
+    @property
+    def bad_records(self) -> Path:
+        """The directory of records whose payloads do not match the schema."""
+        return bad_records_path(self.path)
 
 
 @contextmanager
@@ -56,7 +75,26 @@ def open_lake(path: Path, cluster_id: str, topics: Sequence[str]) -> Iterator[La
             raise PipelineError(
                 f"another job writes to {path} now: wait for it, or choose another directory"
             ) from error
-        yield _make(path, own, cluster_id, topics) if is_new else _resume(path, own, cluster_id, topics)
+        yield _make(path, own, cluster_id, topics) if is_new else _resume(path, cluster_id, topics)
+
+
+def bad_records_path(lake: Path) -> Path:
+    return lake / "_bad"
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """Return the manifest of a lake, None for a directory that has none."""
+    file = path / _OWN / "lake.json"
+    return msgspec.json.decode(file.read_bytes(), type=Manifest) if file.exists() else None
+
+
+def pin_schema(lake: Lake, schema: PayloadSchema) -> Lake:
+    """Return an open lake with another schema, which its manifest has from now on."""
+    manifest = read_manifest(lake.path)
+    assert manifest is not None, "an open lake has a manifest"
+    bad_records_path(lake.path).mkdir(exist_ok=True)
+    _write_manifest(lake.path, msgspec.structs.replace(manifest, schema=schema))
+    return replace(lake, schema=schema)
 
 
 def _begins_new(path: Path, own: Path) -> bool:
@@ -73,38 +111,39 @@ def _make(path: Path, own: Path, cluster_id: str, topics: Sequence[str]) -> Lake
     checkpoint = own / "checkpoint"
     checkpoint.mkdir(exist_ok=True)
     (checkpoint / "lake-id").write_text(lake_id)
-    _write_manifest(path, lake_id, cluster_id, topics)
-    return Lake(path=path, checkpoint=checkpoint, topics=tuple(topics), is_new=True)
+    names = tuple(dict.fromkeys(topics))
+    _write_manifest(path, Manifest(lake_id=lake_id, path=str(path), cluster_id=cluster_id, topics=names))
+    return Lake(path=path, checkpoint=checkpoint, topics=names, is_new=True)
 
 
-def _resume(path: Path, own: Path, cluster_id: str, topics: Sequence[str]) -> Lake:
-    manifest = json.loads((own / "lake.json").read_text())
-    if manifest["path"] != str(path):
+def _resume(path: Path, cluster_id: str, topics: Sequence[str]) -> Lake:
+    manifest = read_manifest(path)
+    assert manifest is not None, "a lake that is not new has a manifest"
+    if manifest.path != str(path):
         raise PipelineError(
-            f"{path} was made as {manifest['path']}, a path that Spark's commit log contains: move it back,"
+            f"{path} was made as {manifest.path}, a path that Spark's commit log contains: move it back,"
             " or archive into an empty directory instead"
         )
-    checkpoint = own / "checkpoint"
+    checkpoint = path / _OWN / "checkpoint"
     marker = checkpoint / "lake-id"
     remedy = f"archive into an empty directory instead, or restore {checkpoint} as it was"
     if not marker.exists():
         raise PipelineError(f"the checkpoint of {path} is missing, so the archived offsets are unknown: {remedy}")
-    if marker.read_text() != manifest["lake_id"]:
+    if marker.read_text() != manifest.lake_id:
         raise PipelineError(f"the checkpoint in {path} belongs to another lake: {remedy}")
     if any((checkpoint / "commits").glob("[0-9]*")) and CommitLog(path).last_batch() is None:
         raise PipelineError(f"{path / LOG_DIRECTORY}, the list of committed files, is missing: {remedy}")
-    if manifest["cluster_id"] != cluster_id:
+    if manifest.cluster_id != cluster_id:
         raise PipelineError(
-            f"{path} archives cluster {manifest['cluster_id']}, this one is {cluster_id}: choose another directory"
+            f"{path} archives cluster {manifest.cluster_id}, this one is {cluster_id}: choose another directory"
         )
-    all_topics = list(dict.fromkeys([*manifest["topics"], *topics]))
-    if all_topics != manifest["topics"]:
-        _write_manifest(path, manifest["lake_id"], cluster_id, all_topics)
-    return Lake(path=path, checkpoint=checkpoint, topics=tuple(all_topics), is_new=False)
+    all_topics = tuple(dict.fromkeys([*manifest.topics, *topics]))
+    if all_topics != manifest.topics:
+        _write_manifest(path, msgspec.structs.replace(manifest, topics=all_topics))
+    return Lake(path=path, checkpoint=checkpoint, topics=all_topics, is_new=False, schema=manifest.schema)
 
 
-def _write_manifest(path: Path, lake_id: str, cluster_id: str, topics: Sequence[str]) -> None:
-    document = {"lake_id": lake_id, "path": str(path), "cluster_id": cluster_id, "topics": list(topics)}
+def _write_manifest(path: Path, manifest: Manifest) -> None:
     replacement = path / _OWN / "lake.json.new"
-    replacement.write_text(json.dumps(document, indent=2) + "\n")
+    replacement.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     replacement.replace(path / _OWN / "lake.json")

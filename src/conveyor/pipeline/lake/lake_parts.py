@@ -18,12 +18,14 @@ from uuid import uuid4
 
 import msgspec
 
+from conveyor.pipeline.payloads.payload_columns import PAYLOAD, REASON
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
 PARTITION_COLUMNS = ("topic", "day")
-_PART_SCHEMA = "path string, size_bytes long, records long"
+_PART_SCHEMA = "path string, size_bytes long, records long, is_bad boolean"
 _ROW_GROUP_BYTES = 32 << 20
 _SUFFIX = ".zstd.parquet"
 
@@ -36,16 +38,26 @@ class LakePart(msgspec.Struct, frozen=True, kw_only=True):
     records: int
 
 
-def write_parts(records: "DataFrame", lake: Path) -> list[LakePart]:
-    """Write records as hidden files, in Spark's tasks. Returns one entry per file; the records stay in the tasks.
+def write_parts(records: "DataFrame", lake: Path, bad_records: Path) -> tuple[list[LakePart], list[LakePart]]:
+    """Write records as hidden files, in Spark's tasks. The records stay in the tasks.
 
-    records: has columns `topic` (string) and `day` (date), which become directories, `partition` and `offset`.
+    records: has columns `topic` (string) and `day` (date), which become directories, `partition` and `offset`. If it
+    has `payload` and `reason`, records with a reason go to bad_records without `payload`, others to the lake.
+    Returns one entry per file: those of the lake, and those of the bad records.
     """
     # Spark splits a large day among tasks; a small one has one file. Sorted records need one open file at a time.
     placed = records.hint("rebalance", *PARTITION_COLUMNS)
     placed = placed.sortWithinPartitions(*PARTITION_COLUMNS, "partition", "offset")
-    rows = placed.mapInArrow(_part_writer(str(lake)), _PART_SCHEMA).collect()
-    return [LakePart(path=row.path, size_bytes=row.size_bytes, records=row.records) for row in rows]
+    rows = placed.mapInArrow(_part_writer(str(lake), str(bad_records)), _PART_SCHEMA).collect()
+    good, bad = (
+        [
+            LakePart(path=row.path, size_bytes=row.size_bytes, records=row.records)
+            for row in rows
+            if row.is_bad == is_bad
+        ]
+        for is_bad in (False, True)
+    )
+    return good, bad
 
 
 def publish_parts(lake: Path, parts: Sequence[LakePart]) -> None:
@@ -70,29 +82,61 @@ def new_part_path(directory: str) -> str:
     return f"{directory}/part-{uuid4()}{_SUFFIX}"
 
 
-def _part_writer(lake: str) -> Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]:
+def _part_writer(lake: str, bad_records: str) -> Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]:
     def write(batches: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
-        import pyarrow as pa
-
-        for part in _written(Path(lake), batches):
-            row = {"path": [part.path], "size_bytes": [part.size_bytes], "records": [part.records]}
-            yield pa.RecordBatch.from_pydict(row)
+        writers = {False: _PartWriter(Path(lake)), True: _PartWriter(Path(bad_records))}
+        for batch in batches:
+            for directory, run in _runs(batch):
+                for is_bad, records in _good_and_bad(run):
+                    yield from _as_rows(writers[is_bad].add(directory, records), is_bad)
+        for is_bad, writer in writers.items():
+            yield from _as_rows(writer.close(), is_bad)
 
     return write
 
 
-def _written(lake: Path, batches: Iterable["pa.RecordBatch"]) -> Iterator[LakePart]:
-    """Write sorted batches, and yield each part when it is complete."""
-    directory, file = "", None
-    for batch in batches:
-        for run_directory, run in _runs(batch):
-            if file is None or run_directory != directory:
-                if file is not None:
-                    yield file.close()
-                directory, file = run_directory, PartFile(lake, new_part_path(run_directory), run.schema)
-            file.add(run)
-    if file is not None:
-        yield file.close()
+def _as_rows(part: LakePart | None, is_bad: bool) -> Iterator["pa.RecordBatch"]:
+    import pyarrow as pa
+
+    if part is not None:
+        row = {"path": [part.path], "size_bytes": [part.size_bytes], "records": [part.records], "is_bad": [is_bad]}
+        yield pa.RecordBatch.from_pydict(row)
+
+
+def _good_and_bad(run: "pa.RecordBatch") -> Iterator[tuple[bool, "pa.RecordBatch"]]:
+    import pyarrow.compute as pc
+
+    if REASON not in run.schema.names:
+        yield False, run
+        return
+    is_bad = run.column(REASON).is_valid()
+    good, bad = run.filter(pc.invert(is_bad)), run.filter(is_bad)
+    if good.num_rows:
+        yield False, good.drop_columns([REASON])
+    if bad.num_rows:
+        yield True, bad.drop_columns([PAYLOAD])
+
+
+class _PartWriter:
+    """Writes runs, sorted by directory, to one part for each directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._directory = ""
+        self._file: PartFile | None = None
+
+    def add(self, directory: str, run: "pa.RecordBatch") -> LakePart | None:
+        """Add records. Returns the part that is complete, if there is one."""
+        complete = self.close() if directory != self._directory else None
+        if self._file is None:
+            self._directory = directory
+            self._file = PartFile(self._root, new_part_path(directory), run.schema)
+        self._file.add(run)
+        return complete
+
+    def close(self) -> LakePart | None:
+        file, self._file = self._file, None
+        return None if file is None else file.close()
 
 
 def _runs(batch: "pa.RecordBatch") -> Iterator[tuple[str, "pa.RecordBatch"]]:
