@@ -243,7 +243,7 @@ def main() -> None:
     console.width = max(console.width, 150)
     with (
         tempfile.TemporaryDirectory(prefix="conveyor-bench-") as directory,
-        _broker(Path(directory) / "broker") as servers,
+        running_broker(Path(directory) / "broker") as servers,
         console.status("filling topics") as status,
     ):
         fill(servers)
@@ -263,7 +263,7 @@ def main() -> None:
 
 
 @contextmanager
-def _broker(data_dir: Path) -> Iterator[str]:
+def running_broker(data_dir: Path) -> Iterator[str]:
     """A broker in a process of its own; its address."""
     command = [sys.executable, "-m", "conveyor.cli.main", "serve", "--data-dir", str(data_dir)]
     command += ["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "warning"]

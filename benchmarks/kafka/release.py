@@ -1,4 +1,4 @@
-"""Apache Kafka's released jars: fetched once into a cache beside the code, and how its classes are started.
+"""Apache Kafka's released jars, and those of Spark's connector for it: fetched once into a cache beside the code.
 
 Maven fetches them where there is one, because it knows the machine's mirrors; else Ivy does, which comes with PySpark.
 """
@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from conveyor.pipeline.pipeline_errors import PipelineError
@@ -16,6 +17,7 @@ from conveyor.pipeline.spark.java import find_java
 
 _HERE = Path(__file__).parent
 _POM = _HERE / "pom.xml"
+_SPARK_POM = _HERE.parents[1] / "tests" / "clients" / "java" / "spark" / "pom.xml"
 CACHE = _HERE.parents[1] / ".cache"
 _FETCH_TIMEOUT_S = 900
 
@@ -46,25 +48,42 @@ def fetch(cache: Path = CACHE) -> Release:
     except PipelineError as error:
         raise NotFetchedError(str(error)) from error
     if not jars.is_dir():
-        _download(java, jars)
+        _download(java, _POM, jars, "kafka_*.jar")
     return Release(version=version, jars=jars, java=java)
 
 
-def _download(java: Path, jars: Path) -> None:
-    """Into a directory beside, renamed when it is complete."""
+def fetch_spark_connector(cache: Path = CACHE) -> Path:
+    """The directory with the jars of Spark's own connector for Kafka, downloaded first if need be. The tests use the
+    same versions. Raises NotFetchedError.
+    """
+    jars = cache / f"spark-kafka-{sha256(_SPARK_POM.read_bytes()).hexdigest()[:16]}"
+    if not jars.is_dir():
+        try:
+            _download(find_java(), _SPARK_POM, jars, "spark-sql-kafka-*.jar")
+        except PipelineError as error:
+            raise NotFetchedError(str(error)) from error
+    return jars
+
+
+def _download(java: Path, pom: Path, jars: Path, expected: str) -> None:
+    """Into a directory beside, renamed when it is complete. expected: a file that must come."""
     jars.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=jars.parent) as temporary:
         arriving = Path(temporary) / "jars"
         try:
             subprocess.run(
-                _download_command(java, arriving), capture_output=True, text=True, check=True, timeout=_FETCH_TIMEOUT_S
+                _download_command(java, pom, arriving),
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=_FETCH_TIMEOUT_S,
             )
         except subprocess.CalledProcessError as error:
             raise NotFetchedError(_reason(error)) from error
         except (OSError, subprocess.SubprocessError) as error:
             raise NotFetchedError(str(error)) from error
-        if not any(arriving.glob("kafka_*.jar")):
-            raise NotFetchedError("the download brought no broker")
+        if not any(arriving.glob(expected)):
+            raise NotFetchedError(f"the download brought no {expected}")
         arriving.rename(jars)
 
 
@@ -75,12 +94,12 @@ def _reason(error: subprocess.CalledProcessError) -> str:
     return told[0] if told else f"{Path(error.cmd[0]).name} could not download it"
 
 
-def _download_command(java: Path, target: Path) -> list[str]:
+def _download_command(java: Path, pom: Path, target: Path) -> list[str]:
     maven = shutil.which("mvn")
     if maven is not None:
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={target}", "-DincludeScope=runtime"]
-        return [maven, "--quiet", "--batch-mode", f"--file={_POM}", *goal]
-    ivy = ["-ivy", str(_POM), "-confs", "runtime", "-cache", str(target.with_name("ivy")), "-types", "jar", "bundle"]
+        return [maven, "--quiet", "--batch-mode", f"--file={pom}", *goal]
+    ivy = ["-ivy", str(pom), "-confs", "runtime", "-cache", str(target.with_name("ivy")), "-types", "jar", "bundle"]
     return [str(java), "-jar", str(_ivy()), *ivy, "-retrieve", f"{target}/[artifact]-[revision].[ext]", "-warn"]
 
 
