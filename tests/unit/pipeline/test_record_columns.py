@@ -125,8 +125,13 @@ def test_a_map_has_the_last_header_of_each_name() -> None:
     assert isinstance(table, pa.RecordBatch)
 
 
-@given(st.lists(st.tuples(st.sampled_from([0, 5, 60, 61, 8200]), st.integers(1, 300)), min_size=1, max_size=5))
+@given(st.lists(st.tuples(st.sampled_from([0, 5, 60, 61, 300]), st.integers(1, 150)), min_size=1, max_size=4))
 def test_runs_of_records_of_the_same_size_are_found_as_they_are(runs: list[tuple[int, int]]) -> None:
     sizes = [size for size, count in runs for _ in range(count)]
     batch = encode_batch([(number, b"k", bytes(size), ()) for number, size in enumerate(sizes)])
     assert [(row["offset"], len(cast("bytes", row["value"]))) for row in rows(batch)] == list(enumerate(sizes))
+
+
+def test_runs_of_large_records_are_found() -> None:
+    batch = encode_batch([(0, b"k", bytes(20_000), ()) for _ in range(100)])
+    assert [len(cast(bytes, row["value"])) for row in rows(batch)] == [20_000] * 100
