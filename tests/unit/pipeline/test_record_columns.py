@@ -134,4 +134,4 @@ def test_runs_of_records_of_the_same_size_are_found_as_they_are(runs: list[tuple
 
 def test_runs_of_large_records_are_found() -> None:
     batch = encode_batch([(0, b"k", bytes(20_000), ()) for _ in range(100)])
-    assert [len(cast(bytes, row["value"])) for row in rows(batch)] == [20_000] * 100
+    assert [len(cast("bytes", row["value"])) for row in rows(batch)] == [20_000] * 100

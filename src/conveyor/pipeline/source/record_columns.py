@@ -226,11 +226,11 @@ def _length_places(
         position = _hop(data, position, min(count, _HOPS), places)
         count -= len(places)
         found.append(np.array(places, np.int64))
-        strides = np.diff(found[-1][-_ALIKE:])
-        if count and len(strides) == _ALIKE - 1 and np.all(strides == strides[0]):
-            run = _alike(numbers, places[-1], position, int(strides[0]), count)
-            found.append(position + int(strides[0]) * np.arange(run, dtype=np.int64))
-            position += int(strides[0]) * run
+        stride = position - places[-1]
+        if count and np.all(np.diff(found[-1][-_ALIKE:]) == stride):
+            run = _alike(numbers, places[-1], position, stride, count)
+            found.append(position + stride * np.arange(run, dtype=np.int64))
+            position += stride * run
             count -= run
     return found, position
 
