@@ -1,6 +1,7 @@
 """The options of `format("conveyor")`, with the names of Spark's own Kafka source where it has the same option.
 
-bootstrap.servers      host:port[,host:port]      required
+bootstrap.servers      host:port[,host:port]      this or dataDir
+dataDir                path                       batch only; reads the files of a broker instead (see `segments`)
 topic                  name[,name]                this or topicPattern; `subscribe` is the same
 topicPattern           regular expression         all topics whose whole name matches, internal ones left out;
                                                   `subscribePattern` is the same
@@ -47,7 +48,8 @@ _BOTH = (
     "bootstrap.servers topic subscribe topicPattern subscribePattern startingOffsets startingTimestamp minPartitions"
     " maxRecordsPerPartition failOnDataLoss isolationLevel includeHeaders headersAs"
 ).split()
-_BATCH_ONLY = ["endingOffsets", "endingTimestamp", "filterPushdown"]
+_BATCH_ONLY = ["dataDir", "endingOffsets", "endingTimestamp", "filterPushdown"]
+_NOT_FOR_FILES = "bootstrap.servers startingTimestamp endingTimestamp filterPushdown".split()
 _STREAM_ONLY = ["maxOffsetsPerTrigger", "group"]
 
 Bounds = dict[str, dict[int, int]]
@@ -58,7 +60,8 @@ Bounds = dict[str, dict[int, int]]
 class SourceOptions:
     """See the module's docstring. Offsets are one number for all partitions, or one per partition."""
 
-    bootstrap_servers: str
+    bootstrap_servers: str = ""
+    data_dir: str | None = None
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
     starting_offsets: int | Bounds = EARLIEST
@@ -83,8 +86,10 @@ def parse_options(raw_options: Mapping[str, str], *, streaming: bool) -> SourceO
     _refuse_others(options, streaming=streaming)
     start_default = "latest" if streaming else "earliest"
     pattern = _pattern(options)
+    data_dir = _data_dir(options)
     return SourceOptions(
-        bootstrap_servers=required_option(options, "bootstrap.servers", "kafka.bootstrap.servers"),
+        bootstrap_servers="" if data_dir else required_option(options, "bootstrap.servers", "kafka.bootstrap.servers"),
+        data_dir=data_dir,
         topics=() if pattern else _topics(required_option(options, "topic", "subscribe")),
         topic_pattern=pattern,
         starting_offsets=_offsets(options.get("startingoffsets", start_default), "startingOffsets"),
@@ -115,6 +120,15 @@ def _refuse_others(options: Mapping[str, str], *, streaming: bool) -> None:
             raise PipelineError(f"option '{misplaced[name]}' is for {'read' if streaming else 'readStream'} only")
         if name not in allowed_names and not name.startswith("kafka."):
             raise PipelineError(f"unknown option '{name}': there are {', '.join(allowed)}, and kafka.*")
+
+
+def _data_dir(options: Mapping[str, str]) -> str | None:
+    data_dir = options.get("datadir")
+    if data_dir is not None:
+        for name in _NOT_FOR_FILES:
+            if name.lower() in options:
+                raise PipelineError(f"options 'dataDir' and '{name}' do not go together: files have no broker to ask")
+    return data_dir
 
 
 def _topics(text: str) -> tuple[str, ...]:

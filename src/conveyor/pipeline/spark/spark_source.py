@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.segments.segment_reader import SegmentReader
 from conveyor.pipeline.sink.outgoing_rows import check_columns
 from conveyor.pipeline.sink.sink_options import parse_sink_options
 from conveyor.pipeline.sink.table_writers import BatchWriter, StreamWriter
@@ -37,8 +38,10 @@ class ConveyorDataSource(DataSource):
     def schema(self) -> "StructType":
         return spark_schema(headers_as_map=self.options.get("headersAs", "").lower() == "map")
 
-    def reader(self, schema: Any) -> BatchReader:
+    def reader(self, schema: Any) -> BatchReader | SegmentReader:
         options = parse_options(self.options, streaming=False)
+        if options.data_dir is not None:
+            return SegmentReader(options)
         is_allowed = options.filter_pushdown
         if is_allowed is None:
             is_allowed = os.environ.get(PUSHDOWN_VARIABLE) == "1"

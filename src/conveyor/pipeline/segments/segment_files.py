@@ -1,0 +1,63 @@
+"""The files of partitions in a data directory: `<data-dir>/logs/<topic>-<partition>/<base offset, 20 digits>.log`."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.source.source_options import SourceOptions
+
+_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
+_SEGMENT = re.compile(r"\d{20}\.log")
+_LOG_START = "log-start-offset"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFiles:
+    """One partition's segments, in order. log_start: the first offset that is not deleted."""
+
+    topic: str
+    partition: int
+    log_start: int
+    segments: tuple[Path, ...]
+
+
+def find_partitions(options: SourceOptions) -> list[PartitionFiles]:
+    """Return the partitions of the topics. Raises PipelineError: no data directory, or a topic that is not in it."""
+    assert options.data_dir is not None
+    logs = Path(options.data_dir) / "logs"
+    if not logs.is_dir():
+        raise PipelineError(f"{options.data_dir} is no data directory of a broker: it has no directory 'logs'")
+    found = []
+    for directory in sorted(logs.iterdir()):
+        name = _DIRECTORY.fullmatch(directory.name)
+        if name is not None and directory.is_dir() and _is_wanted(options, name["topic"]):
+            found.append(_partition(directory, name["topic"], int(name["partition"])))
+    _check_all_found(options, {each.topic for each in found})
+    return sorted(found, key=lambda each: (each.topic, each.partition))
+
+
+def _partition(directory: Path, topic: str, partition: int) -> PartitionFiles:
+    segments = sorted(path for path in directory.iterdir() if _SEGMENT.fullmatch(path.name))
+    log_start = int(segments[0].stem) if segments else 0
+    try:
+        log_start = max(log_start, int((directory / _LOG_START).read_text()))
+    except FileNotFoundError:
+        pass  # Nothing was deleted.
+    except ValueError as error:
+        raise PipelineError(f"{directory / _LOG_START} holds no offset: the directory is damaged") from error
+    return PartitionFiles(topic=topic, partition=partition, log_start=log_start, segments=tuple(segments))
+
+
+def _is_wanted(options: SourceOptions, topic: str) -> bool:
+    if options.topic_pattern is not None:
+        return not topic.startswith("__") and re.fullmatch(options.topic_pattern, topic) is not None
+    return topic in options.topics
+
+
+def _check_all_found(options: SourceOptions, found: set[str]) -> None:
+    missing = [topic for topic in options.topics if topic not in found]
+    if missing or not found:
+        wanted = missing[0] if missing else options.topic_pattern
+        raise PipelineError(f"no partition of '{wanted}' is in {options.data_dir}{os.sep}logs")
