@@ -17,8 +17,8 @@ group                  name                       stream only; a consumer group 
 failOnDataLoss         true | false               whether missing records fail the query (default true)
 includeHeaders         true | false               default true
 headersAs              array (default) | map      a map has the last value of each name
-filterPushdown         true | false               batch only; for sessions that `spark_session` has not made: whether
-                                                  spark.sql.python.filterPushdown.enabled is set
+filterPushdown         true | false (default)     batch only; fetch only what conditions on partition, offset and timestamp
+                                                  leave; for tables that are used once (see docs/pipeline.md)
 kafka.*                                           security and client.id (see `raw_client`)
 
 Any other option is refused, so that a misspelt option cannot read something unintended.
@@ -76,7 +76,7 @@ class SourceOptions:
     include_headers: bool = True
     headers_as_map: bool = False
     group: str | None = None
-    filter_pushdown: bool | None = None
+    filter_pushdown: bool = False
     client: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -105,7 +105,7 @@ def parse_options(raw_options: Mapping[str, str], *, streaming: bool) -> SourceO
         include_headers=flag_option(options, "includeHeaders"),
         headers_as_map=choice_option(options, "headersAs", ("array", "map")) == "map",
         group=options.get("group"),
-        filter_pushdown=flag_option(options, "filterPushdown") if "filterpushdown" in options else None,
+        filter_pushdown="filterpushdown" in options and flag_option(options, "filterPushdown"),
         client=_checked_client_options(options),
     )
 

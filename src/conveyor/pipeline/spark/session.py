@@ -18,7 +18,7 @@ SETTINGS = {
     "spark.sql.parquet.compression.codec": "zstd",
     # A lake's days are UTC days, wherever a job runs.
     "spark.sql.session.timeZone": "UTC",
-    # Spark refuses a reader that takes filters where this is off, as it is by default.
+    # For the option `filterPushdown`: Spark refuses a reader that takes filters where this is off.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -41,7 +41,6 @@ def spark_session(app_name: str, master: str = "local[*]", **more: str) -> "Spar
     require_spark()
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_CONVEYOR_PUSHDOWN"] = "1"
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if master.startswith("local") else "0.0.0.0")  # noqa: S104
     from pyspark.sql import SparkSession
 

@@ -4,7 +4,6 @@ The driver computes ranges, and each task reads its range with a client of its o
 and `rows` for the columns.
 """
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
@@ -18,14 +17,11 @@ from conveyor.pipeline.source.batch_reader import BatchReader, FilteringBatchRea
 from conveyor.pipeline.source.rows import spark_schema
 from conveyor.pipeline.source.source_options import parse_options
 from conveyor.pipeline.source.stream_reader import StreamReader
+from conveyor.pipeline.subscriptions.subscription_options import parse_subscription_options
+from conveyor.pipeline.subscriptions.subscription_reader import SubscriptionReader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-PUSHDOWN_VARIABLE = "SPARK_CONVEYOR_PUSHDOWN"
-"""Set by `spark_session`, which turns filter pushdown on. Without it Spark refuses a reader that takes filters, and a
-reader cannot see the session's settings.
-"""
 
 
 class ConveyorDataSource(DataSource):
@@ -42,12 +38,11 @@ class ConveyorDataSource(DataSource):
         options = parse_options(self.options, streaming=False)
         if options.data_dir is not None:
             return SegmentReader(options)
-        is_allowed = options.filter_pushdown
-        if is_allowed is None:
-            is_allowed = os.environ.get(PUSHDOWN_VARIABLE) == "1"
-        return FilteringBatchReader(options) if is_allowed else BatchReader(options)
+        return FilteringBatchReader(options) if options.filter_pushdown else BatchReader(options)
 
-    def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: Any) -> StreamReader | SubscriptionReader:  # noqa: N802 - Spark's name
+        if "subscription" in self.options:
+            return SubscriptionReader(parse_subscription_options(self.options))
         return StreamReader(parse_options(self.options, streaming=True))
 
     def writer(self, schema: "StructType", overwrite: bool) -> BatchWriter:
