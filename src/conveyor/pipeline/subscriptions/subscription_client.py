@@ -14,7 +14,7 @@ _LEASED_AT_ONCE = 1000
 _SETTLED_AT_ONCE = 1000
 
 
-class LeasedMessage(NamedTuple):
+class MessageLease(NamedTuple):
     """A message and the id that acknowledges this lease of it."""
 
     partition: int
@@ -38,14 +38,14 @@ class SubscriptionClient:
         """Return how many messages could be leased now."""
         return int(self._ask("")["depth"])
 
-    def lease(self, most: int, visibility: str) -> list[LeasedMessage]:
+    def lease(self, most: int, visibility: str) -> list[MessageLease]:
         """Lease messages that are available now, up to a number. visibility: the length of a lease, such as 5m."""
-        leased: list[LeasedMessage] = []
+        leased: list[MessageLease] = []
         while len(leased) < most:
             wanted = min(_LEASED_AT_ONCE, most - len(leased))
             query = urlencode({"max_messages": wanted, "visibility": visibility})
             messages = self._ask(f"/messages?{query}")["messages"]
-            leased += [LeasedMessage(each["partition"], each["offset"], each["ack_id"]) for each in messages]
+            leased += [MessageLease(each["partition"], each["offset"], each["ack_id"]) for each in messages]
             if not messages:
                 break
         return leased

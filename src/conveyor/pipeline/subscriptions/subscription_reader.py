@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from conveyor.pipeline.source.offset_ranges import OffsetRange, read_range
-from conveyor.pipeline.subscriptions.subscription_client import LeasedMessage, SubscriptionClient
+from conveyor.pipeline.subscriptions.subscription_client import MessageLease, SubscriptionClient
 from conveyor.pipeline.subscriptions.subscription_options import SubscriptionOptions
 
 if TYPE_CHECKING:
@@ -134,8 +134,8 @@ class _LeaseKeeper:
                 continue  # It is tried again; a lease that ends meanwhile makes its message be delivered again.
 
 
-def _messages(offset: Mapping[str, Any]) -> list[LeasedMessage]:
-    return [LeasedMessage(*each) for each in offset["messages"]]
+def _messages(offset: Mapping[str, Any]) -> list[MessageLease]:
+    return [MessageLease(*each) for each in offset["messages"]]
 
 
 def _near(offsets: list[int]) -> Iterator[list[int]]:
