@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check sim fuzz faults transactions rolling bench stalls serve lock format clean
+.PHONY: help setup demo demo-etl test check sim fuzz faults transactions rolling bench stalls serve lock format clean
 
 help: ## List these targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -29,6 +29,9 @@ $(STAMP): $(LOCKS) pyproject.toml
 
 demo: setup ## Run the main job: flights through a broker into a lake, and a picture of their delays.
 	@$(BIN)/conveyor demo
+
+demo-etl: setup ## Run the second job: extract, transform, enrich and load over topics, with dead letters.
+	@$(BIN)/conveyor demo --etl --to ./conveyor-demo-etl
 
 test: check ## Run every test there is, after the quick ones.
 	@$(BIN)/python -m pytest -n 2 --dist loadfile tests --ignore=tests/unit --ignore=tests/vectors --ignore=tests/tidy \
@@ -77,4 +80,4 @@ format: setup ## Let the formatter and the linter fix what they can.
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 clean: ## Remove what the other targets made, data included.
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist conveyor-data conveyor-demo .cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist conveyor-data conveyor-demo conveyor-demo-etl .cache

@@ -77,7 +77,7 @@ ALL = {f"day={FIRST}": [0, 1, 2], f"day={SECOND}": [10], f"day={TODAY}": [20, 21
 def test_only_small_files_of_finished_days_are_merged(tmp_path: Path) -> None:
     lake = small_lake(tmp_path)
     result = compact(lake, date.fromisoformat(TODAY))
-    assert (result.files_before, result.files_after, result.records) == (7, 5, 3)
+    assert (result.small_files, result.merged_files, result.records) == (3, 1, 3)
     assert committed(lake) == ALL
     assert {path.parent.name: len(list(path.parent.iterdir())) for path in files(lake)} == {
         f"day={FIRST}": 1,
@@ -90,7 +90,7 @@ def test_only_small_files_of_finished_days_are_merged(tmp_path: Path) -> None:
 def test_files_with_other_columns_stay_apart(tmp_path: Path) -> None:
     parts = [add_part(tmp_path, FIRST, number, extra=number > 1) for number in range(4)]
     CommitLog(tmp_path).commit(0, parts)
-    assert compact(tmp_path, date.fromisoformat(TODAY)).files_after == 2
+    assert compact(tmp_path, date.fromisoformat(TODAY)).merged_files == 2
     assert committed(tmp_path) == {f"day={FIRST}": [0, 1, 2, 3]}
 
 
@@ -125,7 +125,7 @@ def test_late_records_go_to_their_own_day_and_are_merged_there(
     produce(broker, topic, numbered(range(100_000, 100_010)))
     produce(broker, topic, numbered(range(10, 20)))
     done = CliRunner().invoke(app, [*arguments(broker, tmp_path, topic), "--compact"], catch_exceptions=False)
-    assert done.stdout.endswith("compacted 3 files into 2\n")
+    assert done.stdout.endswith("merged 2 small files into 1\n")
     assert [path.parent.name for path in files(tmp_path)] == ["day=2023-11-14", "day=2023-11-16"]
     assert places(tmp_path) == expected(topic, 30)
     late = read_lake(spark, tmp_path).where("day = '2023-11-14'")

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from conveyor.cli.demo_etl import run_etl
 from conveyor.cli.terminal.kafka_client import ClientError
 
 if TYPE_CHECKING:
     from conveyor.pipeline.flights.flights_report import Delays
+
+_BATCH_RECORDS = 500_000
 
 
 def demo(
@@ -30,6 +33,10 @@ def demo(
     replicas: Annotated[
         int, typer.Option(min=1, help="Replicas of each partition: 3 on a cluster lets one broker fail.")
     ] = 1,
+    etl: Annotated[
+        bool,
+        typer.Option("--etl", help="Run the second demonstration: extract, transform, enrich and load over topics."),
+    ] = False,
 ) -> None:
     """Stream a year of real flights through a broker into a data lake and plot their delays (needs conveyor[demo]).
 
@@ -46,17 +53,24 @@ def demo(
         require_spark()
         to.mkdir(parents=True, exist_ok=True)
         if bootstrap:
-            _run(to, bootstrap, replicas, None)
+            _run(to, bootstrap, replicas, None, etl=etl)
         else:
             with _broker(to / "broker") as (own, http):
                 _say(f"broker ready: Kafka at {own}, HTTP at {http}")
-                _run(to, own, replicas, to / "broker")
+                _run(to, own, replicas, to / "broker", etl=etl)
     except PipelineError as error:
         raise ClientError(str(error)) from error
 
 
-def _run(to: Path, bootstrap: str, replicas: int, data_dir: Path | None) -> None:
-    """Run the demonstration. data_dir: of the demo's own broker."""
+def _run(to: Path, bootstrap: str, replicas: int, data_dir: Path | None, *, etl: bool) -> None:
+    """Run a demonstration. data_dir: of the demo's own broker."""
+    if etl:
+        run_etl(to, bootstrap, replicas)
+    else:
+        _run_delays(to, bootstrap, replicas, data_dir)
+
+
+def _run_delays(to: Path, bootstrap: str, replicas: int, data_dir: Path | None) -> None:
     from conveyor.cli.terminal.progress import count_progress
     from conveyor.pipeline.flights.flight_events import FLIGHTS, PLANES, WEATHER
     from conveyor.pipeline.flights.flights_checks import check_lake
@@ -81,7 +95,7 @@ def _run(to: Path, bootstrap: str, replicas: int, data_dir: Path | None) -> None
         return spark
 
     with count_progress("starting Spark") as show:
-        result = archive(session, bootstrap, [FLIGHTS, WEATHER, PLANES], lake, 200_000, show.update)
+        result = archive(session, bootstrap, [FLIGHTS, WEATHER, PLANES], lake, _BATCH_RECORDS, show.update)
         _say(f"archived {result.records:,} records as Parquet, by topic and day, {show.rate():,.0f} a second")
     table = delays(read_lake(spark, lake))
     _print_table(table)

@@ -60,5 +60,5 @@ def archive(
     if result.bad_records:
         typer.echo(f"{result.bad_records:,} of them do not match the schema and are in {to / '_bad'}")
     if result.compacted is not None:
-        before, after = result.compacted.files_before, result.compacted.files_after
-        typer.echo(f"compacted {before:,} files into {after:,}")
+        small, merged = result.compacted.small_files, result.compacted.merged_files
+        typer.echo(f"merged {small:,} small files into {merged:,}")

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from conveyor.pipeline.flights.flight_events import PARTITIONS, RECORDS, Event, events
@@ -44,8 +44,8 @@ class Acknowledged:
         return {partition: digest.hexdigest() for partition, digest in self.hashes.items()}
 
 
-def create_topics(bootstrap: str, replicas: int) -> None:
-    """Create the three topics. replicas: of each partition. Raises PipelineError."""
+def create_topics(bootstrap: str, replicas: int, topics: Mapping[str, int] = PARTITIONS) -> None:
+    """Create topics. replicas: of each partition; topics: their numbers of partitions. Raises PipelineError."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -54,7 +54,7 @@ def create_topics(bootstrap: str, replicas: int) -> None:
     config = {"retention.ms": "-1"}
     wanted = [
         NewTopic(name, num_partitions=count, replication_factor=replicas, config=config)
-        for name, count in PARTITIONS.items()
+        for name, count in topics.items()
     ]
     try:
         for creation in admin.create_topics(wanted).values():
@@ -64,7 +64,17 @@ def create_topics(bootstrap: str, replicas: int) -> None:
 
 
 def produce_flights(bootstrap: str, progress: Callable[[int, int], None]) -> Acknowledged:
-    """Produce every event with acks=all, idempotently. Raises PipelineError if one was not acknowledged."""
+    """Produce the flights, planes and weather. Raises PipelineError if a record was not acknowledged."""
+    return produce_events(bootstrap, events(), sum(RECORDS.values()), progress)
+
+
+def produce_events(
+    bootstrap: str, produced: Iterable[Event], total: int, progress: Callable[[int, int], None]
+) -> Acknowledged:
+    """Produce events with acks=all, idempotently. Raises PipelineError if one was not acknowledged.
+
+    total: the number of events, for the progress.
+    """
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -78,8 +88,7 @@ def produce_flights(bootstrap: str, progress: Callable[[int, int], None]) -> Ack
         logger=_SILENT,
     )
     acknowledged = Acknowledged()
-    total = sum(RECORDS.values())
-    for number, event in enumerate(events()):
+    for number, event in enumerate(produced):
         _send(producer, event, number, acknowledged)
         if number % _SHOW_EVERY == 0:
             progress(acknowledged.total, total)

@@ -32,10 +32,10 @@ TARGET_BYTES = 128 << 20
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):
-    """The result: numbers of files, and the records in them."""
+    """The result: the number of small files, of the files that replace them, and of the records in them."""
 
-    files_before: int
-    files_after: int
+    small_files: int
+    merged_files: int
     records: int
 
 
@@ -51,11 +51,7 @@ def compact(lake: Path, today: date) -> Compacted:
         log.replace(small, merged)
         for path in small:
             (lake / path).unlink()
-    return Compacted(
-        files_before=len(sizes),
-        files_after=len(sizes) - len(small) + len(merged),
-        records=sum(part.records for part in merged),
-    )
+    return Compacted(small_files=len(small), merged_files=len(merged), records=sum(part.records for part in merged))
 
 
 def _candidates(lake: Path, sizes: dict[str, int], today: date) -> Iterator[list[str]]:
