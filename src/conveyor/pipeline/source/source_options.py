@@ -17,7 +17,7 @@ group                  name                       stream only; a consumer group 
 failOnDataLoss         true | false               whether missing records fail the query (default true)
 includeHeaders         true | false               default true
 headersAs              array (default) | map      a map has the last value of each name
-filterPushdown         true | false (default)     batch only; conditions on partition, offset, timestamp narrow the fetch;
+filterPushdown         true | false (default)     batch only; conditions on partition, offset, time narrow the fetch;
                                                   for tables that are used once only (see docs/pipeline.md)
 kafka.*                                           security and client.id (see `raw_client`)
 
