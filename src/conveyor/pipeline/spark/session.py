@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.spark.cluster import check_executors, cluster_settings, is_cluster, spark_home_for_workers
 from conveyor.pipeline.spark.java import java_home
 
 if TYPE_CHECKING:
@@ -36,17 +37,49 @@ def require_spark() -> None:
 def spark_session(app_name: str, master: str = "local[*]", **more: str) -> "SparkSession":
     """Return a session that knows the data source, through `pyspark_conveyor`.
 
-    more: Spark settings, with dots written as double underscores.
+    more: Spark settings, with dots written as double underscores. Executors of a cluster get Conveyor and its packages
+    from the driver. Raises PipelineError, on a cluster also if an executor lacks something.
     """
     require_spark()
+    settings = SETTINGS | {"spark.driver.extraJavaOptions": _QUIET} | _local_settings(master)
+    settings |= {key.replace("__", "."): value for key, value in more.items()}
     os.environ["JAVA_HOME"] = str(java_home())
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if master.startswith("local") else "0.0.0.0")  # noqa: S104
+    if is_cluster(master) and not _has_context():
+        return _on_cluster(app_name, master, settings)
+    if not is_cluster(master):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return _started(app_name, master, settings)
+
+
+def _on_cluster(app_name: str, master: str, settings: dict[str, str]) -> "SparkSession":
+    """Start a session whose executors have what the data source needs. PYSPARK_PYTHON, if it is set, names their
+    Python.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local-cluster"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("SPARK_HOME", str(spark_home_for_workers()))
+    spark = _started(app_name, master, settings | cluster_settings(master, settings))
+    try:
+        check_executors(spark, master)
+    except PipelineError:
+        spark.stop()
+        raise
+    return spark
+
+
+def _has_context() -> bool:
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None  # noqa: SLF001 - public ways know only this thread's sessions
+
+
+def _started(app_name: str, master: str, settings: dict[str, str]) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(master).appName(app_name)
-    settings = SETTINGS | {"spark.driver.extraJavaOptions": _QUIET} | _local_settings(master)
-    for name, value in (settings | {key.replace("__", "."): value for key, value in more.items()}).items():
+    for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
