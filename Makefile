@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-etl test check sim fuzz faults transactions rolling bench stalls serve lock format clean
+.PHONY: help setup demo demo-etl test check sim fuzz faults transactions rolling bench stalls etl-hashes serve lock format clean
 
 help: ## List these targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -65,6 +65,9 @@ bench: setup ## Measure this machine, with Apache Kafka beside it: throughput, l
 
 stalls: setup ## Measure the longest stops of the event loop, with segments of 1 GiB: some minutes.
 	@$(BIN)/python -m benchmarks --only stalls
+
+etl-hashes: setup ## Compare 10 million records of a topic with their copies in a lake and in a replayed topic.
+	@$(BIN)/python -m benchmarks.etl
 
 serve: setup ## Start a broker on the default ports, data in ./conveyor-data.
 	@$(BIN)/conveyor serve

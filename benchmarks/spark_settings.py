@@ -263,10 +263,10 @@ def main() -> None:
 
 
 @contextmanager
-def running_broker(data_dir: Path) -> Iterator[str]:
+def running_broker(data_dir: Path, *options: str) -> Iterator[str]:
     """A broker in a process of its own; its address."""
     command = [sys.executable, "-m", "conveyor.cli.main", "serve", "--data-dir", str(data_dir)]
-    command += ["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "warning"]
+    command += ["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "warning", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
