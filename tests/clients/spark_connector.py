@@ -7,8 +7,13 @@ import json
 import sys
 from base64 import b64encode
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conveyor.pipeline.jobs.archive import archive
+from conveyor.pipeline.lake.lake_table import read_lake
+from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.spark.connectors import Connector, read_topics
 from conveyor.pipeline.spark.session import spark_session
 from tests.clients.records import sent
 
@@ -18,7 +23,7 @@ if TYPE_CHECKING:
 SCHEMA = "key binary, value binary, headers array<struct<key: string, value: binary>>"
 
 
-class Connector:
+class SparkConnector:
     """Spark's Kafka source and sink for one broker."""
 
     def __init__(self, spark: "SparkSession", bootstrap: str, checkpoint: str) -> None:
@@ -59,9 +64,37 @@ def say(step: str, frame: "DataFrame") -> None:
         print(json.dumps({"step": step, **line(row)}))
 
 
+def compare_connectors(spark: "SparkSession", bootstrap: str, topic: str) -> None:
+    """Read a topic with Conveyor's data source and with Spark's own, as jobs do."""
+    options = {"bootstrap.servers": bootstrap, "topic": topic}
+    ours, theirs = (read_topics(spark, each, options) for each in (Connector.CONVEYOR, Connector.KAFKA))
+    different = ours.exceptAll(theirs).count() + theirs.exceptAll(ours).count()
+    types = [[field.dataType.simpleString() for field in table.schema.fields] for table in (ours, theirs)]
+    print(json.dumps({"step": "both", "count": ours.count(), "different": different, "same": types[0] == types[1]}))
+
+
+def archive_with_both(spark: "SparkSession", sender: SparkConnector, bootstrap: str, topic: str, lake: Path) -> None:
+    """Archive a topic with Spark's connector, go on with Conveyor's data source, and try to go back."""
+
+    def run(connector: Connector) -> int:
+        done = archive(lambda: spark, bootstrap, [topic], lake, 4_000, lambda _, __: None, connector=connector)
+        return done.records
+
+    written = [run(Connector.KAFKA), run(Connector.KAFKA)]
+    sender.write(topic, range(10))
+    written.append(run(Connector.CONVEYOR))
+    refusal = ""
+    try:
+        run(Connector.KAFKA)
+    except PipelineError as error:
+        refusal = str(error)
+    in_lake = read_lake(spark, lake).count()
+    print(json.dumps({"step": "archive", "written": written, "in_lake": in_lake, "refusal": refusal}))
+
+
 def main(bootstrap: str, topic: str, count: str, jars: str, checkpoint: str) -> None:
     spark = spark_session("connector", "local[2]", spark__jars=jars)
-    connector = Connector(spark, bootstrap, checkpoint)
+    connector = SparkConnector(spark, bootstrap, checkpoint)
     half = int(count) // 2
     connector.write(topic, range(half))
     say("batch", connector.read(topic))
@@ -72,6 +105,8 @@ def main(bootstrap: str, topic: str, count: str, jars: str, checkpoint: str) -> 
     say("since", connector.read(topic, startingTimestamp=since))
     print(json.dumps({"step": "batches", "count": connector.copy(topic, f"{topic}-copy")}))
     say("copy", connector.read(f"{topic}-copy"))
+    compare_connectors(spark, bootstrap, topic)
+    archive_with_both(spark, connector, bootstrap, topic, Path(checkpoint).with_name("lake"))
     spark.stop()
 
 

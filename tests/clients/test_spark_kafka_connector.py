@@ -43,3 +43,14 @@ def test_a_time_is_where_a_batch_starts(told: list[Line]) -> None:
 def test_a_stream_copies_each_record_once_over_a_restart(told: list[Line]) -> None:
     assert numbers(told, "copy") == list(range(COUNT))
     assert [line["count"] for line in told if line["step"] == "batches"] == [3, 3]
+
+
+def test_jobs_read_the_same_with_both_connectors(told: list[Line]) -> None:
+    [found] = [line for line in told if line["step"] == "both"]
+    assert (found["count"], found["different"], found["same"]) == (COUNT, 0, True)
+
+
+def test_the_archive_runs_with_the_connector_and_goes_on_with_conveyor(told: list[Line]) -> None:
+    [found] = [line for line in told if line["step"] == "archive"]
+    assert (found["written"], found["in_lake"]) == ([COUNT, 0, 10], COUNT + 10)
+    assert "was archived with connector conveyor" in found["refusal"]

@@ -19,8 +19,9 @@ from conveyor.pipeline.payloads.payload_schema import PayloadSchema
 from conveyor.pipeline.payloads.schema_request import SchemaRequest, schema_to_pin
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
-from conveyor.pipeline.source.stream_offsets import from_stored
+from conveyor.pipeline.source.stream_offsets import StreamOffset, from_stored, has_topic_ids
 from conveyor.pipeline.source.topic_bounds import cluster_id, find_topics, offsets_at, raw_client
+from conveyor.pipeline.spark.connectors import Connector, stream_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,6 +56,7 @@ def archive(
     *,
     schema: SchemaRequest | None = None,
     compacting: bool = False,
+    connector: Connector = Connector.CONVEYOR,
 ) -> ArchiveResult:
     """Bring a lake up to date with its topics. Raises PipelineError.
 
@@ -63,16 +65,19 @@ def archive(
     written once.
     schema: of the payloads, which then become typed columns; by default, the lake's schema, if it has one.
     compacting: whether to merge the small files of finished days, too.
+    connector: what reads the topics; the session must have its settings.
     """
     options = SourceOptions(bootstrap_servers=bootstrap, topics=tuple(topics))
     with raw_client(options) as client:
         find_topics(client, options)
         cluster = cluster_id(client)
     with open_lake(to, cluster, topics) as lake:
+        _check_connector(lake, connector)
         total = _records_to_read(bootstrap, lake)
         spark = session()
         lake = _with_schema(spark, bootstrap, lake, schema)
-        written, bad = _run(spark, bootstrap, lake, batch_records, lambda done: progress(done, total))
+        stream = _stream(spark, connector, bootstrap, lake, batch_records)
+        written, bad = _run(stream, lake, lambda done: progress(done, total))
         # Leftovers go first: readers that list directories should see no record of theirs.
         for path in (lake.path, lake.bad_records):
             remove_leftovers(path, set(CommitLog(path).paths()))
@@ -119,29 +124,38 @@ def _records_to_read(bootstrap: str, lake: Lake) -> int:
     )
 
 
+def _check_connector(lake: Lake, connector: Connector) -> None:
+    """Raise PipelineError for a checkpoint that Spark's connector cannot read. The data source reads those of both."""
+    planned = [int(path.name) for path in (lake.checkpoint / "offsets").glob("[0-9]*")]
+    if connector is Connector.KAFKA and planned and has_topic_ids(_stored_offsets(lake.checkpoint, max(planned))):
+        raise PipelineError(
+            f"{lake.path} was archived with connector conveyor: continue with it, or use another directory"
+        )
+
+
 def _checkpointed(checkpoint: Path) -> Bounds:
     """Return the offsets up to which the last committed batch has read."""
     committed = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")]
     if not committed:
         return {}
-    lines = (checkpoint / "offsets" / str(max(committed))).read_text().splitlines()
-    return from_stored(json.loads(lines[-1]))[0]
+    return from_stored(_stored_offsets(checkpoint, max(committed)))[0]
 
 
-def _run(
-    spark: "SparkSession", bootstrap: str, lake: Lake, batch_records: int, progress: Callable[[int], None]
-) -> tuple[int, int]:
+def _stored_offsets(checkpoint: Path, batch: int) -> StreamOffset:
+    lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
+    stored: StreamOffset = json.loads(lines[-1])
+    return stored
+
+
+def _stream(spark: "SparkSession", connector: Connector, bootstrap: str, lake: Lake, batch_records: int) -> "DataFrame":
+    options = {"bootstrap.servers": bootstrap, "topic": ",".join(lake.topics), "startingOffsets": "earliest"}
+    return stream_topics(spark, connector, options | {"maxOffsetsPerTrigger": str(batch_records)})
+
+
+def _run(stream: "DataFrame", lake: Lake, progress: Callable[[int], None]) -> tuple[int, int]:
     """Run all micro-batches. Returns the number of records written, and how many of them are bad."""
     from pyspark.errors import StreamingQueryException
 
-    stream = (
-        spark.readStream.format("conveyor")
-        .option("bootstrap.servers", bootstrap)
-        .option("topic", ",".join(lake.topics))
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", str(batch_records))
-        .load()
-    )
     written = bad = 0
 
     def archive_batch(records: "DataFrame", batch: int) -> None:

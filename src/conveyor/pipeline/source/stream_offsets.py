@@ -33,6 +33,11 @@ def from_stored(stored: StreamOffset) -> tuple[Bounds, dict[str, str]]:
     return bounds, dict(stored.get(_IDS, {}))
 
 
+def has_topic_ids(stored: StreamOffset) -> bool:
+    """Return whether the data source has stored the offsets, and not Spark's own connector for Kafka."""
+    return _IDS in stored
+
+
 def limited(start: Bounds, end: Bounds, most: int | None) -> Bounds:
     """Return the end bounds of a read of at most `most` records. Partitions contribute in proportion to their size,
     and at least one advances.

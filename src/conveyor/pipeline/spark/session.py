@@ -76,12 +76,23 @@ def _has_context() -> bool:
 
 
 def _started(app_name: str, master: str, settings: dict[str, str]) -> "SparkSession":
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise PipelineError(_start_failure(error, settings)) from error
+
+
+def _start_failure(error: Exception, settings: dict[str, str]) -> str:
+    packages = settings.get("spark.jars.packages")
+    if packages is None:
+        return f"Spark did not start: {str(error).partition(chr(10))[0]}"
+    return f"Spark did not start: {packages} may not be at Maven Central; name a directory with the jars instead"
 
 
 def _local_settings(master: str) -> dict[str, str]:
