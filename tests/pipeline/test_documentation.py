@@ -15,13 +15,22 @@ PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 
 
 @pytest.mark.usefixtures("spark")
-def test_every_example_of_the_page_runs(broker: Broker, tmp_path: Path) -> None:
+def test_every_example_of_the_page_runs(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path / "conveyor-data") as broker:
+        run_examples(broker, tmp_path)
+
+
+def run_examples(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "orders", partitions=2)
     lines = range(1, 1001)
     headers = (("source", b"shop"),)
     produce(broker, "orders", [Sent(value=b"%d" % line, partition=line % 2, headers=headers) for line in lines])
     assert archive(broker, tmp_path / "lake", "orders").startswith("archived 1,000 records of orders")
+    create_topic(broker, "orders-upper")
     text = PAGE.read_text().replace("127.0.0.1:9092", broker.bootstrap_servers).replace("/data/", f"{tmp_path}/")
+    text = text.replace("http://127.0.0.1:8080", broker.http_url).replace(
+        "./conveyor-data", str(tmp_path / "conveyor-data")
+    )
     names: dict[str, object] = {}
     printed = StringIO()
     with redirect_stdout(printed):
