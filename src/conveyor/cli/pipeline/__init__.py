@@ -3,6 +3,10 @@
 import typer
 
 from conveyor.cli.pipeline.archive_command import archive
+from conveyor.cli.pipeline.run_command import run
+from conveyor.cli.pipeline.status_command import status
+from conveyor.cli.pipeline.stop_command import stop
+from conveyor.cli.pipeline.transform_command import transform
 
 app = typer.Typer(help="Run jobs on Spark (needs conveyor[spark]).", no_args_is_help=True, rich_markup_mode=None)
 
@@ -13,3 +17,7 @@ def _jobs() -> None:
 
 
 app.command()(archive)
+app.command()(transform)
+app.command()(run)
+app.command()(status)
+app.command()(stop)

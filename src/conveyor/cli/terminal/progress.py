@@ -22,7 +22,8 @@ class CountProgress:
         self._started = time.monotonic()
         self._progress.update(self._task, description=description)
 
-    def update(self, done: int, total: int) -> None:
+    def update(self, done: int, total: int | None) -> None:
+        """Show how much is done. total: None for a stream, which has no end."""
         self.done = done
         self._progress.update(self._task, completed=done, total=total, rate=f"{self.rate():,.0f}/s")
 

@@ -1,0 +1,72 @@
+"""`conveyor pipeline run`: a pipeline that a file declares."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conveyor.cli.terminal.kafka_client import ClientError
+
+if TYPE_CHECKING:
+    from conveyor.pipeline.declared.pipeline_spec import PipelineSpec
+    from conveyor.pipeline.declared.run_directory import RunProgress
+
+Master = Annotated[str, typer.Option(help="The Spark master, such as spark://host:7077.")]
+OwnBootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        envvar="CONVEYOR_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="Kafka address of a broker; takes the place of the file's.",
+    ),
+]
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="The pipeline, as a TOML file.")],
+    master: Master = "local[*]",
+    check: Annotated[bool, typer.Option("--check", help="Check the file, and run nothing.")] = False,
+    bootstrap: OwnBootstrap = None,
+) -> None:
+    """Run the pipeline of a file, from its checkpoint if it has run before.
+
+    Ctrl-C or 'conveyor pipeline stop' ends it; the next run continues there.
+    """
+    from conveyor.pipeline.declared.pipeline_file import read_pipeline
+    from conveyor.pipeline.pipeline_errors import PipelineError
+
+    try:
+        spec = read_pipeline(file, bootstrap)
+        if check:
+            typer.echo(f"{file} declares pipeline {spec.name}: {', '.join(spec.sources)} to {', '.join(spec.sinks)}")
+            return
+        result = run_on_terminal(spec, master, file.resolve().parent)
+    except PipelineError as error:
+        raise ClientError(str(error)) from error
+    for line in summary(result):
+        typer.echo(line)
+
+
+def run_on_terminal(spec: "PipelineSpec", master: str, modules: Path) -> "RunProgress":
+    """Run a pipeline, and show its live rate on a terminal. Raises PipelineError."""
+    from conveyor.cli.terminal.progress import count_progress
+    from conveyor.pipeline.declared.pipeline_run import run_pipeline
+    from conveyor.pipeline.spark.session import require_spark, spark_session
+
+    require_spark()
+    with count_progress(spec.name) as show:
+        return run_pipeline(
+            spec,
+            lambda: spark_session(f"conveyor {spec.name}", master),
+            modules,
+            lambda progress: show.update(sum(query.records for query in progress.queries.values()), None),
+        )
+
+
+def summary(result: "RunProgress") -> list[str]:
+    """Return the lines about a run that has ended."""
+    return [
+        f"{result.name} {result.state}: {query.records:,} records read for {name}"
+        for name, query in result.queries.items()
+    ]

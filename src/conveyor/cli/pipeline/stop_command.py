@@ -1,0 +1,25 @@
+"""`conveyor pipeline stop`: ends a running pipeline."""
+
+from typing import Annotated
+
+import typer
+
+from conveyor.cli.pipeline.status_command import Pipeline, checkpoint_of
+from conveyor.cli.terminal.kafka_client import ClientError
+
+
+def stop(
+    pipeline: Pipeline,
+    timeout: Annotated[int, typer.Option(min=1, help="How many seconds to wait for the end.")] = 600,
+) -> None:
+    """Stop a running pipeline after its present micro-batch. The next run continues there."""
+    from conveyor.pipeline.declared.run_directory import read_progress, request_stop
+    from conveyor.pipeline.pipeline_errors import PipelineError
+
+    try:
+        checkpoint = checkpoint_of(pipeline)
+        name = read_progress(checkpoint)[0].name
+        has_stopped = request_stop(checkpoint, timeout)
+    except PipelineError as error:
+        raise ClientError(str(error)) from error
+    typer.echo(f"{name} stopped" if has_stopped else f"{name} is not running")
