@@ -44,3 +44,4 @@ def test_the_page_of_the_archive_job_is_true(broker: Broker, tmp_path: Path) -> 
     shown = re.sub(r" *\| *", "|", printed.getvalue())
     assert "|1|lamp|19.5|" in shown
     assert "|not JSON|JSON is malformed" in shown
+    assert "2 rows, as Delta reads them" in shown

@@ -119,6 +119,21 @@ def test_a_batch_that_the_lake_did_not_commit_leaves_no_bad_record_twice(
     assert len(list((tmp_path / "_bad").glob("topic=*/day=*/*"))) == 1
 
 
+@pytest.mark.parametrize("lake_format", ["parquet", "delta"])
+def test_batches_of_bad_records_only_are_committed(
+    spark: "SparkSession", broker: Broker, topic: str, tmp_path: Path, lake_format: str
+) -> None:
+    filled(broker, topic, [b"bad"])
+    archive_with(broker, tmp_path, topic, "--schema", "id long", "--format", lake_format)
+    assert payloads(spark, tmp_path) == []
+    produce(broker, topic, [Sent(value=b"worse")])
+    archive_with(broker, tmp_path, topic)
+    produce(broker, topic, [Sent(value=b'{"id": 1}')])
+    archive_with(broker, tmp_path, topic)
+    assert payloads(spark, tmp_path) == [{"id": 1}]
+    assert set(bad(spark, tmp_path)) == {b"bad", b"worse"}
+
+
 def avro_file(directory: Path, *fields: dict[str, Any]) -> Path:
     """A schema of a long `id`, and more fields."""
     file = directory / f"{len(fields)}.avsc"

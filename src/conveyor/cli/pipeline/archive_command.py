@@ -1,5 +1,6 @@
 """`conveyor pipeline archive`: topics into a lake."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,13 @@ import typer
 
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
 from conveyor.pipeline.spark.connectors import Connector
+
+
+class LakeChoice(StrEnum):
+    """The values of `--format`."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
 
 
 def archive(
@@ -24,6 +32,9 @@ def archive(
     ] = "",
     message: Annotated[str, typer.Option(help="Full name of the Protobuf message.")] = "",
     evolve: Annotated[bool, typer.Option("--evolve", help="Let --schema add fields to those of the lake.")] = False,
+    format: Annotated[
+        LakeChoice | None, typer.Option(help="Format of a new lake; delta needs conveyor[delta].")
+    ] = None,
     compact: Annotated[
         bool, typer.Option("--compact", help="Merge the small files of finished days (UTC) afterwards.")
     ] = False,
@@ -64,6 +75,7 @@ def archive(
                 schema=SchemaRequest(text=schema, message=message, may_evolve=evolve) if schema else None,
                 compacting=compact,
                 connector=connector,
+                lake_format=None if format is None else format.value,
             )
     except PipelineError as error:
         raise ClientError(str(error)) from error

@@ -6,14 +6,15 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conveyor.pipeline.lake.commit_log import CommitLog
-from conveyor.pipeline.lake.lake import Lake, open_lake, pin_schema
+from conveyor.pipeline.lake.delta_log import DeltaLog
+from conveyor.pipeline.lake.lake import Lake, LakeFormat, open_lake, pin_schema
 from conveyor.pipeline.lake.lake_compaction import Compacted, compact
-from conveyor.pipeline.lake.lake_parts import publish_parts, remove_leftovers, write_parts
+from conveyor.pipeline.lake.lake_parts import publish_parts, remove_hidden, remove_leftovers, write_parts
 from conveyor.pipeline.payloads.payload_columns import with_payload
 from conveyor.pipeline.payloads.payload_schema import PayloadSchema
 from conveyor.pipeline.payloads.schema_request import SchemaRequest, schema_to_pin
@@ -57,6 +58,7 @@ def archive(
     schema: SchemaRequest | None = None,
     compacting: bool = False,
     connector: Connector = Connector.CONVEYOR,
+    lake_format: LakeFormat | None = None,
 ) -> ArchiveResult:
     """Bring a lake up to date with its topics. Raises PipelineError.
 
@@ -66,12 +68,13 @@ def archive(
     schema: of the payloads, which then become typed columns; by default, the lake's schema, if it has one.
     compacting: whether to merge the small files of finished days, too.
     connector: what reads the topics; the session must have its settings.
+    lake_format: None is that of the lake, for a new one Parquet.
     """
     options = SourceOptions(bootstrap_servers=bootstrap, topics=tuple(topics))
     with raw_client(options) as client:
         find_topics(client, options)
         cluster = cluster_id(client)
-    with open_lake(to, cluster, topics) as lake:
+    with open_lake(to, cluster, topics, lake_format) as lake:
         _check_connector(lake, connector)
         total = _records_to_read(bootstrap, lake)
         spark = session()
@@ -79,12 +82,25 @@ def archive(
         stream = _stream(spark, connector, bootstrap, lake, batch_records)
         written, bad = _run(stream, lake, lambda done: progress(done, total))
         # Leftovers go first: readers that list directories should see no record of theirs.
-        for path in (lake.path, lake.bad_records):
-            remove_leftovers(path, set(CommitLog(path).paths()))
-        compacted = compact(lake.path, datetime.now(UTC).date()) if compacting else None
+        _remove_leftovers(lake)
+        compacted = _compact(lake, datetime.now(UTC).date()) if compacting else None
         return ArchiveResult(
             records=written, bad_records=bad, topics=lake.topics, is_new=lake.is_new, compacted=compacted
         )
+
+
+def _remove_leftovers(lake: Lake) -> None:
+    """Remove files of killed runs. A Delta lake keeps published ones, because its earlier versions may have them."""
+    if lake.format == "delta":
+        remove_hidden(lake.path)
+    else:
+        remove_leftovers(lake.path, set(lake.log.paths()))
+    remove_leftovers(lake.bad_records, set(CommitLog(lake.bad_records).paths()))
+
+
+def _compact(lake: Lake, today: date) -> Compacted:
+    log = lake.log
+    return log.compact(today) if isinstance(log, DeltaLog) else compact(lake.path, today)
 
 
 def _with_schema(spark: "SparkSession", bootstrap: str, lake: Lake, request: SchemaRequest | None) -> Lake:
@@ -95,8 +111,12 @@ def _with_schema(spark: "SparkSession", bootstrap: str, lake: Lake, request: Sch
         values = records.option("topic", ",".join(lake.topics)).load().select("value").where("value IS NOT NULL")
         return [row.value for row in values.limit(_SAMPLED).collect()]
 
-    schema = schema_to_pin(request, lake.schema, CommitLog(lake.path).last_batch() is None, sample)
-    return lake if schema is None or schema == lake.schema else pin_schema(lake, schema)
+    schema = schema_to_pin(request, lake.schema, lake.log.last_batch() is None, sample)
+    if schema is None or schema == lake.schema:
+        return lake
+    if lake.format == "delta" and lake.log.last_batch() is not None:
+        raise PipelineError("the schema of a Delta lake does not evolve: archive into an empty directory instead")
+    return pin_schema(lake, schema)
 
 
 def archived(records: "DataFrame", schema: PayloadSchema | None) -> "DataFrame":
@@ -183,7 +203,7 @@ def write_batch(records: "DataFrame", lake: Lake, batch: int) -> tuple[int, int]
     Spark repeats a batch if a run ended before its checkpoint had the batch's commit: the lake's log then has it. The
     commit to the lake's log decides; a repeated batch replaces what its former run committed to the bad records.
     """
-    log = CommitLog(lake.path)
+    log = lake.log
     last = log.last_batch()
     if last is not None and batch <= last:
         return 0, 0

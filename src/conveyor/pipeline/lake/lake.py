@@ -15,15 +15,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 from uuid import uuid4
 
 import msgspec
 
 from conveyor.pipeline.lake.commit_log import LOG_DIRECTORY, CommitLog
+from conveyor.pipeline.lake.delta_log import DeltaLog
 from conveyor.pipeline.payloads.payload_schema import PayloadSchema
 from conveyor.pipeline.pipeline_errors import PipelineError
 
 _OWN = "_conveyor"
+
+
+LakeFormat = Literal["parquet", "delta"]
+"""Who lists the committed files: Spark's log, or Delta's."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,6 +39,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     path: str
     cluster_id: str
     topics: tuple[str, ...]
+    format: LakeFormat = "parquet"
     schema: PayloadSchema | None = None
 
 
@@ -44,7 +51,14 @@ class Lake:
     checkpoint: Path
     topics: tuple[str, ...]
     is_new: bool
+    lake_id: str
+    format: LakeFormat = "parquet"
     schema: PayloadSchema | None = None
+
+    @property
+    def log(self) -> CommitLog | DeltaLog:
+        """The list of the lake's files."""
+        return lake_log(self.path, self)
 
     @property
     def bad_records(self) -> Path:
@@ -53,9 +67,12 @@ class Lake:
 
 
 @contextmanager
-def open_lake(path: Path, cluster_id: str, topics: Sequence[str]) -> Iterator[Lake]:
+def open_lake(
+    path: Path, cluster_id: str, topics: Sequence[str], lake_format: LakeFormat | None = None
+) -> Iterator[Lake]:
     """Open or create a lake, and lock out other writers. Topics can be added but not removed.
 
+    lake_format: None is that of the lake, for a new one Parquet.
     Raises PipelineError: not a lake, in use, not writable, moved, of another cluster, or with a wrong checkpoint.
     """
     path = path.resolve()
@@ -75,7 +92,17 @@ def open_lake(path: Path, cluster_id: str, topics: Sequence[str]) -> Iterator[La
             raise PipelineError(
                 f"another job writes to {path} now: wait for it, or choose another directory"
             ) from error
-        yield _make(path, own, cluster_id, topics) if is_new else _resume(path, cluster_id, topics)
+        if is_new:
+            yield _make(path, own, cluster_id, topics, lake_format or "parquet")
+        else:
+            yield _resume(path, cluster_id, topics, lake_format)
+
+
+def lake_log(path: Path, lake: Manifest | Lake) -> CommitLog | DeltaLog:
+    """Return the log of a lake at a path."""
+    if lake.format == "parquet":
+        return CommitLog(path)
+    return DeltaLog(path, lake.lake_id, lake.schema)
 
 
 def bad_records_path(lake: Path) -> Path:
@@ -106,17 +133,19 @@ def _begins_new(path: Path, own: Path) -> bool:
     return True
 
 
-def _make(path: Path, own: Path, cluster_id: str, topics: Sequence[str]) -> Lake:
+def _make(path: Path, own: Path, cluster_id: str, topics: Sequence[str], lake_format: LakeFormat) -> Lake:
     lake_id = str(uuid4())
     checkpoint = own / "checkpoint"
     checkpoint.mkdir(exist_ok=True)
     (checkpoint / "lake-id").write_text(lake_id)
     names = tuple(dict.fromkeys(topics))
-    _write_manifest(path, Manifest(lake_id=lake_id, path=str(path), cluster_id=cluster_id, topics=names))
-    return Lake(path=path, checkpoint=checkpoint, topics=names, is_new=True)
+    _write_manifest(
+        path, Manifest(lake_id=lake_id, path=str(path), cluster_id=cluster_id, topics=names, format=lake_format)
+    )
+    return Lake(path=path, checkpoint=checkpoint, topics=names, is_new=True, lake_id=lake_id, format=lake_format)
 
 
-def _resume(path: Path, cluster_id: str, topics: Sequence[str]) -> Lake:
+def _resume(path: Path, cluster_id: str, topics: Sequence[str], lake_format: LakeFormat | None) -> Lake:
     manifest = read_manifest(path)
     assert manifest is not None, "a lake that is not new has a manifest"
     if manifest.path != str(path):
@@ -131,8 +160,12 @@ def _resume(path: Path, cluster_id: str, topics: Sequence[str]) -> Lake:
         raise PipelineError(f"the checkpoint of {path} is missing, so the archived offsets are unknown: {remedy}")
     if marker.read_text() != manifest.lake_id:
         raise PipelineError(f"the checkpoint in {path} belongs to another lake: {remedy}")
-    if any((checkpoint / "commits").glob("[0-9]*")) and CommitLog(path).last_batch() is None:
-        raise PipelineError(f"{path / LOG_DIRECTORY}, the list of committed files, is missing: {remedy}")
+    if lake_format not in (None, manifest.format):
+        raise PipelineError(f"{path} has the format {manifest.format}, not {lake_format}: choose another directory")
+    log = lake_log(path, manifest)
+    if any((checkpoint / "commits").glob("[0-9]*")) and log.last_batch() is None:
+        directory = path / (LOG_DIRECTORY if manifest.format == "parquet" else "_delta_log")
+        raise PipelineError(f"{directory}, the list of committed files, is missing: {remedy}")
     if manifest.cluster_id != cluster_id:
         raise PipelineError(
             f"{path} archives cluster {manifest.cluster_id}, this one is {cluster_id}: choose another directory"
@@ -140,7 +173,15 @@ def _resume(path: Path, cluster_id: str, topics: Sequence[str]) -> Lake:
     all_topics = tuple(dict.fromkeys([*manifest.topics, *topics]))
     if all_topics != manifest.topics:
         _write_manifest(path, msgspec.structs.replace(manifest, topics=all_topics))
-    return Lake(path=path, checkpoint=checkpoint, topics=all_topics, is_new=False, schema=manifest.schema)
+    return Lake(
+        path=path,
+        checkpoint=checkpoint,
+        topics=all_topics,
+        is_new=False,
+        lake_id=manifest.lake_id,
+        format=manifest.format,
+        schema=manifest.schema,
+    )
 
 
 def _write_manifest(path: Path, manifest: Manifest) -> None:

@@ -77,6 +77,12 @@ def remove_leftovers(lake: Path, committed: set[str]) -> None:
             file.unlink()
 
 
+def remove_hidden(lake: Path) -> None:
+    """Remove the files that killed runs have not published. Call it only with the lake open."""
+    for file in lake.glob("topic=*/day=*/.part-*"):
+        file.unlink()
+
+
 def new_part_path(directory: str) -> str:
     """Return a path for a new part. directory: `topic=.../day=...`."""
     return f"{directory}/part-{uuid4()}{_SUFFIX}"

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conveyor.pipeline.lake.lake import bad_records_path, read_manifest
-from conveyor.pipeline.payloads.payload_columns import PAYLOAD, REASON
+from conveyor.pipeline.lake.lake import bad_records_path, lake_log, read_manifest
+from conveyor.pipeline.lake.lake_columns import lake_columns
+from conveyor.pipeline.payloads.payload_columns import REASON
 from conveyor.pipeline.source.rows import spark_schema
 
 if TYPE_CHECKING:
@@ -15,15 +16,18 @@ def read_lake(spark: "SparkSession", path: Path) -> "DataFrame":
     """Return the lake as a DataFrame: the source's columns, `payload` (a struct) if the lake has a schema, and `day`
     (date, UTC, of the record's timestamp).
     """
-    from pyspark.sql import types as T  # noqa: N812 - Spark's own habit
-
     # Without a schema, Spark reads a topic called 2024 as a number, and finds no columns in an empty lake.
-    schema = spark_schema()
     manifest = read_manifest(path)
-    if manifest is not None and manifest.schema is not None:
-        schema = schema.add(PAYLOAD, manifest.schema.spark_type())
-    schema = schema.add("day", T.DateType())
-    return spark.read.schema(schema).parquet(str(path)).select(schema.names)
+    schema = lake_columns(None if manifest is None else manifest.schema)
+    reader = spark.read.schema(schema)
+    if manifest is None or manifest.format == "parquet":
+        return reader.parquet(str(path)).select(schema.names)
+    # Spark's own package cannot read Delta's log.
+    files = lake_log(Path(manifest.path), manifest).paths()
+    if not files:
+        return spark.createDataFrame([], schema)
+    found = reader.option("basePath", str(path)).parquet(*(str(path / file) for file in files))
+    return found.select(schema.names)
 
 
 def read_bad_records(spark: "SparkSession", path: Path) -> "DataFrame":
