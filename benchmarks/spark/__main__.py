@@ -80,7 +80,14 @@ def main() -> None:
         spark = spark_session("conveyor benchmark", "local[2]", **more)
         names = ("conveyor", "kafka") if jars else ("conveyor",)
         connectors = [
-            Connector(name=name, spark=spark, servers=servers, directory=Path(directory) / "streams") for name in names
+            Connector(
+                name=name,
+                spark=spark,
+                servers=servers,
+                directory=Path(directory) / "streams",
+                data_dir=Path(directory) / "broker",
+            )
+            for name in names
         ]
         try:
             for row in chosen:

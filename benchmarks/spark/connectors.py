@@ -15,16 +15,27 @@ COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connector:
-    """A connector in a session, for one broker. name: `conveyor` or `kafka`, Spark's name of the format."""
+    """A connector in a session, for one broker.
+
+    name: `conveyor` or `kafka`, Spark's name of the format. directory: for what streams write. data_dir: the broker's.
+    """
 
     name: str
     spark: "SparkSession"
     servers: str
     directory: Path
+    data_dir: Path
 
     def read(self, topic: str, *, headers: bool) -> "DataFrame":
         """All records of a topic, as they are committed."""
         return self.spark.read.format(self.name).options(**self._reading(topic), includeHeaders=str(headers)).load()
+
+    def read_files(self, topic: str, *, headers: bool) -> "DataFrame":
+        """All records of a topic: Conveyor's from the broker's files, the other's from the broker."""
+        if self.name == "kafka":
+            return self.read(topic, headers=headers)
+        options = {"dataDir": str(self.data_dir), "topic": topic, "includeHeaders": str(headers)}
+        return self.spark.read.format(self.name).options(**options).load()
 
     def stream(self, topic: str, records: int) -> "DataFrame":
         """A stream from a topic's beginning, in micro-batches of so many records."""

@@ -55,6 +55,10 @@ def rows(scale: float) -> dict[str, list[Row]]:
             _reading(f"batch read, {_HEADERS} headers, rows/s", headed, headers=True),
             _reading(f"batch read, {_HEADERS} headers left out, rows/s", headed, headers=False, target=None),
         ],
+        "segments": [
+            _reading("read of segment files, no headers, rows/s", plain, headers=False, target=2.0, from_files=True),
+            _reading(f"the same, {_HEADERS} headers, rows/s", headed, headers=True, target=2.0, from_files=True),
+        ],
         "stream": [
             Row(
                 name="stream to zstd Parquet, rows/s",
@@ -90,9 +94,10 @@ def rows(scale: float) -> dict[str, list[Row]]:
     }
 
 
-def _reading(name: str, load: Load, *, headers: bool, target: float | None = 1.3) -> Row:
+def _reading(name: str, load: Load, *, headers: bool, target: float | None = 1.3, from_files: bool = False) -> Row:
     def measure(connector: Connector) -> float:
-        return _rate(load.records, lambda: discard(connector.read(load.topic, headers=headers)))
+        read = connector.read_files if from_files else connector.read
+        return _rate(load.records, lambda: discard(read(load.topic, headers=headers)))
 
     return Row(name=name, unit="rows/s", measure=measure, loads=(load,), target=target, records=load.records)
 

@@ -4,9 +4,12 @@ It is a process of its own because a process has one JVM, and this one has to st
 """
 
 import json
+import re
 import sys
 from base64 import b64encode
 from collections.abc import Iterable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +23,7 @@ from tests.clients.records import sent
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
+PAGE = Path(__file__).parents[2] / "docs" / "jobs" / "connectors.md"
 SCHEMA = "key binary, value binary, headers array<struct<key: string, value: binary>>"
 
 
@@ -92,6 +96,16 @@ def archive_with_both(spark: "SparkSession", sender: SparkConnector, bootstrap: 
     print(json.dumps({"step": "archive", "written": written, "in_lake": in_lake, "refusal": refusal}))
 
 
+def run_example(bootstrap: str, topic: str, jars: str) -> None:
+    """Run the program of docs/jobs/connectors.md, in the session that is there."""
+    example = re.search(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert example is not None
+    program = example.group(1).replace("127.0.0.1:9092", bootstrap).replace('"orders"', repr(topic))
+    with redirect_stdout(StringIO()) as printed:
+        exec(program.replace("/opt/spark-kafka", str(Path(jars.partition(",")[0]).parent)), {})
+    print(json.dumps({"step": "page", "printed": printed.getvalue()}))
+
+
 def main(bootstrap: str, topic: str, count: str, jars: str, checkpoint: str) -> None:
     spark = spark_session("connector", "local[2]", spark__jars=jars)
     connector = SparkConnector(spark, bootstrap, checkpoint)
@@ -105,6 +119,7 @@ def main(bootstrap: str, topic: str, count: str, jars: str, checkpoint: str) -> 
     say("since", connector.read(topic, startingTimestamp=since))
     print(json.dumps({"step": "batches", "count": connector.copy(topic, f"{topic}-copy")}))
     say("copy", connector.read(f"{topic}-copy"))
+    run_example(bootstrap, topic, jars)
     compare_connectors(spark, bootstrap, topic)
     archive_with_both(spark, connector, bootstrap, topic, Path(checkpoint).with_name("lake"))
     spark.stop()

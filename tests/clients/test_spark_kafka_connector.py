@@ -54,3 +54,8 @@ def test_the_archive_runs_with_the_connector_and_goes_on_with_conveyor(told: lis
     [found] = [line for line in told if line["step"] == "archive"]
     assert (found["written"], found["in_lake"]) == ([COUNT, 0, 10], COUNT + 10)
     assert "was archived with connector conveyor" in found["refusal"]
+
+
+def test_the_example_of_the_page_runs(told: list[Line]) -> None:
+    [found] = [line for line in told if line["step"] == "page"]
+    assert found["printed"] == f"{COUNT}\n"
