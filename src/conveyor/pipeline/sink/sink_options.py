@@ -4,6 +4,7 @@ bootstrap.servers     host:port[,host:port]   required
 topic                 name                    the target of all rows; without it, the column `topic` names it
 delivery              at-least-once (default) | exactly-once
 jobId                 name                    with exactly-once, for a batch write, which is then written only once
+batchNumber           number                  with jobId: a job that writes several tables numbers them in order, from 0
 markerTopic           name                    with exactly-once and a column `topic`: one of the target topics
 transactionTimeoutMs  number                  with exactly-once: longer than the longest batch (default 900000)
 kafka.*                                       passed to the producer (librdkafka's names)
@@ -15,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from conveyor.pipeline.brokers.option_values import client_options, count_option, required_option
+from conveyor.pipeline.brokers.option_values import client_options, count_option, number_option, required_option
 from conveyor.pipeline.brokers.raw_client import security_options, translated
 from conveyor.pipeline.pipeline_errors import PipelineError
 
-_NAMES = "bootstrap.servers topic delivery jobId markerTopic transactionTimeoutMs".split()
+_NAMES = "bootstrap.servers topic delivery jobId batchNumber markerTopic transactionTimeoutMs".split()
 _TIMEOUT_MS = 900_000
 _OURS = ("bootstrap.servers", "transactional.id", "enable.idempotence", "acks", "transaction.timeout.ms")
 
@@ -39,6 +40,7 @@ class SinkOptions:
     topic: str | None = None
     delivery: DeliveryGuarantee = DeliveryGuarantee.AT_LEAST_ONCE
     job_id: str | None = None
+    batch_number: int = 0
     marker_topic: str | None = None
     transaction_timeout_ms: int = _TIMEOUT_MS
     client: Mapping[str, str] = field(default_factory=dict)
@@ -61,10 +63,13 @@ def parse_sink_options(raw_options: Mapping[str, str], *, streaming: bool) -> Si
         topic=options.get("topic"),
         delivery=_delivery(options.get("delivery", DeliveryGuarantee.AT_LEAST_ONCE.value)),
         job_id=options.get("jobid"),
+        batch_number=number_option(options, "batchNumber") or 0,
         marker_topic=options.get("markertopic") or options.get("topic"),
         transaction_timeout_ms=count_option(options, "transactionTimeoutMs") or _TIMEOUT_MS,
         client=_checked(client_options(options)),
     )
+    if parsed.batch_number and not parsed.job_id:
+        raise PipelineError("option 'batchNumber' needs 'jobId': name the job whose batches are numbered")
     if parsed.delivery is DeliveryGuarantee.EXACTLY_ONCE:
         _check_exactly_once(parsed, streaming=streaming)
     elif parsed.job_id or "markertopic" in options:

@@ -18,8 +18,6 @@ from conveyor.pipeline.sink.task_transaction import TaskTransaction, abort_trans
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ONLY_BATCH = 0
-
 
 @dataclass
 class TaskWritten(WriterCommitMessage):
@@ -39,7 +37,8 @@ class BatchWriter(DataSourceArrowWriter):
         if options.delivery is DeliveryGuarantee.AT_LEAST_ONCE:
             return _write_plainly(options, iterator)
         owner = f"job.{options.job_id}"
-        return TaskWritten(write_in_transaction(options, owner, _task().partitionId(), _ONLY_BATCH, iterator))
+        task = _task().partitionId()
+        return TaskWritten(write_in_transaction(options, owner, task, options.batch_number, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         _commit(self._options, messages)

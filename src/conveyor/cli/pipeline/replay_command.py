@@ -1,0 +1,92 @@
+"""`conveyor pipeline replay`: a lake back into a topic."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
+from conveyor.cli.terminal.position import PositionKind, parse_position
+
+
+def replay(
+    lake: Annotated[Path, typer.Option("--from", help="Directory of the lake.")],
+    to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="The topic to write.")] = "",
+    to_subscription: Annotated[
+        str, typer.Option(metavar="NAME", help="Write to the topic of this subscription, which alone receives them.")
+    ] = "",
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", help="Only this topic of the lake; can be repeated.")
+    ] = None,
+    since: Annotated[str, typer.Option(metavar="TIME", help="Only records from this time on.")] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="Only records before this time.")] = "",
+    where: Annotated[
+        str,
+        typer.Option(
+            metavar="SQL",
+            help="Only records that match this expression over the columns of the lake, value_text and key_text.",
+        ),
+    ] = "",
+    same_partitions: Annotated[
+        bool, typer.Option("--same-partitions", help="Keep the partition numbers, instead of placing keys anew.")
+    ] = False,
+    rate: Annotated[float | None, typer.Option(min=0.01, help="Largest number of records per second.")] = None,
+    job_id: Annotated[
+        str, typer.Option(metavar="NAME", help="Names this replay: a repetition writes only what is missing.")
+    ] = "",
+    master: Annotated[str, typer.Option(help="The Spark master, such as spark://host:7077.")] = "local[*]",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+) -> None:
+    """Write the records of a lake to a topic again, in order within each partition, each exactly once.
+
+    \b
+    Examples:
+      conveyor pipeline replay --from /data/lake --to-subscription billing --since -2h --rate 100
+      conveyor pipeline replay --from /data/lake --to orders-again --where "value_text LIKE '%error%'"
+    """
+    from conveyor.cli.terminal.progress import count_progress
+    from conveyor.pipeline.jobs.replay_job import ReplaySelection, ReplayTarget
+    from conveyor.pipeline.jobs.replay_job import replay as run
+    from conveyor.pipeline.pipeline_errors import PipelineError
+    from conveyor.pipeline.spark.session import require_spark, spark_session
+
+    if bool(to) == bool(to_subscription):
+        raise ClientError("give either --to or --to-subscription")
+    if not to:
+        to = HttpClient(http, token).get(path_to("subscriptions", to_subscription))["topic"]
+    selection = ReplaySelection(
+        topics=tuple(topic or ()),
+        since_ms=time_option("--since", since),
+        until_ms=time_option("--until", until),
+        where=where,
+    )
+    target = ReplayTarget(topic=to, only_for=to_subscription or None, same_partitions=same_partitions)
+    try:
+        require_spark()
+        with count_progress("replaying") as show:
+            written = run(
+                lambda: spark_session("conveyor replay", master),
+                bootstrap,
+                lake.resolve(),
+                selection,
+                target,
+                show.update,
+                rate=rate,
+                job_id=job_id or None,
+            )
+    except PipelineError as error:
+        raise ClientError(str(error)) from error
+    typer.echo(f"replayed {written:,} records of {lake} to {to}")
+
+
+def time_option(name: str, text: str) -> int | None:
+    """Return a time in ms since 1970; None for an empty text. Raises ClientError."""
+    if not text:
+        return None
+    position = parse_position(name, text)
+    if position.kind is not PositionKind.TIME:
+        raise ClientError(f"{name} {text}: expected a time such as 2026-11-21T08:00, or how long ago, such as -15m")
+    return position.value

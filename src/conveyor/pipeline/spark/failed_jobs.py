@@ -1,0 +1,27 @@
+"""The failures of Spark's jobs, as errors of one line."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from conveyor.pipeline.pipeline_errors import PipelineError
+
+_RAISED = re.compile(r"^(?:.*?: )?conveyor\.pipeline\.pipeline_errors\.\w+Error: (.+)$", re.MULTILINE)
+
+
+@contextmanager
+def spark_errors_in_one_line(about: str = "Spark failed") -> Iterator[None]:
+    """Turn Spark's exceptions into PipelineError: with the pipeline's own message, if it raised one in a task.
+
+    about: begins the message of all other errors.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        own = _RAISED.findall(str(error))
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        first = lines[0] if lines else type(error).__name__
+        raise PipelineError(str(own[-1]) if own else f"{about}: {first}") from error

@@ -1,0 +1,38 @@
+"""The examples of docs/jobs print what the pages say, one after the other, as a reader would run them."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from conveyor.cli.app import app
+from conveyor.testing import Broker
+from tests.pipeline.topics import Sent, create_topic, produce
+
+PAGES = Path(__file__).parents[2] / "docs" / "jobs"
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_example_of_replay_runs(broker: Broker, tmp_path: Path, topic: str) -> None:
+    create_topic(broker, topic, partitions=2)
+    produce(broker, topic, [Sent(value=b"%d" % line, partition=line % 2) for line in range(1000)])
+    run_first_example("replay.md", broker, {"/data/": f"{tmp_path}/", "orders": topic, "id first": f"id {topic}"})
+
+
+def run_first_example(page: str, broker: Broker, names: dict[str, str]) -> None:
+    """Run the commands of a page's first example. names: texts of the page, and what they are in this test."""
+    text = (PAGES / page).read_text()
+    for before, after in names.items():
+        text = text.replace(before, after)
+    example = re.search(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert example is not None
+    for part in example[1].split("$ conveyor ")[1:]:
+        command, _, printed = part.partition("\n")
+        done = CliRunner(env={"CONVEYOR_BOOTSTRAP": broker.bootstrap_servers, "CONVEYOR_HTTP": broker.http_url}).invoke(
+            app, shlex.split(command), catch_exceptions=False
+        )
+        assert done.exit_code == 0, done.output
+        if printed:
+            assert done.stdout == printed, command
