@@ -7,15 +7,19 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 from tests.pipeline.masters.cluster_program import COUNT
 
 MASTER = "local-cluster[2,1,1024]"
 
 
+# Several Java processes start, which takes minutes on a busy machine.
+@pytest.mark.timeout(600)
 def test_readers_writers_and_the_archive_run_in_executors(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.pipeline.masters.cluster_program", MASTER, str(tmp_path)]
     quick = dict(os.environ) | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=280, env=quick)
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=560, env=quick)
     assert ended.returncode == 0
     found = {line["step"]: line["found"] for line in map(json.loads, ended.stdout.splitlines())}
     assert found["batch"] == found["stream"] == list(range(COUNT))

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from conveyor.testing import Broker
 from tests.pipeline.masters.standalone import WITHOUT_PACKAGES, running_standalone
 from tests.pipeline.topics import create_topic, numbered, produce
@@ -28,6 +30,8 @@ for seconds, settings in ((60, dict()), (2, dict(spark__executor__memory="900g")
 """
 
 
+# Several Java processes start, which takes minutes on a busy machine.
+@pytest.mark.timeout(600)
 def test_the_example_of_the_page_runs_and_what_executors_lack_is_said(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "orders", partitions=2)
     create_topic(broker, "orders-copy", partitions=2)
@@ -43,7 +47,7 @@ def test_the_example_of_the_page_runs_and_what_executors_lack_is_said(broker: Br
         ):
             program = program.replace(shown, here)
         command = [sys.executable, "-c", program]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=280, env=cluster.environment)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=560, env=cluster.environment)
     assert ended.returncode == 0, ended.stderr
     copied, counted, lacking, waiting = ended.stdout.splitlines()
     assert (copied, counted) == ("orders 1000", "orders-copy 1000")
