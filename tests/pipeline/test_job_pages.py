@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from conveyor.cli.app import app
 from conveyor.testing import Broker
+from tests.clients.rest_client import Rest
 from tests.pipeline.topics import Sent, create_topic, produce
 
 PAGES = Path(__file__).parents[2] / "docs" / "jobs"
@@ -19,6 +21,19 @@ def test_the_example_of_replay_runs(broker: Broker, tmp_path: Path, topic: str) 
     create_topic(broker, topic, partitions=2)
     produce(broker, topic, [Sent(value=b"%d" % line, partition=line % 2) for line in range(1000)])
     run_first_example("replay.md", broker, {"/data/": f"{tmp_path}/", "orders": topic, "id first": f"id {topic}"})
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_example_of_dead_letters_runs(broker: Broker) -> None:
+    with closing(Rest(broker)) as rest:
+        rest.create("invoices", "billing")
+        rest.publish("invoices", "invoice 7")
+        ack_ids = [message["ack_id"] for message in rest.lease("billing")]
+        rest.post("/subscriptions/billing/reject", {"ack_ids": ack_ids, "reason": "no stock"})
+        while not rest.get("/dlq/billing").json["messages"]:
+            pass
+        run_first_example("deadletters.md", broker, {})
+        assert [message["payload"] for message in rest.lease("billing")] == ["invoice 7"]
 
 
 def run_first_example(page: str, broker: Broker, names: dict[str, str]) -> None:

@@ -19,7 +19,7 @@ MessageIds = Annotated[
     typer.Option("--message-id", metavar="ID", help="Only this message, by its id in 'dlq peek'; can be repeated."),
 ]
 
-_MOST_AT_ONCE = 1000
+MOST_AT_ONCE = 1000
 
 
 def redrive(
@@ -49,13 +49,13 @@ def redrive(
     client, done = HttpClient(http, token), 0
     unknown: list[str] = []
     message_ids = list(dict.fromkeys(message_id or []))
-    portion = _MOST_AT_ONCE if rate is None else max(1, min(_MOST_AT_ONCE, round(rate)))
+    portion = MOST_AT_ONCE if rate is None else max(1, min(MOST_AT_ONCE, round(rate)))
     total = len(message_ids) or client.get(path_to("subscriptions", name))["dead"]
     try:
         with count_progress("redriving") as show:
             show.update(0, total)
             for document, count in _portions(client, name, filter_, message_ids, portion):
-                answer = _redrive(client, name, document, count, rate)
+                answer = redrive_portion(client, name, document, count, rate)
                 done += answer["redriven"]
                 unknown += (
                     answer["unknown"] if message_ids else []
@@ -99,7 +99,7 @@ def _pages(client: HttpClient, name: str, filter_: str | None) -> Iterator[list[
     seen: set[str] = set()
     after = None
     while True:
-        query = {"limit": _MOST_AT_ONCE, "filter": filter_, "after": after}
+        query = {"limit": MOST_AT_ONCE, "filter": filter_, "after": after}
         page = client.get(path_to("dlq", name), query)["messages"]
         if not page:
             return
@@ -112,10 +112,10 @@ def _pages(client: HttpClient, name: str, filter_: str | None) -> Iterator[list[
 def _without_copy(client: HttpClient, name: str) -> int:
     if client.get(path_to("subscriptions", name))["dead"] == 0:
         return 0
-    return client.get(path_to("dlq", name), {"limit": _MOST_AT_ONCE})["without_copy"] or 0
+    return client.get(path_to("dlq", name), {"limit": MOST_AT_ONCE})["without_copy"] or 0
 
 
-def _redrive(client: HttpClient, name: str, document: dict[str, object], count: int, rate: float | None) -> Any:
+def redrive_portion(client: HttpClient, name: str, document: dict[str, object], count: int, rate: float | None) -> Any:
     """Redrive one selection. The broker limits the rate, and responds when the whole selection is redriven."""
     limit: dict[str, object] = {} if rate is None else {"rate": rate}
     takes_s = 0 if rate is None else count / rate
