@@ -13,7 +13,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "jobs"
 
 def run_example(page: str) -> None:
     """Write the TOML files of a page into the present directory, and run its console; what it prints must be what the
-    page says. CONVEYOR_BOOTSTRAP names the broker.
+    page says, if the page says it. CONVEYOR_BOOTSTRAP names the broker.
 
     The commands of `conveyor pipeline` run in this process, on the session that the test has.
     """
@@ -23,7 +23,8 @@ def run_example(page: str) -> None:
     for console in re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         for entry in re.split(r"^\$ ", console, flags=re.MULTILINE)[1:]:
             command, printed = _split(entry)
-            assert _run(command) == printed, command
+            shown = _run(command)
+            assert not printed or shown == printed, command
 
 
 def _split(entry: str) -> tuple[str, str]:

@@ -18,6 +18,7 @@ def own_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Brok
     monkeypatch.chdir(tmp_path)
     with Broker(memory=True) as broker:
         monkeypatch.setenv("CONVEYOR_BOOTSTRAP", broker.bootstrap_servers)
+        monkeypatch.setenv("CONVEYOR_HTTP", broker.http_url)
         yield broker
 
 
@@ -32,3 +33,9 @@ def test_the_example_of_declared_pipelines_runs(own_broker: Broker, tmp_path: Pa
     run_example("declared.md")
     assert [record.key() for record in committed(own_broker, "large-orders")] == [b"ann"]
     assert len(list((tmp_path / "tables" / "orders").glob("*.parquet"))) > 0
+
+
+def test_the_example_of_metrics_runs(own_broker: Broker, tmp_path: Path) -> None:
+    run_example("metrics.md")
+    assert (tmp_path / "orders.png").stat().st_size > 10_000
+    assert list((tmp_path / "orders-metrics" / "consumers").glob("*.parquet"))

@@ -4,6 +4,7 @@ import typer
 
 from conveyor.cli.pipeline.archive_command import archive
 from conveyor.cli.pipeline.deadletters_command import deadletters
+from conveyor.cli.pipeline.metrics_command import metrics
 from conveyor.cli.pipeline.replay_command import replay
 from conveyor.cli.pipeline.run_command import run
 from conveyor.cli.pipeline.status_command import status
@@ -20,6 +21,7 @@ def _jobs() -> None:
 
 app.command()(archive)
 app.command()(transform)
+app.command()(metrics)
 app.command()(run)
 app.command()(status)
 app.command()(stop)

@@ -1,0 +1,69 @@
+"""`conveyor pipeline metrics`: the traffic and the consumers of topics."""
+
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conveyor.cli.pipeline.run_command import Master
+from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token
+from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
+
+if TYPE_CHECKING:
+    from conveyor.pipeline.jobs.topic_metrics import ConsumerNumbers
+
+
+def metrics(
+    topic: Annotated[list[str], typer.Option("--topic", help="A topic; can be repeated.")],
+    to: Annotated[Path, typer.Option("--to", help="Directory of the tables, as Parquet.")],
+    window: Annotated[int, typer.Option(min=1, help="Length of a window in seconds.")] = 60,
+    since: Annotated[datetime | None, typer.Option(help="Leave out older records (UTC); default all.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw a PNG, too (needs conveyor[demo]).")] = None,
+    master: Master = "local[*]",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+) -> None:
+    """Write the rate and size of topics by windows of time, and the lag and rates of their groups and subscriptions."""
+    from conveyor.pipeline.jobs.metrics_consumers import group_numbers, subscription_numbers
+    from conveyor.pipeline.jobs.metrics_picture import draw_metrics
+    from conveyor.pipeline.jobs.topic_metrics import prepare_directory, traffic, write_tables
+    from conveyor.pipeline.pipeline_errors import PipelineError
+    from conveyor.pipeline.spark.session import require_spark, spark_session
+
+    if picture is not None and find_spec("matplotlib") is None:
+        raise ClientError("matplotlib not installed: pip install 'conveyor[demo]', or leave out --picture")
+    topics, now = list(dict.fromkeys(topic)), datetime.now(UTC)
+    try:
+        require_spark()
+        consumers = [
+            *group_numbers(bootstrap, topics, now),
+            *subscription_numbers(HttpClient(http, token).get, topics, now),
+        ]
+        prepare_directory(to)
+        spark = spark_session("conveyor metrics", master)
+        reader = spark.read.format("conveyor").option("bootstrap.servers", bootstrap).option("topic", ",".join(topics))
+        if since is not None:
+            reader = reader.option("startingTimestamp", str(int(since.replace(tzinfo=UTC).timestamp() * 1000)))
+        records = reader.option("includeHeaders", "false").load()
+        windows = write_tables(spark, traffic(records, window), consumers, to.resolve())
+        if picture is not None:
+            draw_metrics(windows, consumers, window, picture)
+    except PipelineError as error:
+        raise ClientError(str(error)) from error
+    for name in topics:
+        count = sum(row.records for row in windows if row.topic == name)
+        peak = max((row.records_per_s for row in windows if row.topic == name), default=0.0)
+        typer.echo(f"{name}: {count:,} records, at most {peak:,.1f}/s in a window of {window} s")
+    for consumer in consumers:
+        typer.echo(f"  {_consumer_line(consumer)}")
+
+
+def _consumer_line(numbers: "ConsumerNumbers") -> str:
+    start = f"{numbers.kind} {numbers.consumer} of {numbers.topic}: lag {numbers.lag:,}"
+    if numbers.kind == "group":
+        return start
+    age = "" if numbers.oldest_age_ms is None else f", oldest {numbers.oldest_age_ms / 1000:,.0f} s"
+    return f"{start}{age}, {numbers.ack_rate:,.1f} acks/s, {numbers.retry_rate:,.1f} retries/s"
