@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from typer.testing import CliRunner
 
 from conveyor.cli.app import app
@@ -34,6 +35,19 @@ def test_the_example_of_dead_letters_runs(broker: Broker) -> None:
             pass
         run_first_example("deadletters.md", broker, {})
         assert [message["payload"] for message in rest.lease("billing")] == ["invoice 7"]
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_example_of_mirror_runs(broker: Broker, tmp_path: Path, topic: str) -> None:
+    create_topic(broker, topic, partitions=2)
+    produce(broker, topic, [Sent(value=b"%d" % line, partition=line % 2) for line in range(1000)])
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": f"{topic}-group"})
+    consumer.commit(offsets=[TopicPartition(topic, number, 100) for number in range(2)], asynchronous=False)
+    consumer.close()
+    with Broker(memory=True) as west:
+        addresses = {"127.0.0.1:9092": broker.bootstrap_servers, "127.0.0.1:9192": west.bootstrap_servers}
+        names = {"orders": topic, "billing": f"{topic}-group", "./mirror": str(tmp_path / "mirror")}
+        run_first_example("mirror.md", broker, addresses | names)
 
 
 def run_first_example(page: str, broker: Broker, names: dict[str, str]) -> None:

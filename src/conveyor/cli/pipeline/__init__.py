@@ -5,6 +5,7 @@ import typer
 from conveyor.cli.pipeline.archive_command import archive
 from conveyor.cli.pipeline.deadletters_command import deadletters
 from conveyor.cli.pipeline.metrics_command import metrics
+from conveyor.cli.pipeline.mirror_command import mirror
 from conveyor.cli.pipeline.replay_command import replay
 from conveyor.cli.pipeline.run_command import run
 from conveyor.cli.pipeline.status_command import status
@@ -26,4 +27,5 @@ app.command()(run)
 app.command()(status)
 app.command()(stop)
 app.command()(replay)
+app.command()(mirror)
 app.command()(deadletters)

@@ -1,0 +1,67 @@
+"""`conveyor pipeline mirror`: topics of one cluster to another."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from conveyor.cli.terminal.kafka_client import ClientError
+
+_TRANSLATE_S = 10
+
+
+def mirror(
+    source: Annotated[str, typer.Option("--from", metavar="HOST:PORT", help="The cluster to copy from.")],
+    target: Annotated[str, typer.Option("--to", metavar="HOST:PORT", help="The cluster to copy to.")],
+    topic: Annotated[list[str], typer.Option("--topic", help="A topic to copy; can be repeated.")],
+    checkpoint: Annotated[Path, typer.Option(help="Directory for the progress of this mirror.")],
+    group: Annotated[
+        list[str] | None,
+        typer.Option("--group", help="A consumer group whose positions to translate; can be repeated."),
+    ] = None,
+    prefix: Annotated[str, typer.Option(help="Begins the names of the copies, such as 'west.'.")] = "",
+    until_end: Annotated[bool, typer.Option("--until-end", help="End at the present ends of the topics.")] = False,
+    batch_records: Annotated[int, typer.Option(min=1, help="Largest number of records in a micro-batch.")] = 100_000,
+    master: Annotated[str, typer.Option(help="The Spark master, such as spark://host:7077.")] = "local[*]",
+) -> None:
+    """Copy topics to another cluster, each record once, and translate the positions of consumer groups.
+
+    \b
+    Example:
+      conveyor pipeline mirror --from east:9092 --to west:9092 --topic orders --group billing --checkpoint ./mirror
+    """
+    from conveyor.cli.terminal.progress import count_progress
+    from conveyor.pipeline.jobs.mirror_job import MirrorRoute
+    from conveyor.pipeline.jobs.mirror_job import mirror as run
+    from conveyor.pipeline.jobs.mirrored_topics import translate_groups
+    from conveyor.pipeline.pipeline_errors import PipelineError
+    from conveyor.pipeline.spark.session import require_spark, spark_session
+
+    route = MirrorRoute(source=source, target=target, topics=tuple(dict.fromkeys(topic)), prefix=prefix)
+    names = {name: route.target_topic(name) for name in route.topics}
+    try:
+        require_spark()
+        with count_progress("mirroring") as show:
+            translated_at = time.monotonic()
+
+            def progress(done: int) -> None:
+                nonlocal translated_at
+                show.update(done, None)
+                if group and not until_end and time.monotonic() > translated_at + _TRANSLATE_S:
+                    translate_groups(source, target, names, group)
+                    translated_at = time.monotonic()
+
+            copied = run(
+                lambda: spark_session("conveyor mirror", master),
+                route,
+                checkpoint.resolve(),
+                progress,
+                until_end=until_end,
+                batch_records=batch_records,
+            )
+        typer.echo(f"mirrored {copied:,} records of {', '.join(route.topics)}")
+        for name, bounds in translate_groups(source, target, names, group or ()).items():
+            typer.echo(f"translated {sum(map(len, bounds.values()))} positions of group {name}")
+    except PipelineError as error:
+        raise ClientError(str(error)) from error
