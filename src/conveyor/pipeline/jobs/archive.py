@@ -3,7 +3,6 @@ ended.
 """
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -23,6 +22,7 @@ from conveyor.pipeline.source.source_options import EARLIEST, LATEST, Bounds, So
 from conveyor.pipeline.source.stream_offsets import StreamOffset, from_stored, has_topic_ids
 from conveyor.pipeline.source.topic_bounds import cluster_id, find_topics, offsets_at, raw_client
 from conveyor.pipeline.spark.connectors import Connector, stream_topics
+from conveyor.pipeline.spark.query_failure import failure_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -193,7 +193,7 @@ def _run(stream: "DataFrame", lake: Lake, progress: Callable[[int], None]) -> tu
         )
         query.awaitTermination()
     except StreamingQueryException as error:
-        raise PipelineError(_cause(error)) from error
+        raise PipelineError(failure_line(error)) from error
     return written, bad
 
 
@@ -214,12 +214,3 @@ def write_batch(records: "DataFrame", lake: Lake, batch: int) -> tuple[int, int]
     publish_parts(lake.path, good)
     log.commit(batch, good)
     return sum(part.records for part in good), sum(part.records for part in bad)
-
-
-def _cause(error: Exception) -> str:
-    """Return the relevant line of Spark's long report: the Python exception, if there is one."""
-    raised = re.findall(r"^([\w.]+(?:Error|Exception)): (.+)$", str(error), re.MULTILINE)
-    own = [message for name, message in raised if name.startswith("conveyor.pipeline.")]
-    if own:
-        return str(own[-1])
-    return ": ".join(raised[-1]) if raised else str(error).partition("\n")[0]
