@@ -135,6 +135,7 @@ def test_a_stream_is_copied(spark: "SparkSession", broker: Broker, topic: str, t
             .option("bootstrap.servers", broker.bootstrap_servers)
             .option("topic", f"{topic}-copy")
             .option("delivery", "exactly-once")
+            .queryName(f"copy of {topic}")
             .option("checkpointLocation", f"{tmp_path}/checkpoint")
             .trigger(availableNow=True)
             .start()

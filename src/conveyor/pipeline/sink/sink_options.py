@@ -54,7 +54,7 @@ class SinkOptions:
 def parse_sink_options(raw_options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Parse and check the options. Raises PipelineError, which names the wrong or missing option."""
     options = {name.lower(): value for name, value in raw_options.items()}
-    known = {name.lower() for name in _NAMES} | {"path", "checkpointlocation"}
+    known = {name.lower() for name in _NAMES} | {"path", "checkpointlocation", "queryname"}
     for name in options:
         if name not in known and not name.startswith("kafka."):
             raise PipelineError(f"unknown option '{name}': there are {', '.join(_NAMES)}, and kafka.*")
