@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _VARINT_BYTES, _VARLONG_BYTES = 5, 10
 _HOPS, _ALIKE = 64, 8
-_LAST_TIMESTAMP = (1 << 62) - 1
+_LAST_TIMESTAMP = (1 << 63) - 1
 _GROUP_BYTES = 8 << 20
 
 
@@ -336,8 +336,7 @@ def _times(
     newest = np.repeat(np.array([batch.header.max_timestamp for batch in batches], np.int64), counts)
     sums = bases + deltas
     has_overflown = ((bases ^ sums) & (deltas ^ sums)) < 0
-    if np.any(has_overflown | (sums > _LAST_TIMESTAMP) | (sums < -_LAST_TIMESTAMP)):
-        raise IndexError
+    sums[has_overflown] = np.where(bases > 0, _LAST_TIMESTAMP, -_LAST_TIMESTAMP)[has_overflown]
     times_ms = np.where(by_broker, newest, sums)
     types = by_broker.astype(np.int32)
     types[times_ms == -1] = -1
