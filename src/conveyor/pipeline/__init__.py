@@ -1,1 +1,4 @@
-"""The PySpark data source `format("conveyor")` and its jobs. They use the broker only through the Kafka protocol."""
+"""The PySpark data source `format("conveyor")` and its jobs.
+
+They are clients of the broker. Of its packages they use only `records`, the format of record batches.
+"""
