@@ -2,7 +2,8 @@
 
 Steps of a task, whose Python worker is killed: before or after "init_transactions", "read_marker", "producer_identity",
 "produce_all" and "add_marker". Steps of the driver, whose JVM is killed: "before commit", "between commits", "after
-commit". With the option `victim`, a pid, that process is killed instead, such as a broker.
+commit". With the option `victim`, a pid, that process is killed instead, such as a broker; with EXECUTOR,
+the JVM that runs the task.
 """
 
 import os
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH = 1
+EXECUTOR = -1
 TASK_STEPS = [
     f"{when} {step}"
     for step in ("init_transactions", "read_marker", "producer_identity", "produce_all", "add_marker")
@@ -110,7 +112,8 @@ class FaultyWriter(StreamWriter):
             Path(self._latch).touch(exist_ok=False)
         except FileExistsError:
             return
-        victim = self._victim or (_java() if self._step in DRIVER_STEPS else os.getpid())
+        victim = self._victim or (EXECUTOR if self._step in DRIVER_STEPS else os.getpid())
+        victim = _java() if victim == EXECUTOR else victim
         os.kill(victim, signal.SIGKILL)
 
 

@@ -1,19 +1,24 @@
 """A stream into the faulty sink, as a process of its own, whose JVM may be killed.
 
-python -m tests.pipeline.sink_program <bootstrap> <source> <target> <checkpoint> <step> <latch>
+python -m tests.pipeline.sink_program <bootstrap> <source> <target> <checkpoint> <step> <latch> <master> <victim>
 """
 
 import sys
 
+from pyspark.cloudpickle import register_pickle_by_value
+
 from conveyor.pipeline.spark.session import spark_session
-from tests.pipeline.faulty_sink import FaultySink
+from tests.pipeline import faulty_sink
 from tests.pipeline.sink_streams import SinkStream
 
 
-def main(bootstrap: str, source: str, target: str, checkpoint: str, step: str, latch: str) -> None:
-    spark = spark_session("faulty sink", "local[2]")
-    spark.dataSource.register(FaultySink)
-    SinkStream(spark, bootstrap, source, target, checkpoint).run("faulty", step=step, latch=latch)
+def main(
+    bootstrap: str, source: str, target: str, checkpoint: str, step: str, latch: str, master: str, victim: str
+) -> None:
+    spark = spark_session("faulty sink", master)
+    register_pickle_by_value(faulty_sink)  # type: ignore[no-untyped-call]  # Executors do not have the tests.
+    spark.dataSource.register(faulty_sink.FaultySink)
+    SinkStream(spark, bootstrap, source, target, checkpoint).run("faulty", step=step, latch=latch, victim=victim)
 
 
 if __name__ == "__main__":

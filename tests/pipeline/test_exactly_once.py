@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from conveyor.testing import Broker
-from tests.pipeline.faulty_sink import DRIVER_STEPS, TASK_STEPS, FaultySink
+from tests.pipeline.faulty_sink import DRIVER_STEPS, EXECUTOR, TASK_STEPS, FaultySink
 from tests.pipeline.sink_streams import SinkStream
 from tests.pipeline.topics import HasAddress, Sent, create_topic, numbered, numbers_of, produce, read
 from tests.processes import BrokerProcess
@@ -53,22 +53,30 @@ def test_a_task_is_killed(
     assert copied(spark, broker, topic) == list(range(COUNT))
 
 
+def run_program(broker: Broker, topic: str, stream: SinkStream, latch: Path, *arguments: str) -> int:
+    """Run the stream in a process of its own. arguments: step, master and victim. Returns its exit code."""
+    step, master, victim = arguments
+    command = [sys.executable, "-m", "tests.pipeline.sink_program", broker.bootstrap_servers, topic, f"{topic}-copy"]
+    command += [str(stream.checkpoint), step, str(latch), master, victim]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert latch.exists(), done.stdout + done.stderr
+    return done.returncode
+
+
 @pytest.mark.parametrize("step", DRIVER_STEPS)
 def test_the_driver_is_killed(
     spark: "SparkSession", broker: Broker, topic: str, stream: SinkStream, tmp_path: Path, step: str
 ) -> None:
-    arguments = [
-        broker.bootstrap_servers,
-        topic,
-        f"{topic}-copy",
-        str(stream.checkpoint),
-        step,
-        str(tmp_path / "latch"),
-    ]
-    command = [sys.executable, "-m", "tests.pipeline.sink_program", *arguments]
-    assert subprocess.run(command, capture_output=True, timeout=200).returncode != 0
-    assert (tmp_path / "latch").exists()
+    assert run_program(broker, topic, stream, tmp_path / "latch", step, "local[2]", "0") != 0
     stream.run()
+    assert copied(spark, broker, topic) == list(range(COUNT))
+
+
+def test_an_executor_is_killed_and_spark_goes_on_with_another(
+    spark: "SparkSession", broker: Broker, topic: str, stream: SinkStream, tmp_path: Path
+) -> None:
+    master = "local-cluster[2,1,1024]"
+    assert run_program(broker, topic, stream, tmp_path / "latch", "after add_marker", master, str(EXECUTOR)) == 0
     assert copied(spark, broker, topic) == list(range(COUNT))
 
 
