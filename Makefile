@@ -60,8 +60,9 @@ transactions: setup ## Run 8 transactional workers over kills and freezes for SE
 rolling: setup ## Run the scenarios of every client while one of three brokers is being restarted; some fifteen minutes.
 	@$(BIN)/python -m pytest -v -p no:randomly tests/clients/rolling/every_client.py -o timeout=1200
 
-bench: setup ## Measure this machine, with Apache Kafka beside it: throughput, latency, start-up, memory.
+bench: setup ## Measure this machine, with Apache Kafka and its connector for Spark beside it: throughput, latency, memory.
 	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks.spark
 
 stalls: setup ## Measure the longest stops of the event loop, with segments of 1 GiB: some minutes.
 	@$(BIN)/python -m benchmarks --only stalls
