@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from conveyor.testing.held_port import HeldPort
+
 _SERVE = ("-m", "conveyor.cli.main", "serve")
 
 
@@ -17,7 +19,8 @@ class BrokerProcess:
     def __init__(self, data_dir: Path, *options: str, command: Sequence[str] = _SERVE) -> None:
         self._command = [sys.executable, *command, "--data-dir", str(data_dir), *options]
         self._log = data_dir.parent / "broker.log"
-        self.kafka = self.http = "127.0.0.1:0"
+        self._ports = HeldPort(), HeldPort()
+        self.kafka, self.http = (port.address for port in self._ports)
         self.ready: dict[str, str] = {}
 
     def use_log(self, path: Path) -> None:

@@ -100,6 +100,10 @@ def test_a_client_of_a_broker_that_is_partitioned_off_moves_to_the_others(cluste
     assert consume(cluster, 2) == ["1", "2"]
 
 
+def test_all_brokers_know_each_other_after_the_start(cluster: Cluster) -> None:
+    assert all(broker.image().brokers.keys() == {1, 2, 3} for broker in cluster.brokers.values())
+
+
 def test_a_broker_is_stopped_and_started_on_the_same_ports(cluster: Cluster) -> None:
     create(cluster)
     produce(cluster, "1")

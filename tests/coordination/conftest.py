@@ -33,7 +33,7 @@ def own_zookeeper(tmp_path: Path) -> Iterator[ZookeeperProcess]:
 
 @pytest.fixture
 def root() -> str:
-    return f"/tests/{next(_numbers)}"
+    return f"/test-{next(_numbers)}"
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 import os
 import signal
-import socket
 import subprocess
 from pathlib import Path
 
 from conveyor.cli.zookeeper import HOST, wait_until_serving, zookeeper_command
+from conveyor.testing.held_port import HeldPort
 
 
 class ZookeeperProcess:
@@ -15,8 +15,8 @@ class ZookeeperProcess:
     def __init__(self, data_dir: Path, tick_ms: int = 500) -> None:
         self._data_dir = data_dir
         self._tick_ms = tick_ms
-        with socket.create_server((HOST, 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self._held = HeldPort()
+        self.port = self._held.port
 
     @property
     def server(self) -> str:

@@ -15,12 +15,12 @@ import uvloop
 from conveyor.server.server import Server
 from conveyor.settings.tree import from_sources
 from conveyor.testing.broker_clock import BrokerClock, EmbeddedClock, RunningServer
+from conveyor.testing.held_port import HeldPort, hold_listeners
 from conveyor.testing.manual_clock import DEFAULT_START_MS
 from conveyor.testing.memory_disk import MemoryDisk
 from conveyor.testing.memory_store import MemoryStore
 from conveyor.testing.settling_loop import SettlingLoop
 
-_ANY_PORT = {"network.kafka": "127.0.0.1:0", "network.http": "127.0.0.1:0"}
 _WITH_MANUAL_CLOCK = {
     "topics.message_timestamp_type": "LogAppendTime",
     "topics.message_timestamp_after_max_ms": (1 << 63) - 1,
@@ -57,7 +57,8 @@ class Broker:
         self._manual_clock = EmbeddedClock(_start_ms(manual_clock)) if manual_clock else None
         self._clock = None if self._manual_clock is None else BrokerClock(self._manual_clock, self._running)
         self.disk = disk if disk is not None else MemoryDisk() if memory else None
-        self._settings = {**_ANY_PORT, **(_WITH_MANUAL_CLOCK if manual_clock else {}), **(settings or {})}
+        self._settings: dict[str, object] = {**(_WITH_MANUAL_CLOCK if manual_clock else {}), **(settings or {})}
+        self._ports: dict[str, HeldPort] = {}
         self._temporary = None
         if data_dir is None and self.disk is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="conveyor-")
@@ -93,6 +94,8 @@ class Broker:
         """
         if self._thread is not None and self._thread.is_alive():
             raise ValueError("this broker is already running: stop it first")
+        self._ports |= hold_listeners(self._settings)
+        self._settings |= {name: port.address for name, port in self._ports.items()}
         self._started.clear()
         self._thread = threading.Thread(target=self._run, name="conveyor-broker", daemon=True)
         self._thread.start()
@@ -160,6 +163,8 @@ class Broker:
     def _clean_up(self) -> None:
         if self._temporary is not None:
             self._temporary.cleanup()
+        for port in self._ports.values():
+            port.close()
 
     def _run(self) -> None:
         loop_factory = uvloop.new_event_loop if self._manual_clock is None else SettlingLoop

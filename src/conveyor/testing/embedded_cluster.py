@@ -21,6 +21,7 @@ from conveyor.kernel.ports import SessionState
 from conveyor.server.server import Server
 from conveyor.settings.tree import from_sources
 from conveyor.testing.cuttable_peers import CuttablePeers, NetworkGroups
+from conveyor.testing.held_port import HeldPort, hold_listeners
 from conveyor.testing.memory_disk import MemoryDisk
 from conveyor.testing.memory_store import MemoryStore, MemoryTree
 from conveyor.testing.shared_store import SharedStore
@@ -29,7 +30,6 @@ Result = TypeVar("Result")
 
 ImageTest = Callable[[ClusterImage], bool]
 
-_SETTINGS = {"network.kafka": "127.0.0.1:0", "network.http": "127.0.0.1:0"}
 _PATIENCE_S = 60.0
 _ABANDONED: list[asyncio.Task[Any]] = []
 """The tasks of killed brokers. They are kept for ever, because collecting them would run their `finally` blocks."""
@@ -42,7 +42,8 @@ class ClusterBroker:
         self.node_id = node_id
         self.disk = MemoryDisk()
         self._cluster = cluster
-        self._settings = {**_SETTINGS, **settings, "broker.node_id": node_id}
+        self._settings = {**settings, "broker.node_id": node_id}
+        self._ports: dict[str, HeldPort] = {}
         self._process: _Process | None = None
         self._server: Server | None = None
 
@@ -64,6 +65,8 @@ class ClusterBroker:
         """Start with the data of the last run, and return once requests are accepted. Raises ValueError if it runs."""
         if self._process is not None:
             raise ValueError(f"broker {self.node_id} is running: kill or stop it first")
+        self._ports |= hold_listeners(self._settings)
+        self._settings |= {name: port.address for name, port in self._ports.items()}
         process = _Process(self.node_id, self._cluster, self._settings, self.disk)
         self._server = process.start()
         self._process = process
@@ -85,6 +88,11 @@ class ClusterBroker:
         """Kill it and start it again."""
         self.kill()
         self.start()
+
+    def release_ports(self) -> None:
+        """Let other programs have its ports: it does not start again."""
+        for port in self._ports.values():
+            port.close()
 
     def image(self) -> ClusterImage:
         """Return the cluster as this broker sees it."""
@@ -149,14 +157,16 @@ class Cluster:
         return ",".join(broker.bootstrap_servers for broker in self.brokers.values())
 
     def start(self) -> Self:
-        """Start all brokers that do not run. Raises the failure that prevented a start; then nothing runs. Raises
-        ValueError after `stop`.
+        """Start all brokers that do not run, and return once each of them knows all. Raises the failure that prevented
+        a start; then nothing runs. Raises ValueError after `stop`.
         """
         self.coordination.start()
         try:
             for broker in self.brokers.values():
                 if not broker.is_running:
                     broker.start()
+            for broker in self.brokers.values():
+                broker.wait_until(lambda image: image.brokers.keys() >= self.brokers.keys(), "brokers are missing")
         except BaseException:
             self.stop()
             raise
@@ -171,6 +181,8 @@ class Cluster:
                         calls.callback(broker.stop)
         finally:
             self.coordination.stop()
+            for broker in self.brokers.values():
+                broker.release_ports()
 
     def kill(self, node_id: int) -> None:
         """See `ClusterBroker.kill`."""

@@ -1,6 +1,8 @@
 """The broker for tests: in memory and in a directory, on a manual clock, from synchronous and asynchronous code."""
 
 import asyncio
+import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,6 +72,19 @@ def test_a_restart_keeps_data_and_ports(memory: bool) -> None:
         broker.start()
         assert (broker.bootstrap_servers, broker.http_url) == before
         assert consume(broker) == ["a"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems let nobody listen at a port that is held")
+def test_nobody_takes_the_ports_of_a_stopped_broker() -> None:
+    with Broker(memory=True) as broker:
+        addresses = [address.rsplit(":", 1) for address in (broker.bootstrap_servers, broker.http_url[7:])]
+        broker.stop()
+        for host, port in addresses:
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind((host, int(port)))
+        broker.start()
+    for host, port in addresses:
+        socket.create_server((host, int(port))).close()
 
 
 def test_a_broker_may_be_stopped_twice() -> None:
