@@ -68,7 +68,7 @@ def test_any_broker_serves_all_partitions(cluster: Cluster) -> None:
     assert sorted(message["message_id"] for message in leased) == sorted(published)
     assert ack(cluster.brokers[3], leased) == ["ok"] * 9
     stats = ask(cluster.brokers[1], "GET", "/subscriptions/billing").json
-    assert (stats["unsettled"], stats["acked"]) == (0, 9)
+    assert (stats["unsettled"], stats["acked"], stats["ack_delay"]["count"]) == (0, 9, 9)
     assert len(ask(cluster.brokers[2], "GET", "/topics/orders/messages").json["messages"]) == 9
 
 

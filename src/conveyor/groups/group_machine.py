@@ -96,7 +96,7 @@ class GroupMachine:
         if self._is_loaded:
             self._queue(key.group_id)
 
-    def resolve(self, producer: ProducerIdentity, commits: bool) -> None:
+    def resolve(self, producer: ProducerIdentity, commits: bool, now_ms: int) -> None:
         """See `TransactionalMachine`."""
         for group_id in self._offsets.resolve(producer, commits):
             if self._is_loaded:

@@ -103,8 +103,8 @@ class StateMachine(Protocol[Asked]):
 class TransactionalMachine(StateMachine[Asked], Protocol[Asked]):
     """A machine that takes part in transactions."""
 
-    def resolve(self, producer: ProducerIdentity, commits: bool) -> None:
+    def resolve(self, producer: ProducerIdentity, commits: bool, now_ms: int) -> None:
         """Apply or drop the records of a producer's transaction, both live and during replay. A producer without
-        records here has taken part in vain.
+        records here has taken part in vain. now_ms: the time of the marker that ends the transaction.
         """
         ...

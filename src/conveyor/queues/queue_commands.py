@@ -1,7 +1,7 @@
 """The commands of a queue machine, which owns one partition, and their replies."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
@@ -10,6 +10,7 @@ import msgspec
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.state_machine import Answer_co, Command
+from conveyor.queues.delivery.ack_delays import AckDelays
 from conveyor.queues.messages.dead_copies import Copy
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.records.message import Message
@@ -199,3 +200,4 @@ class QueueProbe:
     filtered: int = 0
     filter_errors: int = 0
     unreadable_headers: int = 0
+    ack_delays: AckDelays = field(default_factory=AckDelays)

@@ -127,13 +127,13 @@ class QueueMachine:
             if kind is Kind.STARTED:
                 self._apply_started(UUID(bytes=record.key), progress)
 
-    def resolve(self, producer: ProducerIdentity, commits: bool) -> None:
+    def resolve(self, producer: ProducerIdentity, commits: bool, now_ms: int) -> None:
         """See `TransactionalMachine.resolve`."""
         for subscription, progress in self._progress.items():
             offsets = progress.resolve(producer.producer_id, commits=commits)
             queue = self._queues.get(subscription)
             if offsets and queue is not None:
-                queue.resolved(offsets, commits=commits)
+                queue.resolved(offsets, now_ms, commits=commits)
                 self._reindex(queue)
 
     def loaded(self, now_ms: int) -> None:
@@ -448,7 +448,7 @@ class QueueMachine:
 def _settle(queue: Queue, command: SettleMessages, now_ms: int) -> tuple[Settled, list[LogRecord]]:
     match command:
         case Acknowledge():
-            return queue.acknowledge(command.targets)
+            return queue.acknowledge(command.targets, now_ms)
         case AcknowledgeInTransaction():
             return queue.acknowledge_in_transaction(command.targets, command.producer)
         case NackMessages():

@@ -251,10 +251,11 @@ class TransactionalRunner(MachineRunner[Asked]):
         refusal = self.refusal()
         if refusal is not None:
             raise refusal
-        if append_marker(self._partition, marker, transaction_version, self._clock.now_ms()) is None:
+        now_ms = self._clock.now_ms()
+        if append_marker(self._partition, marker, transaction_version, now_ms) is None:
             return
         try:
-            self._resolve(_producer_of(marker), marker.commits)
+            self._resolve(_producer_of(marker), marker.commits, now_ms)
         except Exception as bug:
             raise InconsistentState(f"{self._partition.identity}: {marker}") from bug
         self.wake()
@@ -280,7 +281,7 @@ def replay_transactions(log: Log, machine: TransactionalMachine[Asked]) -> None:
         if is_marker(header):
             marker = decode_marker(header, content)
             if marker is not None:
-                machine.resolve(_producer_of(marker), marker.commits)
+                machine.resolve(_producer_of(marker), marker.commits, header.max_timestamp)
             continue
         producer = None
         if is_transactional(header):

@@ -120,7 +120,7 @@ class Coordinator:
 
     def end_transaction(self, producer: ProducerIdentity, *, commit: bool) -> None:
         self.markers.append((len(self.log), producer, commit))
-        self.machine.resolve(producer, commit)
+        self.machine.resolve(producer, commit, self.now_ms)
 
     def committed(self, group_id: str = GROUP) -> tuple[CommittedOffset, ...]:
         fetched = self.ask(FetchOffsets(group_id=group_id, partitions=None))
@@ -161,7 +161,7 @@ class Coordinator:
         markers = deque(self.markers)
         for number, record in enumerate((*self.log, None)):
             while markers and markers[0][0] == number:
-                machine.resolve(*markers.popleft()[1:])
+                machine.resolve(*markers.popleft()[1:], self.now_ms)
             if record is not None:
                 machine.apply(record)
         machine.loaded(self.now_ms)

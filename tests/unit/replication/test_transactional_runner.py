@@ -42,6 +42,7 @@ class Values:
         self.values: dict[bytes, bytes] = {}
         self.pending: dict[ProducerIdentity, list[LogRecord]] = {}
         self.resolved: list[tuple[ProducerIdentity, bool]] = []
+        self.resolved_ms: list[int] = []
 
     def handle(self, command: Put, token: Token, now_ms: int) -> Outcome:
         return Outcome((LogRecord(command.key, command.value),), (Reply(token, "done"),), producer=command.producer)
@@ -55,9 +56,10 @@ class Values:
         else:
             self.pending.setdefault(record.producer, []).append(record)
 
-    def resolve(self, producer: ProducerIdentity, commits: bool) -> None:
+    def resolve(self, producer: ProducerIdentity, commits: bool, now_ms: int) -> None:
         assert producer.producer_id != BUGGY.producer_id, "a bug"
         self.resolved.append((producer, commits))
+        self.resolved_ms.append(now_ms)
         for record in self.pending.pop(producer, []):
             if commits:
                 self._set(record)
@@ -139,9 +141,11 @@ def test_records_count_when_their_transaction_is_committed(commits: bool) -> Non
     stage.put(2, FIRST)
     assert stage.machine.values == stage.replayed().values == {b"k": b"1"}
     assert stage.replies == ["done", "done"], "the caller does not wait for the marker"
+    stage.clock.advance(seconds=5)
     stage.end(FIRST, commits=commits)
     assert stage.machine.values == stage.replayed().values == {b"k": b"2" if commits else b"1"}
     assert stage.machine.resolved == stage.replayed().resolved == [(FIRST, commits)]
+    assert stage.machine.resolved_ms == stage.replayed().resolved_ms == [stage.clock.now_ms()]
 
 
 def test_records_are_a_batch_of_the_transaction() -> None:

@@ -13,6 +13,7 @@ from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.kernel.ports import Clock
+from conveyor.queues.delivery.ack_delays import AckDelays, total_delays
 from conveyor.queues.delivery.inspection import count_messages
 from conveyor.queues.queue_commands import QueueCounts, QueueProbe
 from conveyor.queues.subscription.policy import Subscription
@@ -24,7 +25,7 @@ class SubscriptionStats(msgspec.Struct, frozen=True, kw_only=True):
     depth: messages that could be leased now. pending: acknowledged in open transactions. delayed: messages that are not
     due yet or wait for their next delivery.
     unsettled: all messages that are not settled. acked, retried: counts. ack_rate, retry_rate: per second, over the
-    last minute.
+    last minute. ack_delays: from publish to ack.
     """
 
     depth: int
@@ -39,6 +40,7 @@ class SubscriptionStats(msgspec.Struct, frozen=True, kw_only=True):
     ack_rate: float
     retry_rate: float
     filter_errors: int
+    ack_delays: AckDelays
 
 
 class StatsHere(msgspec.Struct, frozen=True, array_like=True):
@@ -57,6 +59,8 @@ class LocalStats(msgspec.Struct, frozen=True, array_like=True):
     filter_errors: int
     ack_rate: float
     retry_rate: float
+    ack_delays: AckDelays = msgspec.field(default_factory=AckDelays)
+    """Brokers of earlier versions do not report it."""
 
 
 _STATS: Call[StatsHere, LocalStats] = Call("queue.stats", StatsHere, LocalStats, is_repeatable=True)
@@ -110,6 +114,7 @@ class SubscriptionStatistics:
             ack_rate=sum(part.ack_rate for part in parts),
             retry_rate=sum(part.retry_rate for part in parts),
             filter_errors=sum(part.filter_errors for part in parts),
+            ack_delays=total_delays([part.ack_delays for part in parts]),
         )
 
     async def _stats_here(self, request: StatsHere) -> LocalStats:
@@ -118,7 +123,13 @@ class SubscriptionStatistics:
         probe = self._partitions.probe(subscription.id)
         ack_rate, retry_rate = self._rates.measure(subscription.id)
         return LocalStats(
-            counts, probe.acknowledged, probe.retried + probe.expired, probe.filter_errors, ack_rate, retry_rate
+            counts=counts,
+            acked=probe.acknowledged,
+            retried=probe.retried + probe.expired,
+            filter_errors=probe.filter_errors,
+            ack_rate=ack_rate,
+            retry_rate=retry_rate,
+            ack_delays=probe.ack_delays,
         )
 
     def measures(self) -> list[tuple[Subscription, QueueCounts, QueueProbe]]:

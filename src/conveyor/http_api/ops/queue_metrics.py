@@ -1,10 +1,16 @@
-"""The subscriptions' metrics for Prometheus: gauges of their messages, counters of deliveries and settlements."""
+"""The subscriptions' metrics for Prometheus: gauges of their messages, counters of deliveries and settlements, and a
+histogram of the delays from publish to ack.
+"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.queues.delivery.ack_delays import DELAY_BOUNDS_MS
+from conveyor.queues.queue_commands import QueueCounts, QueueProbe
+from conveyor.queues.subscription.policy import Subscription
 
 QUEUE_GAUGES = {
     "conveyor_queue_available_messages": ("available", "Messages that could be leased now."),
@@ -24,6 +30,7 @@ QUEUE_COUNTERS = {
     "conveyor_queue_filter_errors": ("filter_errors", "Messages on which a filter has failed."),
     "conveyor_queue_unreadable_headers": ("unreadable_headers", "Headers that ask for what makes no sense: ignored."),
 }
+_DELAY_BOUNDS_S = (*(str(bound_ms / 1000) for bound_ms in DELAY_BOUNDS_MS), "+Inf")
 
 
 def queue_metrics(broker: BrokerNode) -> Iterator[Metric]:
@@ -40,3 +47,14 @@ def queue_metrics(broker: BrokerNode) -> Iterator[Metric]:
         for subscription, _, probe in measured:
             counter.add_metric([subscription.topic, subscription.name], getattr(probe, field))
         yield counter
+    yield _ack_delays(measured, labels)
+
+
+def _ack_delays(measured: Sequence[tuple[Subscription, QueueCounts, QueueProbe]], labels: Sequence[str]) -> Metric:
+    doc = "Time from the publish of a message to its acknowledgement."
+    histogram = HistogramMetricFamily("conveyor_queue_ack_delay_seconds", doc, labels=labels)
+    for subscription, _, probe in measured:
+        delays = probe.ack_delays
+        buckets = list(zip(_DELAY_BOUNDS_S, map(float, accumulate(delays.counts)), strict=True))
+        histogram.add_metric([subscription.topic, subscription.name], buckets, delays.sum_ms / 1000)
+    return histogram

@@ -8,6 +8,8 @@ from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
 from conveyor.http_api.requests.start_position import SubscriptionStart, format_start
 from conveyor.http_api.rest.topic_endpoints import TopicName
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.histogram import quantile
+from conveyor.queues.delivery.ack_delays import DELAY_BOUNDS_MS, AckDelays
 from conveyor.queues.subscription.policy import (
     MAX_NAME_CHARACTERS,
     MAX_VISIBILITY_MS,
@@ -92,6 +94,26 @@ class SubscriptionDocument(Struct, kw_only=True):
     push: None = None
 
 
+class DelayBucket(Struct):
+    """The messages with a delay above `up_to_ms` of the bucket before, and at most this one; null for no limit."""
+
+    up_to_ms: int | None
+    count: int
+
+
+class AckDelay(Struct):
+    """The time from publish to ack of the messages that were acknowledged since the broker started.
+
+    p50_ms, p99_ms: estimates of percentiles from the buckets; null without messages.
+    """
+
+    count: int
+    sum_ms: float
+    p50_ms: float | None
+    p99_ms: float | None
+    buckets: list[DelayBucket]
+
+
 class SubscriptionDetails(SubscriptionDocument, kw_only=True):
     """A subscription with the state of its messages.
 
@@ -112,6 +134,7 @@ class SubscriptionDetails(SubscriptionDocument, kw_only=True):
     ack_rate: float
     retry_rate: float
     filter_errors: int
+    ack_delay: AckDelay
 
 
 class SubscriptionList(Struct):
@@ -144,7 +167,8 @@ async def show_one_subscription(call: HttpCall[NoQuery, None]) -> SubscriptionDe
     subscription = subscription_of(call)
     stats = await call.broker.subscription_statistics.stats(subscription.name)
     shown = to_builtins(show_subscription(subscription))
-    return convert(shown | {name: getattr(stats, name) for name in _STATS}, SubscriptionDetails)
+    counted = {name: getattr(stats, name) for name in _STATS}
+    return convert(shown | counted | {"ack_delay": _ack_delay(stats.ack_delays)}, SubscriptionDetails)
 
 
 async def change_subscription(call: HttpCall[NoQuery, PolicyChange]) -> SubscriptionDocument:
@@ -177,7 +201,7 @@ ENDPOINTS = (
     ),
 )
 
-_STATS = set(SubscriptionDetails.__struct_fields__) - set(SubscriptionDocument.__struct_fields__)
+_STATS = set(SubscriptionDetails.__struct_fields__) - set(SubscriptionDocument.__struct_fields__) - {"ack_delay"}
 
 
 def subscription_of(call: HttpCall[Any, Any]) -> Subscription:
@@ -220,3 +244,13 @@ def _policy(body: PolicyChange) -> dict[str, Any]:
     """Return the fields that the request gives."""
     given = {name: getattr(body, name) for name in PolicyChange.__struct_fields__ if name != "push"}
     return {name: to_builtins(value) for name, value in given.items() if value is not UNSET}
+
+
+def _ack_delay(delays: AckDelays) -> AckDelay:
+    return AckDelay(
+        sum(delays.counts),
+        delays.sum_ms,
+        quantile(0.5, DELAY_BOUNDS_MS, delays.counts),
+        quantile(0.99, DELAY_BOUNDS_MS, delays.counts),
+        [DelayBucket(*bucket) for bucket in zip((*DELAY_BOUNDS_MS, None), delays.counts, strict=True)],
+    )

@@ -13,6 +13,7 @@ Invariant: every unsettled message below `scanned_offset` is in exactly one of t
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import NamedTuple
 
 from conveyor.queues.delivery.available import Available
@@ -37,8 +38,8 @@ _PRIORITY_MASK = (1 << _PRIORITY_BITS) - 1
 
 
 class HeldLease(NamedTuple):
-    """One lease: its number, its end, the delivery count (1 for the first delivery), and the message's priority and
-    group.
+    """One lease: its number, its end, the delivery count (1 for the first delivery), and the message's priority,
+    group and timestamp.
     """
 
     number: int
@@ -46,6 +47,10 @@ class HeldLease(NamedTuple):
     delivery_count: int
     priority: int
     group: str
+    published_ms: int
+
+
+published_ms_of = attrgetter("published_ms")
 
 
 class Deliveries:

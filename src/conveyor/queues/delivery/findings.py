@@ -1,19 +1,21 @@
 """The result of one search for messages to lease, and the search's budget for one loop tick."""
 
 from math import inf
+from uuid import UUID
 
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.queues.queue_commands import LeasedMessage
 from conveyor.queues.subscription.filter_expression import MAX_COST_NS
 from conveyor.queues.subscription.filters import Filter
+from conveyor.queues.subscription.queue_records import Kind, settlement_records
 
 
 class Findings:
     """leased: messages to deliver, of `bytes` in total. settled, expired: offsets to settle. records: dead-letter
-    records.
+    records. published_ms: the timestamp of the last leased message; leases with equal timestamps share this object.
     """
 
-    __slots__ = ("_filter", "_filter_began_ns", "bytes", "expired", "leased", "records", "settled")
+    __slots__ = ("_filter", "_filter_began_ns", "bytes", "expired", "leased", "published_ms", "records", "settled")
 
     def __init__(self, message_filter: Filter | None) -> None:
         self.leased: list[LeasedMessage] = []
@@ -21,6 +23,7 @@ class Findings:
         self.expired: list[int] = []
         self.records: list[LogRecord] = []
         self.bytes = 0
+        self.published_ms = 0
         self._filter = message_filter
         self._filter_began_ns = 0.0 if message_filter is None else message_filter.spent_ns
 
@@ -30,6 +33,14 @@ class Findings:
         """
         is_slow = self._filter is not None and self._filter.spent_ns - self._filter_began_ns >= MAX_COST_NS
         return self.bytes < max_bytes and not is_slow
+
+    def all_records(self, subscription: UUID) -> list[LogRecord]:
+        """Return the records of everything that was found."""
+        return [
+            *settlement_records(subscription, Kind.SETTLED, self.settled),
+            *settlement_records(subscription, Kind.EXPIRED, self.expired),
+            *self.records,
+        ]
 
     def __bool__(self) -> bool:
         return bool(self.leased or self.settled or self.expired or self.records)

@@ -15,7 +15,7 @@ from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.record_source import SMALL_BYTES, MessageSource
 from conveyor.queues.delivery.available import Popped
 from conveyor.queues.delivery.backoff import retry_delay_ms
-from conveyor.queues.delivery.deliveries import MAX_INDEXED, Deliveries, HeldLease
+from conveyor.queues.delivery.deliveries import MAX_INDEXED, Deliveries, HeldLease, published_ms_of
 from conveyor.queues.delivery.findings import Findings
 from conveyor.queues.delivery.remembered_acks import RememberedAcks
 from conveyor.queues.delivery.selection import Fate, MessageSelection
@@ -38,7 +38,7 @@ from conveyor.queues.subscription.queue_records import (
     dead_lettering,
     failed,
     pending_records,
-    ranges_record,
+    settlement_records,
 )
 from conveyor.queues.subscription.subscription_progress import Progress
 from conveyor.records.message import Message
@@ -133,9 +133,9 @@ class Queue:
             if not self._examine_all(popped, command, now_ms, findings):
                 break
         self._probe.leased += len(findings.leased)
-        return LeasedMessages(tuple(findings.leased)), self._records_of(findings)
+        return LeasedMessages(tuple(findings.leased)), findings.all_records(self._subscription.id)
 
-    def acknowledge(self, targets: Sequence[Target]) -> tuple[Settled, list[LogRecord]]:
+    def acknowledge(self, targets: Sequence[Target], now_ms: int) -> tuple[Settled, list[LogRecord]]:
         """Settle messages as done. A repeated ack succeeds; with exactly-once delivery, only by the same lease."""
         results: list[RequestError | None] = []
         done: dict[int, None] = {}
@@ -145,9 +145,13 @@ class Queue:
                 done[target.offset] = None
                 self._remember_ack(target)
             results.append(error)
-        self._settle_leases(done)
+        leases = list(map(self.deliveries.leases.pop, done))
+        self._probe.ack_delays.observe(map(published_ms_of, leases), now_ms)
         self._probe.acknowledged += len(done)
-        return tuple(results), self._settlement_records(Kind.SETTLED, done)
+        if self.deliveries.keys is not None:
+            for offset in done:
+                self._release_next_of_key(offset)
+        return tuple(results), settlement_records(self._subscription.id, Kind.SETTLED, done)
 
     def acknowledge_in_transaction(
         self, targets: Sequence[Target], producer: ProducerIdentity
@@ -169,17 +173,21 @@ class Queue:
             self.deliveries.pending[offset] = self.deliveries.leases.pop(offset)
         return tuple(results), pending_records(self._subscription.id, producer, ranges_of(done))
 
-    def resolved(self, offsets: Iterable[int], *, commits: bool) -> None:
+    def resolved(self, offsets: Iterable[int], now_ms: int, *, commits: bool) -> None:
         """The transaction that has acknowledged messages has ended. After an abort, their leases have ended, too."""
+        published_ms: list[int] = []
         for offset in offsets:
             lease = self.deliveries.end_pending(offset)
             if commits:
                 self._probe.acknowledged += 1
-                if lease is not None and self._policy.delivery == "exactly_once":
-                    self._acks.add(offset, lease.number)
+                if lease is not None:
+                    published_ms.append(lease.published_ms)
+                    if self._policy.delivery == "exactly_once":
+                        self._acks.add(offset, lease.number)
                 self._release_next_of_key(offset)
             elif lease is not None:
                 self.deliveries.lease(offset, lease._replace(number=next(self._numbers), ends_ms=0))
+        self._probe.ack_delays.observe(published_ms, now_ms)
 
     def retry(self, targets: Sequence[Target], delay_ms: int | None, now_ms: int) -> tuple[Settled, list[LogRecord]]:
         """Nack messages: schedule the next delivery, or dead-letter those that have reached the delivery limit."""
@@ -214,7 +222,8 @@ class Queue:
         moved = [offset for offset in offsets if self.deliveries.dead_lettering.pop(offset, None) is not None]
         self._probe.dead_lettered += len(moved)
         copied = copied_ranges({offset: copies[offset] for offset in moved if offset in copies})
-        records = self._settlement_records(Kind.DEAD, [offset for offset in moved if offset not in copies])
+        uncopied = [offset for offset in moved if offset not in copies]
+        records = settlement_records(self._subscription.id, Kind.DEAD, uncopied)
         return records + copied_records(self._subscription.id, copied)
 
     def redeliver(self, offsets: Iterable[int], now_ms: int) -> tuple[tuple[int, ...], list[LogRecord]]:
@@ -225,10 +234,12 @@ class Queue:
             if message.offset < self.deliveries.scanned_offset:
                 self._put_back(message, now_ms)
         missing = tuple(offset for offset, message in messages.items() if message is None)
-        return missing, self._settlement_records(Kind.RESTORED, [message.offset for message in restored])
+        restored_offsets = [message.offset for message in restored]
+        return missing, settlement_records(self._subscription.id, Kind.RESTORED, restored_offsets)
 
     def drop_dead_letters(self, offsets: Iterable[int]) -> list[LogRecord]:
-        return self._settlement_records(Kind.DROPPED, [offset for offset in offsets if offset in self.progress.dead])
+        dead = [offset for offset in offsets if offset in self.progress.dead]
+        return settlement_records(self._subscription.id, Kind.DROPPED, dead)
 
     def cancelled(self, offset: int) -> None:
         """Remove a withheld message that was cancelled for all subscriptions."""
@@ -263,7 +274,7 @@ class Queue:
             elif self._is_wanted(message, read_attributes(message.headers, message.timestamp_ms), now_ms, findings):
                 continue
             self._release_next_of_key(offset)
-        return self._records_of(findings)
+        return findings.all_records(self._subscription.id)
 
     @property
     def _policy(self) -> Policy:
@@ -347,7 +358,9 @@ class Queue:
         if self.deliveries.keys is not None and not self.deliveries.keys.admit(offset, message.key):
             return
         count = self._deliveries_of(offset) + 1
-        self.deliveries.pending[offset] = HeldLease(next(self._numbers), 0, count, popped.priority, popped.group)
+        self.deliveries.pending[offset] = HeldLease(
+            next(self._numbers), 0, count, popped.priority, popped.group, message.timestamp_ms
+        )
 
     def _is_wanted(self, message: Message, attributes: MessageAttributes, now_ms: int, findings: Findings) -> bool:
         """Return whether to deliver a message. If not, `findings` gets its settlement."""
@@ -369,24 +382,16 @@ class Queue:
             findings.settled.append(offset)
             self._release_next_of_key(offset)
         else:
-            self.deliveries.lease(offset, HeldLease(number, ends_ms, delivery_count, popped.priority, popped.group))
+            if message.timestamp_ms != findings.published_ms:
+                findings.published_ms = message.timestamp_ms
+            lease = HeldLease(number, ends_ms, delivery_count, popped.priority, popped.group, findings.published_ms)
+            self.deliveries.lease(offset, lease)
         findings.bytes += message.weight_bytes
         findings.leased.append(LeasedMessage(message, self._incarnation, number, ends_ms, delivery_count))
 
     def _deliveries_of(self, offset: int) -> int:
         attempt = self.progress.attempts.get(offset)
         return 0 if attempt is None else attempt.deliveries
-
-    def _records_of(self, findings: Findings) -> list[LogRecord]:
-        return [
-            *self._settlement_records(Kind.SETTLED, findings.settled),
-            *self._settlement_records(Kind.EXPIRED, findings.expired),
-            *findings.records,
-        ]
-
-    def _settlement_records(self, kind: Kind, offsets: Iterable[int]) -> list[LogRecord]:
-        ranges = ranges_of(offsets)
-        return [ranges_record(self._subscription.id.bytes, kind, ranges)] if ranges else []
 
     def _check_ack(self, target: Target) -> RequestError | None:
         if target.offset in self.deliveries.leases or not self.progress.is_settled(target.offset):
@@ -434,11 +439,6 @@ class Queue:
             del self.deliveries.leases[offset]
         errors = tuple(entry if isinstance(entry, RequestError) else None for entry in leases_or_errors)
         return errors, list(leases.items())
-
-    def _settle_leases(self, offsets: Iterable[int]) -> None:
-        for offset in offsets:
-            del self.deliveries.leases[offset]
-            self._release_next_of_key(offset)
 
     def _remember_ack(self, target: Target) -> None:
         """Store the lease of an ack, because a client that lost the response repeats the ack."""

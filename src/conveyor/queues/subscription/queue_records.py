@@ -30,6 +30,7 @@ from uuid import UUID
 import msgspec
 
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
+from conveyor.kernel.range_set import ranges_of
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.queues.messages.dead_copies import CopiedRange, CopyLog
 
@@ -87,6 +88,12 @@ def ranges_records(key: bytes, kind: Kind, ranges: Iterable[Range]) -> list[LogR
     all_ranges = list(ranges)
     parts = range(0, len(all_ranges), _ENTRIES_AT_ONCE)
     return [ranges_record(key, kind, all_ranges[start : start + _ENTRIES_AT_ONCE]) for start in parts]
+
+
+def settlement_records(subscription: UUID, kind: Kind, offsets: Iterable[int]) -> list[LogRecord]:
+    """Return one record of the offsets, or none if there are no offsets. kind: see `ranges_record`."""
+    ranges = ranges_of(offsets)
+    return [ranges_record(subscription.bytes, kind, ranges)] if ranges else []
 
 
 def pending_records(subscription: UUID, producer: ProducerIdentity, ranges: Sequence[Range]) -> list[LogRecord]:
