@@ -32,6 +32,12 @@ def post(broker: Broker, path: str, body: dict[str, Any]) -> Any:
         return json.load(response)
 
 
+def ack_one(broker: Broker, subscription: str) -> None:
+    with urlopen(f"{broker.http_url}/subscriptions/{subscription}/messages?wait=20s") as response:
+        message = json.load(response)["messages"][0]
+    post(broker, f"/subscriptions/{subscription}/ack", {"ack_id": message["ack_id"]})
+
+
 def commit(broker: Broker, topic: str, offset: int) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": f"{topic}-group"})
     consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
@@ -48,21 +54,26 @@ def test_traffic_lag_and_rates_are_counted_by_topic_and_consumer(
     commit(broker, topic, 1)
     subscription = f"{topic}-subscription"
     post(broker, f"/topics/{topic}/subscriptions", {"name": subscription, "start": "earliest"})
-    with urlopen(f"{broker.http_url}/subscriptions/{subscription}/messages?wait=20s") as response:
-        message = json.load(response)["messages"][0]
-    post(broker, f"/subscriptions/{subscription}/ack", {"ack_id": message["ack_id"]})
+    ack_one(broker, subscription)
     to, picture = tmp_path / "metrics", tmp_path / "metrics.png"
     shown = metrics(broker, topic, to, "--picture", str(picture))
     assert f"{topic}: 5 records, at most 0.3/s in a window of 10 s" in shown
     assert f"group {topic}-group of {topic}: lag 3" in shown
     assert f"subscription {subscription} of {topic}: lag 4, oldest" in shown
+    assert "p99 86,400 s)" in shown, "the records are years old"
     assert picture.read_bytes().startswith(PNG)
+    ack_one(broker, subscription)
+    ack_one(broker, subscription)
     metrics(broker, topic, to)
     windows = spark.read.parquet(str(to / "windows")).orderBy("start").selectExpr("unix_millis(start) AS at", "*")
     counted = [(row.at - WINDOW_START_MS, row.records, row.bytes, row.records_per_s) for row in windows.collect()]
     assert counted == [(0, 3, 12, 0.3), (10_000, 1, 6, 0.1), (30_000, 1, 6, 0.1)]
-    consumers = spark.read.parquet(str(to / "consumers")).where(f"consumer = '{subscription}'").collect()
-    assert [(row.kind, row.lag, row.acknowledged, row.retried) for row in consumers] == [("subscription", 4, 1, 0)] * 2
+    consumers = spark.read.parquet(str(to / "consumers")).where(f"consumer = '{subscription}'").orderBy("at").collect()
+    counts = [(row.kind, row.lag, row.acknowledged, row.retried, row.delay_acks) for row in consumers]
+    assert counts == [("subscription", 4, 1, 0, 1), ("subscription", 2, 3, 0, 2)]
+    assert [row.delay_since for row in consumers] == [None, consumers[0].at]
+    assert [sum(row.ack_delays.counts) for row in consumers] == [1, 3]
+    assert all(row.delay_mean_ms > row.delay_p99_ms == row.delay_p50_ms == 86_400_000 for row in consumers)
 
 
 @pytest.mark.usefixtures("spark")

@@ -16,4 +16,4 @@ def quantile(fraction: float, bounds: Sequence[float], counts: Sequence[int]) ->
             return lower + (bound - lower) * (rank - below) / count
         below += count
         lower = bound
-    return lower if counts[-1] else None
+    return float(lower) if counts[-1] else None

@@ -26,7 +26,9 @@ def metrics(
     http: Http = DEFAULT_HTTP,
     token: Token = None,
 ) -> None:
-    """Write the rate and size of topics by windows of time, and the lag and rates of their groups and subscriptions."""
+    """Write the rate and size of topics by windows of time, and the lag, rates and delays of their consumers."""
+    from conveyor.pipeline.jobs.consumers_history import delays_of, last_numbers
+    from conveyor.pipeline.jobs.delay_windows import with_delays
     from conveyor.pipeline.jobs.metrics_consumers import group_numbers, subscription_numbers
     from conveyor.pipeline.jobs.metrics_picture import draw_metrics
     from conveyor.pipeline.jobs.topic_metrics import prepare_directory, traffic, write_tables
@@ -43,6 +45,8 @@ def metrics(
             *subscription_numbers(HttpClient(http, token).get, topics, now),
         ]
         prepare_directory(to)
+        before = last_numbers(to, [(numbers.topic, numbers.consumer) for numbers in consumers if numbers.ack_delays])
+        consumers = [with_delays(numbers, before.get((numbers.topic, numbers.consumer))) for numbers in consumers]
         spark = spark_session("conveyor metrics", master)
         reader = spark.read.format("conveyor").option("bootstrap.servers", bootstrap).option("topic", ",".join(topics))
         if since is not None:
@@ -50,7 +54,7 @@ def metrics(
         records = reader.option("includeHeaders", "false").load()
         windows = write_tables(spark, traffic(records, window), consumers, to.resolve())
         if picture is not None:
-            draw_metrics(windows, consumers, window, picture)
+            draw_metrics(windows, consumers, delays_of(to, topics), window, picture)
     except PipelineError as error:
         raise ClientError(str(error)) from error
     for name in topics:
@@ -66,4 +70,16 @@ def _consumer_line(numbers: "ConsumerNumbers") -> str:
     if numbers.kind == "group":
         return start
     age = "" if numbers.oldest_age_ms is None else f", oldest {numbers.oldest_age_ms / 1000:,.0f} s"
-    return f"{start}{age}, {numbers.ack_rate:,.1f} acks/s, {numbers.retry_rate:,.1f} retries/s"
+    rates = f"{numbers.ack_rate:,.1f} acks/s, {numbers.retry_rate:,.1f} retries/s"
+    return f"{start}{age}, {rates}{_delays(numbers)}"
+
+
+def _delays(numbers: "ConsumerNumbers") -> str:
+    if numbers.delay_mean_ms is None or numbers.delay_p50_ms is None or numbers.delay_p99_ms is None:
+        return ""
+    mean, median, late = map(_seconds, (numbers.delay_mean_ms, numbers.delay_p50_ms, numbers.delay_p99_ms))
+    return f", publish to ack {mean} (p50 {median}, p99 {late})"
+
+
+def _seconds(ms: float) -> str:
+    return f"{ms / 1000:,.0f} s" if ms >= 100_000 else f"{ms / 1000:.3g} s"

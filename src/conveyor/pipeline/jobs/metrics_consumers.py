@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from conveyor.pipeline.jobs.topic_metrics import ConsumerNumbers
+from conveyor.pipeline.jobs.topic_metrics import ConsumerNumbers, DelayHistogram
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.source.source_options import EARLIEST, LATEST, SourceOptions
 from conveyor.pipeline.source.topic_bounds import find_topics, offsets_at, raw_client
@@ -63,4 +63,11 @@ def subscription_numbers(get: Callable[[str], Any], topics: Sequence[str], at: d
                 retried=found["retried"],
                 ack_rate=found["ack_rate"],
                 retry_rate=found["retry_rate"],
+                ack_delays=_histogram(found["ack_delay"]),
             )
+
+
+def _histogram(shown: dict[str, Any]) -> DelayHistogram:
+    buckets = shown["buckets"]
+    bounds_ms = [bucket["up_to_ms"] for bucket in buckets if bucket["up_to_ms"] is not None]
+    return DelayHistogram(bounds_ms, [bucket["count"] for bucket in buckets], float(shown["sum_ms"]))

@@ -20,9 +20,21 @@ if TYPE_CHECKING:
 
 _CONSUMERS = (
     "at timestamp, topic string, consumer string, kind string, lag long, oldest_age_ms long, in_flight long,"
-    " acknowledged long, retried long, ack_rate double, retry_rate double"
+    " acknowledged long, retried long, ack_rate double, retry_rate double, delay_since timestamp, delay_acks long,"
+    " delay_mean_ms double, delay_p50_ms double, delay_p99_ms double,"
+    " ack_delays struct<bounds_ms: array<long>, counts: array<long>, sum_ms: double>"
 )
 _MARK = "_metrics"
+
+
+class DelayHistogram(msgspec.Struct, frozen=True):
+    """Delays from publish to ack. bounds_ms: the upper bounds of all buckets but the last, which has none. counts: of
+    each bucket, not cumulative. sum_ms: of all delays.
+    """
+
+    bounds_ms: list[int]
+    counts: list[int]
+    sum_ms: float
 
 
 class ConsumerNumbers(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +43,9 @@ class ConsumerNumbers(msgspec.Struct, frozen=True, kw_only=True):
     kind: group or subscription. lag: records that a group has not read, messages that a subscription has not settled.
     The others are of subscriptions only: oldest_age_ms of the oldest message that is not settled, None without one;
     acknowledged, retried: counts since the broker started; ack_rate, retry_rate: recent rates per second.
+    delay_since: the earlier run since which the delays from publish to ack count; None: since the broker started.
+    delay_acks: the number of acks since then. Their delays are None without any. The percentiles are estimates.
+    ack_delays: all acks since the broker started.
     """
 
     at: datetime
@@ -44,6 +59,12 @@ class ConsumerNumbers(msgspec.Struct, frozen=True, kw_only=True):
     retried: int | None = None
     ack_rate: float | None = None
     retry_rate: float | None = None
+    delay_since: datetime | None = None
+    delay_acks: int | None = None
+    delay_mean_ms: float | None = None
+    delay_p50_ms: float | None = None
+    delay_p99_ms: float | None = None
+    ack_delays: DelayHistogram | None = None
 
 
 def traffic(records: "DataFrame", window_s: int) -> "DataFrame":
@@ -86,7 +107,7 @@ def write_tables(
     """Write both tables. Returns the rows of the windows, by topic and time."""
     windows.coalesce(1).write.mode("overwrite").parquet(str(directory / "windows"))
     if consumers:
-        rows = [msgspec.structs.astuple(each) for each in consumers]
+        rows = [msgspec.to_builtins(each, builtin_types=(datetime,)) for each in consumers]
         spark.createDataFrame(rows, _CONSUMERS).coalesce(1).write.mode("append").parquet(str(directory / "consumers"))
     written = spark.read.schema(windows.schema).parquet(str(directory / "windows"))
     return written.orderBy("topic", "start").collect()
