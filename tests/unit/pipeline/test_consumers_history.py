@@ -19,7 +19,7 @@ START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 def numbers(hour: int, name: str, topic: str = "t") -> ConsumerNumbers:
     at = START + timedelta(hours=hour)
-    delays = DelayHistogram([10], [hour, 0], 3.5)
+    delays = DelayHistogram("id", [10], [hour, 0], 3.5)
     return ConsumerNumbers(at=at, topic=topic, consumer=name, kind="subscription", lag=0, ack_delays=delays)
 
 

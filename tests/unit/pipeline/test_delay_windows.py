@@ -9,8 +9,10 @@ FIRST, SECOND = datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 1, 13, t
 BOUNDS_MS = [10, 100, 1_000]
 
 
-def numbers(at: datetime, counts: list[int], sum_ms: float, bounds_ms: list[int] = BOUNDS_MS) -> ConsumerNumbers:
-    delays = DelayHistogram(bounds_ms, counts, sum_ms)
+def numbers(
+    at: datetime, counts: list[int], sum_ms: float, bounds_ms: list[int] = BOUNDS_MS, identity: str = "id"
+) -> ConsumerNumbers:
+    delays = DelayHistogram(identity, bounds_ms, counts, sum_ms)
     return ConsumerNumbers(at=at, topic="t", consumer="s", kind="subscription", lag=0, ack_delays=delays)
 
 
@@ -29,7 +31,7 @@ def test_next_run_shows_the_delays_since_then() -> None:
     found = with_delays(numbers(SECOND, [100, 4, 2, 0], 1_200), before)
     assert found.delay_since == FIRST
     assert shown(found) == (2, 500, 550, 991)
-    assert found.ack_delays == DelayHistogram(BOUNDS_MS, [100, 4, 2, 0], 1_200)
+    assert found.ack_delays == DelayHistogram("id", BOUNDS_MS, [100, 4, 2, 0], 1_200)
 
 
 def test_no_acks_have_no_delay() -> None:
@@ -50,11 +52,18 @@ def test_all_acks_count_after_a_change_of_the_buckets() -> None:
     assert with_delays(numbers(SECOND, [1, 0, 1, 0], 200), before).delay_acks == 2
 
 
+def test_another_subscription_of_the_name_begins_anew() -> None:
+    before = numbers(FIRST, [1, 0, 0, 0], 5, identity="deleted")
+    found = with_delays(numbers(SECOND, [2, 0, 0, 0], 8), before)
+    assert (found.delay_since, found.delay_acks, found.delay_mean_ms) == (None, 2, 4)
+
+
 def test_delays_beyond_the_buckets_are_shown_as_the_highest_bound() -> None:
     assert shown(with_delays(numbers(FIRST, [0, 0, 0, 2], 10_000), None)) == (2, 5_000, 1_000, 1_000)
 
 
 def test_groups_and_earlier_versions_have_no_delays() -> None:
-    group = ConsumerNumbers(at=FIRST, topic="t", consumer="g", kind="group", lag=3)
-    assert with_delays(group, None) is group
-    assert with_delays(numbers(SECOND, [1, 0, 0, 0], 5), group).delay_acks == 1
+    without = ConsumerNumbers(at=FIRST, topic="t", consumer="s", kind="group", lag=3)
+    assert with_delays(without, None) is without
+    found = with_delays(numbers(SECOND, [1, 0, 0, 0], 5), without)
+    assert (found.delay_since, found.delay_acks) == (None, 1)

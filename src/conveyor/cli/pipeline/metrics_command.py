@@ -45,7 +45,8 @@ def metrics(
             *subscription_numbers(HttpClient(http, token).get, topics, now),
         ]
         prepare_directory(to)
-        before = last_numbers(to, [(numbers.topic, numbers.consumer) for numbers in consumers if numbers.ack_delays])
+        subscriptions = [(numbers.topic, numbers.consumer) for numbers in consumers if numbers.ack_delays is not None]
+        before = last_numbers(to, subscriptions)
         consumers = [with_delays(numbers, before.get((numbers.topic, numbers.consumer))) for numbers in consumers]
         spark = spark_session("conveyor metrics", master)
         reader = spark.read.format("conveyor").option("bootstrap.servers", bootstrap).option("topic", ",".join(topics))

@@ -14,12 +14,17 @@ def with_delays(now: ConsumerNumbers, before: ConsumerNumbers | None) -> Consume
     """Return the numbers of a subscription with the delays since an earlier run, or since the brokers started.
 
     If a count is lower than before, a broker has started again, and all acks that are reported now count as acks since
-    the earlier run. A consumer group has no acks.
+    the earlier run. The numbers of a deleted subscription of the same name are no earlier ones. A consumer group has no
+    acks.
     """
-    reported = now.ack_delays
-    if reported is None:
+    acked = now.ack_delays
+    if acked is None:
         return now
-    acked = reported if before is None or before.ack_delays is None else _since(before.ack_delays, reported)
+    earlier = None if before is None else before.ack_delays
+    if earlier is None or earlier.subscription_id != acked.subscription_id:
+        before = None
+    else:
+        acked = _since(earlier, acked)
     acks = sum(acked.counts)
     return replace(
         now,

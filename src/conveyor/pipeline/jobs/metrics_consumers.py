@@ -63,11 +63,11 @@ def subscription_numbers(get: Callable[[str], Any], topics: Sequence[str], at: d
                 retried=found["retried"],
                 ack_rate=found["ack_rate"],
                 retry_rate=found["retry_rate"],
-                ack_delays=_histogram(found["ack_delay"]),
+                ack_delays=_histogram(found["id"], found["ack_delay"]),
             )
 
 
-def _histogram(shown: dict[str, Any]) -> DelayHistogram:
+def _histogram(subscription_id: str, shown: dict[str, Any]) -> DelayHistogram:
     buckets = shown["buckets"]
     bounds_ms = [bucket["up_to_ms"] for bucket in buckets if bucket["up_to_ms"] is not None]
-    return DelayHistogram(bounds_ms, [bucket["count"] for bucket in buckets], float(shown["sum_ms"]))
+    return DelayHistogram(subscription_id, bounds_ms, [bucket["count"] for bucket in buckets], float(shown["sum_ms"]))

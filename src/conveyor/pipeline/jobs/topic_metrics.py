@@ -22,16 +22,18 @@ _CONSUMERS = (
     "at timestamp, topic string, consumer string, kind string, lag long, oldest_age_ms long, in_flight long,"
     " acknowledged long, retried long, ack_rate double, retry_rate double, delay_since timestamp, delay_acks long,"
     " delay_mean_ms double, delay_p50_ms double, delay_p99_ms double,"
-    " ack_delays struct<bounds_ms: array<long>, counts: array<long>, sum_ms: double>"
+    " ack_delays struct<subscription_id: string, bounds_ms: array<long>, counts: array<long>, sum_ms: double>"
 )
 _MARK = "_metrics"
 
 
 class DelayHistogram(msgspec.Struct, frozen=True):
-    """Delays from publish to ack. bounds_ms: the upper bounds of all buckets but the last, which has none. counts: of
-    each bucket, not cumulative. sum_ms: of all delays.
+    """Delays from publish to ack. subscription_id: differs from that of a deleted subscription of the same name.
+    bounds_ms: the upper bounds of all buckets but the last, which has none. counts: of each bucket, not cumulative.
+    sum_ms: of all delays.
     """
 
+    subscription_id: str
     bounds_ms: list[int]
     counts: list[int]
     sum_ms: float
