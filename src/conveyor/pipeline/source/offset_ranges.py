@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from conveyor.pipeline.brokers.kept_client import kept_client
 from conveyor.pipeline.brokers.raw_client import RawClient
 from conveyor.pipeline.pipeline_errors import DataLossError
 from conveyor.pipeline.source.record_columns import decode
 from conveyor.pipeline.source.record_fetch import FetchPlace, fetch
 from conveyor.pipeline.source.rows import arrow_schema, to_batches
 from conveyor.pipeline.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
-from conveyor.pipeline.source.topic_bounds import TopicFound, offsets_at, raw_client
+from conveyor.pipeline.source.topic_bounds import TopicFound, offsets_at
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,7 +82,7 @@ def read_range(options: SourceOptions, wanted: InputPartition) -> Iterator["pa.R
     schema = arrow_schema(headers_as_map=options.headers_as_map)
     place = FetchPlace(wanted.topic, wanted.partition, wanted.start, wanted.end)
     start = wanted.start
-    with _collector_paused(), raw_client(options) as client:
+    with _collector_paused(), kept_client(options.bootstrap_servers, options.client) as client:
         while place.position < place.end:
             try:
                 for batches in fetch(client, place, read_committed=options.read_committed):

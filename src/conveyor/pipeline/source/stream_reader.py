@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from conveyor.pipeline.brokers.kept_client import kept_client
 from conveyor.pipeline.brokers.raw_client import RawClient
 from conveyor.pipeline.source.group_progress import commit_progress
 from conveyor.pipeline.source.offset_ranges import OffsetRange, check_loss, plan_ranges, read_range
 from conveyor.pipeline.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
 from conveyor.pipeline.source.stream_offsets import StreamOffset, from_stored, limited, to_stored
-from conveyor.pipeline.source.topic_bounds import TopicFound, find_topics, offsets_at, raw_client, resolve
+from conveyor.pipeline.source.topic_bounds import TopicFound, find_topics, offsets_at, resolve
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> StreamOffset:  # noqa: N802 - Spark's name
         options = self._options
-        with raw_client(options) as client:
+        with kept_client(options.bootstrap_servers, options.client) as client:
             topics = find_topics(client, options)
             bounds = resolve(client, options, topics, options.starting_offsets, options.starting_timestamp_ms)
             return to_stored(bounds, _ids(topics))
@@ -41,12 +42,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        with raw_client(self._options) as client:
+        with kept_client(self._options.bootstrap_servers, self._options.client) as client:
             self._goal = offsets_at(client, self._options, find_topics(client, self._options), LATEST)
 
     def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:  # noqa: N802 - Spark's name
         begin, known_ids = from_stored(start)
-        with raw_client(self._options) as client:
+        with kept_client(self._options.bootstrap_servers, self._options.client) as client:
             topics = find_topics(client, self._options)
             self._report(client, begin)
             begin = self._begin(client, topics, begin, known_ids)
@@ -57,7 +58,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
         (begin, start_ids), (stop, end_ids) = from_stored(start), from_stored(end)
-        with raw_client(self._options) as client:
+        with kept_client(self._options.bootstrap_servers, self._options.client) as client:
             topics = find_topics(client, self._options)
             begin = self._begin(client, topics, begin, start_ids)
             for topic in list(stop):

@@ -11,7 +11,6 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,21 +45,6 @@ def cluster_settings(master: str, settings: Mapping[str, str]) -> dict[str, str]
         _PYTHONPATH: ":".join(filter(None, (given_path, FOLDER))),
         **_driver_host(master),
     }
-
-
-def spark_home_for_workers() -> Path:
-    """Return a directory that is PySpark's but for what is written into it, removed when this process exits.
-
-    The workers of a `local-cluster` write their logs and archives into Spark's own directory.
-    """
-    spec = find_spec("pyspark")
-    assert spec is not None
-    assert spec.origin is not None
-    home = _temporary_directory()
-    for entry in Path(spec.origin).parent.iterdir():
-        if entry.name != "work":
-            (home / entry.name).symlink_to(entry)
-    return home
 
 
 def check_executors(spark: "SparkSession", master: str) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.spark.cluster import check_executors, cluster_settings, is_cluster, spark_home_for_workers
+from conveyor.pipeline.spark.cluster import check_executors, cluster_settings, is_cluster
 from conveyor.pipeline.spark.java import java_home
+from conveyor.pipeline.spark.spark_home import own_spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +50,7 @@ def spark_session(app_name: str, master: str = "local[*]", **more: str) -> "Spar
     if not is_cluster(master):
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("SPARK_HOME", str(own_spark_home()))
     return _started(app_name, master, settings)
 
 
@@ -59,7 +61,7 @@ def _on_cluster(app_name: str, master: str, settings: dict[str, str]) -> "SparkS
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local-cluster"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        os.environ.setdefault("SPARK_HOME", str(spark_home_for_workers()))
+        os.environ.setdefault("SPARK_HOME", str(own_spark_home()))
     spark = _started(app_name, master, settings | cluster_settings(master, settings))
     try:
         check_executors(spark, master)
@@ -104,6 +106,10 @@ def _local_settings(master: str) -> dict[str, str]:
         return {}
     cores = (os.cpu_count() or 2) if local_master.group(1) == "*" else int(local_master.group(1) or 1)
     return {
+        # Checkpoints on local disks. Spark's own choice starts 16 `readlink` processes for each batch of a stream.
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
         # Each partition is a task, and in a stateful stream a store with its own files: 200 would be slow.
         "spark.sql.shuffle.partitions": str(cores),
         "spark.driver.memory": "2g",

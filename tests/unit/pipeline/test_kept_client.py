@@ -1,0 +1,61 @@
+"""Connections that stay open between micro-batches."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from conveyor.pipeline.brokers import kept_client as module
+from conveyor.pipeline.brokers.kept_client import kept_client
+from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.testing import Broker
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    yield
+    while module._kept:
+        module._kept.popitem()[1].close()
+
+
+def test_client_is_lent_again() -> None:
+    with Broker(memory=True) as broker:
+        with kept_client(broker.bootstrap_servers, {}) as first:
+            first.metadata(())
+        with kept_client(broker.bootstrap_servers, {}) as second:
+            assert second is first
+        with kept_client(broker.bootstrap_servers, {"client.id": "other"}) as other:
+            assert other is not first
+
+
+def test_connections_that_have_ended_are_replaced() -> None:
+    with Broker(memory=True) as broker:
+        with kept_client(broker.bootstrap_servers, {}) as first:
+            first.metadata(())
+        broker.stop()
+        broker.start()
+        with kept_client(broker.bootstrap_servers, {}) as second:
+            assert second is not first
+            assert second.metadata(()).brokers
+
+
+def test_client_is_lent_to_one_at_a_time() -> None:
+    with Broker(memory=True) as broker:
+        servers = broker.bootstrap_servers
+        with kept_client(servers, {}) as one, kept_client(servers, {}) as other:
+            assert one is not other
+        assert list(module._kept.values()) == [one]
+
+
+def test_client_is_closed_after_an_error() -> None:
+    with Broker(memory=True) as broker:
+        with pytest.raises(PipelineError), kept_client(broker.bootstrap_servers, {}):
+            raise PipelineError("unknown topic")
+        assert not module._kept
+
+
+def test_few_clients_are_kept() -> None:
+    with Broker(memory=True) as broker:
+        for number in range(6):
+            with kept_client(broker.bootstrap_servers, {"client.id": str(number)}):
+                pass
+    assert [dict(options)["client.id"] for _, options in module._kept] == ["2", "3", "4", "5"]
