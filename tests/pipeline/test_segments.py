@@ -1,7 +1,9 @@
 """Segment files that are read themselves: the same records as a broker serves."""
 
 import json
-from collections.abc import Iterator
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from confluent_kafka import Producer
 
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.spark.spark_source import ConveyorDataSource
+from conveyor.records.batch import iterate_batches
 from conveyor.testing import Broker
 from tests.pipeline.topics import Sent, create_topic, delete_records, numbered, produce
 
@@ -77,13 +80,78 @@ def test_a_segment_that_is_being_written_ends_at_its_last_whole_batch(tmp_path: 
     segment = next((tmp_path / "logs" / "torn-0").glob("*.log"))
     whole = rows(dataDir=tmp_path, topic="torn")
     with segment.open("ab") as file:
-        file.write(segment.read_bytes()[:200])
+        file.write((100).to_bytes(8, "big") + segment.read_bytes()[8:200])
     assert rows(dataDir=tmp_path, topic="torn") == whole
-    content = bytearray(segment.read_bytes())
-    content[100] ^= 1
-    segment.write_bytes(content)
-    with pytest.raises(PipelineError, match="has a wrong checksum"):
-        rows(dataDir=tmp_path, topic="torn")
+
+
+def in_the_last_segment(segments: list[Path]) -> None:
+    _overwrite(segments[-1], 8, b"\xff")
+
+
+def in_a_record(segments: list[Path]) -> None:
+    _overwrite(segments[0], 100, b"\xff")
+
+
+def make_transactional(segments: list[Path]) -> None:
+    _overwrite(segments[0], 22, b"\x10")
+
+
+def make_control(segments: list[Path]) -> None:
+    _overwrite(segments[0], 22, b"\x20")
+
+
+def cut_off(segments: list[Path]) -> None:
+    _, header = next(iterate_batches(segments[1].read_bytes()))
+    os.truncate(segments[1], header.size)
+
+
+def lose_a_segment(segments: list[Path]) -> None:
+    segments[1].unlink()
+
+
+def be_in_a_swap(segments: list[Path]) -> None:
+    (segments[1].parent / "compaction-swap").touch()
+
+
+def _overwrite(file: Path, position: int, content: bytes) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(position)
+        opened.write(content)
+
+
+@pytest.fixture(scope="module")
+def some_segments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with a topic of several segments, each of several batches."""
+    path = tmp_path_factory.mktemp("segments")
+    with Broker(data_dir=path) as broker:
+        create_topic(broker, "files", segment_bytes="3000")
+        for first in range(0, 100, 5):
+            produce(broker, "files", [Sent(value=b"%d" % number + bytes(100)) for number in range(first, first + 5)])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (in_the_last_segment, "is damaged at byte 0"),
+        (in_a_record, "has a wrong checksum"),
+        (make_transactional, "has a wrong checksum"),
+        (make_control, "has a wrong checksum"),
+        (cut_off, "does not follow the segment before it"),
+        (lose_a_segment, "does not follow the segment before it"),
+        (be_in_a_swap, "compaction replaces files of .* now"),
+    ],
+)
+def test_damaged_files_are_refused(
+    some_segments: Path, tmp_path: Path, damage: Callable[[list[Path]], None], message: str
+) -> None:
+    shutil.copytree(some_segments, tmp_path, dirs_exist_ok=True)
+    segments = sorted((tmp_path / "logs" / "files-0").glob("*.log"))
+    assert len(segments) > 3
+    assert len(rows(dataDir=tmp_path, topic="files")) == 100
+    damage(segments)
+    with pytest.raises(PipelineError, match=message):
+        rows(dataDir=tmp_path, topic="files")
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,14 @@
 """Which batches a reader of committed transactions sees."""
 
-from conveyor.pipeline.source.committed_batches import CommittedBatches
-from conveyor.records.batch import TRANSACTIONAL, read_header
+import pytest
+
+from conveyor.pipeline.source.committed_batches import CommittedBatches, wanted_batches
+from conveyor.pipeline.source.record_columns import CorruptRecordsError
+from conveyor.pipeline.source.record_fetch import FetchPlace, check_order
+from conveyor.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, iterate_batches, read_header
 from conveyor.records.record import encode_batch
 from conveyor.records.transaction_marker import TransactionMarker, encode_marker
+from tests.lying_batches import raw_record, sealed
 
 
 def placed(batch: bytes, offset: int) -> bytes:
@@ -42,3 +47,50 @@ def test_a_transaction_that_was_aborted_twice_is_passed_over_twice() -> None:
 
 def test_reading_may_begin_within_an_aborted_transaction() -> None:
     assert seen([data(5, 7), data(6), marker(7, 7, commits=False)], [(7, 2)]) == [6]
+
+
+def wanted(content: bytes, start: int = 0, end: int = 100, aborted: tuple[tuple[int, int], ...] = ()) -> list[int]:
+    view = memoryview(content)
+    found = wanted_batches(view, iterate_batches(view), CommittedBatches(aborted), start, end)
+    return [batch.header.base_offset for batch in found]
+
+
+def test_batches_outside_the_range_are_not_wanted() -> None:
+    emptied = sealed(b"", 0, fields={"base_offset": 4, "last_offset_delta": 0})
+    content = b"".join([*(data(offset) for offset in range(4)), emptied, data(5), data(6)])
+    assert wanted(content, 2, 6) == [2, 3, 5]
+
+
+@pytest.mark.parametrize("attributes", [CONTROL, TRANSACTIONAL])
+def test_a_damaged_header_does_not_let_a_batch_be_passed_over(attributes: int) -> None:
+    damaged = bytearray(data(0, 7) if attributes == CONTROL else data(0))
+    damaged[22] ^= attributes
+    damaged[43:51] = (7).to_bytes(8, "big")
+    with pytest.raises(CorruptRecordsError, match="offset 0 has a wrong checksum"):
+        wanted(bytes(damaged) + data(1), aborted=((7, 0),))
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_records_that_are_not_counted_are_refused(count: int) -> None:
+    lying = sealed(raw_record(), 1, fields={"records_count": count})
+    with pytest.raises(CorruptRecordsError, match=f"counts {count} records"):
+        wanted(lying)
+
+
+def headers(*offsets: tuple[int, int]) -> list[BatchHeader]:
+    """Headers of batches with offsets [first, end)."""
+    fields = [{"base_offset": first, "last_offset_delta": end - first - 1} for first, end in offsets]
+    return [read_header(sealed(raw_record(), 1, fields=each)) for each in fields]
+
+
+def test_offsets_rise_to_the_high_watermark() -> None:
+    check_order(FetchPlace("t", 0, 12, 90), headers((10, 20), (20, 21), (50, 90)), 90)
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [[(13, 91)], [(10, 12)], [(12, 12)], [(12, 20), (19, 30)], [(12, 20), (20, 20)], [(12, 20), (20, 10)]],
+)
+def test_offsets_that_do_not_rise_are_refused(offsets: list[tuple[int, int]]) -> None:
+    with pytest.raises(CorruptRecordsError, match="does not follow offset"):
+        check_order(FetchPlace("t", 0, 12, 90), headers(*offsets), 90)

@@ -11,15 +11,21 @@ from conveyor.pipeline.source.source_options import SourceOptions
 _DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
 _SEGMENT = re.compile(r"\d{20}\.log")
 _LOG_START = "log-start-offset"
+_GAPS = ("cleaned-offset", "gap-offset")
+_SWAP = "compaction-swap"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFiles:
-    """One partition's segments, in order. log_start: the first offset that is not deleted."""
+    """One partition's segments, in order.
+
+    log_start: the first offset that is not deleted. dense_from: compaction has removed no offset from here on.
+    """
 
     topic: str
     partition: int
     log_start: int
+    dense_from: int
     segments: tuple[Path, ...]
 
 
@@ -40,14 +46,27 @@ def find_partitions(options: SourceOptions) -> list[PartitionFiles]:
 
 def _partition(directory: Path, topic: str, partition: int) -> PartitionFiles:
     segments = sorted(path for path in directory.iterdir() if _SEGMENT.fullmatch(path.name))
-    log_start = int(segments[0].stem) if segments else 0
+    if (directory / _SWAP).exists():
+        raise PipelineError(
+            f"compaction replaces files of {directory} now: run the query again; if the broker was killed, start it"
+        )
+    return PartitionFiles(
+        topic=topic,
+        partition=partition,
+        log_start=max(int(segments[0].stem) if segments else 0, _offset(directory / _LOG_START)),
+        dense_from=max(_offset(directory / name) for name in _GAPS),
+        segments=tuple(segments),
+    )
+
+
+def _offset(file: Path) -> int:
+    """Return the offset that a broker has noted, or 0 if there is no file. Raises PipelineError."""
     try:
-        log_start = max(log_start, int((directory / _LOG_START).read_text()))
+        return int(file.read_text())
     except FileNotFoundError:
-        pass  # Nothing was deleted.
+        return 0
     except ValueError as error:
-        raise PipelineError(f"{directory / _LOG_START} holds no offset: the directory is damaged") from error
-    return PartitionFiles(topic=topic, partition=partition, log_start=log_start, segments=tuple(segments))
+        raise PipelineError(f"{file} holds no offset: the directory is damaged") from error
 
 
 def _is_wanted(options: SourceOptions, topic: str) -> bool:

@@ -10,9 +10,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.segments.segment_files import PartitionFiles, find_partitions
 from conveyor.pipeline.segments.segment_walk import SegmentRange, Walked, walk
-from conveyor.pipeline.source.committed_batches import CommittedBatches
+from conveyor.pipeline.source.committed_batches import CommittedBatches, wanted_batches
 from conveyor.pipeline.source.offset_ranges import check_loss
-from conveyor.pipeline.source.record_columns import RawBatch, checked_batch, decode
+from conveyor.pipeline.source.record_columns import RawBatch, decode
 from conveyor.pipeline.source.rows import arrow_schema, to_batches
 from conveyor.pipeline.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
 from conveyor.records.batch import iterate_batches
@@ -99,13 +99,6 @@ def _batches(wanted: SegmentRange, committed: CommittedBatches) -> Iterator[list
                 continue
             last_place, last = places[-1]
             position += last_place + last.size
-            batches = [
-                checked_batch(data, place, header)
-                for place, header in places
-                if committed.has(header, data[place : place + header.size])
-                and header.records_count > 0
-                and header.base_offset < wanted.end
-                and header.next_offset > wanted.start
-            ]
+            batches = wanted_batches(data, places, committed, wanted.start, wanted.end)
             if batches:
                 yield batches

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable
 
+from conveyor.pipeline.source.record_columns import RawBatch, checked_batch
 from conveyor.records.batch import CONTROL, BatchHeader, is_transactional
 from conveyor.records.transaction_marker import decode_marker
 
@@ -28,3 +29,22 @@ class CommittedBatches:
                 self._open.discard(marker.producer_id)
             return False
         return not (is_transactional(header) and header.producer_id in self._open)
+
+
+def wanted_batches(
+    data: memoryview, places: Iterable[tuple[int, BatchHeader]], committed: CommittedBatches, start: int, end: int
+) -> list[RawBatch]:
+    """Return the batches of a buffer that have records to read in [start, end).
+
+    places: the batches, in the order of their offsets. Raises CorruptRecordsError: a batch that is passed over is
+    checked as well, because a damaged header would let it be passed over.
+    """
+    wanted = []
+    for position, header in places:
+        if header.base_offset >= end:
+            break
+        batch = checked_batch(data, position, header)
+        is_wanted = committed.has(header, data[position : position + header.size])
+        if is_wanted and header.records_count and header.next_offset > start:
+            wanted.append(batch)
+    return wanted

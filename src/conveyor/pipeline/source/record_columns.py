@@ -77,6 +77,12 @@ def checked_batch(data: memoryview, position: int, header: BatchHeader) -> RawBa
         )
     if crc32c(data[position + CRC_START : position + header.size]) != header.crc:
         raise CorruptRecordsError(f"the batch at offset {header.base_offset} has a wrong checksum: the disk may fail")
+    # Compaction leaves headers without records, but no records that are not counted.
+    if header.records_count < 0 or (header.records_count == 0 and header.size > HEADER_BYTES):
+        raise CorruptRecordsError(
+            f"the batch at offset {header.base_offset} counts {header.records_count} records, but has"
+            f" {header.size - HEADER_BYTES} bytes of them: its producer is faulty; read from a later offset"
+        )
     return RawBatch(header, data[position + HEADER_BYTES : position + header.size])
 
 

@@ -1,13 +1,13 @@
 """Fetches the records of a range as raw batches."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from conveyor.pipeline.brokers.raw_client import ConnectionFailedError, RawClient
 from conveyor.pipeline.pipeline_errors import DataLossError, PipelineError
-from conveyor.pipeline.source.committed_batches import CommittedBatches
-from conveyor.pipeline.source.record_columns import RawBatch, checked_batch
+from conveyor.pipeline.source.committed_batches import CommittedBatches, wanted_batches
+from conveyor.pipeline.source.record_columns import CorruptRecordsError, RawBatch
 from conveyor.records.batch import BatchHeader, iterate_batches
 
 TIMEOUT_S = 30.0
@@ -66,26 +66,28 @@ def fetch(client: RawClient, place: FetchPlace, *, read_committed: bool) -> Iter
             raise PipelineError(
                 f"partition {place.partition} of '{place.topic}': a batch is cut off at {place.position}"
             )
+        check_order(place, [header for _, header in places], found.high_watermark)
         start, last = place.position, places[-1][1]
         place.advance(last.next_offset, len(data))
         deadline = time.monotonic() + TIMEOUT_S
         aborted = [(each.producer_id, each.first_offset) for each in found.aborted_transactions or ()]
         committed = CommittedBatches(aborted if read_committed else ())
-        batches = [
-            checked_batch(data, position, header)
-            for position, header in places
-            if _has_records(committed, data, position, header, (start, place.end))
-        ]
+        batches = wanted_batches(data, places, committed, start, place.end)
         if batches:
             yield batches
 
 
-def _has_records(
-    committed: CommittedBatches, data: memoryview, position: int, header: BatchHeader, bounds: tuple[int, int]
-) -> bool:
-    is_wanted = committed.has(header, data[position : position + header.size])
-    start, end = bounds
-    return is_wanted and header.records_count > 0 and header.base_offset < end and header.next_offset > start
+def check_order(place: FetchPlace, headers: Iterable[BatchHeader], high_watermark: int) -> None:
+    """Raise CorruptRecordsError if batches do not follow one another: their checksums do not cover their offsets."""
+    next_offset = place.position
+    for number, header in enumerate(headers):
+        is_in_order = header.base_offset >= next_offset or (number == 0 and header.next_offset > next_offset)
+        if not is_in_order or not header.base_offset < header.next_offset <= high_watermark:
+            raise CorruptRecordsError(
+                f"partition {place.partition} of '{place.topic}': the batch at offset {header.base_offset} does not"
+                f" follow offset {next_offset}: the disk may fail"
+            )
+        next_offset = header.next_offset
 
 
 def _ask(client: RawClient, place: FetchPlace, *, read_committed: bool) -> Any | None:
