@@ -1,5 +1,6 @@
 """A lake whose checkpoint, log or cluster does not fit is refused, with nothing written, rather than doubled."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,29 @@ def lose_sink_log(lake: Path) -> None:
     shutil.rmtree(lake / "_spark_metadata")
 
 
+def empty_the_checkpoint(lake: Path) -> None:
+    for name in ("offsets", "commits"):
+        shutil.rmtree(lake / "_conveyor" / "checkpoint" / name)
+
+
+def take_an_older_log(lake: Path) -> None:
+    for name in ("offsets", "commits"):
+        directory = lake / "_conveyor" / "checkpoint" / name
+        shutil.copy(directory / "0", directory / "1")
+
+
+def take_an_older_checkpoint(lake: Path) -> None:
+    (lake / "_spark_metadata" / "0.compact").rename(lake / "_spark_metadata" / "1.compact")
+
+
+def tear_the_log(lake: Path) -> None:
+    os.truncate(lake / "_spark_metadata" / "0.compact", 30)
+
+
+def tear_the_manifest(lake: Path) -> None:
+    os.truncate(lake / "_conveyor" / "lake.json", 10)
+
+
 def lose_manifest(lake: Path) -> None:
     (lake / "_conveyor" / "lake.json").unlink()
 
@@ -53,6 +77,14 @@ def take_another_cluster(lake: Path) -> None:
         (lose_checkpoint, "the checkpoint of .* is missing"),
         (take_another_checkpoint, "the checkpoint in .* belongs to another lake"),
         (lose_sink_log, "_spark_metadata, the list of committed files, is missing"),
+        (empty_the_checkpoint, "ends with batch 0, and its checkpoint with batch -1: .*/checkpoint is an older copy"),
+        (
+            take_an_older_checkpoint,
+            "ends with batch 1, and its checkpoint with batch 0: .*/checkpoint is an older copy",
+        ),
+        (take_an_older_log, "ends with batch 0, and its checkpoint with batch 1: .*/lake is an older copy"),
+        (tear_the_log, "0.compact is damaged"),
+        (tear_the_manifest, "cannot be read as a lake"),
         (lose_manifest, "holds other files"),
         (take_another_cluster, "archives cluster other, this one is"),
     ],

@@ -20,6 +20,7 @@ from uuid import uuid4
 import msgspec
 
 from conveyor.pipeline.declared.pipeline_spec import PipelineSpec, SinkSpec, SourceSpec
+from conveyor.pipeline.lake.batch_numbers import check_same_time
 from conveyor.pipeline.pipeline_errors import PipelineError
 
 _MANIFEST, _PROGRESS, _LOCK, _STOP = "pipeline.json", "progress.json", "lock", "stop"
@@ -94,8 +95,8 @@ class RunDirectory:
                 raise PipelineError(f"{table} belongs to another checkpoint: choose an empty directory")
             if has_batches and not (table / "_spark_metadata").exists():
                 raise PipelineError(f"{table / '_spark_metadata'}, the list of its files, is missing: restore it")
-            if not has_batches and any((table / "_spark_metadata").glob("[0-9]*")):
-                raise PipelineError(f"the checkpoint of {table} is missing: restore it, or choose an empty directory")
+            numbers = [int(file.stem) for file in (table / "_spark_metadata").glob("[0-9]*")]
+            check_same_time(self.query_checkpoint(sink), max(numbers, default=None), table)
             return
         if has_batches:
             raise PipelineError(f"{table}, which this pipeline has written to, is missing: restore it")

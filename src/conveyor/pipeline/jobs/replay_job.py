@@ -155,10 +155,7 @@ def _is_not_only_for(header: "Column") -> "Column":
 
 
 def _manifest(lake: Path, topics: tuple[str, ...]) -> Manifest:
-    try:
-        manifest = read_manifest(lake)
-    except (OSError, msgspec.DecodeError) as error:
-        raise PipelineError(f"{lake} cannot be read as a lake ({error}): restore its _conveyor/lake.json") from error
+    manifest = read_manifest(lake)
     if manifest is None:
         raise PipelineError(f"{lake} is not a lake: name a directory that 'conveyor pipeline archive' has written")
     if manifest.path != str(lake):

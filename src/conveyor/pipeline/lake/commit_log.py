@@ -97,10 +97,15 @@ class CommitLog:
         ]
 
     def _read(self, batch: int) -> list[CommittedFile]:
-        version, *lines = self._path(batch).read_text().splitlines()
-        if version != _VERSION:
+        version, _, lines = self._path(batch).read_text().partition("\n")
+        if version not in (_VERSION, ""):
             raise PipelineError(f"{self._path(batch)} has version {version}, known is {_VERSION}: use a newer conveyor")
-        return [msgspec.json.decode(line, type=CommittedFile) for line in lines]
+        try:
+            if not version:
+                raise ValueError("it is empty")
+            return [msgspec.json.decode(line, type=CommittedFile) for line in lines.splitlines()]
+        except ValueError as error:
+            raise PipelineError(f"{self._path(batch)} is damaged ({error}): restore it from a copy") from error
 
     def _write(self, batch: int, files: Sequence[CommittedFile]) -> None:
         self._directory.mkdir(exist_ok=True)

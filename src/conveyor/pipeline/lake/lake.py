@@ -7,7 +7,8 @@
     <lake>/_conveyor/checkpoint/       the offsets that were archived; contains the lake's id too
     <lake>/_conveyor/lock              held by the job that writes
 
-With a missing checkpoint, or that of another lake, Spark would silently skip or repeat batches. Such a lake is refused.
+With a missing checkpoint, an older one, or that of another lake, Spark would silently skip or repeat batches. Such a
+lake is refused.
 """
 
 import fcntl
@@ -20,6 +21,7 @@ from uuid import uuid4
 
 import msgspec
 
+from conveyor.pipeline.lake.batch_numbers import check_same_time
 from conveyor.pipeline.lake.commit_log import LOG_DIRECTORY, CommitLog
 from conveyor.pipeline.lake.delta_log import DeltaLog
 from conveyor.pipeline.payloads.payload_schema import PayloadSchema
@@ -110,9 +112,12 @@ def bad_records_path(lake: Path) -> Path:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """Return the manifest of a lake, None for a directory that has none."""
+    """Return the manifest of a lake, None for a directory that has none. Raises PipelineError if it cannot be read."""
     file = path / _OWN / "lake.json"
-    return msgspec.json.decode(file.read_bytes(), type=Manifest) if file.exists() else None
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Manifest) if file.exists() else None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise PipelineError(f"{path} cannot be read as a lake ({error}): restore its _conveyor/lake.json") from error
 
 
 def pin_schema(lake: Lake, schema: PayloadSchema) -> Lake:
@@ -166,6 +171,7 @@ def _resume(path: Path, cluster_id: str, topics: Sequence[str], lake_format: Lak
     if any((checkpoint / "commits").glob("[0-9]*")) and log.last_batch() is None:
         directory = path / (LOG_DIRECTORY if manifest.format == "parquet" else "_delta_log")
         raise PipelineError(f"{directory}, the list of committed files, is missing: {remedy}")
+    check_same_time(checkpoint, log.last_batch(), path)
     if manifest.cluster_id != cluster_id:
         raise PipelineError(
             f"{path} archives cluster {manifest.cluster_id}, this one is {cluster_id}: choose another directory"
