@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _CALL_S = 60.0
+_UNKNOWN_TOPIC = 3
 
 
 def write_in_transaction(
@@ -34,6 +35,8 @@ def write_in_transaction(
     transactional_id = f"spark.{owner}.{task}"
     producer = RowProducer(options, transactional_id)
     with closing(RawClient(options.bootstrap_servers, options.security)) as client:
+        if options.topic is None:
+            _check_exists(client, options.marker_topic)
         # First of all this ends what a task before has left open, so that its marker is known.
         _call(lambda: producer.client.init_transactions(_CALL_S))
         marker = read_marker(client, transactional_id, options.marker_topic)
@@ -49,6 +52,12 @@ def write_in_transaction(
     written = marker.with_batch(WrittenBatch(number, producer.row_count, producer.checksum))
     _add_marker(options, producer, transactional_id, written)
     return TaskTransaction(transactional_id, producer_id, producer_epoch, options.marker_topic, number)
+
+
+def _check_exists(client: RawClient, marker_topic: str) -> None:
+    """The client would ask for a minute whether a topic exists. Raises PipelineError."""
+    if any(topic.error_code == _UNKNOWN_TOPIC for topic in client.metadata([marker_topic]).topics):
+        raise PipelineError(f"option 'markerTopic': unknown topic '{marker_topic}', see 'conveyor topic list'")
 
 
 def _check_repeated(marker: WriteMarker, repeated: WrittenBatch) -> None:

@@ -103,7 +103,7 @@ def _are_headers(kind: str) -> bool:
 
 
 def _headers(column: "pa.Array") -> Iterator[Headers | None]:
-    """Yield the headers of each row, from whole columns of names and values."""
+    """Yield the headers of each row, from whole columns of names and values. Raises PipelineError: one has no name."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -113,6 +113,9 @@ def _headers(column: "pa.Array") -> Iterator[Headers | None]:
         return
     sizes = pc.list_value_length(column).fill_null(0).to_pylist()
     inner = column.flatten()
-    pairs = zip(inner.field("key").to_pylist(), inner.field("value").to_pylist(), strict=True)
+    names = inner.field("key")
+    if names.null_count or inner.null_count:
+        raise PipelineError("column 'headers' has a header without a key: leave it out, or give it a key")
+    pairs = zip(names.to_pylist(), inner.field("value").to_pylist(), strict=True)
     for size in sizes:
         yield list(islice(pairs, size)) if size else None

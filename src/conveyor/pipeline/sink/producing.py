@@ -72,6 +72,8 @@ class RowProducer:
                 self._count(row)
 
     def _produce(self, row: OutgoingRow) -> None:
+        from confluent_kafka import KafkaException
+
         topic = self._topic or row.topic
         if topic is None:
             raise PipelineError("a row has no topic: set option 'topic', or fill the column 'topic'")
@@ -89,6 +91,10 @@ class RowProducer:
             except BufferError:
                 self.client.poll(_ROOM_S)
                 self._check()
+            except KafkaException as error:
+                raise PipelineError(f"records were refused: topic '{topic}': {error.args[0].str()}") from error
+            except OverflowError as error:
+                raise PipelineError(f"column 'partition' has {row.partition}: no topic has such a partition") from error
         self._count(row)
 
     def _count(self, row: OutgoingRow) -> None:
