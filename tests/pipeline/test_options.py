@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from conveyor.pipeline.brokers.raw_client import RawClient
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.source.source_options import EARLIEST, LATEST, parse_options
 from conveyor.testing import Broker
@@ -24,9 +25,12 @@ NEEDED = {"bootstrap.servers": "127.0.0.1:9092", "topic": "t"}
         ({"startingOffsets": "newest"}, "option 'startingOffsets' is 'newest': it takes earliest, latest, or JSON"),
         ({"startingOffsets": "[1]"}, "option 'startingOffsets' is"),
         ({"startingOffsets": '{"t": {"0": -3}}'}, "option 'startingOffsets' is"),
+        ({"endingOffsets": "earliest"}, "option 'endingOffsets' is 'earliest': it takes latest, or JSON"),
+        ({"endingOffsets": '{"t": {"0": -2}}'}, "option 'endingOffsets' is"),
         ({"endingOffsets": '{"t": {"zero": 1}}'}, "option 'endingOffsets' is"),
         ({"endingOffsets": '{"t": {"0": "1"}}'}, "option 'endingOffsets' is"),
         ({"startingTimestamp": "today"}, "option 'startingTimestamp' is 'today': it takes a whole number"),
+        ({"startingTimestamp": "9" * 20}, "it takes a whole number"),
         ({"endingTimestamp": "-1"}, "option 'endingTimestamp' is '-1': it takes a whole number"),
         ({"maxRecordsPerPartition": "0"}, "option 'maxRecordsPerPartition' is 0: it takes a number from 1"),
         ({"failOnDataLoss": "no"}, "option 'failOnDataLoss' is 'no': it takes true or false"),
@@ -38,6 +42,11 @@ def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(PipelineError) as raised:
         parse_options(NEEDED | options, streaming=False)
     assert message in str(raised.value)
+
+
+def test_an_address_without_a_number_is_named() -> None:
+    with pytest.raises(PipelineError, match=r"'localhost:kafka' is no address of brokers: write HOST:PORT"):
+        RawClient("localhost:kafka", {})
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp"])

@@ -48,6 +48,10 @@ def test_files_hold_what_the_broker_serves(own_broker: Broker, data_dir: str, to
     start, end = json.dumps({topic: {"0": 100}}), json.dumps({topic: {"0": 105, "1": 0}})
     with pytest.raises(PipelineError, match="has offsets 70 to 1500 here, but 70 to 1501 were requested"):
         rows(dataDir=data_dir, topic=topic, startingOffsets=start, endingOffsets=json.dumps({topic: {"1": 1501}}))
+    with pytest.raises(PipelineError, match="has offsets 70 to 1502 here, but 1503 to 1502 were requested"):
+        rows(dataDir=data_dir, topic=topic, startingOffsets=json.dumps({topic: {"0": 1503}}))
+    with pytest.raises(PipelineError, match=r"partition 2 of .*, which does not exist or is not read"):
+        rows(dataDir=data_dir, topic=topic, endingOffsets=json.dumps({topic: {"2": 0}}))
     some = rows(dataDir=data_dir, topic=topic, startingOffsets=start, endingOffsets=end)
     assert [row[2] for row in some] == [100, 101, 102, 103, 104]
 
@@ -125,8 +129,11 @@ def some_segments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("segments")
     with Broker(data_dir=path) as broker:
         create_topic(broker, "files", segment_bytes="3000")
-        for first in range(0, 100, 5):
-            produce(broker, "files", [Sent(value=b"%d" % number + bytes(100)) for number in range(first, first + 5)])
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        for number in range(100):
+            producer.produce("files", b"%d" % number + bytes(100))
+            if number % 5 == 4:
+                producer.flush()
     return path
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from conveyor.pipeline.pipeline_errors import PipelineError
 
+_LARGEST = (1 << 63) - 1
+
 
 def required_option(options: Mapping[str, str], *names: str) -> str:
     """Return an option that has several names. Raises PipelineError if it is missing."""
@@ -18,7 +20,7 @@ def number_option(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name.lower())
     if text is None:
         return None
-    if not text.isdecimal():
+    if not text.isdecimal() or int(text) > _LARGEST:
         raise PipelineError(f"option '{name}' is {text!r}: it takes a whole number")
     return int(text)
 

@@ -39,7 +39,8 @@ class ConnectionFailedError(PipelineError):
 class RawClient:
     """A connection to each broker that is asked. Use it from one thread.
 
-    client_options: by librdkafka's names. Those about security can be translated; others are refused.
+    client_options: by librdkafka's names. Those about security can be translated; others are refused. Raises
+    PipelineError for an address or an option that cannot be used.
     """
 
     def __init__(self, bootstrap_servers: str, client_options: Mapping[str, str]) -> None:
@@ -51,13 +52,19 @@ class RawClient:
         self._leaders: dict[tuple[str, int], int] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
         self._net = NetworkSelector()
-        self._connections = KafkaConnectionManager(
-            self._net,
-            bootstrap_servers=bootstrap_servers.split(","),
-            receive_message_max_bytes=_MAX_RESPONSE_BYTES,
-            request_timeout_ms=_TIMEOUT_MS,
-            **translated(client_options),
-        )
+        try:
+            self._connections = KafkaConnectionManager(
+                self._net,
+                bootstrap_servers=bootstrap_servers.split(","),
+                receive_message_max_bytes=_MAX_RESPONSE_BYTES,
+                request_timeout_ms=_TIMEOUT_MS,
+                **translated(client_options),
+            )
+        except ValueError as error:
+            self._net.close()
+            raise PipelineError(
+                f"{bootstrap_servers!r} is no address of brokers: write HOST:PORT[,HOST:PORT]"
+            ) from error
 
     def close(self) -> None:
         self._connections.close()

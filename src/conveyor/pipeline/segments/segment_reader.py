@@ -1,7 +1,7 @@
 """Reads segment files as a table."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from conveyor.pipeline.source.offset_ranges import check_loss
 from conveyor.pipeline.source.record_columns import RawBatch, decode
 from conveyor.pipeline.source.rows import arrow_schema, to_batches
 from conveyor.pipeline.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
+from conveyor.pipeline.source.topic_bounds import TopicFound, check_named
 from conveyor.records.batch import iterate_batches
 
 if TYPE_CHECKING:
@@ -32,12 +33,14 @@ class SegmentReader(DataSourceReader):
     def partitions(self) -> list[SegmentRange]:
         options = self._options
         ranges: list[SegmentRange] = []
-        for files in find_partitions(options):
+        partitions = find_partitions(options)
+        _check_bounds(options, partitions)
+        for files in partitions:
             walked = walk(files, options.max_records_per_partition)
             last = walked.stable_offset if options.read_committed else walked.end_offset
             start = _bound(options.starting_offsets, files, EARLIEST, last)
             end = _bound(options.ending_offsets, files, LATEST, last)
-            if start < files.log_start or end > last:
+            if start < files.log_start or max(start, end) > last:
                 check_loss(
                     options,
                     f"partition {files.partition} of '{files.topic}' has offsets {files.log_start} to {last} here,"
@@ -56,6 +59,15 @@ class SegmentReader(DataSourceReader):
             for columns in decode(batches, with_headers=options.include_headers):
                 bounds = (partition.start, partition.end)
                 yield from to_batches(columns, partition.topic, partition.partition, bounds, schema)
+
+
+def _check_bounds(options: SourceOptions, partitions: Sequence[PartitionFiles]) -> None:
+    found = {
+        each.topic: tuple(other.partition for other in partitions if other.topic == each.topic) for each in partitions
+    }
+    for bounds in (options.starting_offsets, options.ending_offsets):
+        if not isinstance(bounds, int):
+            check_named(bounds, {topic: TopicFound("", numbers) for topic, numbers in found.items()})
 
 
 def _bound(wanted: int | Bounds, files: PartitionFiles, left_out: int, last: int) -> int:

@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OffsetRange(InputPartition):
-    """The records of one partition in [start, end)."""
+    """The records of one partition in [start, end). topic_id: "" if it is not known."""
 
     topic: str
     partition: int
     start: int
     end: int
+    topic_id: str = ""
 
 
 def plan_ranges(
@@ -50,14 +51,12 @@ def plan_ranges(
                     f" but {begin} to {stop} were requested: records were deleted, or the topic was recreated",
                 )
                 begin, stop = max(begin, first_offset), min(stop, high_watermark)
-            whole.append(OffsetRange(topic, number, begin, stop))
+            whole.append(OffsetRange(topic, number, begin, stop, topics[topic].topic_id))
     most = options.max_records_per_partition
     if options.min_partitions:
         total = sum(max(0, each.end - each.start) for each in whole)
         most = max(1, min(most, -(-total // options.min_partitions)))
-    return [
-        OffsetRange(each.topic, each.partition, *part) for each in whole for part in split(each.start, each.end, most)
-    ]
+    return [replace(each, start=part[0], end=part[1]) for each in whole for part in split(each.start, each.end, most)]
 
 
 def check_loss(options: SourceOptions, found: str) -> None:
@@ -80,7 +79,7 @@ def read_range(options: SourceOptions, wanted: InputPartition) -> Iterator["pa.R
     if not isinstance(wanted, OffsetRange):
         return  # Spark passes a placeholder partition when there is nothing to read.
     schema = arrow_schema(headers_as_map=options.headers_as_map)
-    place = FetchPlace(wanted.topic, wanted.partition, wanted.start, wanted.end)
+    place = FetchPlace(wanted.topic, wanted.partition, wanted.start, wanted.end, wanted.topic_id)
     start = wanted.start
     with _collector_paused(), kept_client(options.bootstrap_servers, options.client) as client:
         while place.position < place.end:

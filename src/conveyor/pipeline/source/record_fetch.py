@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
+from uuid import UUID
 
 from conveyor.pipeline.brokers.raw_client import ConnectionFailedError, RawClient
 from conveyor.pipeline.pipeline_errors import DataLossError, PipelineError
@@ -20,14 +21,22 @@ _MOVED = (3, 5, 6, 9, 74, 75, 76, 78)
 """Error codes that a new look at the leaders may mend: unknown topic, no leader, not leader, replica not available,
 fenced and unknown leader epochs, offset not available.
 """
+_OTHER_TOPIC = (100, 103)
+"""Error codes: the broker does not know the topic's id, or not yet."""
+_BY_NAME, _BY_ID = 12, 13
+"""Versions of the request. From 13 on, it names topics by their ids."""
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 
 
 class FetchPlace:
-    """Where a fetch goes on, and how many bytes it asks for."""
+    """Where a fetch goes on, and how many bytes it asks for.
 
-    def __init__(self, topic: str, partition: int, start: int, end: int) -> None:
+    topic_id: of the topic that is meant, "" for any topic of that name.
+    """
+
+    def __init__(self, topic: str, partition: int, start: int, end: int, topic_id: str = "") -> None:
         self.topic, self.partition, self.position, self.end = topic, partition, start, end
+        self.topic_id = topic_id
         self.bytes_wanted = _FIRST_BYTES
 
     def advance(self, position: int, size: int) -> None:
@@ -110,8 +119,12 @@ def _ask(client: RawClient, place: FetchPlace, *, read_committed: bool) -> Any |
         min_bytes=1,
         max_bytes=place.bytes_wanted,
         isolation_level=_READ_COMMITTED if read_committed else _READ_UNCOMMITTED,
-        topics=[FetchRequest.FetchTopic(topic=place.topic, partitions=[wanted])],
-        max_version=12,
+        topics=[
+            FetchRequest.FetchTopic(
+                topic=place.topic, topic_id=UUID(place.topic_id) if place.topic_id else None, partitions=[wanted]
+            )
+        ],
+        max_version=_BY_ID if place.topic_id else _BY_NAME,
     )
     response = client.ask(request, client.leader(place.topic, place.partition))
     if response.error_code:
@@ -125,6 +138,16 @@ def _ask(client: RawClient, place: FetchPlace, *, read_committed: bool) -> Any |
     if found.error_code in _MOVED:
         client.forget_leaders()
         return None
+    if found.error_code in _OTHER_TOPIC:
+        _check_recreated(client, place)
+        return None
     if found.error_code:
         raise PipelineError(f"partition {place.partition} of '{place.topic}': {for_code(found.error_code).__name__}")
     return found
+
+
+def _check_recreated(client: RawClient, place: FetchPlace) -> None:
+    """Raise DataLossError if the topic's name belongs to another topic by now."""
+    for topic in client.metadata([place.topic]).topics:
+        if topic.error_code == 0 and str(topic.topic_id) != place.topic_id:
+            raise DataLossError(f"topic '{place.topic}' was recreated before its records were read")

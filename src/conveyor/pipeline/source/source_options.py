@@ -92,8 +92,8 @@ def parse_options(raw_options: Mapping[str, str], *, streaming: bool) -> SourceO
         data_dir=data_dir,
         topics=() if pattern else _topics(required_option(options, "topic", "subscribe")),
         topic_pattern=pattern,
-        starting_offsets=_offsets(options.get("startingoffsets", start_default), "startingOffsets"),
-        ending_offsets=_offsets(options.get("endingoffsets", "latest"), "endingOffsets"),
+        starting_offsets=_offsets(options.get("startingoffsets", start_default), "startingOffsets", EARLIEST),
+        ending_offsets=_offsets(options.get("endingoffsets", "latest"), "endingOffsets", LATEST),
         starting_timestamp_ms=number_option(options, "startingTimestamp"),
         ending_timestamp_ms=number_option(options, "endingTimestamp"),
         max_offsets_per_trigger=count_option(options, "maxOffsetsPerTrigger"),
@@ -157,22 +157,25 @@ def _pattern(options: Mapping[str, str]) -> str | None:
     return pattern
 
 
-def _offsets(text: str, name: str) -> int | Bounds:
-    if text.lower() in _NAMED:
-        return _NAMED[text.lower()]
+def _offsets(text: str, name: str, least: int) -> int | Bounds:
+    """Return the offsets of an option. least: the smallest allowed; nothing ends at EARLIEST."""
     try:
+        named = _NAMED.get(text.lower())
+        if named is not None:
+            return _offset(named, least)
         document = json.loads(text)
         return {
-            topic: {int(number): _offset(value) for number, value in numbers.items()}
+            topic: {int(number): _offset(value, least) for number, value in numbers.items()}
             for topic, numbers in document.items()
         }
     except (ValueError, AttributeError, TypeError) as error:
+        allowed = ", ".join(word for word, offset in _NAMED.items() if offset >= least)
         raise PipelineError(
-            f'option \'{name}\' is {text!r}: it takes earliest, latest, or JSON such as {{"topic": {{"0": 17}}}}'
+            f'option \'{name}\' is {text!r}: it takes {allowed}, or JSON such as {{"topic": {{"0": 17}}}}'
         ) from error
 
 
-def _offset(value: object) -> int:
-    if type(value) is not int or value < EARLIEST:
+def _offset(value: object, least: int) -> int:
+    if type(value) is not int or value < least:
         raise ValueError(value)
     return value

@@ -9,6 +9,7 @@ No topic can be called "@ids".
 from collections.abc import Mapping
 from typing import Any
 
+from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.source.source_options import Bounds
 
 StreamOffset = dict[str, dict[str, Any]]
@@ -24,13 +25,21 @@ def to_stored(bounds: Bounds, topic_ids: Mapping[str, str]) -> StreamOffset:
 
 
 def from_stored(stored: StreamOffset) -> tuple[Bounds, dict[str, str]]:
-    """Return the offsets, and the ids of the topics (none from checkpoints of the time before they were stored)."""
-    bounds = {
-        topic: {int(number): offset for number, offset in offsets.items()}
-        for topic, offsets in stored.items()
-        if topic != _IDS
-    }
-    return bounds, dict(stored.get(_IDS, {}))
+    """Return the offsets, and the ids of the topics (none from checkpoints of the time before they were stored).
+
+    Raises PipelineError for the offsets of another source.
+    """
+    try:
+        bounds = {
+            topic: {int(number): int(offset) for number, offset in offsets.items()}
+            for topic, offsets in stored.items()
+            if topic != _IDS
+        }
+        return bounds, dict(stored.get(_IDS, {}))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise PipelineError(
+            "the checkpoint does not hold the offsets of topics: choose another checkpointLocation"
+        ) from error
 
 
 def has_topic_ids(stored: StreamOffset) -> bool:

@@ -27,7 +27,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._goal: Bounds | None = None
+        self._goal: tuple[Bounds, dict[str, str]] | None = None
         self._committed: Bounds | None = None
 
     def initialOffset(self) -> StreamOffset:  # noqa: N802 - Spark's name
@@ -43,7 +43,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         with kept_client(self._options.bootstrap_servers, self._options.client) as client:
-            self._goal = offsets_at(client, self._options, find_topics(client, self._options), LATEST)
+            topics = find_topics(client, self._options)
+            self._goal = offsets_at(client, self._options, topics, LATEST), _ids(topics)
 
     def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:  # noqa: N802 - Spark's name
         begin, known_ids = from_stored(start)
@@ -51,8 +52,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topics = find_topics(client, self._options)
             self._report(client, begin)
             begin = self._begin(client, topics, begin, known_ids)
-            end = self._goal or offsets_at(client, self._options, topics, LATEST)
-            end = {topic: numbers for topic, numbers in end.items() if topic in topics}
+            end = self._goal_of(topics, begin) or offsets_at(client, self._options, topics, LATEST)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return to_stored(limited(begin, end, most), _ids(topics))
 
@@ -73,13 +73,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: StreamOffset) -> None:
         """Nothing to do: Spark's checkpoint stores the offsets."""
 
+    def _goal_of(self, topics: Mapping[str, TopicFound], begin: Bounds) -> Bounds | None:
+        """Return where a query that reads what there is now ends; None for one that goes on. A topic that was recreated
+        since then is not read.
+        """
+        if self._goal is None:
+            return None
+        bounds, ids = self._goal
+        known = {topic: numbers for topic, numbers in bounds.items() if topic in topics}
+        return {
+            topic: numbers if ids[topic] == topics[topic].topic_id else begin[topic] for topic, numbers in known.items()
+        }
+
     def _begin(
         self, client: RawClient, topics: Mapping[str, TopicFound], begin: Bounds, known_ids: Mapping[str, str]
     ) -> Bounds:
         """Return where the topics of today go on: at their first record if they are new. Raises DataLossError."""
         first = offsets_at(client, self._options, topics, EARLIEST)
         for topic in set(begin) - set(topics):
-            check_loss(self._options, f"topic '{topic}' was deleted")
+            check_loss(self._options, f"topic '{topic}' of the checkpoint was deleted, or is not read any more")
         for topic, found in topics.items():
             if topic in begin and known_ids.get(topic, found.topic_id) != found.topic_id:
                 check_loss(self._options, f"topic '{topic}' was recreated, and records of the old one may be lost")

@@ -113,7 +113,7 @@ def resolve(
         return offsets_at(client, options, topics, timestamp_ms)
     if isinstance(wanted, int):
         return offsets_at(client, options, topics, wanted)
-    _check_named(wanted, topics)
+    check_named(wanted, topics)
     named = {name: offsets_at(client, options, topics, name) for name in (EARLIEST, LATEST)}
     bounds: Bounds = {}
     for topic, found in topics.items():
@@ -166,7 +166,8 @@ def _matches(pattern: str, topic: str) -> bool:
     return not topic.startswith("__") and re.fullmatch(pattern, topic) is not None
 
 
-def _check_named(wanted: Bounds, topics: Mapping[str, TopicFound]) -> None:
+def check_named(wanted: Bounds, topics: Mapping[str, TopicFound]) -> None:
+    """Raise PipelineError if an option's JSON names a partition that is not read."""
     for topic, numbers in wanted.items():
         for number in numbers:
             if topic not in topics or number not in topics[topic].partitions:
