@@ -94,6 +94,17 @@ def test_files_with_other_columns_stay_apart(tmp_path: Path) -> None:
     assert committed(tmp_path) == {f"day={FIRST}": [0, 1, 2, 3]}
 
 
+def test_leftovers_are_removed_and_files_of_others_stay(tmp_path: Path) -> None:
+    directory = tmp_path / "topic=t" / f"day={FIRST}"
+    directory.mkdir(parents=True)
+    committed_file, leftover, others = new_part_path(""), new_part_path(""), ["part-1.parquet", "counterpart-1.csv"]
+    names = [committed_file, leftover, f"/.{leftover[1:]}", *(f"/{other}" for other in others)]
+    for name in names:
+        (directory / name[1:]).touch()
+    remove_leftovers(tmp_path, {f"topic=t/day={FIRST}{committed_file}"})
+    assert sorted(file.name for file in directory.iterdir()) == sorted([committed_file[1:], *others])
+
+
 def test_a_kill_between_any_two_steps_changes_no_record(spark: "SparkSession", tmp_path: Path) -> None:
     steps = 0
     killed = True

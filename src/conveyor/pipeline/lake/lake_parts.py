@@ -11,6 +11,7 @@ a `chmod` process for every file, checksum file and directory.
 """
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ PARTITION_COLUMNS = ("topic", "day")
 _PART_SCHEMA = "path string, size_bytes long, records long, is_bad boolean"
 _ROW_GROUP_BYTES = 32 << 20
 _SUFFIX = ".zstd.parquet"
+_PART = re.compile(r"\.?part-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}" + re.escape(_SUFFIX))
+"""The names that this module gives: other files in a lake are not its own to remove."""
 
 
 class LakePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,8 +75,8 @@ def remove_leftovers(lake: Path, committed: set[str]) -> None:
 
     committed: the paths of all committed files, relative to the lake. Call it only with the lake open.
     """
-    for file in lake.glob("topic=*/day=*/*part-*"):
-        if file.relative_to(lake).as_posix() not in committed:
+    for file in lake.glob(f"topic=*/day=*/*{_SUFFIX}"):
+        if _PART.fullmatch(file.name) and file.relative_to(lake).as_posix() not in committed:
             file.unlink()
 
 
