@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from conveyor.cli.app import app
 from conveyor.pipeline.jobs.mirror_job import MirrorIdentity, mirrored_records
 from conveyor.testing import Broker
-from tests.pipeline.topics import Sent, create_topic, numbered, numbers_of, produce, read
+from tests.pipeline.topics import Sent, create_topic, delete_topic, numbered, numbers_of, produce, read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,6 +74,8 @@ def test_a_topic_is_mirrored_once_also_without_its_checkpoint(
     produce(broker, topic, numbered(range(130, 140), partitions=2))
     assert mirror(broker, west, topic, tmp_path, "--batch-records", "4") == f"mirrored 10 records of {topic}\n"
     assert contents(read(spark, west, topic)) == contents(read(spark, broker, topic))
+    delete_topic(west, topic)
+    assert f"topic '{topic}' is no longer in the target" in mirror(broker, west, topic, tmp_path)
 
 
 def test_positions_of_groups_are_translated(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ALL_IN_ONE_TASK = 1 << 31
 _HEADERS = "array<struct<key:string,value:binary>>"
 _STEP_S = 1
-_MANIFEST = "mirror.json"
+_MANIFEST, _QUERY = "mirror.json", "query"
 
 
 class MirrorRoute(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,9 @@ def mirror(
         if identity.source_cluster == identity.target_cluster and not route.prefix:
             raise PipelineError("source and target are the same cluster: give a --prefix for the copies")
         _bind(checkpoint, identity)
-        create_missing_topics(route.source, route.target, {topic: route.target_topic(topic) for topic in topics})
+        names = {topic: route.target_topic(topic) for topic in topics}
+        has_begun = any((checkpoint / _QUERY / "offsets").glob("[0-9]*"))
+        create_missing_topics(route.source, route.target, names, may_create=not has_begun)
         start = _start(source, target, source_options, topics, route, identity)
     spark = session()
     stream = (
@@ -96,7 +98,7 @@ def mirror(
         .option("bootstrap.servers", route.target)
         .option("delivery", "exactly-once")
         .option("markerTopic", route.target_topic(min(topics)))
-        .option("checkpointLocation", str(checkpoint / "query"))
+        .option("checkpointLocation", str(checkpoint / _QUERY))
     )
     return _run((writer.trigger(availableNow=True) if until_end else writer).start(), progress)
 

@@ -14,10 +14,11 @@ from conveyor.pipeline.source.topic_bounds import cluster_id
 _TIMEOUT_S = 30.0
 
 
-def create_missing_topics(source: str, target: str, names: Mapping[str, str]) -> None:
+def create_missing_topics(source: str, target: str, names: Mapping[str, str], *, may_create: bool) -> None:
     """Create the topics that the target lacks, with the partitions and the settings of the source.
 
-    names: the target's topic for each of the source. Raises PipelineError if a topic has another number of partitions.
+    names: the target's topic for each of the source. may_create: whether none of them was there before. Raises
+    PipelineError if a topic has another number of partitions, or was deleted.
     """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import NewTopic
@@ -36,6 +37,11 @@ def create_missing_topics(source: str, target: str, names: Mapping[str, str]) ->
         for name, copy in names.items()
         if copy not in existing
     ]
+    if missing and not may_create:
+        raise PipelineError(
+            f"topic '{missing[0].topic}' is no longer in the target, and the checkpoint is beyond its first records:"
+            " give another --checkpoint to copy it again"
+        )
     try:
         for created in here.create_topics(missing).values() if missing else ():
             created.result(_TIMEOUT_S)
