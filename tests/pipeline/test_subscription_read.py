@@ -1,11 +1,18 @@
 """A subscription as a stream: each message once in the table, and settled once its batch is committed."""
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.subscriptions.subscription_client import SubscriptionClient
+from conveyor.pipeline.subscriptions.subscription_options import parse_subscription_options
+from conveyor.pipeline.subscriptions.subscription_reader import SubscriptionReader
 from conveyor.testing import Broker
 from tests.pipeline.topics import create_topic, numbered, numbers_of, produce
 
@@ -93,6 +100,35 @@ def test_a_batch_that_was_cut_off_is_read_again_as_it_was(
         (directory / f".{name}.crc").unlink()
     assert stream.run() == [30]
     assert stream.numbers() == list(range(30))
+
+
+@pytest.mark.parametrize(
+    "stored", [{"subscription": "another", "batch": 1, "messages": []}, {"orders": {"0": 17}, "@ids": {}}]
+)
+def test_the_checkpoint_of_another_source_is_refused(stored: dict[str, Any]) -> None:
+    options = {"subscription": "own", "http": "http://127.0.0.1:1", "bootstrap.servers": "127.0.0.1:1"}
+    reader = SubscriptionReader(parse_subscription_options(options))
+    with pytest.raises(PipelineError, match="the checkpoint does not hold messages of subscription 'own'"):
+        reader.latestOffset(stored, ReadAllAvailable())
+    with pytest.raises(PipelineError, match="the checkpoint does not hold messages of subscription 'own'"):
+        reader.partitions(stored, stored)
+
+
+def hang_up(listener: socket.socket, answer: bytes) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(answer)
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{", b"no HTTP\r\n\r\n"])
+def test_a_broker_that_hangs_up_is_an_error_of_the_pipeline(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
+        done = threads.submit(hang_up, listener, answer)
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(PipelineError, match=f"no broker answers at {address}"):
+            SubscriptionClient(address, "own", None).depth()
+        done.result()
 
 
 @pytest.mark.parametrize(

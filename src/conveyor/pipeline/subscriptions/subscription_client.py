@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from http.client import HTTPException
 from typing import Any, NamedTuple
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
@@ -77,7 +78,7 @@ class SubscriptionClient:
             with error:
                 detail = _detail(error.read())
             raise PipelineError(f"subscription '{self._subscription}': {detail or error.reason}") from error
-        except (URLError, TimeoutError) as error:
+        except (OSError, HTTPException, ValueError) as error:
             raise PipelineError(f"no broker answers at {self._address}: {error}") from error
 
 

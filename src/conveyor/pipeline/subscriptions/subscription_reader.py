@@ -1,20 +1,21 @@
 """A subscription as a stream.
 
-A stream offset names the messages of its batch, with their leases: `{"batch": 3, "messages": [[partition, offset,
-ack id], ...]}`. So a batch that is repeated after a crash reads the same records from the log, whatever has become of
-the leases. Spark asks for the next offset once it has committed the batch before. That is when its messages are
-settled.
+A stream offset names its subscription and the messages of its batch, with their leases: `{"subscription": "billing",
+"batch": 3, "messages": [[partition, offset, ack id], ...]}`. So a batch that is repeated after a crash reads the same
+records from the log, whatever has become of the leases. Spark asks for the next offset once it has committed the batch
+before. That is when its messages are settled.
 """
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.source.offset_ranges import OffsetRange, read_range
 from conveyor.pipeline.subscriptions.subscription_client import MessageLease, SubscriptionClient
 from conveyor.pipeline.subscriptions.subscription_options import SubscriptionOptions
@@ -50,7 +51,7 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> LeaseOffset:  # noqa: N802 - Spark's name
         self._client().topic()
-        return {"batch": 0, "messages": []}
+        return self._offset(0, [])
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadMaxRows(self._options.max_messages)
@@ -59,6 +60,7 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._left = self._client().depth()
 
     def latestOffset(self, start: LeaseOffset, limit: ReadLimit) -> LeaseOffset:  # noqa: N802 - Spark's name
+        self._check_own(start)
         client = self._client()
         self._settle(client, start)
         most = self._options.max_messages if isinstance(limit, ReadAllAvailable) else limit.max_rows  # type: ignore[attr-defined]
@@ -70,9 +72,10 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._left is not None:
             self._left -= len(leased)
         self._keeper = _LeaseKeeper(client, [each.ack_id for each in leased], self._options)
-        return {"batch": start["batch"] + 1, "messages": [list(each) for each in leased]}
+        return self._offset(start["batch"] + 1, leased)
 
     def partitions(self, start: LeaseOffset, end: LeaseOffset) -> list[LeasedRange]:
+        self._check_own(end)
         by_partition: dict[int, list[int]] = defaultdict(list)
         for message in _messages(end):
             by_partition[message.partition].append(message.offset)
@@ -109,6 +112,21 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         client.acknowledge([message.ack_id for message in _messages(done)])
         self._settled = done["batch"]
 
+    def _offset(self, batch: int, leased: Sequence[MessageLease]) -> LeaseOffset:
+        messages = [list(each) for each in leased]
+        return {"subscription": self._options.subscription, "batch": batch, "messages": messages}
+
+    def _check_own(self, offset: LeaseOffset) -> None:
+        """Raise PipelineError for the offset of another source. Early checkpoints do not name their subscription."""
+        if (
+            "messages" not in offset
+            or offset.get("subscription", self._options.subscription) != self._options.subscription
+        ):
+            raise PipelineError(
+                f"the checkpoint does not hold messages of subscription '{self._options.subscription}':"
+                " choose another checkpointLocation"
+            )
+
     def _client(self) -> SubscriptionClient:
         return SubscriptionClient(self._options.address, self._options.subscription, self._options.token)
 
@@ -125,8 +143,6 @@ class _LeaseKeeper:
         self._is_over.set()
 
     def _run(self) -> None:
-        from conveyor.pipeline.pipeline_errors import PipelineError
-
         while not self._is_over.wait(self._options.visibility_s / 3):
             try:
                 self._client.extend(self._ack_ids, self._options.visibility)
