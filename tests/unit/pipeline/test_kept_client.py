@@ -1,20 +1,24 @@
 """Connections that stay open between micro-batches."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from conveyor.pipeline.brokers import kept_client as module
 from conveyor.pipeline.brokers.kept_client import kept_client
+from conveyor.pipeline.brokers.raw_client import RawClient
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.testing import Broker
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept() -> Iterator[None]:
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    kept: dict[Any, RawClient] = {}
+    monkeypatch.setattr(module, "_kept", kept)
     yield
-    while module._kept:
-        module._kept.popitem()[1].close()
+    for client in kept.values():
+        client.close()
 
 
 def test_client_is_lent_again() -> None:
