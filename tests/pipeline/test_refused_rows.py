@@ -47,3 +47,18 @@ def test_an_unknown_marker_topic_is_told_at_once(broker: Broker, topic: str) -> 
     )
     with pytest.raises(PipelineError, match="unknown topic 'misspelt'"):
         write_in_transaction(options, topic, 0, 0, rows(topic=pa.array([topic])))
+
+
+def test_a_task_that_lost_its_transaction_says_why(broker: Broker, topic: str) -> None:
+    create_topic(broker, topic)
+    options = parse_sink_options(
+        {"bootstrap.servers": broker.bootstrap_servers, "topic": topic, "delivery": "exactly-once"}, streaming=True
+    )
+
+    def rows_while_another_takes_over() -> Iterator[pa.RecordBatch]:
+        yield from rows(b"mine")
+        assert write_in_transaction(options, topic, 0, 0, rows(b"theirs")) is not None
+        yield from rows(b"mine")
+
+    with pytest.raises(PipelineError, match="another run of the query has taken over, or it took longer than"):
+        write_in_transaction(options, topic, 0, 0, rows_while_another_takes_over())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from conveyor.pipeline.brokers.raw_client import RawClient
 from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.sink.producing import RowProducer
+from conveyor.pipeline.sink.producing import RowProducer, explained
 from conveyor.pipeline.sink.sink_options import SinkOptions
 from conveyor.pipeline.sink.task_transaction import TaskTransaction, producer_identity, read_marker
 from conveyor.pipeline.sink.write_marker import WriteMarker, WrittenBatch
@@ -92,4 +92,4 @@ def _call(ask: Any) -> None:
         except KafkaException as error:
             reason = error.args[0]
             if is_last or not reason.retriable():
-                raise PipelineError(f"the transaction failed: {reason.str()}") from error
+                raise PipelineError(f"the transaction failed: {explained(reason)}") from error

@@ -1,6 +1,7 @@
 """A task's producer: it produces rows and knows whether all of them were acknowledged."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -59,9 +60,12 @@ class RowProducer:
         for batch in batches:
             for row in outgoing_rows(batch):
                 self._produce(row)
-            self.client.poll(0)
+            with _explained_errors():
+                self.client.poll(0)
             self._check()
-        if left := self.client.flush(_FLUSH_S):
+        with _explained_errors():
+            left = self.client.flush(_FLUSH_S)
+        if left:
             raise PipelineError(f"{left} records were not acknowledged within {_FLUSH_S:.0f} seconds")
         self._check()
 
@@ -89,10 +93,11 @@ class RowProducer:
                 )
                 break
             except BufferError:
-                self.client.poll(_ROOM_S)
+                with _explained_errors():
+                    self.client.poll(_ROOM_S)
                 self._check()
             except KafkaException as error:
-                raise PipelineError(f"records were refused: topic '{topic}': {error.args[0].str()}") from error
+                raise PipelineError(f"records were refused: topic '{topic}': {explained(error.args[0])}") from error
             except OverflowError as error:
                 raise PipelineError(f"column 'partition' has {row.partition}: no topic has such a partition") from error
         self._count(row)
@@ -103,11 +108,34 @@ class RowProducer:
 
     def _note(self, error: Any, message: Any) -> None:
         if error is not None and self._failure is None:
-            self._failure = f"topic '{message.topic()}': {error.str()}"
+            self._failure = f"topic '{message.topic()}': {explained(error)}"
 
     def _check(self) -> None:
         if self._failure is not None:
             raise PipelineError(f"records were refused: {self._failure}")
+
+
+@contextmanager
+def _explained_errors() -> Iterator[None]:
+    """Turn the client's fatal errors into PipelineError. It raises them while it calls back, which Python reports."""
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except (KafkaException, SystemError) as error:
+        fatal = error.__cause__ if isinstance(error, SystemError) else error
+        if not isinstance(fatal, KafkaException):
+            raise
+        raise PipelineError(f"records were refused: {explained(fatal.args[0])}") from error
+
+
+def explained(error: Any) -> str:
+    """Return what the client says of an error, and why a producer may be fenced."""
+    from confluent_kafka import KafkaError
+
+    fenced = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001
+    why = ": another run of the query has taken over, or it took longer than transactionTimeoutMs"
+    return f"{error.str()}{why if error.code() in fenced else ''}"
 
 
 def _bytes(field: bytes | str | None) -> bytes:
