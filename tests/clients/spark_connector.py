@@ -19,6 +19,7 @@ from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.spark.connectors import Connector, read_topics
 from conveyor.pipeline.spark.session import spark_session
 from tests.clients.records import sent
+from tests.clients.spark_jobs import Jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -106,7 +107,7 @@ def run_example(bootstrap: str, topic: str, jars: str) -> None:
     print(json.dumps({"step": "page", "printed": printed.getvalue()}))
 
 
-def main(bootstrap: str, topic: str, count: str, jars: str, checkpoint: str) -> None:
+def main(bootstrap: str, topic: str, count: str, jars: str, checkpoint: str, http: str) -> None:
     spark = spark_session("connector", "local[2]", spark__jars=jars)
     connector = SparkConnector(spark, bootstrap, checkpoint)
     half = int(count) // 2
@@ -122,6 +123,12 @@ def main(bootstrap: str, topic: str, count: str, jars: str, checkpoint: str) -> 
     run_example(bootstrap, topic, jars)
     compare_connectors(spark, bootstrap, topic)
     archive_with_both(spark, connector, bootstrap, topic, Path(checkpoint).with_name("lake"))
+    directory = Path(checkpoint).with_name("jobs")
+    directory.mkdir()
+    jobs = Jobs(bootstrap_servers=bootstrap, http=http, jars=Path(jars.partition(",")[0]).parent, directory=directory)
+    jobs.fill()
+    for step in jobs.steps():
+        print(json.dumps(step))
     spark.stop()
 
 

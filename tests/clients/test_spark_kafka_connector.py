@@ -20,7 +20,13 @@ def told(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> list[Line]
     make_topic(broker.bootstrap_servers, "spark-copy", PARTITIONS)
     jars = ",".join(map(str, spark_jars().glob("*.jar")))
     program = Program([sys.executable, "-m", "tests.clients.spark_connector"])
-    return program.run(broker.bootstrap_servers, "spark", COUNT, jars, tmp_path_factory.mktemp("spark") / "checkpoint")
+    checkpoint = tmp_path_factory.mktemp("spark") / "checkpoint"
+    return program.run(broker.bootstrap_servers, "spark", COUNT, jars, checkpoint, broker.http_url)
+
+
+def step(told: list[Line], name: str) -> Line:
+    [found] = [line for line in told if line["step"] == name]
+    return found
 
 
 def numbers(told: list[Line], step: str) -> list[int]:
@@ -59,3 +65,35 @@ def test_the_archive_runs_with_the_connector_and_goes_on_with_conveyor(told: lis
 def test_the_example_of_the_page_runs(told: list[Line]) -> None:
     [found] = [line for line in told if line["step"] == "page"]
     assert found["printed"] == f"{COUNT}\n"
+
+
+def test_a_declared_pipeline_reads_and_writes_with_the_connector(told: list[Line]) -> None:
+    assert step(told, "run")["counts"] == [26, 52, 1]
+    assert step(told, "even")["same"]
+    assert step(told, "exact")["same"]
+    assert "the checkpoint was written with connector kafka, not conveyor" in step(told, "run")["refusal"]
+
+
+def test_a_mirror_reads_with_the_connector(told: list[Line]) -> None:
+    found = step(told, "mirror")
+    assert found["shown"] == "mirrored 53 records of jobs\n"
+    assert found["same"]
+    assert "was written with connector kafka: continue with it" in found["refusal"]
+
+
+def test_a_replay_writes_with_the_connector_at_least_once(told: list[Line]) -> None:
+    found = step(told, "replay")
+    assert [shown.split()[1] for shown in found["shown"]] == ["52", "0"]
+    assert found["same"]
+    assert "writes at least once only" in found["refusals"][0]
+    assert "has begun with other options" in found["refusals"][1]
+
+
+@pytest.mark.parametrize(
+    ("job", "shown"),
+    [("metrics", "jobs: 53 records, at most"), ("deadletters", "billing       no stock             1")],
+)
+def test_a_report_is_the_same_with_both_connectors(told: list[Line], job: str, shown: str) -> None:
+    found = step(told, job)
+    assert found["same"]
+    assert shown in found["shown"]

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars, job_session
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
 from conveyor.pipeline.spark.connectors import Connector
 
@@ -38,13 +39,8 @@ def archive(
     compact: Annotated[
         bool, typer.Option("--compact", help="Merge the small files of finished days (UTC) afterwards.")
     ] = False,
-    connector: Annotated[
-        Connector, typer.Option(help="What reads the topics: Conveyor's data source, or Spark's own for Kafka.")
-    ] = Connector.CONVEYOR,
-    connector_jars: Annotated[
-        Path | None,
-        typer.Option(help="Directory with the jars of --connector kafka; without it, Spark fetches them."),
-    ] = None,
+    connector: ConnectorChoice = Connector.CONVEYOR,
+    connector_jars: ConnectorJars = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Write topics to Parquet files, partitioned by topic and day, up to their present ends.
@@ -56,17 +52,14 @@ def archive(
     from conveyor.pipeline.jobs.archive import archive as run
     from conveyor.pipeline.payloads.schema_request import SchemaRequest
     from conveyor.pipeline.pipeline_errors import PipelineError
-    from conveyor.pipeline.spark.connectors import connector_settings
-    from conveyor.pipeline.spark.session import require_spark, spark_session
 
     if not schema and (message or evolve):
         raise ClientError("--message and --evolve belong to --schema: give it, too")
     try:
-        require_spark()
-        settings = connector_settings(connector, connector_jars)
+        session = job_session("conveyor archive", master, connector, connector_jars)
         with count_progress("archiving") as show:
             result = run(
-                lambda: spark_session("conveyor archive", master, **settings),
+                session,
                 bootstrap,
                 topic,
                 to.resolve(),

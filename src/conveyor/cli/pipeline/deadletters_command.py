@@ -5,13 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars, job_session
 from conveyor.cli.pipeline.replay_command import time_option
+from conveyor.cli.pipeline.run_command import Master
 from conveyor.cli.queues.dlq_redrive import MOST_AT_ONCE, redrive_portion
 from conveyor.cli.queues.queue_text import one_line
 from conveyor.cli.terminal.confirmation import Yes, confirm
 from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError, counted
 from conveyor.cli.terminal.table import print_table
+from conveyor.pipeline.spark.connectors import Connector
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,7 +32,9 @@ def deadletters(
     redrive: Annotated[bool, typer.Option("--redrive", help="Deliver the selected dead letters again.")] = False,
     rate: Annotated[float | None, typer.Option(min=0.01, help="Largest number of messages per second.")] = None,
     yes: Yes = False,
-    master: Annotated[str, typer.Option(help="The Spark master, such as spark://host:7077.")] = "local[*]",
+    master: Master = "local[*]",
+    connector: ConnectorChoice = Connector.CONVEYOR,
+    connector_jars: ConnectorJars = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     http: Http = DEFAULT_HTTP,
     token: Token = None,
@@ -44,7 +49,6 @@ def deadletters(
     from conveyor.pipeline.jobs import dead_letter_report as job
     from conveyor.pipeline.pipeline_errors import PipelineError
     from conveyor.pipeline.spark.failed_jobs import spark_errors_in_one_line
-    from conveyor.pipeline.spark.session import require_spark, spark_session
 
     selection = job.DeadLetterSelection(
         reasons=tuple(reason or ()),
@@ -53,11 +57,11 @@ def deadletters(
         where=where,
     )
     try:
-        require_spark()
+        session = job_session("conveyor deadletters", master, connector, connector_jars)
         job.check_topics(bootstrap, tuple(topic))
-        spark = spark_session("conveyor deadletters", master)
+        spark = session()
         with spark_errors_in_one_line():
-            letters = job.read_dead_letters(spark, bootstrap, tuple(topic), selection)
+            letters = job.read_dead_letters(spark, bootstrap, tuple(topic), selection, connector)
             with spark_errors_in_one_line(f"--every {every!r} cannot be used"):
                 groups = job.grouped_letters(letters, every)
             _show(groups, letters, sample)

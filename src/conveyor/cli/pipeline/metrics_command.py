@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars, job_session
 from conveyor.cli.pipeline.run_command import Master
 from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
+from conveyor.pipeline.spark.connectors import Connector
 
 if TYPE_CHECKING:
     from conveyor.pipeline.jobs.topic_metrics import ConsumerNumbers
@@ -22,6 +24,8 @@ def metrics(
     since: Annotated[datetime | None, typer.Option(help="Leave out older records (UTC); default all.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw a PNG, too (needs conveyor[demo]).")] = None,
     master: Master = "local[*]",
+    connector: ConnectorChoice = Connector.CONVEYOR,
+    connector_jars: ConnectorJars = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     http: Http = DEFAULT_HTTP,
     token: Token = None,
@@ -33,13 +37,13 @@ def metrics(
     from conveyor.pipeline.jobs.metrics_picture import draw_metrics
     from conveyor.pipeline.jobs.topic_metrics import prepare_directory, traffic, write_tables
     from conveyor.pipeline.pipeline_errors import PipelineError
-    from conveyor.pipeline.spark.session import require_spark, spark_session
+    from conveyor.pipeline.spark.connectors import read_topics
 
     if picture is not None and find_spec("matplotlib") is None:
         raise ClientError("matplotlib not installed: pip install 'conveyor[demo]', or leave out --picture")
     topics, now = list(dict.fromkeys(topic)), datetime.now(UTC)
     try:
-        require_spark()
+        session = job_session("conveyor metrics", master, connector, connector_jars)
         consumers = [
             *group_numbers(bootstrap, topics, now),
             *subscription_numbers(HttpClient(http, token).get, topics, now),
@@ -48,11 +52,11 @@ def metrics(
         subscriptions = [(numbers.topic, numbers.consumer) for numbers in consumers if numbers.ack_delays is not None]
         before = last_numbers(to, subscriptions)
         consumers = [with_delays(numbers, before.get((numbers.topic, numbers.consumer))) for numbers in consumers]
-        spark = spark_session("conveyor metrics", master)
-        reader = spark.read.format("conveyor").option("bootstrap.servers", bootstrap).option("topic", ",".join(topics))
+        options = {"bootstrap.servers": bootstrap, "topic": ",".join(topics), "includeHeaders": "false"}
         if since is not None:
-            reader = reader.option("startingTimestamp", str(int(since.replace(tzinfo=UTC).timestamp() * 1000)))
-        records = reader.option("includeHeaders", "false").load()
+            options["startingTimestamp"] = str(int(since.replace(tzinfo=UTC).timestamp() * 1000))
+        spark = session()
+        records = read_topics(spark, connector, options)
         windows = write_tables(spark, traffic(records, window), consumers, to.resolve())
         if picture is not None:
             draw_metrics(windows, consumers, delays_of(to, topics), window, picture)

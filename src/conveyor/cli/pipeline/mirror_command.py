@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
+from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars, job_session
+from conveyor.cli.pipeline.run_command import Master
 from conveyor.cli.terminal.kafka_client import ClientError
+from conveyor.pipeline.spark.connectors import Connector
 
 _TRANSLATE_S = 10
 
@@ -23,7 +26,9 @@ def mirror(
     prefix: Annotated[str, typer.Option(help="Begins the names of the copies, such as 'west.'.")] = "",
     until_end: Annotated[bool, typer.Option("--until-end", help="End at the present ends of the topics.")] = False,
     batch_records: Annotated[int, typer.Option(min=1, help="Largest number of records in a micro-batch.")] = 100_000,
-    master: Annotated[str, typer.Option(help="The Spark master, such as spark://host:7077.")] = "local[*]",
+    master: Master = "local[*]",
+    connector: ConnectorChoice = Connector.CONVEYOR,
+    connector_jars: ConnectorJars = None,
 ) -> None:
     """Copy topics to another cluster, each record once, and translate the positions of consumer groups.
 
@@ -36,12 +41,11 @@ def mirror(
     from conveyor.pipeline.jobs.mirror_job import mirror as run
     from conveyor.pipeline.jobs.mirrored_topics import translate_groups
     from conveyor.pipeline.pipeline_errors import PipelineError
-    from conveyor.pipeline.spark.session import require_spark, spark_session
 
     route = MirrorRoute(source=source, target=target, topics=tuple(dict.fromkeys(topic)), prefix=prefix)
     names = {name: route.target_topic(name) for name in route.topics}
     try:
-        require_spark()
+        session = job_session("conveyor mirror", master, connector, connector_jars)
         with count_progress("mirroring") as show:
             translated_at = time.monotonic()
 
@@ -53,12 +57,13 @@ def mirror(
                     translated_at = time.monotonic()
 
             copied = run(
-                lambda: spark_session("conveyor mirror", master),
+                session,
                 route,
                 checkpoint.resolve(),
                 progress,
                 until_end=until_end,
                 batch_records=batch_records,
+                connector=connector,
             )
         typer.echo(f"mirrored {copied:,} records of {', '.join(route.topics)}")
         for name, bounds in translate_groups(source, target, names, group or ()).items():

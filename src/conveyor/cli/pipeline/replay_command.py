@@ -5,9 +5,20 @@ from typing import Annotated
 
 import typer
 
+from conveyor.cli.pipeline.connector_options import AtLeastOnce, ConnectorChoice, ConnectorJars, job_session
+from conveyor.cli.pipeline.run_command import Master
 from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
 from conveyor.cli.terminal.position import PositionKind, parse_position
+from conveyor.pipeline.spark.connectors import Connector
+
+Where = Annotated[
+    str,
+    typer.Option(
+        metavar="SQL",
+        help="Only records that match this expression over the columns of the lake, value_text and key_text.",
+    ),
+]
 
 
 def replay(
@@ -21,13 +32,7 @@ def replay(
     ] = None,
     since: Annotated[str, typer.Option(metavar="TIME", help="Only records from this time on.")] = "",
     until: Annotated[str, typer.Option(metavar="TIME", help="Only records before this time.")] = "",
-    where: Annotated[
-        str,
-        typer.Option(
-            metavar="SQL",
-            help="Only records that match this expression over the columns of the lake, value_text and key_text.",
-        ),
-    ] = "",
+    where: Where = "",
     same_partitions: Annotated[
         bool, typer.Option("--same-partitions", help="Keep the partition numbers, instead of placing keys anew.")
     ] = False,
@@ -35,7 +40,10 @@ def replay(
     job_id: Annotated[
         str, typer.Option(metavar="NAME", help="Names this replay: a repetition writes only what is missing.")
     ] = "",
-    master: Annotated[str, typer.Option(help="The Spark master, such as spark://host:7077.")] = "local[*]",
+    at_least_once: AtLeastOnce = False,
+    master: Master = "local[*]",
+    connector: ConnectorChoice = Connector.CONVEYOR,
+    connector_jars: ConnectorJars = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     http: Http = DEFAULT_HTTP,
     token: Token = None,
@@ -51,7 +59,7 @@ def replay(
     from conveyor.pipeline.jobs.replay_job import ReplaySelection, ReplayTarget
     from conveyor.pipeline.jobs.replay_job import replay as run
     from conveyor.pipeline.pipeline_errors import PipelineError
-    from conveyor.pipeline.spark.session import require_spark, spark_session
+    from conveyor.pipeline.sink.sink_options import DeliveryGuarantee
 
     if bool(to) == bool(to_subscription):
         raise ClientError("give either --to or --to-subscription")
@@ -65,10 +73,10 @@ def replay(
     )
     target = ReplayTarget(topic=to, only_for=to_subscription or None, same_partitions=same_partitions)
     try:
-        require_spark()
+        session = job_session("conveyor replay", master, connector, connector_jars)
         with count_progress("replaying") as show:
             written = run(
-                lambda: spark_session("conveyor replay", master),
+                session,
                 bootstrap,
                 lake.resolve(),
                 selection,
@@ -76,6 +84,8 @@ def replay(
                 show.update,
                 rate=rate,
                 job_id=job_id or None,
+                delivery=DeliveryGuarantee.AT_LEAST_ONCE if at_least_once else DeliveryGuarantee.EXACTLY_ONCE,
+                connector=connector,
             )
     except PipelineError as error:
         raise ClientError(str(error)) from error

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from conveyor.cli.pipeline.connector_options import ConnectorJars, job_session
 from conveyor.cli.terminal.kafka_client import ClientError
+from conveyor.pipeline.spark.connectors import Connector
 
 if TYPE_CHECKING:
     from conveyor.pipeline.declared.pipeline_spec import PipelineSpec
@@ -22,11 +24,18 @@ OwnBootstrap = Annotated[
     ),
 ]
 
+OwnConnector = Annotated[
+    Connector | None,
+    typer.Option("--connector", help="What reads and writes topics; takes the place of the file's."),
+]
+
 
 def run(
     file: Annotated[Path, typer.Argument(help="The pipeline, as a TOML file.")],
     master: Master = "local[*]",
     check: Annotated[bool, typer.Option("--check", help="Check the file, and run nothing.")] = False,
+    connector: OwnConnector = None,
+    connector_jars: ConnectorJars = None,
     bootstrap: OwnBootstrap = None,
 ) -> None:
     """Run the pipeline of a file, from its checkpoint if it has run before.
@@ -37,28 +46,28 @@ def run(
     from conveyor.pipeline.pipeline_errors import PipelineError
 
     try:
-        spec = read_pipeline(file, bootstrap)
+        spec = read_pipeline(file, bootstrap, connector)
         if check:
             typer.echo(f"{file} declares pipeline {spec.name}: {', '.join(spec.sources)} to {', '.join(spec.sinks)}")
             return
-        result = run_on_terminal(spec, master, file.resolve().parent)
+        result = run_on_terminal(spec, master, file.resolve().parent, connector_jars)
     except PipelineError as error:
         raise ClientError(str(error)) from error
     for line in summary(result):
         typer.echo(line)
 
 
-def run_on_terminal(spec: "PipelineSpec", master: str, modules: Path) -> "RunProgress":
-    """Run a pipeline, and show its live rate on a terminal. Raises PipelineError."""
+def run_on_terminal(spec: "PipelineSpec", master: str, modules: Path, jars: Path | None) -> "RunProgress":
+    """Run a pipeline, and show its live rate on a terminal. jars: of Spark's own connector. Raises PipelineError."""
     from conveyor.cli.terminal.progress import count_progress
     from conveyor.pipeline.declared.pipeline_run import run_pipeline
-    from conveyor.pipeline.spark.session import require_spark, spark_session
 
-    require_spark()
+    connector = Connector.KAFKA if Connector.KAFKA in spec.connectors() else Connector.CONVEYOR
+    session = job_session(f"conveyor {spec.name}", master, connector, jars)
     with count_progress(spec.name) as show:
         return run_pipeline(
             spec,
-            lambda: spark_session(f"conveyor {spec.name}", master),
+            session,
             modules,
             lambda progress: show.update(sum(query.records for query in progress.queries.values()), None),
         )

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from conveyor.cli.pipeline.connector_options import AtLeastOnce, ConnectorChoice, ConnectorJars
 from conveyor.cli.pipeline.run_command import Master, run_on_terminal, summary
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
+from conveyor.pipeline.spark.connectors import Connector
 
 if TYPE_CHECKING:
     from conveyor.pipeline.declared.pipeline_spec import SourceSpec, TableSpec
@@ -53,11 +55,11 @@ def transform(
         bool, typer.Option("--until-end", help="End at the present ends of the topics, instead of never.")
     ] = False,
     starting: Annotated[str, typer.Option(help="Where the first run begins: earliest or latest.")] = "earliest",
-    at_least_once: Annotated[
-        bool, typer.Option("--at-least-once", help="Write without transactions: faster, but may repeat records.")
-    ] = False,
+    at_least_once: AtLeastOnce = False,
     batch_records: Annotated[int, typer.Option(min=1, help="Largest number of records in a micro-batch.")] = 100_000,
     master: Master = "local[*]",
+    connector: ConnectorChoice = Connector.CONVEYOR,
+    connector_jars: ConnectorJars = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Transform topics into another topic, continuously, each record exactly once."""
@@ -88,11 +90,10 @@ def transform(
             dead_letters=dead_letters,
             delivery="at-least-once" if at_least_once else "exactly-once",
             trigger="available-now" if until_end else "continuous",
+            connector=connector,
         )
-        result = run_on_terminal(spec, master, Path.cwd())
-    except msgspec.ValidationError as error:
-        raise ClientError(str(error)) from error
-    except PipelineError as error:
+        result = run_on_terminal(spec, master, Path.cwd(), connector_jars)
+    except (msgspec.ValidationError, PipelineError) as error:
         raise ClientError(str(error)) from error
     for line in summary(result):
         typer.echo(line)

@@ -15,6 +15,7 @@ from conveyor.pipeline.declared.pipeline_spec import (
     check_spec,
 )
 from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.spark.connectors import Connector
 
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 _DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
@@ -26,10 +27,10 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
 }
 
 
-def read_pipeline(file: Path, bootstrap: str | None = None) -> PipelineSpec:
+def read_pipeline(file: Path, bootstrap: str | None = None, connector: Connector | None = None) -> PipelineSpec:
     """Return the pipeline of a file, checked as far as it goes without a broker. Raises PipelineError.
 
-    Paths in the file are relative to its directory. bootstrap: takes the place of the file's.
+    Paths in the file are relative to its directory. bootstrap, connector: take the place of the file's.
     """
     try:
         document = tomllib.loads(file.read_text())
@@ -38,6 +39,8 @@ def read_pipeline(file: Path, bootstrap: str | None = None) -> PipelineSpec:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PipelineError(f"{file} is not TOML: {error}") from error
     try:
+        if connector is not None:
+            document["connector"] = connector.value
         spec = _to_spec(document, bootstrap)
         check_spec(spec)
     except PipelineError as error:

@@ -17,13 +17,14 @@ from conveyor.pipeline.declared.pipeline_spec import (
 )
 from conveyor.pipeline.declared.pipeline_views import PipelineViews, pipeline_views
 from conveyor.pipeline.declared.run_directory import QueryProgress, RunDirectory, RunProgress, open_run
-from conveyor.pipeline.jobs.archive import archived, write_batch
+from conveyor.pipeline.jobs.archive import archived, check_connector, write_batch
 from conveyor.pipeline.jobs.transform import dead_letters, outgoing_records
 from conveyor.pipeline.lake.lake import Lake, open_lake
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.source.rows import spark_schema
 from conveyor.pipeline.source.source_options import SourceOptions
 from conveyor.pipeline.source.topic_bounds import cluster_id, find_topics, raw_client
+from conveyor.pipeline.spark.connectors import stream_writer
 from conveyor.pipeline.spark.query_failure import failure_line
 
 if TYPE_CHECKING:
@@ -174,11 +175,12 @@ def _writers(
         try:
             if sink.topic:
                 records = outgoing_records(view, sink.topic, spec.dead_letters)
-                writer = _topic_writer(spec, records, sink.topic, sink.delivery)
+                writer = _topic_writer(spec, records, sink.topic, sink)
             elif sink.table:
                 writer = view.writeStream.format("parquet").option("path", sink.table)
             else:
                 lake = lakes.enter_context(_lake_of(spec, sink, view))
+                check_connector(lake, spec.connector)
                 checkpoint, writer = lake.checkpoint, _lake_writer(view, lake)
         except PipelineError as error:
             raise PipelineError(f"sinks.{name}: {error}") from error
@@ -191,13 +193,15 @@ def _writers(
         yield DEAD_LETTERS, writer.option("checkpointLocation", str(directory.query_checkpoint(DEAD_LETTERS)))
 
 
-def _topic_writer(spec: PipelineSpec, records: "DataFrame", topic: str, delivery: str | None) -> "DataStreamWriter":
-    chosen = delivery or spec.delivery
-    writer = records.writeStream.format("conveyor").option("bootstrap.servers", spec.bootstrap)
-    writer = writer.option("delivery", chosen)
+def _topic_writer(spec: PipelineSpec, records: "DataFrame", topic: str, sink: SinkSpec | None) -> "DataStreamWriter":
+    """Return the writer of a topic. sink: None for the dead letters."""
+    delivery = (sink and sink.delivery) or spec.delivery
+    options = {"bootstrap.servers": spec.bootstrap, "delivery": delivery}
     if "topic" not in records.columns:
-        return writer.option("topic", topic)
-    return writer.option("markerTopic", topic) if chosen == "exactly-once" else writer
+        options["topic"] = topic
+    elif delivery == "exactly-once":
+        options["markerTopic"] = topic
+    return stream_writer(records, (sink and sink.connector) or spec.connector, options)
 
 
 def _lake_of(spec: PipelineSpec, sink: SinkSpec, view: "DataFrame") -> Any:

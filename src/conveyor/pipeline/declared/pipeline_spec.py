@@ -8,6 +8,7 @@ import msgspec
 
 from conveyor.pipeline.jobs.transform import ValueFormat
 from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.spark.connectors import AT_LEAST_ONCE_ONLY, Connector
 
 Delivery = Literal["exactly-once", "at-least-once"]
 AVAILABLE_NOW, CONTINUOUS = "available-now", "continuous"
@@ -54,17 +55,24 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SinkSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a view goes: a topic, or the directory of a table (Parquet) or of a lake."""
+    """Where a view goes: a topic, or the directory of a table (Parquet) or of a lake.
+
+    delivery, connector: None for those of the pipeline.
+    """
 
     step: str
     topic: str = ""
     table: str = ""
     lake: str = ""
     delivery: Delivery | None = None
+    connector: Connector | None = None
 
 
 class PipelineSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A pipeline. trigger: available-now, continuous, or an interval such as "10 seconds"."""
+    """A pipeline. trigger: available-now, continuous, or an interval such as "10 seconds".
+
+    connector: what reads the topics, and writes those of sinks that name no other.
+    """
 
     name: str
     checkpoint: str
@@ -76,11 +84,16 @@ class PipelineSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dead_letters: str = ""
     delivery: Delivery = "exactly-once"
     trigger: str = AVAILABLE_NOW
+    connector: Connector = Connector.CONVEYOR
 
     def topics_written(self) -> list[str]:
         """Return the topics of the sinks, each once."""
         topics = [sink.topic for sink in self.sinks.values()] + [self.dead_letters]
         return list(dict.fromkeys(topic for topic in topics if topic))
+
+    def connectors(self) -> set[Connector]:
+        """Return what reads and writes the topics."""
+        return {self.connector, *(sink.connector or self.connector for sink in self.sinks.values())}
 
 
 def check_spec(spec: PipelineSpec) -> None:
@@ -98,6 +111,8 @@ def _problems(spec: PipelineSpec) -> Iterator[str]:
     yield from _step_problems(spec)
     for name, sink in spec.sinks.items():
         yield from (f"sinks.{name}: {problem}" for problem in _sink_problems(sink, spec))
+    if spec.dead_letters and _is_undeliverable(spec.connector, spec.delivery):
+        yield f"dead_letters: {AT_LEAST_ONCE_ONLY}"
     if spec.trigger not in (AVAILABLE_NOW, CONTINUOUS) and not _INTERVAL.fullmatch(spec.trigger):
         yield f"trigger {spec.trigger!r}: it is {AVAILABLE_NOW}, {CONTINUOUS}, or an interval such as '10 seconds'"
     read = {source.topic for source in spec.sources.values()}
@@ -154,3 +169,11 @@ def _sink_problems(sink: SinkSpec, spec: PipelineSpec) -> Iterator[str]:
         yield "a sink has exactly one of topic, table and lake"
     if sink.delivery is not None and not sink.topic:
         yield "delivery is for topics: tables and lakes have every record exactly once"
+    if sink.connector is not None and not sink.topic:
+        yield "connector is for topics: the connector that reads is a key of the pipeline"
+    if sink.topic and _is_undeliverable(sink.connector or spec.connector, sink.delivery or spec.delivery):
+        yield AT_LEAST_ONCE_ONLY
+
+
+def _is_undeliverable(connector: Connector, delivery: Delivery) -> bool:
+    return connector is Connector.KAFKA and delivery == "exactly-once"

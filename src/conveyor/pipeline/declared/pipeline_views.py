@@ -15,6 +15,7 @@ from conveyor.pipeline.lake.lake_table import read_lake
 from conveyor.pipeline.payloads.payload_schema import PayloadSchema
 from conveyor.pipeline.payloads.schema_request import SchemaRequest, schema_to_pin
 from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.spark.connectors import stream_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,14 +77,13 @@ def _payload_schema(source: SourceSpec) -> PayloadSchema | None:
 
 
 def _read(spark: "SparkSession", spec: PipelineSpec, source: SourceSpec) -> "DataFrame":
-    return (
-        spark.readStream.format("conveyor")
-        .option("bootstrap.servers", spec.bootstrap)
-        .option("topic", source.topic)
-        .option("startingOffsets", source.starting)
-        .option("maxOffsetsPerTrigger", str(source.max_records))
-        .load()
-    )
+    options = {
+        "bootstrap.servers": spec.bootstrap,
+        "topic": source.topic,
+        "startingOffsets": source.starting,
+        "maxOffsetsPerTrigger": str(source.max_records),
+    }
+    return stream_topics(spark, spec.connector, options)
 
 
 def _static_table(spark: "SparkSession", table: TableSpec) -> "DataFrame":

@@ -22,6 +22,7 @@ import msgspec
 from conveyor.pipeline.declared.pipeline_spec import PipelineSpec, SinkSpec, SourceSpec
 from conveyor.pipeline.lake.batch_numbers import check_same_time
 from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.spark.connectors import Connector
 
 _MANIFEST, _PROGRESS, _LOCK, _STOP = "pipeline.json", "progress.json", "lock", "stop"
 _TABLE_OWNER = "_conveyor/pipeline"
@@ -29,12 +30,16 @@ _POLL_S = 0.1
 
 
 class RunManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint belongs to. has_begun: whether queries were started, so that the rest is fixed."""
+    """What a checkpoint belongs to. has_begun: whether queries were started, so that the rest is fixed.
+
+    connector: what reads the topics. Each connector stores the offsets in a form of its own.
+    """
 
     pipeline_id: str
     has_begun: bool = False
     name: str
     cluster_id: str
+    connector: Connector = Connector.CONVEYOR
     sources: dict[str, SourceSpec]
     sinks: dict[str, SinkSpec]
 
@@ -166,6 +171,7 @@ def _checked(manifest: RunManifest | None, spec: PipelineSpec, cluster_id: str) 
             pipeline_id=str(uuid4()) if manifest is None else manifest.pipeline_id,
             name=spec.name,
             cluster_id=cluster_id,
+            connector=spec.connector,
             sources=dict(spec.sources),
             sinks=dict(spec.sinks),
         )
@@ -174,6 +180,9 @@ def _checked(manifest: RunManifest | None, spec: PipelineSpec, cluster_id: str) 
         raise PipelineError(f"the checkpoint belongs to pipeline '{manifest.name}', not '{spec.name}': {remedy}")
     if manifest.cluster_id != cluster_id:
         raise PipelineError(f"the checkpoint belongs to cluster {manifest.cluster_id}, not {cluster_id}: {remedy}")
+    if manifest.connector is not spec.connector:
+        before, after = manifest.connector.value, spec.connector.value
+        raise PipelineError(f"the checkpoint was written with connector {before}, not {after}: {remedy}")
     if manifest.sources.keys() != spec.sources.keys():
         before, after = (", ".join(sorted(each)) for each in (manifest.sources, spec.sources))
         raise PipelineError(f"the sources of the checkpoint are {before}, those of the pipeline {after}: {remedy}")

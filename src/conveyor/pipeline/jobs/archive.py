@@ -21,7 +21,7 @@ from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
 from conveyor.pipeline.source.stream_offsets import StreamOffset, from_stored, has_topic_ids
 from conveyor.pipeline.source.topic_bounds import cluster_id, find_topics, offsets_at, raw_client
-from conveyor.pipeline.spark.connectors import Connector, stream_topics
+from conveyor.pipeline.spark.connectors import Connector, read_topics, stream_topics
 from conveyor.pipeline.spark.query_failure import failure_line
 
 if TYPE_CHECKING:
@@ -75,10 +75,10 @@ def archive(
         find_topics(client, options)
         cluster = cluster_id(client)
     with open_lake(to, cluster, topics, lake_format) as lake:
-        _check_connector(lake, connector)
+        check_connector(lake, connector)
         total = _records_to_read(bootstrap, lake)
         spark = session()
-        lake = _with_schema(spark, bootstrap, lake, schema)
+        lake = _with_schema(spark, connector, bootstrap, lake, schema)
         stream = _stream(spark, connector, bootstrap, lake, batch_records)
         written, bad = _run(stream, lake, lambda done: progress(done, total))
         # Leftovers go first: readers that list directories should see no record of theirs.
@@ -103,12 +103,14 @@ def _compact(lake: Lake, today: date) -> Compacted:
     return log.compact(today) if isinstance(log, DeltaLog) else compact(lake.path, today)
 
 
-def _with_schema(spark: "SparkSession", bootstrap: str, lake: Lake, request: SchemaRequest | None) -> Lake:
+def _with_schema(
+    spark: "SparkSession", connector: Connector, bootstrap: str, lake: Lake, request: SchemaRequest | None
+) -> Lake:
     """Pin the schema of a lake, before any record is written with it."""
 
     def sample() -> list[bytes]:
-        records = spark.read.format("conveyor").option("bootstrap.servers", bootstrap)
-        values = records.option("topic", ",".join(lake.topics)).load().select("value").where("value IS NOT NULL")
+        records = read_topics(spark, connector, {"bootstrap.servers": bootstrap, "topic": ",".join(lake.topics)})
+        values = records.select("value").where("value IS NOT NULL")
         return [row.value for row in values.limit(_SAMPLED).collect()]
 
     schema = schema_to_pin(request, lake.schema, lake.log.last_batch() is None, sample)
@@ -144,7 +146,7 @@ def _records_to_read(bootstrap: str, lake: Lake) -> int:
     )
 
 
-def _check_connector(lake: Lake, connector: Connector) -> None:
+def check_connector(lake: Lake, connector: Connector) -> None:
     """Raise PipelineError for a checkpoint that Spark's connector cannot read. The data source reads those of both."""
     planned = [int(path.name) for path in (lake.checkpoint / "offsets").glob("[0-9]*")]
     if connector is Connector.KAFKA and planned and has_topic_ids(_stored_offsets(lake.checkpoint, max(planned))):

@@ -14,6 +14,7 @@ import msgspec
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.source.source_options import SourceOptions
 from conveyor.pipeline.source.topic_bounds import find_topics, raw_client
+from conveyor.pipeline.spark.connectors import Connector, read_topics
 from conveyor.pipeline.spark.failed_jobs import spark_errors_in_one_line
 
 if TYPE_CHECKING:
@@ -38,12 +39,16 @@ class DeadLetterSelection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_dead_letters(
-    spark: "SparkSession", bootstrap: str, topics: tuple[str, ...], selection: DeadLetterSelection
+    spark: "SparkSession",
+    bootstrap: str,
+    topics: tuple[str, ...],
+    selection: DeadLetterSelection,
+    connector: Connector = Connector.CONVEYOR,
 ) -> "DataFrame":
     """Return the selected dead letters of dead-letter topics, see `dead_letters`. Raises PipelineError."""
-    records = spark.read.format("conveyor").option("bootstrap.servers", bootstrap).option("topic", ",".join(topics))
+    records = read_topics(spark, connector, {"bootstrap.servers": bootstrap, "topic": ",".join(topics)})
     with spark_errors_in_one_line("--where cannot be used"):
-        return selected_letters(dead_letters(records.load()), selection)
+        return selected_letters(dead_letters(records), selection)
 
 
 def check_topics(bootstrap: str, topics: tuple[str, ...]) -> None:

@@ -18,6 +18,7 @@ from conveyor.pipeline.jobs.mirrored_topics import create_missing_topics
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.source.source_options import EARLIEST, Bounds, SourceOptions
 from conveyor.pipeline.source.topic_bounds import TopicFound, cluster_id, find_topics, offsets_at, raw_client
+from conveyor.pipeline.spark.connectors import Connector, stream_topics
 from conveyor.pipeline.spark.query_failure import failure_line
 
 if TYPE_CHECKING:
@@ -43,12 +44,13 @@ class MirrorRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MirrorIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint belongs to."""
+    """What a checkpoint belongs to. connector: what reads the source, and stores its offsets in a form of its own."""
 
     source_cluster: str
     target_cluster: str
     topics: tuple[str, ...]
     prefix: str
+    connector: Connector = Connector.CONVEYOR
 
 
 def mirror(
@@ -59,11 +61,13 @@ def mirror(
     *,
     until_end: bool,
     batch_records: int = 100_000,
+    connector: Connector = Connector.CONVEYOR,
 ) -> int:
     """Copy what the target does not have. Returns the number of records. Raises PipelineError.
 
     session: creates the Spark session; called after all other checks. progress: called with the number of records about
-    every second. until_end: end at the present ends of the topics.
+    every second. until_end: end at the present ends of the topics. connector: what reads the source; Conveyor's data
+    source writes the target, exactly once and with timestamps, which Spark's own cannot.
     """
     source_options = SourceOptions(bootstrap_servers=route.source, topics=route.topics)
     with raw_client(source_options) as source, closing(RawClient(route.target, {})) as target:
@@ -73,6 +77,7 @@ def mirror(
             target_cluster=cluster_id(target),
             topics=tuple(sorted(topics)),
             prefix=route.prefix,
+            connector=connector,
         )
         if identity.source_cluster == identity.target_cluster and not route.prefix:
             raise PipelineError("source and target are the same cluster: give a --prefix for the copies")
@@ -81,17 +86,15 @@ def mirror(
         has_begun = any((checkpoint / _QUERY / "offsets").glob("[0-9]*"))
         create_missing_topics(route.source, route.target, names, may_create=not has_begun)
         start = _start(source, target, source_options, topics, route, identity)
-    spark = session()
-    stream = (
-        spark.readStream.format("conveyor")
-        .option("bootstrap.servers", route.source)
-        .option("topic", ",".join(topics))
-        .option("startingOffsets", msgspec.json.encode(start).decode())
-        .option("maxOffsetsPerTrigger", str(batch_records))
+    options = {
+        "bootstrap.servers": route.source,
+        "topic": ",".join(topics),
+        "startingOffsets": msgspec.json.encode(start).decode(),
+        "maxOffsetsPerTrigger": str(batch_records),
         # One task for each partition keeps the order of its records.
-        .option("maxRecordsPerPartition", str(_ALL_IN_ONE_TASK))
-        .load()
-    )
+        "maxRecordsPerPartition": str(_ALL_IN_ONE_TASK),
+    }
+    stream = stream_topics(session(), connector, options)
     writer = (
         mirrored_records(stream, identity, route.prefix)
         .writeStream.format("conveyor")
@@ -152,8 +155,7 @@ def _bind(checkpoint: Path, identity: MirrorIdentity) -> None:
     manifest = checkpoint / _MANIFEST
     try:
         if manifest.exists():
-            if msgspec.json.decode(manifest.read_bytes(), type=MirrorIdentity) != identity:
-                raise PipelineError(f"{checkpoint} is the checkpoint of another mirror: choose an empty directory")
+            _check_identity(checkpoint, msgspec.json.decode(manifest.read_bytes(), type=MirrorIdentity), identity)
             return
         if checkpoint.exists() and any(checkpoint.iterdir()):
             raise PipelineError(f"{checkpoint} holds other files: choose an empty directory for the checkpoint")
@@ -165,6 +167,16 @@ def _bind(checkpoint: Path, identity: MirrorIdentity) -> None:
         raise PipelineError(
             f"{checkpoint} cannot be used as a checkpoint ({error}): choose another directory"
         ) from error
+
+
+def _check_identity(checkpoint: Path, found: MirrorIdentity, wanted: MirrorIdentity) -> None:
+    if msgspec.structs.replace(found, connector=wanted.connector) != wanted:
+        raise PipelineError(f"{checkpoint} is the checkpoint of another mirror: choose an empty directory")
+    if found.connector is not wanted.connector:
+        raise PipelineError(
+            f"{checkpoint} was written with connector {found.connector.value}: continue with it, or choose an empty"
+            " directory, with which the mirror continues after the last record of the target"
+        )
 
 
 def _run(query: "StreamingQuery", progress: Callable[[int], None]) -> int:

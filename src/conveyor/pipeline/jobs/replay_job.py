@@ -3,6 +3,9 @@
 The records are written slice by slice. A slice is a range of offsets, the same in all partitions, and one batch of an
 exactly-once write. With a job id, the offset of the group `conveyor.replay.<job id>` is the number of slices that are
 written, and its metadata identifies the plan, so an interrupted job continues and never changes its plan.
+
+At-least-once writes have the same slices, and no transactions: the slice in which a job was interrupted may be written
+twice.
 """
 
 import hashlib
@@ -18,8 +21,10 @@ from conveyor.pipeline.jobs.replay_progress import ReplayProgress
 from conveyor.pipeline.lake.lake import Manifest, read_manifest
 from conveyor.pipeline.lake.lake_table import read_bad_records, read_lake
 from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.sink.sink_options import DeliveryGuarantee
 from conveyor.pipeline.source.source_options import SourceOptions
 from conveyor.pipeline.source.topic_bounds import find_topics, raw_client
+from conveyor.pipeline.spark.connectors import AT_LEAST_ONCE_ONLY, Connector, batch_writer
 from conveyor.pipeline.spark.failed_jobs import spark_errors_in_one_line
 
 if TYPE_CHECKING:
@@ -58,8 +63,11 @@ class ReplayTarget(msgspec.Struct, frozen=True, kw_only=True):
     same_partitions: bool = False
 
 
-class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written. width: offsets of a slice. slices: (offset // width, number of records), in order."""
+class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is written. width: offsets of a slice. slices: (offset // width, number of records), in order.
+
+    Without the default values, a plan has the fingerprint of the time before there were others.
+    """
 
     lake_id: str
     selection: ReplaySelection
@@ -68,6 +76,8 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
     width: int
     tasks: int
     slices: tuple[tuple[int, int], ...]
+    delivery: DeliveryGuarantee = DeliveryGuarantee.EXACTLY_ONCE
+    connector: Connector = Connector.CONVEYOR
 
     @property
     def total(self) -> int:
@@ -89,13 +99,18 @@ def replay(
     rate: float | None = None,
     job_id: str | None = None,
     slice_records: int = SLICE_RECORDS,
+    delivery: DeliveryGuarantee = DeliveryGuarantee.EXACTLY_ONCE,
+    connector: Connector = Connector.CONVEYOR,
 ) -> int:
     """Write the selected records of a lake to a topic. Returns the number that this run wrote. Raises PipelineError.
 
     session: creates the Spark session; called after all checks that need none. rate: most records per second.
     job_id: names the replay, so that a repetition writes only what is missing; without it, every run writes all.
     slice_records: about the number of records of one transaction, at most a second's worth of the rate.
+    connector: what writes; Spark's own writes at least once only, and gives the records the present time.
     """
+    if connector is Connector.KAFKA and delivery is DeliveryGuarantee.EXACTLY_ONCE:
+        raise PipelineError(AT_LEAST_ONCE_ONLY)
     manifest = _manifest(lake, selection.topics)
     options = SourceOptions(bootstrap_servers=bootstrap, topics=(target.topic,))
     with raw_client(options) as client:
@@ -106,6 +121,7 @@ def replay(
             chosen = selected(records, selection)
         wanted = slice_records if rate is None else max(1, min(slice_records, int(rate)))
         plan = _plan(chosen, manifest.lake_id, selection, target, partitions, wanted)
+        plan = msgspec.structs.replace(plan, delivery=delivery, connector=connector)
         return _write_slices(chosen, plan, bootstrap, job_id, rate, progress)
 
 
@@ -221,19 +237,24 @@ def _write_slices(
             time.sleep(max(0.0, started + (done - skipped) / rate - time.monotonic()))
         offset = F.col("offset")
         rows = chosen.where((offset >= place * plan.width) & (offset < (place + 1) * plan.width))
-        (
-            outgoing_records(rows, plan.target, plan.partitions, plan.tasks)
-            .write.format("conveyor")
-            .option("bootstrap.servers", bootstrap)
-            .option("topic", plan.target.topic)
-            .option("delivery", "exactly-once")
-            .option("jobId", writer_id)
-            .option("batchNumber", str(number))
-            .mode("append")
-            .save()
+        _write_slice(
+            outgoing_records(rows, plan.target, plan.partitions, plan.tasks), plan, bootstrap, writer_id, number
         )
         if kept is not None:
             kept.note(number + 1)
         done += count
         progress(done, plan.total)
     return done - skipped
+
+
+def _write_slice(rows: "DataFrame", plan: ReplayPlan, bootstrap: str, writer_id: str, number: int) -> None:
+    options = {
+        "bootstrap.servers": bootstrap,
+        "topic": plan.target.topic,
+        "delivery": plan.delivery.value,
+    }
+    if plan.delivery is DeliveryGuarantee.EXACTLY_ONCE:
+        options |= {"jobId": writer_id, "batchNumber": str(number)}
+    if plan.connector is Connector.KAFKA:
+        rows = rows.drop("timestamp")
+    batch_writer(rows, plan.connector, options).save()

@@ -1,6 +1,8 @@
-"""The two connectors that read topics for jobs: Conveyor's data source, and Spark's own for Kafka, which runs in Java.
+"""The two connectors that read and write topics for jobs: Conveyor's data source, and Spark's own for Kafka, which
+runs in Java.
 
-Jobs are written for the columns of the data source (`source.rows`), in whose order both are returned. Spark's own is an
+Jobs are written for the columns of the data source (`source.rows`), which both return in the same order, and for the
+options of the data source (`source.source_options`, `sink.sink_options`), which are translated here. Spark's own is an
 extra of Spark, whose jars come from Maven Central or from a directory.
 """
 
@@ -14,7 +16,12 @@ from conveyor.pipeline.pipeline_errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.readwriter import DataFrameWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+AT_LEAST_ONCE_ONLY = (
+    "Spark's own connector writes at least once only: choose delivery at-least-once, or write with connector conveyor"
+)
 COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
 _ARTIFACT = "spark-sql-kafka-0-10_2.13"
 _AS_THEY_ARE = (
@@ -30,7 +37,7 @@ _RENAMED = {
 
 
 class Connector(Enum):
-    """Who reads topics. The value is Spark's name of the format."""
+    """What reads and writes topics. The value is Spark's name of the format."""
 
     CONVEYOR = "conveyor"
     KAFKA = "kafka"
@@ -43,6 +50,8 @@ def connector_settings(connector: Connector, jars: Path | None = None) -> dict[s
     has them, otherwise Maven Central. Raises PipelineError if the directory does not have them.
     """
     if connector is Connector.CONVEYOR:
+        if jars is not None:
+            raise PipelineError("a directory of jars is for connector kafka: choose it, or leave out the directory")
         return {}
     if jars is not None:
         found = sorted(str(jar) for jar in jars.glob("*.jar"))
@@ -69,8 +78,27 @@ def stream_topics(spark: "SparkSession", connector: Connector, options: Mapping[
     return _in_order(spark.readStream.format(connector.value).options(**_options(connector, options)).load())
 
 
+def batch_writer(rows: "DataFrame", connector: Connector, options: Mapping[str, str]) -> "DataFrameWriter":
+    """Return what writes a table to topics. options: those of the data source as a target.
+
+    Raises PipelineError for what Spark's connector cannot do: exactly-once delivery, timestamps, an option.
+    """
+    return rows.write.format(connector.value).mode("append").options(**_sink_options(rows, connector, options))
+
+
+def stream_writer(rows: "DataFrame", connector: Connector, options: Mapping[str, str]) -> "DataStreamWriter":
+    """Return what writes a stream to topics; see `batch_writer`."""
+    return rows.writeStream.format(connector.value).options(**_sink_options(rows, connector, options))
+
+
 def _in_order(rows: "DataFrame") -> "DataFrame":
-    return rows if tuple(rows.columns) == COLUMNS else rows.select(*COLUMNS)
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
+    if tuple(rows.columns) == COLUMNS:
+        return rows
+    if "headers" not in rows.columns:  # Spark's connector leaves the column out, the data source leaves it empty.
+        rows = rows.withColumn("headers", F.lit(None).cast("array<struct<key:string,value:binary>>"))
+    return rows.select(*COLUMNS)
 
 
 def _options(connector: Connector, options: Mapping[str, str]) -> dict[str, str]:
@@ -90,6 +118,30 @@ def translated_for_kafka(options: Mapping[str, str]) -> dict[str, str]:
             raise PipelineError(f"option '{name}' is not one of connector kafka: use connector conveyor")
         translated[_RENAMED.get(name, name)] = value
     return translated
+
+
+def sink_options_for_kafka(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of Spark's connector as a target for those of the data source. Raises PipelineError."""
+    if options.get("delivery") == "exactly-once":
+        raise PipelineError(AT_LEAST_ONCE_ONLY)
+    translated = {}
+    for name, value in options.items():
+        if name not in ("bootstrap.servers", "topic", "delivery") and not name.startswith("kafka."):
+            raise PipelineError(f"option '{name}' is not one of connector kafka: use connector conveyor")
+        if name != "delivery":
+            translated["kafka.bootstrap.servers" if name == "bootstrap.servers" else name] = value
+    return translated
+
+
+def _sink_options(rows: "DataFrame", connector: Connector, options: Mapping[str, str]) -> dict[str, str]:
+    if connector is Connector.CONVEYOR:
+        return dict(options)
+    if "timestamp" in rows.columns:
+        raise PipelineError(
+            "Spark's own connector writes no timestamps: leave out the column timestamp, or write with connector"
+            " conveyor"
+        )
+    return sink_options_for_kafka(options)
 
 
 def _spark_jars() -> Path:
