@@ -1,8 +1,8 @@
 """`python -m benchmarks.etl`, or `make etl-hashes`: source = lake = replayed topic, for 10 million records.
 
-The records have nulls, empty keys and values, and headers; they come in all codecs, inside and outside of transactions
-of which some are aborted, and a tenth as many in a compacted topic. Prints the hash of each copy, and fails if two
-copies of a topic differ.
+The records are those of the demonstration, repeated, with nulls, empty keys and values, and headers; they come in all
+codecs, inside and outside of transactions of which some are aborted, and a tenth as many in a compacted topic. Prints
+the hash of each copy, and fails if two copies of a topic differ.
 """
 
 import argparse

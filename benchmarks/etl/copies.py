@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.etl.content import Content, content_of, content_of_table
+from benchmarks.etl.demo_records import demo_records
 from benchmarks.etl.records import Filler, consumed, create, fill_compacted
 from conveyor.pipeline.jobs.archive import archive
+from conveyor.pipeline.jobs.replay_job import ReplaySelection, ReplayTarget, replay
 from conveyor.pipeline.lake.lake_table import read_lake
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _TOPICS = ("varied", "compacted")
 _BATCH_RECORDS = 500_000
@@ -55,7 +57,7 @@ def _timed(topic: str, copy: str, work: Callable[[], Content]) -> Found:
 
 def _fill_varied(servers: str, count: int, chunk: int) -> Content:
     create(servers, "varied")
-    return Filler(servers, "varied").fill(count, chunk)
+    return Filler(servers, "varied").fill(demo_records(), count, chunk)
 
 
 def _hash_topic(spark: "SparkSession", servers: str, topic: str) -> Content:
@@ -75,18 +77,13 @@ def _ignore(done: int, total: int) -> None:
 
 
 def _hash_lake(spark: "SparkSession", lake: Path, topic: str) -> Content:
-    return content_of_table(_of_lake(spark, lake, topic))
+    return content_of_table(read_lake(spark, lake).where(f"topic = '{topic}'"))
 
 
 def _replay(spark: "SparkSession", servers: str, lake: Path, topic: str) -> Content:
-    """Write a topic's part of the lake to a new topic, and hash what a consumer reads there."""
-    target = f"{topic}-replayed"
-    create(servers, target)
-    options = {"bootstrap.servers": servers, "topic": target, "delivery": "exactly-once", "jobId": target}
-    rows = _of_lake(spark, lake, topic).drop("day", "topic")
-    rows.write.format("conveyor").mode("append").options(**options).save()
-    return content_of(consumed(servers, target))
-
-
-def _of_lake(spark: "SparkSession", lake: Path, topic: str) -> "DataFrame":
-    return read_lake(spark, lake).where(f"topic = '{topic}'")
+    """Replay a topic's part of the lake to a new topic, and hash what a consumer reads there."""
+    target = ReplayTarget(topic=f"{topic}-replayed", same_partitions=True)
+    create(servers, target.topic)
+    selection = ReplaySelection(topics=(topic,))
+    replay(lambda: spark, servers, lake.resolve(), selection, target, _ignore, slice_records=_BATCH_RECORDS)
+    return content_of(consumed(servers, target.topic))

@@ -1,24 +1,21 @@
-"""Topics with all that records can have: nulls, empty bytes, headers, all codecs, aborted transactions, holes."""
+"""Topics with all that logs can have: all codecs, committed and aborted transactions, holes of a compaction."""
 
-import random
 import time
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from benchmarks.etl.content import Content, Record, content_of
+from benchmarks.etl.demo_records import PARTITIONS, keyed_demo_records
 
-PARTITIONS = 3
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-_START_MS = 1_767_225_600_000
-_SPREAD_MS = 3 * 86_400_000
-_HEADER_NAMES = ("trace", "source", "tenant")
 _ABORTED, _COMMITTED = (4,), (1, 3)
 """Chunks of records by their number modulo 5: written in aborted and in committed transactions, the others in none."""
 
 _TURNS = 5
-_KEYS_SHARE = 4
+_REPETITIONS = 4
 _PATIENCE_S = 300.0
 
 
@@ -26,28 +23,6 @@ def create(servers: str, topic: str, **config: str) -> None:
     settings = {"retention.ms": "-1"} | {name.replace("_", "."): value for name, value in config.items()}
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, config=settings)])[topic].result(60)
-
-
-def generated(start: int, count: int, *, keys: int | None = None) -> Iterator[Record]:
-    """Records from a seed: the same numbers are the same records. keys: how many keys there are, if each has one."""
-    source = random.Random(start)
-    for number in range(start, start + count):
-        kind = source.random()
-        value = None if kind < 0.05 else b"" if kind < 0.1 else source.randbytes(10) + b'{"number": %d}' % number * 4
-        key = None if kind > 0.7 else b"" if kind > 0.65 else b"key-%d" % number
-        yield Record(
-            partition=number % PARTITIONS if keys is None else number % keys % PARTITIONS,
-            timestamp_ms=_START_MS + number * 7919 % _SPREAD_MS,
-            key=key if keys is None else b"key-%d" % (number % keys),
-            value=value,
-            headers=_headers(source, number),
-        )
-
-
-def _headers(source: random.Random, number: int) -> tuple[tuple[str, bytes | None], ...]:
-    count = source.choice((0, 0, 1, 2, 4))
-    values = (None, b"", b"%d" % number, "ü".encode())
-    return tuple((source.choice(_HEADER_NAMES), source.choice(values)) for _ in range(count))
 
 
 class Filler:
@@ -64,11 +39,11 @@ class Filler:
         for producer in self._transactional:
             producer.init_transactions(60)
 
-    def fill(self, count: int, chunk: int, *, keys: int | None = None) -> Content:
+    def fill(self, source: Iterator[Record], count: int, chunk: int) -> Content:
         """Write so many records, besides those of aborted transactions. Returns the hash of the visible ones."""
         content, number, written = Content(), 0, 0
         while written < count:
-            records = list(generated(number * chunk, min(chunk, count - written), keys=keys))
+            records = list(islice(source, min(chunk, count - written)))
             is_visible = self._write(number, records)
             if is_visible:
                 written += len(records)
@@ -125,7 +100,7 @@ def fill_compacted(servers: str, topic: str, count: int, chunk: int) -> Content:
     compaction = {"cleanup_policy": "compact", "segment_bytes": size, "min_cleanable_dirty_ratio": "0.01"}
     create(servers, topic, **compaction)
     filler = Filler(servers, topic)
-    filler.fill(count, chunk, keys=count // _KEYS_SHARE)
+    filler.fill(keyed_demo_records(count // _REPETITIONS), count, chunk)
     deadline = time.monotonic() + _PATIENCE_S
     while sum(1 for _ in consumed(servers, topic)) > count * 3 // 4:
         assert time.monotonic() < deadline, "the broker compacts nothing"

